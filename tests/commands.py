@@ -83,7 +83,7 @@ def traced(folder: Path, **words: Any) -> list[trace.Traced]:
 def stay(patch: pytest.MonkeyPatch) -> None:
     """Has everything that would be done in a process of its own done here."""
     patch.setattr(processes, "launch", launch)
-    patch.setattr(scheduler, "both", lambda first, second: (first(None), second(None)))
+    patch.setattr(scheduler, "together", lambda every: [each(None) for each in every])
 
 
 def inferlens(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -87,6 +87,14 @@ def ratio_range(low: float | None, high: float | None) -> str:
     return f"{significant(low, digits)} to {significant(high, digits)}"
 
 
+def ratio_spread(value: float | None, low: float | None, high: float | None) -> str:
+    """How far the interval of a factor reaches, with its decimals: `` ±0.05``; empty where it is not known."""
+    if value is None or low is None or high is None:
+        return ""
+    decimals = len(significant(value).partition(".")[2])
+    return f" ±{max(high - value, value - low):,.{max(decimals, 1)}f}"
+
+
 def percent(share: float) -> str:
     """A share or a relative difference without its sign, e.g. ``2 %``, ``0.5 %``, ``12.3 %``."""
     whole, _, decimals = f"{100 * abs(share):,.{_places(share)}f}".partition(".")

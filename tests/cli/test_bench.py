@@ -16,12 +16,12 @@ from tests.commands import inferlens, started
 
 
 def test_one_command_measures_shows_and_keeps(tmp_path: Path) -> None:
-    done = started("bench", "fake:demo", "--iterations", "200", "--backend", "all", cwd=tmp_path)
+    done = started("bench", "fake:demo", "--iterations", "200", "--backend", "all", "--quick", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "fake:fast" in done.stdout
-    assert "2.00x as fast as fake:steady" in " ".join(done.stdout.split())
+    assert "FASTEST  fake:fast  2.00 ms  2.00x fake:steady, measured once" in done.stdout
     assert "[3/3] fake:noisy 4." in done.stderr
-    assert "inferlens show results/demo" in done.stderr
+    assert "inferlens plot results/demo" in done.stdout
     folders = sorted(path.parent.name for path in tmp_path.glob("results/demo/*/record.json"))
     assert folders == ["fake-fast-fp32-b1-cpu", "fake-noisy-fp32-b1-cpu", "fake-steady-fp32-b1-cpu"]
     shown = inferlens("show", "results/demo", cwd=tmp_path)
@@ -50,7 +50,9 @@ def test_dry_run_lists_the_cases_and_runs_none(tmp_path: Path) -> None:
 
 
 def test_a_plan_file_and_words_of_the_command_line_that_overrule_it(tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text('model = "fake:demo"\nbackend = "fake:all"\niterations = 20\nbatch = [1, 2]\n')
+    (tmp_path / "plan.toml").write_text(
+        'model = "fake:demo"\nbackend = "fake:all"\niterations = 20\nquick = true\nbatch = [1, 2]\n'
+    )
     done = inferlens("bench", "plan.toml", "--batch", "4", "--output", "elsewhere", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     names = sorted(path.parent.name for path in tmp_path.glob("elsewhere/demo/*/record.json"))
@@ -116,7 +118,7 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
 
 
 def test_a_reference_that_no_case_fits_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
-    words = ("bench", "fake:demo", "--backend", "fake:steady,fake:noisy", "--iterations", "30")
+    words = ("bench", "fake:demo", "--backend", "fake:steady,fake:noisy", "--iterations", "30", "--quick")
     done = inferlens(*words, "--reference", "pytorch", cwd=tmp_path)
     assert done.returncode == 2
     assert "No case fits the reference 'pytorch'." in done.stderr

@@ -124,7 +124,7 @@ def screen_of(sent: str, columns: int = 100) -> list[str]:
 
 
 def test_a_terminal_is_left_clean(tmp_path: Path):
-    words = ("bench", "fake:demo", "--backend", "fake:steady,fake:fast", "--iterations", "30")
+    words = ("bench", "fake:demo", "--backend", "fake:steady,fake:fast", "--iterations", "30", "--quick")
     code, sent = in_a_terminal(tmp_path, *words)
     assert code == 0
     assert sent.count("\x1b[?25l") == sent.count("\x1b[?25h") > 0  # the cursor is shown again

@@ -17,7 +17,7 @@ from inferlens.backends.base import Preparation
 from inferlens.backends.fake import Fake
 from inferlens.execution import child_process as launch
 from inferlens.execution.expand import Planned
-from inferlens.execution.interleaver import MORE, OVER, Interleaver, Slot, both
+from inferlens.execution.interleaver import MORE, OVER, Interleaver, Slot, together
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
 from inferlens.measure import series
@@ -52,6 +52,24 @@ class Heard:
 def slots() -> tuple[Heard, Heard]:
     interleaver = Interleaver()
     return Heard(interleaver.slots[0]), Heard(interleaver.slots[1])
+
+
+def test_three_go_round_and_nobody_goes_before_all_are_there() -> None:
+    first, second, third = every = [Heard(slot) for slot in Interleaver(3).slots]
+    first.waits()
+    second.waits()
+    assert [each.words() for each in every] == [b"", b"", b""]
+    third.waits()
+    for going in (first, second, third, first):
+        assert [each.words() for each in every] == [MORE if each is going else b"" for each in every]
+        going.waits()
+    assert second.words() == MORE
+    second.slot.end()
+    assert [each.words() for each in every] == [b"", b"", MORE]
+    third.waits(True)
+    assert first.words() == MORE
+    first.waits(True)
+    assert third.words() == OVER
 
 
 def test_the_first_goes_first_and_they_alternate_until_both_have_enough(slots: tuple[Heard, Heard]) -> None:
@@ -129,7 +147,7 @@ def one_round(folder: Path, *sides: dict[str, Any], timeout: float = 60.0) -> li
         Planned(replace(case, variant=variant, options={"clock": "host", **options}), found, None)
         for variant, options in zip(("steady", "fast"), sides, strict=True)
     ]
-    return Scheduler(plan, Observer(), folder).measure_interleaved(pair)
+    return Scheduler(plan, Observer(), folder).measure_interleaved(pair, 0, budget)
 
 
 def test_calls_of_both_alternate_and_never_overlap(tmp_path: Path) -> None:
@@ -172,7 +190,7 @@ def test_what_fails_before_it_has_a_process_ends_both(slots: tuple[Heard, Heard]
         heard.waits()
 
     with pytest.raises(OSError, match="disk"):
-        both(waits, fails)
+        together([waits, fails])
 
 
 def test_what_ends_one_ends_the_other(tmp_path: Path) -> None:
@@ -189,5 +207,5 @@ def test_what_ends_one_ends_the_other(tmp_path: Path) -> None:
 
     begun = threading.Event()
     with pytest.raises(KeyboardInterrupt):
-        both(fails, waits)
+        together([fails, waits])
     assert sleeper.returncode == -signal.SIGKILL

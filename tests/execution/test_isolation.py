@@ -39,7 +39,7 @@ def quick_survey(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def bench_fake(tmp_path: Path, option: list[str] | None = None, **words: object) -> list[inferlens.Record]:
     words = {"backend": "fake:steady", "iterations": 50, "warmup": 2, **words}
-    return inferlens.bench("fake:demo", option=option, output=str(tmp_path / "results"), **words)
+    return inferlens.bench("fake:demo", option=option, output=str(tmp_path / "results"), quick=True, **words)
 
 
 def test_every_trouble_is_a_row_and_the_rows_around_it_are_right(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_case_killed_by_the_kernel_for_memory_is_called_that(tmp_path: Path) -
     script = (
         "import os, pathlib, inferlens, sys\n"
         f"pathlib.Path({str(group / 'cgroup.procs')!r}).write_text(str(os.getpid()))\n"
-        "records = inferlens.bench('fake:demo', backend='fake:steady', iterations=5, output=sys.argv[1],\n"
+        "records = inferlens.bench('fake:demo', backend='fake:steady', iterations=5, quick=True, output=sys.argv[1],\n"
         "    option=['fake.trouble=eat memory,none'])\n"
         "print([(r.status, r.reason) for r in records])\n"
     )

@@ -51,7 +51,7 @@ REAL = "pytorch,torchscript:trace,onnxruntime:cpu,openvino:cpu"
 
 @pytest.mark.usefixtures("one_process")
 def test_a_live_module_runs_on_every_backend_and_agrees(tmp_path: Path) -> None:
-    words: dict[str, Any] = {"iterations": 20, "warmup": 3, "output": str(tmp_path), "device": "cpu"}
+    words: dict[str, Any] = {"iterations": 20, "warmup": 3, "output": str(tmp_path), "device": "cpu", "quick": True}
     records = inferlens.bench(Tiny().eval(), torch.randn(2, 3, 16, 16), backend=REAL, **words)
     assert [record.case.backend_label for record in records] == REAL.split(",")
     for record in records:
@@ -81,7 +81,7 @@ def test_the_check_catches_a_backend_that_computes_something_else(tmp_path: Path
 
 @pytest.mark.usefixtures("one_process")
 def test_single_values_lists_and_texts_with_commas_are_the_same_also_of_models(tmp_path: Path) -> None:
-    common: dict[str, Any] = {"iterations": 5, "output": str(tmp_path)}
+    common: dict[str, Any] = {"iterations": 5, "output": str(tmp_path), "quick": True}
     one = inferlens.bench(["fake:a", "fake:b"], backend="fake:steady,fake:fast", batch="1,2", **common)
     two = inferlens.bench(["fake:a", "fake:b"], backend=["fake:steady", "fake:fast"], batch=[1, 2], **common)
     assert [record.case for record in one] == [record.case for record in two]
@@ -275,7 +275,8 @@ def test_second_times_end_where_they_are_futile(
 ) -> None:
     monkeypatch.setattr(processes, "launch", Machine(*logs).launch)
     words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
-    records = inferlens.bench("fake:demo", backend="fake:noisy", option="fake.latency=10,10.01,10.02,10.03", **words)
+    words |= {"option": "fake.latency=10,10.01,10.02,10.03", "quick": True}
+    records = inferlens.bench("fake:demo", backend="fake:noisy", **words)
     assert [record.facts["attempt"] for record in records] == attempts
     assert [bool(record.marks and record.marks.disturbed) for record in records] == disturbed
     assert {record.id for record in inferlens.load_records([tmp_path]).records} == {record.id for record in records}

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferlens.stats.compare import Sequential, compare, judge, level_of_looks
+from inferlens.stats.between_process import Centre
+from inferlens.stats.compare import Sequential, Spread, compare, judge, level_of_looks, seen_spread
 from inferlens.stats.intervals import Interval
 from tests.stats.series import normal, processes
 
@@ -28,15 +29,27 @@ MIRROR = {"FASTER": "SLOWER", "SLOWER": "FASTER", "SAME": "SAME", "UNDECIDED": "
     ],
 )
 def test_the_rule(ratio, low, high, verdict):
-    assert judge(ratio, Interval(low, high), 0.02, 1.0)[0] == verdict
+    assert judge(ratio, Interval(low, high), 0.02)[0] == verdict
 
 
 @pytest.mark.parametrize(
-    ("centre", "verdict"), [(1e-2, "UNDECIDED"), (1.04e-2, "UNDECIDED"), (1.2e-2, "SLOWER"), (0.8e-2, "FASTER")]
+    ("spread", "verdict", "between"),
+    [
+        (None, "UNDECIDED", False),
+        (Spread(variance=0.01**2, freedom=10), "SLOWER", True),
+        (Spread(variance=0.15**2, freedom=10), "UNDECIDED", True),
+    ],
 )
-def test_one_process_on_each_side_has_to_overcome_what_is_not_known(centre, verdict):
-    found = compare([normal(1)], [normal(2, centre=centre)])
-    assert (found.verdict, found.between) == (verdict, False)
+def test_one_process_on_each_side_is_as_sure_as_processes_were_seen_to_be(spread, verdict, between):
+    found = compare([normal(1)], [normal(2, centre=1.2e-2)], spread=spread)
+    assert (found.verdict, found.between) == (verdict, between)
+
+
+def test_the_spread_is_that_of_all_cases_with_several_processes():
+    logs = [[0.0, 0.02], [1.0, 1.04, 1.02], [5.0]]
+    found = seen_spread([[Centre(log, None) for log in case] for case in logs])
+    assert (found.variance, found.freedom) == (pytest.approx((0.0002 + 0.0008) / 3), 3)
+    assert seen_spread([[Centre(1.0, None)]]) is None
 
 
 def test_a_single_process_borrows_the_variation_of_the_other_side():

@@ -31,11 +31,22 @@ def ways(count: int, **fields):
 
 def test_the_title_is_the_answer_and_one_line_beneath_says_of_what():
     drawn = texts_of_chart(gpu_records((8,)))
-    assert "resnet18: tensorrt fp16 is fastest: 465 µs, 5.23x pytorch fp32 (5.20 to 5.25)" in drawn
-    assert "torchvision:resnet18 · NVIDIA H200 · input=8x3x224x224:float32" in drawn
+    start = "resnet18: tensorrt fp16 is fastest, measured once: 465 µs, 5.23x pytorch fp32"
+    assert any(text.startswith(start) for text in drawn)
+    assert any("torchvision:resnet18 · input=8x3x224x224" in text for text in drawn)
     assert "resnet18: tensorrt fp16 leads at every batch size" in texts_of_chart(gpu_records())
-    near = [record(case(name), samples=series(0.01, spread=0.1)) for name in ("pytorch", "openvino")]
-    assert "resnet18: pytorch and openvino are equally fast: 10.4 ms" in texts_of_chart(near)
+    near = [
+        record(
+            case(name),
+            samples=series(0.01 * (1 + 1e-4 * turn), spread=0.01),
+            repeat=turn,
+            repeats=5,
+            id=f"{name}{turn}",
+        )
+        for turn in range(5)
+        for name in ("pytorch", "openvino")
+    ]
+    assert "resnet18: pytorch and openvino are equally fast: 10.0 ms" in texts_of_chart(near)
 
 
 def test_where_batch_sizes_differ_the_title_says_which_way_leads_where():
@@ -58,7 +69,7 @@ def test_ways_of_passing_data_are_told_apart_above_the_bars():
 def test_every_value_and_name_is_written_and_what_has_no_bar_has_its_reason():
     drawn = texts_of_chart(cpu_records())
     for text in (
-        "openvino fp32 (equally fast)", "pytorch fp32 (reference)", "7.39 · 2.43x", "136", "wrong outputs", "crashed",
+        "openvino fp32 (fastest)", "pytorch fp32 (reference)", "7.39 · 2.43x", "136", "wrong outputs", "crashed",
         "unsupported", "median latency (ms), whiskers: 5th to 95th percentile", "throughput (items per second)",
     ):  # fmt: skip
         assert text in drawn

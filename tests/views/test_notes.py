@@ -89,7 +89,7 @@ def test_what_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
 
 
 def test_the_first_demo_says_nothing_against_itself_and_a_failed_case_has_its_log(tmp_path: Path) -> None:
-    inferlens("bench", "fake:demo", "--backend", "all", "--batch", "1,8", "--iterations", "50", cwd=tmp_path)
+    inferlens("bench", "fake:demo", "--backend", "all", "--batch", "1,8", "--iterations", "50", "--quick", cwd=tmp_path)
     assert inferlens("notes", "results", cwd=tmp_path).stdout == "fake:demo, 6 cases. Notes: none.\n"
     inferlens("bench", "fake:demo", "--backend", "fake:fast", "--option", "fake.trouble=raise", cwd=tmp_path)
     said = " ".join(inferlens("notes", "results", cwd=tmp_path).stdout.split())

@@ -12,15 +12,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from inferlens.analysis.compare.cases import compare
 from inferlens.analysis.findings.notes import AUTOCORRELATED, OTHER_CARD
 from inferlens.errors import InferlensError
 from inferlens.record.machine import Energy
-from inferlens.record.record import Environment, Gpu, Measurement, Memory, ModelFacts, Phase, Record
+from inferlens.record.record import Environment, Gpu, Measurement, Memory, ModelFacts, Phase
 from inferlens.spec.case import TensorSpec, with_batch
+from inferlens.views.answer import answers
 from inferlens.views.records import headline
 from inferlens.views.rows import rows
-from inferlens.views.verdict import verdict
 
 from .samples import (
     CPU,
@@ -67,7 +66,7 @@ def test_speedups_are_ratios_of_medians():
     assert {row.reference for row in found.values()} == {"pytorch fp32"}
 
 
-def test_order_is_reference_then_speed_then_wrong_then_failed():
+def test_order_is_by_speed_then_wrong_then_failed():
     found = rows(
         [
             failure(case("onnxruntime:cpu"), "crashed", "signal 11", "--batch 1", measurements=record().measurements),
@@ -77,7 +76,7 @@ def test_order_is_reference_then_speed_then_wrong_then_failed():
             constant("pytorch", 0.05),
         ]
     )
-    names = ["pytorch", "torch_compile:inductor", "openvino", "torchscript:trace", "onnxruntime:cpu"]
+    names = ["torch_compile:inductor", "openvino", "pytorch", "torchscript:trace", "onnxruntime:cpu"]
     assert [row.name.split()[0] for row in found] == names
     wrong, failed = found[-2:]
     assert (wrong.ranked, wrong.fastest, wrong.speedup, wrong.median) == (False, False, None, 0.003)
@@ -97,8 +96,13 @@ def test_build_is_export_and_build_and_may_be_cached():
     phases = (Phase("load", 9.0), Phase("export", 1.0), Phase("build", 2.0), Phase("build", 0.5))
     assert rows([record(phases=phases)])[0].build == 3.5
     assert rows([record(phases=(Phase("load", 9.0),))])[0].build is None
-    drawn = shown([record(), record(case("tensorrt:rtx"), phases=(Phase("build", 0.2, "cached"),))], width=160)
-    assert "cached" in next(line for line in drawn.splitlines() if line.startswith("tensorrt:rtx")).split()
+    found = [
+        record(phases=(Phase("build", 31.0),)),
+        record(case("tensorrt:rtx"), phases=(Phase("build", 0.2, "cached"),)),
+    ]
+    drawn = shown(found, width=100, columns="latency,build")
+    assert "cached" in next(line for line in drawn.splitlines() if "tensorrt:rtx  " in line and "0.20" in line).split()
+    assert "31 s to build" in shown(found)
 
 
 def test_machines_batches_and_ways_to_call_are_never_compared_and_depths_are():
@@ -220,24 +224,6 @@ def test_a_batch_outside_of_the_range_is_a_row_and_not_the_end_of_the_table():
     assert found[0].table == found[1].table
 
 
-def stars(*rows_of):
-    return {row.name for row in rows(list(rows_of)) if row.fastest}
-
-
-@pytest.mark.parametrize(("device", "too_close", "apart"), [("cpu", 45, 60), ("cuda", 5, 7)])
-def test_one_process_each_has_to_differ_by_what_compare_asks_for(device: str, too_close: int, apart: int):
-    base = record(case("pytorch", device=device), samples=(0.01,) * 100)
-
-    def slower(percent: int) -> Record:
-        return record(case("torchscript", device=device), samples=(0.01 * (1 + percent / 100),) * 100)
-
-    assert stars(base, slower(too_close)) == {"pytorch fp32", "torchscript fp32"}
-    assert stars(base, slower(apart)) == {"pytorch fp32"}
-    for percent, expected in ((too_close, "UNDECIDED"), (apart, "SLOWER")):
-        sides = [[replace(each, case=base.case)] for each in (base, slower(percent))]
-        assert [each.verdict for each in compare(*sides).cases] == [expected]
-
-
 def test_device_memory_is_shown_on_one_basis_alone():
     nvml = Memory(device_peak=900 << 20, device_basis="NVML: memory of the case's processes", library_peak=1)
     old = Memory(device_peak=200 << 20, device_basis="torch.cuda.max_memory_allocated: tensors only")
@@ -251,8 +237,8 @@ def test_energy_and_what_a_call_waits_for_are_columns():
     gpu = replace(gpu, measurements=(*gpu.measurements, enqueue))
     (row,) = rows([gpu])
     assert (row.energy, row.energy_low, row.energy_high, row.bound) == (0.25, 0.2, 0.3, "host")
-    text = shown([gpu], width=200)
-    assert all(words in text for words in ("250 ± 20.0 %", "mJ per item", "Bound by the host"))
+    text = shown([gpu], width=400, wide=True)
+    assert all(words in text for words in ("250 ± 20.0 %", "mJ per item", "host"))
 
 
 # Rates alone
@@ -268,7 +254,7 @@ def test_rates_alone_are_ranked_by_themselves_and_not_among_latencies():
     found = rows([rates("pytorch", 100.0), rates("openvino", 300.0)])
     (fast,) = (row for row in found if row.fastest)
     assert (fast.name, fast.median, fast.speedup) == ("openvino fp32", None, pytest.approx(3.0))
-    assert verdict(found)[0].endswith("300 calls/s against 100 calls/s.")
+    assert "openvino  300 calls/s  3.00x pytorch" in str(answers(found)[0])
     mixed = by_name([record(), rates("openvino", 1e6)])
     assert (mixed["openvino fp32"].ranked, mixed["openvino fp32"].speedup) == (False, None)
     assert mixed["pytorch fp32"].fastest
@@ -310,13 +296,12 @@ def test_a_speed_up_that_comes_in_waves_says_so():
     assert wavy.speedup_high - wavy.speedup_low > calm.speedup_high - calm.speedup_low
 
 
-def test_none_is_called_the_fastest_where_its_speed_up_may_be_none():
+def test_a_likely_winner_is_the_likeliest_and_the_other_is_open():
     found = rows([*processes("pytorch", *[0.01] * 12), *processes("openvino", *(0.0097 * one for one in WAVE))])
-    base, other = (next(row for row in found if row.is_reference is which) for which in (True, False))
-    assert other.median_high < base.median_low
+    other, base = found
+    assert (base.is_reference, base.standing, other.standing, other.fastest) == (True, "open", "likeliest", True)
     assert other.speedup_low < 1 < other.speedup_high
-    assert (base.fastest, other.fastest) == (True, True)
-    assert "cannot be told apart" in verdict(found)[0]
+    assert 0.5 < other.chance < 0.95
 
 
 def on_card(backend: str, median: float, uuid: str):
@@ -327,8 +312,10 @@ def on_card(backend: str, median: float, uuid: str):
 def test_a_speed_up_against_another_card_of_the_same_name_says_so():
     near, far = on_card("torchscript:trace", 0.008, "GPU-1"), on_card("tensorrt", 0.005, "GPU-2")
     found = rows([on_card("pytorch", 0.01, "GPU-1"), near, far])
-    assert [row.other_card for row in found] == [False, True, False]
-    assert [OTHER_CARD in row.notes for row in found] == [False, True, False]
+    assert {row.backend: row.other_card for row in found} == {
+        "tensorrt": True, "torchscript:trace": False, "pytorch": False
+    }  # fmt: skip
+    assert [OTHER_CARD in row.notes for row in found] == [True, False, False]
 
 
 def test_rounds_are_pairs_so_that_drift_cancels_out():
@@ -337,7 +324,7 @@ def test_rounds_are_pairs_so_that_drift_cancels_out():
     fast = processes("openvino", *(seconds * 0.97 for seconds in drift))
     alone = [replace(each, run="run-2") for each in fast]
     paired, apart = (next(row for row in rows([*base, *each]) if row.backend == "openvino") for each in (fast, alone))
-    assert paired.speedup == pytest.approx(apart.speedup)
+    assert paired.speedup == pytest.approx(apart.speedup, rel=1e-3)
     assert apart.speedup_low < 1 < paired.speedup_low
 
 

@@ -22,12 +22,17 @@ REBUILD = "Build anew what was built and kept before, such as engines."
 COLD = "Flush the device's cache before each latency sample; throughput is not measured then."
 DEPTH = "Calls in flight at a time when throughput is measured, with commas. [dim]Default: no limit.[/dim]"
 MODE = "What to measure: latency, throughput or both."
-REPEATS = "Processes that each case is measured in, in turns with the other cases."
+QUICK = "Measure each case once, and no more: the answer is of one process each."
+THOROUGH = "Measure longer, and at least ten rounds of those that may be fastest."
+WITHIN = "Time for the rounds in which those that may be fastest meet, once each case was measured."
+THRESHOLD = "The smallest difference that matters: what is proven to be closer is called equally fast."
+REPEATS = "Processes that each case is measured in, in turns with the other cases, rather than as many as it takes."
 STOP = "When a series ends: half-width, when the median's interval is narrow, or plateau, when noise no longer changes."
 HALF_WIDTH = "How far the median's 95 % interval may reach to either side of it."
 ITERATIONS = "Latency samples of each case. [dim]Default: as --stop says.[/dim]"
 SECONDS = "Time for the latency samples. [dim]Default: as --stop says.[/dim]"
-OWN = ("reference", "format", "json", "bars", "file", "dry_run")  # options that are no words of a plan
+SHOWN = ("wide", "columns", "top", "bars", "file")  # options of what is shown
+OWN = ("reference", "format", "json", "dry_run", *SHOWN)  # options that are no words of a plan
 
 
 def bench(
@@ -48,7 +53,11 @@ def bench(
     rebuild: Annotated[bool | None, typer.Option("--rebuild", help=REBUILD)] = None,
     seed: options.Seed = None,
     mode: Annotated[str | None, typer.Option(help=MODE, show_default="both")] = None,
-    repeats: Annotated[int | None, typer.Option(help=REPEATS, show_default="1")] = None,
+    quick: Annotated[bool | None, typer.Option("--quick", help=QUICK)] = None,
+    thorough: Annotated[bool | None, typer.Option("--thorough", help=THOROUGH)] = None,
+    within: Annotated[str | None, typer.Option(help=WITHIN, show_default="5m")] = None,
+    threshold: Annotated[str | None, typer.Option(help=THRESHOLD, show_default="2%")] = None,
+    repeats: Annotated[int | None, typer.Option(help=REPEATS)] = None,
     stop: Annotated[str | None, typer.Option(help=STOP, show_default="half-width")] = None,
     half_width: Annotated[str | None, typer.Option(help=HALF_WIDTH, show_default="1%")] = None,
     iterations: Annotated[int | None, typer.Option(help=ITERATIONS)] = None,
@@ -60,34 +69,45 @@ def bench(
     reference: options.Reference = None,
     format: Annotated[str, typer.Option(help=options.FORMAT)] = "table",
     json: options.Json = False,
+    wide: options.Wide = False,
+    columns: options.Columns = None,
+    top: options.Top = None,
     bars: options.Bars = False,
     file: options.File = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cases and run none.")] = False,
 ) -> None:
-    """Measure a model on every backend that works here.
+    """Find out which way of running a model is fastest here.
 
-    Each case runs in a process of its own; its record is kept under results/MODEL/ as soon as it is done. Axes given
-    with commas multiply into cases. A table compares them, and one sentence says what was fastest.
+    Axes given with commas multiply into cases. Each case is measured once, in a process of its own; those that may be
+    the fastest then meet in rounds of fresh processes, until it is known which one is. Records are kept under
+    results/MODEL/ as soon as they are made.
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
     from inferlens.cli import screen
-    from inferlens.cli.progress import Bar
-    from inferlens.execution.bench import run
     from inferlens.execution.survey import cases_of
 
-    format = "json" if json else format
-    plan, interrupted = read_plan(words), False
+    format, plan = "json" if json else format, read_plan(words)
     screen.check(format)  # an unknown format is refused before hours of measuring
     screen.format_of("table", file)
     if dry_run:
         screen.document(listed(cases_of(plan)), "json" if json else "table", file=file)
         return
+    records, interrupted = measured(plan, reference)
+    report(plan, records, interrupted, format, reference, wide=wide, columns=columns, top=top, bars=bars, file=file)
+
+
+def measured(plan: Plan, reference: str | None) -> tuple[list[Record], bool]:
+    """The records of a plan, and whether it was interrupted."""
+    from inferlens.cli import screen
+    from inferlens.cli.progress import Bar
+    from inferlens.execution.bench import run
+
     with Bar(screen.errors(), reference) as bar:
         try:
             run(plan, bar)
         except KeyboardInterrupt:
-            interrupted = True
-    report(plan, bar.records, interrupted, format, reference, bars=bars, file=file)
+            return bar.records, True
+    return bar.records, False
 
 
 def report(
@@ -102,9 +122,8 @@ def report(
     from inferlens.record.store import safe_name
 
     if records:
-        screen.show(records, format, reference, **how)
         folders = sorted({str(Path(plan.output) / safe_name(record.model.name)) for record in records})
-        screen.note(f"Kept in {', '.join(folders)}. Look again: inferlens show {folders[0]}")
+        screen.show(records, format, reference, where=folders[0] if len(folders) == 1 else plan.output, **how)
     if interrupted:
         screen.note(f"Interrupted; {len(records)} measured cases are kept.")
         raise typer.Exit(130)

@@ -63,3 +63,7 @@ _ENDINGS = ".md, .csv, .json, .html or .txt decides its format."
 Output = Annotated[Path | None, typer.Option("--output", "-o", help=f"Write it to this file; {_ENDINGS}")]
 # Of commands that measure, whose --output is the folder of the records: what is printed is written to a file too.
 File = Annotated[Path | None, typer.Option("--file", "-o", help=f"Write the table to this file too; {_ENDINGS}")]
+Top = Annotated[
+    int | None,
+    typer.Option(min=1, help="Rows of each comparison to show. [dim]Default: as many as fit on a screen.[/dim]"),
+]

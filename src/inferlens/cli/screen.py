@@ -86,8 +86,20 @@ def check(format: str) -> type[View] | None:
     return VIEWS.get(format)
 
 
-def show(records: Sequence[Record], format: str, reference: str | None, *, every_run: bool = False, **how: Any) -> None:
-    """Shows records in a format of every table, or by a view of that name; ``how`` is as of :func:`document`."""
+def show(
+    records: Sequence[Record],
+    format: str,
+    reference: str | None,
+    *,
+    where: str = "",
+    top: int | None = None,
+    every_run: bool = False,
+    **how: Any,
+) -> None:
+    """Shows records in a format of every table, or by a view of that name; ``how`` is as of :func:`document`.
+
+    ``where`` is the folder that they lie in, ``top`` how many rows of each comparison are shown.
+    """
     from inferlens.views.records import document as of_records
 
     if view := check(format):
@@ -98,7 +110,8 @@ def show(records: Sequence[Record], format: str, reference: str | None, *, every
             write(output, drawn)
             note(f"Wrote {output}.")
     else:
-        document(of_records(records, reference, every_run=every_run), format, **how)
+        shown = of_records(records, reference, where=where, top=top, every_run=every_run)
+        document(shown, format, **how)
 
 
 def document(

@@ -28,10 +28,11 @@ def show(
     reference: options.Reference = None,
     runs: Annotated[str, typer.Option(help=RUNS)] = "newest",
     json: options.Json = False,
-    bars: options.Bars = False,
-    log: Annotated[str | None, typer.Option("--log", metavar="CASE", help=LOG)] = None,
     wide: options.Wide = False,
     columns: options.Columns = None,
+    top: options.Top = None,
+    bars: options.Bars = False,
+    log: Annotated[str | None, typer.Option("--log", metavar="CASE", help=LOG)] = None,
     output: options.Output = None,
 ) -> None:
     """Show what was measured, as a table or in another format.
@@ -51,8 +52,10 @@ def show(
 
         screen.log(log_of(loaded, log), output)
         return
-    how = {"bars": bars, "wide": wide, "columns": columns, "output": output}
-    screen.show(loaded.records, "json" if json else format, reference, every_run=runs == "all", **how)
+    how: dict[str, Any] = {"bars": bars, "wide": wide, "columns": columns, "output": output}
+    where = str(paths[0]) if len(paths) == 1 else "RESULTS"
+    every_run = runs == "all"
+    screen.show(loaded.records, "json" if json else format, reference, where=where, top=top, every_run=every_run, **how)
 
 
 def plot(

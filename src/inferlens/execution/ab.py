@@ -180,7 +180,7 @@ class ABRun:
         """The records of a round; none after one that does not run to its end, if they come one after the other."""
         pair = [self.pair[place] for place in order]
         if self.calls and not any(planned.refusal for planned in pair):
-            yield from self.scheduler.measure_interleaved(pair, number)
+            yield from self.scheduler.measure_interleaved(pair, number, self.scheduler.plan.budget)
             return
         for planned in pair:
             yield self.scheduler.measure(planned, number)[0]

@@ -1,4 +1,4 @@
-"""``inferlens bench``: every case of a plan, measured one after the other."""
+"""``inferlens bench``: a race among the cases of a plan."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
+from inferlens.execution.race import decide
 from inferlens.execution.scheduler import scheduled
 from inferlens.execution.survey import Named, cases_of, named
 from inferlens.record.record import Record
@@ -25,13 +26,20 @@ def measured(model: Any, example_inputs: Any, words: Mapping[str, Any], observer
 
 
 def run(plan: Plan, observer: Observer, model: Named | None = None) -> list[Record]:
-    """Measures every case of ``plan``; each record is on disk before the next case starts."""
+    """Measures every case of ``plan``; each record is on disk before the next case starts.
+
+    Each case is measured once, by itself; those that may be the fastest then meet in rounds, unless the plan says how
+    often cases are measured.
+    """
     observer.doing("looking at models and backends")
     cases = cases_of(plan, model)
     order = in_rounds(cases, plan.repeats, plan.seed)
     observer.planned([planned for planned, _ in order])
     with scheduled(plan, observer, cases, model) as scheduler:
-        return [scheduler.measure(planned, repeat)[0] for planned, repeat in order]
+        screened = [(planned, scheduler.measure(planned, repeat)[0]) for planned, repeat in order]
+        if not plan.repeats:
+            decide(scheduler, screened)
+        return scheduler.records
 
 
 def in_rounds(cases: Sequence[Planned], repeats: int, seed: int) -> list[tuple[Planned, int]]:
@@ -39,7 +47,7 @@ def in_rounds(cases: Sequence[Planned], repeats: int, seed: int) -> list[tuple[P
 
     Without repeats the order is that of the plan. What cannot run here is said once.
     """
-    if repeats == 1:
+    if repeats <= 1:
         return [(planned, 0) for planned in cases]
     order = []
     shuffle = random.Random(seed)

@@ -94,7 +94,6 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
     """Measures and checks the case: latency first, then throughput for a quarter of the time that the latency took."""
     case, phase = job.case, child.preparation.phase
     mode = "latency" if case.one_at_a_time else job.budget.mode
-    child.turn.wait()
     model = child.load()
     arrays = inputs.make_inputs(model, case.seed)
     runner = child.prepare(model)
@@ -107,6 +106,7 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
     with HostIo(runner) if case.io == "host" else runner as runner:
         child.runner = runner
         feeding = Feeding(runner, model, case, arrays, child.preparation)
+        child.turn.wait()
         first = runner.collect(child.infer_first(runner, feeding.first))
         with phase("warm-up"):
             rule = stopping.warmup_rule(job.budget)

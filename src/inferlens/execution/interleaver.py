@@ -1,11 +1,12 @@
-"""Two processes that take turns on the machine, some milliseconds each, so that whatever it does it does to both.
+"""Processes that take turns on the machine, some milliseconds each, so that whatever it does it does to all of them.
 
-A process asks for its turn before it does anything, once it is warm, and after each chunk of calls, with the event
-``Waits``. The parent answers through a pipe of its own, when the other one asks or has ended. So the first loads,
-builds and warms up, then the second does, and then they alternate until both have enough samples.
+They load and build side by side. Each asks for its turn before it calls its model for the first time, once it is warm,
+and after each chunk of calls, with the event ``Waits``. The parent answers through a pipe of its own, when all have
+asked, and the one whose turn it was asks again or has ended. So one warms up, then the next, and then they alternate
+until all have enough samples.
 
-What one leaves to the other must not be in a sample. Libraries' threads spin for some milliseconds after a call: a
-process lets go when its own have come to rest. And it finds caches full of the other one's data and its threads asleep:
+What one leaves to the next must not be in a sample. Libraries' threads spin for some milliseconds after a call: a
+process lets go when its own have come to rest. And it finds caches full of another one's data and its threads asleep:
 the calls with which a turn begins are not samples (``Turn.lead``).
 """
 
@@ -15,15 +16,15 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
 from inferlens.measure.series import Turn
 
-MORE, OVER = b"m", b"o"  # go on until you have enough; go on, the other one has enough or is gone
-Result = TypeVar("Result")
+MORE, OVER = b"m", b"o"  # go on until you have enough; go on, all others have enough or are gone
+Outcome = TypeVar("Outcome")
 
 
 class Shared(Turn):
@@ -60,7 +61,7 @@ def _rest(most: float = 0.5) -> None:
 
 
 class Slot:
-    """What the parent knows of one of the two: its process, and whether it waits, has enough, or has ended."""
+    """What the parent knows of one of them: its process, and whether it waits, has enough, or has ended."""
 
     def __init__(self, interleaver: Interleaver) -> None:
         self._interleaver = interleaver
@@ -80,16 +81,16 @@ class Slot:
             self.pid, self._answers = pid, answers
             self._interleaver.look(self)
 
-    def neighbour(self) -> int | None:
-        """The number of the other one's process, once it has begun."""
-        return self._interleaver.other(self).pid
+    def neighbours(self) -> list[int]:
+        """The numbers of the others' processes that have begun."""
+        return [slot.pid for slot in self._interleaver.slots if slot is not self and slot.pid is not None]
 
     def waits(self, enough: bool) -> None:
         """The process has done what it had to, but for the first time, and asks for its turn."""
         with self._interleaver.lock:
             self.waiting, self.enough, self._since = True, enough, time.monotonic()
             if self.asked:
-                self._interleaver.next = self._interleaver.other(self)
+                self._interleaver.next = self._interleaver.after(self)
             self.asked = True
             self._interleaver.look(self)
 
@@ -115,40 +116,44 @@ class Slot:
 
 
 class Interleaver:
-    """Two slots, and which is ``next`` to go. The threads of both processes hold the ``lock`` when anything changes."""
+    """Some slots, and which is ``next`` to go. The threads of the processes hold the ``lock`` when anything changes."""
 
-    def __init__(self) -> None:
-        self.slots = (Slot(self), Slot(self))
+    def __init__(self, count: int = 2) -> None:
+        self.slots = [Slot(self) for _ in range(count)]
         self.next = self.slots[0]
         self.lock = threading.RLock()
         self._stopped = False
 
-    def other(self, slot: Slot) -> Slot:
-        """The one beside ``slot``."""
-        return self.slots[slot is self.slots[0]]
+    def after(self, slot: Slot) -> Slot:
+        """The next one that has not ended; itself, if it is the last."""
+        place = self.slots.index(slot)
+        ring = [*self.slots[place + 1 :], *self.slots[:place]]
+        return next((each for each in ring if not each.ended), slot)
 
     def look(self, slot: Slot) -> None:
-        """Lets the one go whose turn it is, if it waits; if it has ended, the other one. After a change of ``slot``."""
+        """Lets the one go whose turn it is, if all wait or have ended. After a change of ``slot``."""
         if self._stopped:
             slot.kill()
-        mine = self.other(self.next) if self.next.ended else self.next
-        if mine.waiting and not mine.ended:
-            theirs = self.other(mine)
-            mine.go(OVER if theirs.ended or (mine.enough and theirs.enough) else MORE)
+        mine = self.after(self.next) if self.next.ended else self.next
+        left = [each for each in self.slots if not each.ended]
+        if mine.waiting and all(each.asked for each in left):
+            self.next = mine
+            alone = len(left) == 1
+            mine.go(OVER if alone or all(each.enough for each in left) else MORE)
 
     def stop(self) -> None:
-        """Ends both processes, and those that are yet to start."""
+        """Ends all processes, and those that are yet to start."""
         with self.lock:
             self._stopped = True
             for slot in self.slots:
                 slot.kill()
 
 
-def both(first: Callable[[Slot], Result], second: Callable[[Slot], Result]) -> tuple[Result, Result]:
-    """What two functions return that run at the same time; what ends one of them ends both, and is raised."""
-    interleaver = Interleaver()
+def together(every: Sequence[Callable[[Slot], Outcome]]) -> list[Outcome]:
+    """What functions return that run at the same time, each with its slot; an error of one ends all of them."""
+    interleaver = Interleaver(len(every))
 
-    def run(do: Callable[[Slot], Result], slot: Slot) -> Result:
+    def run(do: Callable[[Slot], Outcome], slot: Slot) -> Outcome:
         try:
             return do(slot)
         except BaseException:
@@ -157,10 +162,10 @@ def both(first: Callable[[Slot], Result], second: Callable[[Slot], Result]) -> t
         finally:
             slot.end()  # also if it never came to a process
 
-    with ThreadPoolExecutor(2, "inferlens-turns") as pool:
+    with ThreadPoolExecutor(len(every), "inferlens-turns") as pool:
         try:
-            begun = [pool.submit(run, do, slot) for do, slot in zip((first, second), interleaver.slots, strict=True)]
-            return begun[0].result(), begun[1].result()
+            begun = [pool.submit(run, do, slot) for do, slot in zip(every, interleaver.slots, strict=True)]
+            return [each.result() for each in begun]
         except BaseException:
             interleaver.stop()
             raise

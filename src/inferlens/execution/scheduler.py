@@ -24,7 +24,7 @@ from inferlens.execution.benchmark import BenchmarkJob, Measured, Reference, Ref
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.expand import Planned
 from inferlens.execution.interference import Interference, interference
-from inferlens.execution.interleaver import Slot, both
+from inferlens.execution.interleaver import Slot, together
 from inferlens.execution.protocol import Began, Event, Found, J, Observer, Task, TaskResult
 from inferlens.execution.survey import Named
 from inferlens.measure import environment
@@ -34,7 +34,7 @@ from inferlens.models import resolve
 from inferlens.record.machine import Before
 from inferlens.record.record import IN_TURNS, Environment, ModelFacts, PhaseName, Record, Warning
 from inferlens.record.store import LOG, Store, cache_in
-from inferlens.spec.case import Case
+from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan
 
 FUTILE = 2  # after so many second attempts that were disturbed, too, there are no more of them
@@ -51,7 +51,8 @@ class Attempt:
     created: datetime
     outcome: Outcome[Measured]
     found: Interference
-    beside: str = ""  # the case that it took turns with
+    beside: str = ""  # the cases that it took turns with
+    budget: Budget | None = None  # if not the plan's
 
     def as_it_is(self) -> Attempt:
         """The same, with its disturbed samples kept: there is no better one."""
@@ -71,6 +72,7 @@ class Scheduler:
     live: Mapping[str, str] = field(default_factory=dict)  # files of live modules, by the full name of each
     idle: Before = field(default_factory=Before)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    records: list[Record] = field(default_factory=list)  # in the order in which their cases ended
     _references: dict[str, Reference] = field(default_factory=dict)
     _futile: int = 0  # cases in a row whose second attempt was disturbed, too
 
@@ -122,33 +124,48 @@ class Scheduler:
             elif self._futile < FUTILE:
                 record = self._second_time(first) or record
         finally:  # also where it is interrupted: what was learned first is kept
-            self.observer.done(record, folder)
+            self._done(record, folder)
         return record, folder
 
-    def measure_interleaved(self, pair: Sequence[Planned], repeat: int = 0) -> list[Record]:
-        """Measures two cases that can run, each in a fresh process, the two at once, in turns; keeps their records.
+    def measure_interleaved(self, cases: Sequence[Planned], repeat: int, budget: Budget) -> list[Record]:
+        """Measures cases that can run, each in a fresh process, all at once, in turns; keeps their records.
 
-        There are no second times: what disturbs one of the two disturbs the other as well.
+        There are no second times: what disturbs one of them disturbs the others as well.
         """
         store = Store(Path(self.plan.output))
-        folders = [store.claim(planned.case, planned.found.name) for planned in pair]
+        folders = [store.claim(planned.case, planned.found.name) for planned in cases]
         with _discarded_if_cut_short(*folders):
-            for planned in pair:
+            for planned in cases:
                 self.reference(planned)  # not while one of them is measured
             begun = datetime.now(timezone.utc)
-            before = self._before(*(planned.case for planned in pair))  # before either of them is on the GPU
-            others = [planned.case.label for planned in reversed(pair)]
-            first, second = (
-                partial(self._attempt, planned, repeat, folder, before=before, beside=other)
-                for planned, folder, other in zip(pair, folders, others, strict=True)
-            )
-            attempts = both(lambda slot: first(slot=slot), lambda slot: second(slot=slot))
+            before = self._before(*(planned.case for planned in cases))  # before one of them is on the GPU
+            labels = [planned.case.label for planned in cases]
+            every = [
+                partial(
+                    self._slotted,
+                    planned,
+                    repeat,
+                    folder,
+                    budget=budget,
+                    before=before,
+                    beside=", ".join(labels[:place] + labels[place + 1 :]),
+                )
+                for place, (planned, folder) in enumerate(zip(cases, folders, strict=True))
+            ]
+            attempts = together(every)
         records = []
         for place, attempt in enumerate(attempts):
             created = begun + timedelta(milliseconds=place)  # records are read in the order in which they were begun
             records.append(self._keep(replace(attempt.as_it_is(), created=created)))
-            self.observer.done(records[-1], attempt.folder)
+            self._done(records[-1], attempt.folder)
         return records
+
+    def _done(self, record: Record, folder: Path) -> None:
+        self.records.append(record)
+        self.observer.done(record, folder)
+
+    def _slotted(self, planned: Planned, repeat: int, folder: Path, slot: Slot, **words: Any) -> Attempt:
+        return self._attempt(planned, repeat, folder, slot=slot, **words)
 
     def _second_time(self, first: Attempt) -> Record | None:
         """The record of a second attempt; none if that did not run."""
@@ -171,6 +188,7 @@ class Scheduler:
         folder: Path,
         *,
         again: bool = False,
+        budget: Budget | None = None,
         slot: Slot | None = None,
         beside: str = "",
         before: Before | None = None,
@@ -180,9 +198,10 @@ class Scheduler:
         if planned.refusal:
             outcome: Outcome[Measured] = Outcome(refused(planned))
             return Attempt(planned, repeat, folder, created, outcome, Interference(memory=outcome.result.memory))
-        job = BenchmarkJob(**self.given(case, folder), budget=self.plan.budget, reference=self.reference(planned))
+        given = self.given(case, folder)
+        job = BenchmarkJob(**given, budget=budget or self.plan.budget, reference=self.reference(planned))
         before = before or self._before(case)
-        neighbour = slot.neighbour if slot else lambda: None
+        neighbours = slot.neighbours if slot else tuple
         if not slot:
             self.observer.began(case)
         outcome = self.do(
@@ -190,14 +209,14 @@ class Scheduler:
             job,
             log=folder / LOG,
             on_event=partial(self._heard_interleaved, case) if slot else self.observer.heard,
-            monitor=lambda pid: Monitor(pid, gpu=case.device == "cuda", before=before, beside=neighbour),
+            monitor=lambda pid: Monitor(pid, gpu=case.device == "cuda", before=before, beside=neighbours),
             slot=slot,
         )
         found = interference(case, outcome.result, outcome.machine, last=again, interleaved=bool(beside))
-        return Attempt(planned, repeat, folder, created, outcome, found, beside)
+        return Attempt(planned, repeat, folder, created, outcome, found, beside, budget)
 
     def _heard_interleaved(self, case: Case, event: Event) -> None:
-        """Of two cases in turns, the one that entered a phase last has begun last."""
+        """Of cases in turns, the one that entered a phase last has begun last."""
         if isinstance(event, Began):
             self.observer.began(case)
         self.observer.heard(event)
@@ -212,10 +231,10 @@ class Scheduler:
             id=uuid.uuid4().hex,
             run=self.id,
             repeat=attempt.repeat,
-            repeats=1 if planned.refusal else self.plan.repeats,  # what cannot run is said once
+            repeats=min(self.plan.repeats, 1) if planned.refusal else self.plan.repeats,  # what cannot run is said once
             created=attempt.created.isoformat(timespec="milliseconds"),
             case=planned.case,
-            budget=self.plan.budget,
+            budget=attempt.budget or self.plan.budget,
             status=result.status,
             reason=result.reason,
             hint=result.hint,

@@ -22,7 +22,7 @@ DEVICES = ("cpu", "cuda")
 IO = ("device", "host")
 MODES = ("latency", "throughput", "both")
 STOPS = ("half-width", "plateau")
-MAX_TIME = 10.0  # seconds that a series may take
+MAX_TIME = 3.0  # seconds that a series may take; how sure an answer is comes from several processes
 DTYPES = (
     "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
@@ -294,6 +294,7 @@ class Budget(Struct, frozen=True, kw_only=True):
         max_time: seconds after which a series ends anyway, that of the warm-up as well; ``None``: :data:`MAX_TIME`, but
             for series whose end is asked for, by ``iterations`` or ``seconds``.
         timeout: seconds after which the case's process is killed, its preparation included.
+        threshold: the smallest relative difference between cases that matters.
     """
 
     mode: str = "both"
@@ -305,6 +306,12 @@ class Budget(Struct, frozen=True, kw_only=True):
     half_width: float = 0.01
     max_time: float | None = None
     timeout: float = 900.0
+    threshold: float = 0.02
+
+    @property
+    def explicit(self) -> bool:
+        """Whether the samples were asked for by number or time: then all of them count."""
+        return self.iterations is not None or self.seconds is not None
 
 
 def split_label(text: str, known: Sequence[str]) -> tuple[str, str | None]:

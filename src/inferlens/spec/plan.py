@@ -19,7 +19,11 @@ from inferlens.errors import InferlensError, check_choice, suggestion
 from inferlens.spec.case import AXES, MODES, STOPS, Axis, Budget, TensorSpec
 from inferlens.units import parse_duration, parse_share
 
-BUDGET_WORDS = ("mode", "warmup", "iterations", "seconds", "stop", "half_width", "max_time", "timeout")
+BUDGET_WORDS = (
+    "mode", "warmup", "iterations", "seconds", "stop", "half_width", "max_time", "timeout", "threshold",
+)  # fmt: skip
+LEAST_ROUNDS, THOROUGH_ROUNDS = 3, 10
+LONG_SERIES = 10.0  # seconds, with --thorough
 OTHERS = ("input", "weights", "seed", "checkout")  # what else a case may say as NAME=VALUE
 # What words may be from Python: single values, lists of them, or texts with commas; durations are seconds, or "90s".
 Texts = str | Sequence[str]
@@ -39,7 +43,10 @@ class Plan(Struct, frozen=True, kw_only=True):
         input: inputs that replace the model's own.
         checkout: the folder that the models' code or files are taken from; empty is the working directory.
         rebuild: whether to build anew what was built before.
-        repeats: processes that each case is measured in, in turns with the other cases.
+        repeats: processes that each case is measured in, in turns with the other cases; 0: as many as it takes to tell
+            which is fastest, see ``within`` and ``rounds``.
+        within: seconds for the rounds in which those that may be fastest meet.
+        rounds: how many of these rounds there are at least.
     """
 
     model: tuple[str, ...]
@@ -59,7 +66,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     trust: bool = False
     rebuild: bool = False
     seed: int = 0
-    repeats: int = 1
+    repeats: int = 0
+    within: float = 300.0
+    rounds: int = LEAST_ROUNDS
     budget: Budget = Budget()
     output: str = "results"
 
@@ -86,7 +95,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             trust=flag("trust", words.get("trust", False)),
             rebuild=flag("rebuild", words.get("rebuild", False)),
             seed=count("seed", words.get("seed", 0), least=0),
-            repeats=count("repeats", words.get("repeats", 1)),
+            **_race_of(words),
             budget=budget_of(words),
             output=str(words.get("output", "results")),
         )
@@ -105,9 +114,29 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 _WORDS = frozenset(
-    ("model", "backend", "option", "input", "weights", "checkout", "trust", "seed", "repeats", "rebuild", "output",
-     *BUDGET_WORDS, *(axis.name for axis in AXES))
+    ("model", "backend", "option", "input", "weights", "checkout", "trust", "seed", "repeats", "quick", "thorough",
+     "within", "rebuild", "output", *BUDGET_WORDS, *(axis.name for axis in AXES))
 )  # fmt: skip
+
+
+def _race_of(words: Mapping[str, Any]) -> dict[str, Any]:
+    """In how many processes cases are measured.
+
+    Raises:
+        InferlensError: if a value does not fit, or two words ask for different things.
+    """
+    given = [name for name in ("quick", "thorough") if flag(name, words.get(name, False))]
+    given += [name for name in ("repeats", "within") if name in words]
+    if len(given) > 1 and set(given) != {"thorough", "within"}:
+        raise InferlensError(
+            f"{given[0]} and {given[1]} both say how often cases are measured.",
+            expected="one of them",
+            hint=f"--{given[0]}",
+        )
+    thorough = "thorough" in given
+    within = parse_duration(str(words["within"])) if "within" in words else 1800.0 if thorough else 300.0
+    repeats = count("repeats", words["repeats"]) if "repeats" in words else int("quick" in given)
+    return {"repeats": repeats, "within": within, "rounds": THOROUGH_ROUNDS if thorough else LEAST_ROUNDS}
 
 
 def _values(axis: Axis, words: Mapping[str, Any]) -> Any:
@@ -138,6 +167,12 @@ def budget_of(words: Mapping[str, Any]) -> Budget:
     for name, values in (("mode", MODES), ("stop", STOPS)):
         if name in words:
             (given[name],) = known(name, str(words[name]), values)
+    if "threshold" in words:
+        given["threshold"] = parse_share(str(words["threshold"]))
+        if not 0 < given["threshold"] < 1:
+            raise InferlensError("The threshold is out of range.", expected="such as 2%: a difference that matters")
+    if flag("thorough", words.get("thorough", False)) and "max_time" not in words:
+        given["max_time"] = LONG_SERIES
     if "half_width" in words:
         given["half_width"] = parse_share(str(words["half_width"]))
         if not 0 < given["half_width"] < 1:

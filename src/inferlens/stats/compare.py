@@ -3,10 +3,10 @@
 Each process gives one number, the logarithm of its median: see ``between_process``. With two processes or more on each
 side the interval of the ratio is that of B. L. Welch, "The generalization of 'Student's' problem when several different
 population variances are involved", Biometrika 34 (1947). With processes in pairs, measured in turns, it is Student's
-over the pairs' differences: what drifts slowly cancels out. With one process on one side, variation between processes
-is taken to be that of the other side. With one on each it is not known: the interval is that within the processes, and
-the verdict asks for more than the interval, see :func:`unseen_on`. Where processes resemble those measured just before
-them, the interval is of as many as they are worth.
+over the pairs' differences: what drifts slowly cancels out. A single process is taken to vary as processes of other
+cases were seen to (:class:`Spread`), or else as those of the other side. Where nothing is known of that, the interval
+is that within the processes, and there is no verdict. Where processes resemble those measured just before them, the
+interval is of as many as they are worth.
 
 Several comparisons at once share the error: each has the level 1 - (1 - level) / comparisons, after O. J. Dunn,
 "Multiple comparisons among means", JASA 56 (1961), so that all their intervals hold together with probability
@@ -24,7 +24,7 @@ over growing numbers of independent normal rounds, strays beyond its quantile at
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -32,31 +32,58 @@ import numpy as np
 from msgspec import Struct
 
 from inferlens.stats.between_process import Centre, around, centres, mean_variance, process_autocorrelation, spread
-from inferlens.stats.intervals import Interval, normal_quantile, ratio_interval, student_quantile, student_share
+from inferlens.stats.intervals import Interval, normal_quantile, student_probability, student_quantile
 
 Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED"]
 
-# The relative standard deviation between processes that one process on each side has to overcome before it is believed.
-UNSEEN = 0.02
-# On CPUs one process in twenty was slower by a third or a half, mostly for as long as it lived, from what went on
-# beside it on the same core: `python -m benchmarks false_alarms`. Seen from within, there is nothing amiss with it.
-UNSEEN_ON_CPU = 0.15
 SEED = 20260
 _CHUNKS = 10
 _PATHS = 10_000
 
 
-def unseen_on(device: str) -> float:
-    """What single processes on a device, such as ``cpu``, are taken to differ by."""
-    return UNSEEN_ON_CPU if device == "cpu" else UNSEEN
+class Spread(Struct, frozen=True, kw_only=True):
+    """How far processes of one case were seen to differ: the variance of the logarithms of their medians."""
+
+    variance: float
+    freedom: float  # of the variance
 
 
-def least_apart(*unseen: float, level: float = 0.95) -> float:
-    """The ratio that the times of cases have to exceed for what their single processes are taken to differ by.
+class LogRatio(Struct, frozen=True, kw_only=True):
+    """The logarithm of a candidate's time over a base's, and how sure it is.
 
-    ``unseen`` has a relative standard deviation for each case of which there is one process; without any it is 1.
+    Attributes:
+        error: its standard error, with ``freedom`` degrees; ``None`` where it is not known.
+        least: the standard error that the samples within the processes alone have.
+        between: whether ``error`` covers variation between processes.
+        autocorrelation: of processes, or pairs' differences, with the one before; 0 where none is shown.
     """
-    return math.exp(normal_quantile((1 + level) / 2) * math.hypot(*unseen))
+
+    log: float
+    error: float | None
+    freedom: float = math.inf
+    least: float = 0.0
+    between: bool = True
+    autocorrelation: float = 0.0
+
+    @property
+    def ratio(self) -> float:
+        """The candidate's time over the base's."""
+        return math.exp(self.log)
+
+    def interval(self, level: float) -> Interval | None:
+        """Interval of the ratio; ``None`` where the error is not known."""
+        if self.error is None:
+            return None
+        upper = (1 + level) / 2
+        return around(self.ratio, max(_quantile(upper, self.freedom) * self.error, normal_quantile(upper) * self.least))
+
+    @property
+    def chance_slower(self) -> float:
+        """The probability that the candidate is slower, by the distribution that the interval is of."""
+        error = max(self.error or 0.0, self.least)
+        if error == 0.0:
+            return 0.5 if self.error is None or self.log == 0 else float(self.log > 0)
+        return student_probability(self.log / error, self.freedom)
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -88,7 +115,7 @@ def compare(
     level: float = 0.95,
     comparisons: int = 1,
     paired: bool = False,
-    unseen: float = UNSEEN,
+    spread: Spread | None = None,
 ) -> Comparison:
     """The verdict on ``candidate`` against ``base``, each a series of samples for each of its processes.
 
@@ -102,91 +129,101 @@ def compare(
         level: confidence that all ``comparisons`` together are right.
         comparisons: how many such comparisons are made side by side.
         paired: whether the i-th process of both sides were measured one after the other, in turns.
-        unseen: what processes are taken to differ by, where there is one on each side.
+        spread: how far processes were seen to differ, for a side of which there is one.
     """
     level = 1 - (1 - level) / comparisons
     if paired:
         pairs = [pair for pair in zip(base, candidate, strict=True) if len(pair[0]) and len(pair[1])]
         base, candidate = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    base, candidate = ([one for one in side if len(one)] for side in (base, candidate))
     below, above = centres(base), centres(candidate)
-    interval, alike = None, 0.0
-    if len(below) == len(above) == 1:
-        interval = ratio_interval(candidate[0], base[0], level)
-    elif below and above:
-        interval, alike = interval_between(below, above, level, paired)
-    return conclude(below, above, interval, threshold=threshold, level=level, alike=alike, unseen=unseen)
+    found = None
+    if below and above:
+        found = in_pairs(below, above) if paired and len(below) > 1 else between(below, above, spread)
+    return conclude(found, threshold=threshold, level=level)
 
 
-def interval_between(
-    below: Sequence[Centre], above: Sequence[Centre], level: float, paired: bool
-) -> tuple[Interval, float]:
-    """Interval of the ratio of times from the centres of processes, and how far these resemble the ones before.
-
-    Centres are in order of time, two or more on one side at least.
-    """
-    sides = [[centre.log for centre in side] for side in (below, above)]
-    if paired:
-        differences = [mine - theirs for theirs, mine in zip(*sides, strict=True)]
-        alike = process_autocorrelation([differences])
-        variance, worth = spread(differences, alike)
-        squared, freedom = variance / worth, worth - 1
-    else:
-        alike = process_autocorrelation(sides)
-        known = [spread(side, alike) for side in sides if len(side) > 1]
-        squared = sum(variance / worth for variance, worth in known)
-        weights = sum((variance / worth) ** 2 / (worth - 1) for variance, worth in known)
-        freedom = squared**2 / weights if weights > 0 else 1.0
-        if len(known) == 1:  # the variance of one process alone is taken to be that of the other side
-            ((variance, worth),) = known
-            squared, freedom = squared + variance / min(map(len, sides)), worth - 1
-    upper = (1 + level) / 2
-    # No shorter than what the samples within the processes alone allow.
-    within = sum((mean_variance(side) or 0.0) / len(side) for side in (below, above))
-    margin = max(student_quantile(upper, freedom) * math.sqrt(squared), normal_quantile(upper) * math.sqrt(within))
-    return around(_ratio(below, above), margin), alike
-
-
-def conclude(
-    below: Sequence[Centre],
-    above: Sequence[Centre],
-    interval: Interval | None,
-    *,
-    threshold: float,
-    level: float,
-    alike: float = 0.0,
-    unseen: float = UNSEEN,
-) -> Comparison:
-    """The comparison of two sides of which the centres, the interval of the ratio and the autocorrelation are known."""
-    ratio = _ratio(below, above) if below and above else None
-    if ratio is not None and interval is not None:
-        # Two ways to the same ratio round differently.
-        interval = Interval(min(interval.low, ratio), max(interval.high, ratio))
-    between = max(len(below), len(above)) > 1
-    verdict, reason = judge(ratio, interval, threshold, 1.0 if between else least_apart(unseen, unseen, level=level))
-    if alike:
-        reason += f" Processes resemble those before them (correlation {alike:.2f}): the interval is wider for that."
-    return Comparison(
-        verdict=verdict, reason=reason, ratio=ratio, interval=interval, between=between, autocorrelation=alike
+def in_pairs(base: Sequence[Centre], candidate: Sequence[Centre]) -> LogRatio:
+    """The difference of processes measured in turns, two pairs or more, in order of time: what drifts cancels out."""
+    differences = [mine.log - theirs.log for theirs, mine in zip(base, candidate, strict=True)]
+    alike = process_autocorrelation([differences])
+    variance, worth = spread(differences, alike)
+    return LogRatio(
+        log=math.fsum(differences) / len(differences),
+        error=math.sqrt(variance / worth),
+        freedom=worth - 1,
+        least=_within(base, candidate),
+        autocorrelation=alike,
     )
 
 
-def judge(ratio: float | None, interval: Interval | None, threshold: float, spare: float) -> tuple[Verdict, str]:
+def between(base: Sequence[Centre], candidate: Sequence[Centre], seen: Spread | None = None) -> LogRatio:
+    """The difference of processes of different times, one or more on each side, in order of time."""
+    sides = [[centre.log for centre in side] for side in (base, candidate)]
+    log = math.fsum(sides[1]) / len(sides[1]) - math.fsum(sides[0]) / len(sides[0])
+    alike = process_autocorrelation(sides)
+    least = _within(base, candidate)
+    known = [(variance / worth, worth - 1) for variance, worth in (spread(s, alike) for s in sides if len(s) > 1)]
+    for _ in range(2 - len(known)):  # a single process varies as others do
+        if seen:
+            known.append((seen.variance, seen.freedom))
+        elif known:
+            ((squared, freedom),) = known[:1]
+            known.append((squared * max(map(len, sides)), freedom))
+    if not known:
+        complete = all(centre.variance is not None for centre in (*base, *candidate))
+        return LogRatio(log=log, error=least if complete else None, least=least, between=False)
+    squared = sum(each for each, _ in known)
+    weights = sum(each**2 / freedom for each, freedom in known)
+    freedom = max(squared**2 / weights, 1.0) if weights > 0 else 1.0
+    if len({freedom for _, freedom in known}) == 1 and 1 in map(len, sides):
+        freedom = known[0][1]  # both are of one estimate
+    return LogRatio(log=log, error=math.sqrt(squared), freedom=freedom, least=least, autocorrelation=alike)
+
+
+def seen_spread(cases: Iterable[Sequence[Centre]]) -> Spread | None:
+    """How far processes differ, from all cases that have several; ``None`` where none has."""
+    logs = [np.array([centre.log for centre in case]) for case in cases if len(case) > 1]
+    freedom = sum(each.size - 1 for each in logs)
+    if not freedom:
+        return None
+    return Spread(variance=sum(float(each.var() * each.size) for each in logs) / freedom, freedom=freedom)
+
+
+def conclude(found: LogRatio | None, *, threshold: float, level: float) -> Comparison:
+    """The comparison that a difference is, at confidence ``level``."""
+    interval = found.interval(level) if found else None
+    verdict, reason = judge(found.ratio if found else None, interval, threshold, found is None or found.between)
+    alike = found.autocorrelation if found else 0.0
+    if alike:
+        reason += f" Processes resemble those before them (correlation {alike:.2f}): the interval is wider for that."
+    return Comparison(
+        verdict=verdict,
+        reason=reason,
+        ratio=found.ratio if found else None,
+        interval=interval,
+        between=bool(found and found.between),
+        autocorrelation=alike,
+    )
+
+
+def judge(
+    ratio: float | None, interval: Interval | None, threshold: float, between: bool = True
+) -> tuple[Verdict, str]:
     """The verdict that follows from a ratio of times and its interval, and why.
 
-    ``spare`` is what the ratio has to exceed for what processes may differ by: 1 if the interval covers that.
+    ``between`` says whether the interval covers how far processes differ.
     """
     if ratio is None:
         return "UNDECIDED", "One side has no samples, or times of zero."
     if interval is None:
         return "UNDECIDED", "Too few independent samples for an interval: more samples, or more processes, are needed."
+    if not between:
+        return "UNDECIDED", "Each side was measured once: how far processes differ is not known."
     most = 1 + threshold
-    if interval.low > spare and ratio >= most:
+    if interval.low > 1 and ratio >= most:
         return "SLOWER", "The whole interval is on the slow side, and the difference is at least the threshold."
-    if interval.high < 1 / spare and ratio <= 1 / most:
+    if interval.high < 1 and ratio <= 1 / most:
         return "FASTER", "The whole interval is on the fast side, and the difference is at least the threshold."
-    if spare > 1:
-        return "UNDECIDED", "How much processes differ is not known of one on each side. Measure several of each."
     if interval.low >= 1 / most and interval.high <= most:
         return "SAME", "The whole interval is within the threshold."
     if 1.0 not in interval:
@@ -197,10 +234,13 @@ def judge(ratio: float | None, interval: Interval | None, threshold: float, spar
     return "UNDECIDED", "The interval holds both no difference and one that matters: more processes are needed."
 
 
-def _ratio(below: Sequence[Centre], above: Sequence[Centre]) -> float:
-    """The geometric mean of medians of ``above`` over that of ``below``."""
-    means = [math.fsum(centre.log for centre in side) / len(side) for side in (below, above)]
-    return math.exp(means[1] - means[0])
+def _within(*sides: Sequence[Centre]) -> float:
+    """The standard error of the difference that the samples within the processes alone have, as far as it is known."""
+    return math.sqrt(sum((mean_variance(side) or 0.0) / len(side) for side in sides))
+
+
+def _quantile(probability: float, freedom: float) -> float:
+    return normal_quantile(probability) if math.isinf(freedom) else student_quantile(probability, freedom)
 
 
 class Sequential:
@@ -243,8 +283,8 @@ class Sequential:
         within = sum((mean_variance(side) or 0.0) / len(side) for side in (self._base, self._candidate))
         error = max(math.sqrt(max(float(np.var(logs, ddof=1)) / self.rounds, within)), 1e-9)
         bound, mean = math.log1p(self.threshold), float(np.mean(logs))
-        faster = student_share((-bound - mean) / error, self.rounds - 1)
-        slower = student_share((mean - bound) / error, self.rounds - 1)
+        faster = student_probability((-bound - mean) / error, self.rounds - 1)
+        slower = student_probability((mean - bound) / error, self.rounds - 1)
         return {"FASTER": faster, "SAME": max(1 - faster - slower, 0.0), "SLOWER": slower}
 
     def add(self, base: Sequence[float], candidate: Sequence[float]) -> Comparison | None:
@@ -261,10 +301,8 @@ class Sequential:
         self._base += below
         self._candidate += above
         if self.rounds >= self.rounds_min:
-            interval, alike = interval_between(self._base, self._candidate, self.look_level, paired=True)
-            self.comparison = conclude(
-                self._base, self._candidate, interval, threshold=self.threshold, level=self.look_level, alike=alike
-            )
+            found = in_pairs(self._base, self._candidate)
+            self.comparison = conclude(found, threshold=self.threshold, level=self.look_level)
         return self.comparison
 
 

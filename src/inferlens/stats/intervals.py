@@ -124,19 +124,19 @@ def normal_quantile(probability: float) -> float:
     return float(ndtri(probability))
 
 
-def student_share(value: float, freedom: float) -> float:
-    """The probability with which Student's t with ``freedom`` > 0 degrees of freedom lies below ``value``."""
-    from scipy.special import stdtr
-
-    return float(stdtr(freedom, value))
-
-
 @lru_cache(maxsize=4096)
 def student_quantile(probability: float, freedom: float) -> float:
     """The value below which Student's t with ``freedom`` > 0 degrees of freedom lies with ``probability``."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, probability))
+
+
+def student_probability(value: float, freedom: float) -> float:
+    """The probability that Student's t with ``freedom`` > 0 degrees of freedom, infinite too, lies below ``value``."""
+    from scipy.special import ndtr, stdtr
+
+    return float(ndtr(value) if math.isinf(freedom) else stdtr(freedom, value))
 
 
 @lru_cache(maxsize=4096)

@@ -32,12 +32,13 @@ def barred(document: Document, width: int, columns: str | None = None) -> Docume
     """
 
     def blocks() -> list[Table | str]:
-        found = chosen(document.blocks(), columns) if columns else document.blocks()
+        every = (document.screen or document.blocks)()
+        found = chosen(every, columns) if columns else every
         return [
             each if isinstance(each, str) or not each.lines else _barred(each, width, bool(columns)) for each in found
         ]
 
-    return replace(document, blocks=blocks)
+    return replace(document, blocks=blocks, screen=None)
 
 
 def bar(share: float, width: int) -> str:

@@ -173,6 +173,7 @@ def _said(rows: Sequence[Row], names: dict[str, str], room: float) -> str:
     if not best:
         return "no way ran with right outputs"
     took, first = _written(best[0]), names[best[0].id]
+    how = {"likeliest": "most likely the fastest", "once": "fastest, measured once"}.get(best[0].standing, "fastest")
     if len(ranked) == 1:
         options = [f"{first} takes {took}" if best[0].median is not None else f"{first} does {took}"]
     elif len(best) > 1:
@@ -180,14 +181,14 @@ def _said(rows: Sequence[Row], names: dict[str, str], room: float) -> str:
         options.append(f"{first} and {plural(len(best) - 1, 'other')} are equally fast: {took}")
         options.append(f"{len(best)} of {len(ranked)} ways are equally fast: {took}")
     elif best[0].is_reference or best[0].speedup is None:
-        options = [f"{first} is fastest: {took}"]
+        options = [f"{first} is {how}: {took}"]
         options[:0] = [f"{options[0]}, next is {names[ranked[1].id]}, {_written(ranked[1])}"] if ranked[1:] else []
     else:
         base = next(names[row.id] for row in rows if row.is_reference and row.name == best[0].reference)
-        by_much = f"{first} is fastest: {took}, {ratio(best[0].speedup)} {base}"
+        by_much = f"{first} is {how}: {took}, {ratio(best[0].speedup)} {base}"
         low, high = best[0].speedup_low, best[0].speedup_high
         options = [f"{by_much} ({ratio_range(low, high)})"] if low is not None else []
-        options += [by_much, f"{first} is fastest: {took}"]
+        options += [by_much, f"{first} is {how}: {took}"]
     return next((each for each in options if len(each) + 2 <= room), options[-1])
 
 

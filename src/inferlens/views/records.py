@@ -1,4 +1,4 @@
-"""Records as a document: a table for each model and machine, notes beneath, the verdict last.
+"""Records as a screen: what all rows share, the answer, a table for each model and machine, and what to do next.
 
 A metric is a field of ``rows.Row`` and a line in :data:`COLUMNS`. Numbers become text through ``units`` alone, and
 names and reasons, which may come from anywhere, through ``plain``.
@@ -6,7 +6,8 @@ names and reasons, which may come from anywhere, through ``plain``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -16,9 +17,9 @@ from inferlens.record.record import Record
 from inferlens.units import (
     ABSENT,
     bare_seconds,
+    duration,
     error_size,
     half_width,
-    listing,
     mebibytes,
     millijoules,
     milliseconds,
@@ -26,72 +27,88 @@ from inferlens.units import (
     rate,
     ratio,
     ratio_range,
-    with_half_width,
+    ratio_spread,
 )
+from inferlens.views.answer import answers
 from inferlens.views.plain import plain
-from inferlens.views.rows import Row, by, rows
-from inferlens.views.table import Column, Document, Line, Notes, Table, text
-from inferlens.views.verdict import verdict
+from inferlens.views.renderers import terminal
+from inferlens.views.rows import Row, by, rows, ways
+from inferlens.views.table import Column, Document, Line, Table, chosen, text
 
 SCHEMA = "inferlens.table/1"
-FASTEST = "★"
 EACH_RUN = ": --runs all shows each"
+LINES, WIDTH = 24, 100  # of a screen
+MOST_NOTES = 2
+SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
+# Notes that the row has a word for.
+IN_THE_ROW = ("did-not-run", "unsupported", "wrong-outputs", "unchecked")
+WORDS = {"unsteady": "unsteady", "two-modes": "unsteady", "disturbed": "disturbed", "few-samples": "few samples"}
 
-# Key, title, unit, how it is written, what stays first.
+# Key, title, unit, how it is written, what stays first. Without ``wide`` it is on every screen.
 COLUMNS = (
-    Column("precision", "precision", keep=1, numeric=False, bars="beside"),
-    Column("batch", "batch", "", text, 6, bars="beside"),
-    Column("mean", "mean", "ms", milliseconds, 10, better="lower"),
-    Column("median", "median", "ms", milliseconds, 0, better="lower", chart="median latency (ms)", bars="drawn"),
-    Column("", "±", "95 %", lambda row: half_width(row.median, row.median_low, row.median_high), 3, bars="beside"),
-    Column("p95", "p95", "ms", milliseconds, 7, better="lower"),
-    Column("p99", "p99", "ms", milliseconds, 11, better="lower"),
-    Column("gpu_time", "GPU time", "ms", milliseconds, 9, better="lower"),
-    Column("", "enqueue", "ms", lambda row: milliseconds(row.enqueue if row.io == "host" else None), 3, better="lower"),
-    Column("h2d", "H2D", "ms", milliseconds, 3, better="lower"),
-    Column("compute", "compute", "ms", milliseconds, 3, better="lower"),
-    Column("d2h", "D2H", "ms", milliseconds, 3, better="lower"),
-    Column("iterations_per_second", "iterations", "per s", rate, 8, better="higher"),
-    Column(
-        "items_per_second",
-        "items",
-        "per s",
-        rate,
-        5,
-        better="higher",
-        chart="throughput (items per second)",
-        bars="drawn",
-    ),
-    Column("", "in flight", "", lambda row: _in_flight(row), 5),
-    Column("", "energy", "mJ per item", lambda row: _energy(row), 9, better="lower"),
-    Column("bound", "bound by", "", text, 12, numeric=False),
-    Column("", "speed-up", "", lambda row: _outcome(row), 0, better="higher", bars="beside"),
-    Column("", "interval", "95 %", lambda row: ratio_range(row.speedup_low, row.speedup_high), 14),
-    Column("", "error", "rel. L2", lambda row: _error(row), 4, better="lower"),
-    Column("", "build", "s", lambda row: bare_seconds(row.build) + (" cached" if row.cached else ""), 12),
-    Column("host_peak", "memory", "host MiB", mebibytes, 13, better="lower"),
-    Column("device_peak", "memory", "GPU MiB", mebibytes, 13, better="lower"),
-)
+    Column("precision", "precision", keep=3, numeric=False, bars="beside"),
+    Column("batch", "batch", "", text, 2, bars="beside"),
+    Column("median", "latency", "ms", milliseconds, 0, better="lower", chart="median latency (ms)", bars="drawn"),
+    Column("", "±", "95 %", lambda row: half_width(row.median, row.median_low, row.median_high), 7, wide=True),
+    Column("mean", "mean", "ms", milliseconds, 10, better="lower", wide=True),
+    Column("p95", "p95", "ms", milliseconds, 5, better="lower"),
+    Column("p99", "p99", "ms", milliseconds, 11, better="lower", wide=True),
+    Column("gpu_time", "GPU time", "ms", milliseconds, 9, better="lower", wide=True),
+    Column("", "enqueue", "ms", lambda row: milliseconds(row.enqueue if row.io == "host" else None), 9, better="lower",
+           wide=True),
+    Column("h2d", "H2D", "ms", milliseconds, 8, better="lower", wide=True),
+    Column("compute", "compute", "ms", milliseconds, 8, better="lower", wide=True),
+    Column("d2h", "D2H", "ms", milliseconds, 8, better="lower", wide=True),
+    Column("iterations_per_second", "calls", "per s", rate, 8, better="higher", wide=True),
+    Column("items_per_second", "items/s", "", rate, 4, better="higher", chart="throughput (items per second)",
+           bars="drawn"),
+    Column("", "in flight", "", lambda row: _in_flight(row), 9, wide=True),
+    Column("", "energy", "mJ per item", lambda row: _energy(row), 9, better="lower", wide=True),
+    Column("bound", "bound by", "", text, 12, numeric=False, wide=True),
+    Column("", "speed-up", "", lambda row: _speedup(row), 1, better="higher", numeric=False, bars="beside"),
+    Column("", "interval", "95 %", lambda row: ratio_range(row.speedup_low, row.speedup_high), 14, wide=True),
+    Column("", "outputs", "", lambda row: _outputs(row), 2, numeric=False),
+    Column("", "error", "rel. L2", lambda row: error_size(row.error) if row.ok else ABSENT, 10, better="lower",
+           wide=True),
+    Column("", "build", "s", lambda row: bare_seconds(row.build) + (" cached" if row.cached else ""), 12, wide=True),
+    Column("host_peak", "memory", "host MiB", mebibytes, 13, better="lower", wide=True),
+    Column("device_peak", "memory", "GPU MiB", mebibytes, 13, better="lower", wide=True),
+    Column("processes", "processes", "", text, 15, wide=True),
+    Column("samples", "samples", "", text, 15, wide=True),
+    Column("", "", "", lambda row: _remark(row), 6, numeric=False, fold=True),
+)  # fmt: skip
 
 
-def document(records: Sequence[Record], reference: str | None = None, *, every_run: bool = False) -> Document:
+def document(
+    records: Sequence[Record],
+    reference: str | None = None,
+    *,
+    where: str = "",
+    top: int | None = None,
+    every_run: bool = False,
+) -> Document:
     """What there is to show of records.
 
     Args:
         records: in any order; of each case the latest run counts.
-        every_run: whether each run is shown, in tables of its own, the oldest first.
         reference: words that name the row others are compared with; ``None`` is the usual one.
+        where: the folder that they lie in, for the commands to go on with.
+        top: rows of each comparison that a screen shows; ``None``: as many as fit.
+        every_run: whether each run is shown, in tables of its own, the oldest first.
 
     Raises:
         InferlensError: if ``reference`` names no row, or more than one.
     """
     shown = _run_by_run(records, reference) if every_run else rows(records, reference)
-    again = measured_again([(row.model, 1 if row.run else row.runs) for row in shown], EACH_RUN)
+    if not shown:
+        nothing = {"schema": SCHEMA, "rows": [], "verdict": []}
+        return Document(lambda: ["There are no records to show."], lambda: nothing, lambda: _csv(shown))
     return Document(
-        blocks=lambda: [*_tables(shown), *again, *verdict(shown)] if shown else ["There are no records to show."],
-        data=lambda: {"schema": SCHEMA, "rows": shown, "verdict": verdict(shown)},
+        blocks=lambda: _blocks(shown, where),
+        data=lambda: {"schema": SCHEMA, "rows": shown, "verdict": [str(each) for each in answers(shown)]},
         csv=lambda: _csv(shown),
-        title=f"{shown[0].model} – Inferlens" if shown else "Inferlens",
+        title=f"{shown[0].model} – Inferlens",
+        screen=lambda: _screen(shown, where, top),
     )
 
 
@@ -114,32 +131,151 @@ def measured_again(runs: Sequence[tuple[str, int]], hint: str = "") -> list[str]
 
 
 def headline(table: Sequence[Row]) -> str:
-    """Model, device and inputs of a table."""
+    """What the rows of a table share: model, inputs, precision, machine; how many ways there are, and rounds."""
     ran = [row for row in table if row.ok] or table
-    devices = listing(list(dict.fromkeys(row.device_name for row in ran)))
+    devices = [
+        row.device_name + (f", {plural(row.cpus, 'thread')}" if row.device == "cpu" and row.cpus else "") for row in ran
+    ]
     inputs = ran[0].inputs_any_batch if len({row.batch for row in table}) > 1 else ran[0].inputs
-    prepared = {row.prepared for row in table}
-    sizes = f"prepared for {min(prepared)}" if len(prepared) == 1 and any(prepared) else ""
-    when = f"run of {ran[0].run[:16].replace('T', ' ')}" if ran[0].run else ""
-    return " · ".join(plain(part) for part in (ran[0].model, devices, inputs, sizes, when) if part)
+    prepared, precisions = {row.prepared for row in table}, {row.precision for row in table}
+    words = [
+        ran[0].model,
+        inputs.replace(":float32", ""),
+        f"prepared for {min(prepared)}" if len(prepared) == 1 and any(prepared) else "",
+    ]
+    words += [min(precisions) if len(precisions) == 1 else "", " and ".join(dict.fromkeys(devices))]
+    words.append(f"run of {ran[0].run[:16].replace('T', ' ')}" if ran[0].run else "")
+    rounds = max(row.rounds for row in table)
+    words.append(", ".join([plural(len(table), "way"), *([plural(rounds, "round")] if rounds else [])]))
+    return " · ".join(plain(word) for word in words if word)
 
 
-def _tables(shown: Sequence[Row]) -> Iterator[Table]:
-    for table in by(shown, "table"):
-        notes, lines = Notes(), []
-        for row, after in zip(table, [*table[1:], table[-1]], strict=True):
-            words = row.name.replace(f"{row.backend} {row.precision}", row.backend, 1)
-            marks = notes.marks(plain(str(note)) for note in row.notes)
-            name = f"{plain(words)}{marks}{f' {FASTEST}' if row.fastest else ''}"
+def _screen(shown: Sequence[Row], where: str, top: int | None) -> list[Table | str]:
+    """As much as fits on a screen: fewer rows of each comparison, and if that is too much, answers alone."""
+    if top is not None:
+        return _blocks(shown, where, top)
+    for most in range(max(len(each) for each in by(shown, "comparison")), 0, -1):
+        blocks = _blocks(shown, where, most)
+        if len(terminal.render(Document(lambda: chosen(blocks, None), dict), WIDTH).splitlines()) <= LINES:  # noqa: B023
+            return blocks
+    return _briefly(shown, where)
+
+
+def _blocks(shown: Sequence[Row], where: str, most: int | None = None) -> list[Table | str]:
+    """A table for each model and machine, its answers above it; what to do next."""
+    found: list[Table | str] = [_table(table, where, most) for table in by(shown, "table")]
+    again = measured_again([(row.model, 1 if row.run else row.runs) for row in shown], EACH_RUN)
+    return [*found, *again, *_next(shown, where)]
+
+
+def _briefly(shown: Sequence[Row], where: str) -> list[Table | str]:
+    """The answer of each comparison alone."""
+    every = answers(shown, whole=True)
+    room = LINES - 3
+    left = len(every) - room
+    more = [f"{left} more: inferlens show {where or 'RESULTS'} --format json"] if left > 0 else []
+    return [*(each.brief for each in every[: room if left <= 0 else room - 1]), *more, *_next(shown, where)]
+
+
+def _table(table: Sequence[Row], where: str, most: int | None) -> Table:
+    """One model on one machine."""
+    comparisons = by(table, "comparison")
+    several = len(comparisons) > 1
+    columns = [_column(column, table) for column in COLUMNS]
+    lines, hidden = [], 0
+    for each in comparisons:
+        first = _first(each, most)
+        hidden += len(each) - len(first)
+        for row in first:
             style = "dim" if not row.ok else "red" if row.agrees is False else "bold green" if row.fastest else ""
-            lines.append(Line.of(name, COLUMNS, row, style=style, ends=row.comparison != after.comparison))
-        yield Table(headline(table), "backend", COLUMNS, lines, notes=notes.numbered(), fold=True)
+            number = "" if row.place is None or (row.is_reference and row.place != 1) else str(row.place)
+            ends = several and row is first[-1] and each is not comparisons[-1] and len(first) > 1
+            name = plain(row.name.replace(f"{row.backend} {row.precision}", row.backend, 1))
+            lines.append(Line.of(name, columns, row, indent=f"{number:>2} ", style=style, ends=ends))
+    more = f"{plural(hidden, 'more row')}: --top {max(map(len, comparisons))}, or --format csv" if hidden else ""
+    sentences = [str(each) for each in answers(table)]
+    return Table(
+        headline(table), "   way", columns, lines, notes=[each for each in (more, *_notes(table, where)) if each],
+        answer=sentences, sentences=_growth(comparisons), fold=True,
+    )  # fmt: skip
+
+
+def _first(rows: Sequence[Row], most: int | None) -> list[Row]:
+    """The first rows, and the reference."""
+    if most is None or len(rows) <= most:
+        return list(rows)
+    reference = next((row for row in rows if row.is_reference), rows[0])
+    first = list(rows[:most])
+    return first if reference in first or most == 1 else [*first[:-1], reference]
+
+
+def _column(column: Column, table: Sequence[Row]) -> Column:
+    """A column as the table has it: what is the same for all rows stands in the headline."""
+    if column.key in ("precision", "batch"):
+        return replace(column, wide=len({getattr(row, column.key) for row in table}) == 1)
+    if column.title == "speed-up":
+        references = {ways(table).get(row.id, row.name) for row in table if row.is_reference}
+        return replace(column, title=f"vs {min(references)}" if len(references) == 1 else "speed-up")
+    return column
+
+
+def _notes(table: Sequence[Row], where: str) -> list[str]:
+    """The two most important things to know that no row says already, and how to see the rest."""
+    names = ways(table)
+    found: dict[str, list[Row]] = {}
+    notes = {note.code: note for row in reversed(table) for note in row.notes}
+    for row in table:
+        for code in dict.fromkeys(note.code for note in row.notes):
+            found.setdefault(code, []).append(row)
+    weighty = [code for code in found if notes[code].level != "know" and code not in IN_THE_ROW and code not in WORDS]
+    weighty.sort(key=lambda code: (notes[code].level != "changes", -len(found[code])))
+    said = []
+    for code in weighty[:MOST_NOTES]:
+        whose = found[code]
+        who = f"{names[whose[0].id]}: " if len(whose) == 1 else f"{len(whose)} of {len(table)} ways: "
+        said.append(f"{'' if len(whose) == len(table) else who}{notes[code].sentence}")
+    rest = len([code for code in found if code not in IN_THE_ROW]) - len(said)
+    if rest > 0 and said:
+        said[-1] += f" ({rest} more: inferlens notes {where or 'RESULTS'})"
+    return said
+
+
+def _growth(comparisons: Sequence[Sequence[Row]]) -> list[str]:
+    """Of several batch sizes, where throughput stops growing."""
+    best = {
+        each[0].batch: max((row.items_per_second or 0.0 for row in each if row.ranked), default=0.0)
+        for each in comparisons
+    }
+    sizes = sorted(size for size in best if size is not None and best[size])
+    if len(sizes) < 2 or len(sizes) < len(comparisons):
+        return []
+    most = max(best[size] for size in sizes)
+    enough = next(size for size in sizes if best[size] >= 0.95 * most)
+    if enough == sizes[-1]:
+        return [f"Throughput still grows at batch {enough}: {rate(best[enough])} items a second."]
+    return [f"Throughput stops growing at batch {enough}: {rate(best[enough])} items a second."]
+
+
+def _next(shown: Sequence[Row], where: str) -> list[str]:
+    """Commands to go on with."""
+    best = next((row for row in shown if row.fastest), None)
+    if best is None or not where:
+        return []
+    profile = f"Where does the time go? inferlens profile {plain(best.model)} -b {best.backend}"
+    picture = f"A picture: inferlens plot {where}"
+    return [f"{profile} · {picture}"] if len(profile) + len(picture) + 3 <= WIDTH else [profile, picture]
 
 
 def _csv(shown: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
     """Every field of every row, in their order."""
     fields = msgspec.structs.fields(Row)
-    return [field.encode_name for field in fields], [[getattr(row, field.name) for field in fields] for row in shown]
+    return [field.encode_name for field in fields], [
+        [_cell(getattr(row, field.name)) for field in fields] for row in shown
+    ]
+
+
+def _cell(value: Any) -> Any:
+    return [str(each) for each in value] if isinstance(value, tuple) else value
 
 
 def _in_flight(row: Row) -> str:
@@ -149,20 +285,34 @@ def _in_flight(row: Row) -> str:
 
 def _energy(row: Row) -> str:
     """With how far it may be off; the bounds contain what the sensor does not tell."""
-    return with_half_width(millijoules(row.energy), row.energy, row.energy_low, row.energy_high)
+    bounds = half_width(row.energy, row.energy_low, row.energy_high)
+    return millijoules(row.energy) + (f" ± {bounds}" if bounds != ABSENT else "")
 
 
-def _outcome(row: Row) -> str:
-    """The speed-up, or the word for why there is none."""
+def _speedup(row: Row) -> str:
+    """The speed-up and how sure it is."""
+    if row.is_reference:
+        return "reference"
+    return ratio(row.speedup) + ratio_spread(row.speedup, row.speedup_low, row.speedup_high)
+
+
+def _outputs(row: Row) -> str:
+    """Whether the outputs are right; how it ended, where there are none."""
     if not row.ok:
         return row.status
-    if row.agrees is False:
-        return "wrong"
-    return "reference" if row.is_reference else ratio(row.speedup)
+    return {True: "right", False: "wrong", None: "unchecked"}[row.agrees]
 
 
-def _error(row: Row) -> str:
-    """The error of the outputs, or that it is not known."""
+def _remark(row: Row) -> str:
+    """Why it did not run, or what makes its number doubtful, or what it costs to build."""
     if not row.ok:
-        return ABSENT
-    return "unchecked" if row.agrees is None else error_size(row.error)
+        why = f"{(row.reason or 'no reason is known').rstrip('.')}."
+        return plain(f"{why} Try: {row.hint}" if row.hint else why)
+    words = [WORDS[code] for code in dict.fromkeys(note.code for note in row.notes) if code in WORDS]
+    if row.agrees is False:
+        words = [plain(row.agreement_reason)]
+    if row.standing in ("open", "likeliest") and row.processes == 1:
+        words.append("measured once")
+    if row.build is not None and row.build >= SLOW_BUILD and not row.cached:
+        words.append(f"{duration(row.build)} to build")
+    return ", ".join(dict.fromkeys(words)) or ABSENT

@@ -8,7 +8,7 @@ the same machine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -19,15 +19,18 @@ from inferlens.analysis.interference.samples import CaseRuns, card, device_name,
 from inferlens.record.record import Metric, Record, machine_name
 from inferlens.spec.case import TensorSpec, with_batch
 from inferlens.stats.between_process import estimate, over_processes
-from inferlens.stats.compare import least_apart, unseen_on
-from inferlens.stats.intervals import LEAST_SAMPLES, Interval, ends, mean_interval, quantile_interval
+from inferlens.stats.intervals import Interval, ends, mean_interval, quantile_interval
 from inferlens.stats.quantiles import geometric_mean, median, summarise
 from inferlens.units import plural
+from inferlens.views.plain import plain
 from inferlens.views.speedups import compared
 
 _PARTS: dict[str, Metric] = {
     "gpu_time": "GPU time", "enqueue": "enqueue time", "h2d": "H2D time", "compute": "compute time", "d2h": "D2H time",
 }  # fmt: skip
+
+
+Place = Literal["", "fastest", "equal", "likeliest", "once", "open", "slower", "none"]
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -59,7 +62,15 @@ class Row(Struct, frozen=True, kw_only=True):
         build: seconds of export and build together; ``cached`` if what was built before was used.
         host_peak, device_peak: the largest of its processes; ``energy``: joules for one item.
         ranked: whether the row may be the fastest: it ran, and its outputs are not known to be wrong.
-        fastest: the lowest median of its comparison, or not to be told apart from it: several rows may be.
+        place: its place among those of its comparison that may win, by speed.
+        standing: how it stands there: it is the ``fastest``; or ``equal`` to it; or the ``likeliest``, beside others
+            that are ``open``, not told apart from it; ``slower``; or the fastest of rows that were measured ``once``.
+        fastest: whether it is the fastest, or equal to it, or may be: the first of its comparison, and those equal.
+        chance: of the first, the probability that none is faster; ``None`` where rows were measured once.
+        behind: its time over that of the first one.
+        rounds: in how many rounds the rows of its comparison took turns.
+        threshold: differences of that share and less do not matter.
+        cpus: threads of the CPU that could be used.
         notes: what has to be known of it, the most important first.
     """
 
@@ -137,7 +148,17 @@ class Row(Struct, frozen=True, kw_only=True):
     energy_low: float | None = None
     energy_high: float | None = None
     ranked: bool = False
+    place: int | None = None
+    standing: Place = ""
     fastest: bool = False
+    chance: float | None = None
+    behind: float | None = None
+    behind_low: float | None = None
+    behind_high: float | None = None
+    rounds: int = 0
+    threshold: float = 0.02
+    reference_id: str = ""
+    cpus: int | None = None
     autocorrelated: bool = field(default=False, name="waves")
     other_card: bool = False
     notes: tuple[Note, ...] = ()
@@ -169,37 +190,6 @@ class Row(Struct, frozen=True, kw_only=True):
             return 1 / self.iterations_per_second
         return self.median
 
-    @property
-    def seconds_range(self) -> Interval | None:
-        """Where the true time for a call may be: the 95 % interval, or else what nine tenths of the samples span."""
-        if self.median_low is not None and self.median_high is not None:
-            return Interval(self.median_low, self.median_high)
-        if self.median is None and self.iterations_low and self.iterations_high:
-            return Interval(1 / self.iterations_high, 1 / self.iterations_low)
-        if self.p5 is not None and self.p95 is not None:
-            return Interval(self.p5, self.p95)
-        if self.minimum is not None and self.maximum is not None and self.samples >= LEAST_SAMPLES:
-            return Interval(self.minimum, self.maximum)
-        return None
-
-    def least_apart(self, other: Row) -> float:
-        """The ratio that the ranges of the two have to be apart for what single processes are taken to differ by."""
-        return least_apart(*(unseen_on(row.device) for row in (self, other) if not row.between))
-
-    def overlaps(self, other: Row) -> bool:
-        """Whether the two cannot be told apart by their ranges: these are too close, or one of them is not known."""
-        mine, theirs = self.seconds_range, other.seconds_range
-        if mine is None or theirs is None:
-            return True
-        return max(mine.low, theirs.low) <= min(mine.high, theirs.high) * self.least_apart(other)
-
-    def may_equal(self, other: Row) -> bool:
-        """Whether one of the two is the other's reference, and the interval of their speed-up has 1 in it."""
-        reference, row = (self, other) if self.is_reference else (other, self)
-        if not reference.is_reference or row.is_reference or row.reference != reference.name:
-            return False
-        return row.speedup_low is not None and row.speedup_high is not None and row.speedup_low <= 1 <= row.speedup_high
-
 
 def by(rows: Sequence[Row], name: str) -> list[list[Row]]:
     """The rows of each ``table`` or ``comparison``, in their order."""
@@ -209,8 +199,16 @@ def by(rows: Sequence[Row], name: str) -> list[list[Row]]:
     return list(groups.values())
 
 
+def ways(table: Sequence[Row]) -> dict[str, str]:
+    """What the rows of a table are called there, by their ids: without what all share, or a column says."""
+    shared = len({row.precision for row in table}) == 1
+    names = {row.id: plain(row.name.replace(f"{row.backend} {row.precision}", row.backend, 1)) for row in table}
+    within = [len({names[row.id] for row in each}) == len(each) for each in by(table, "comparison")]
+    return names if shared or all(within) else {row.id: plain(row.name) for row in table}
+
+
 def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
-    """Rows of the latest run of each case, comparison by comparison: the reference, the rest by speed, failures.
+    """Rows of the latest run of each case, comparison by comparison: the fastest first, failures last.
 
     Args:
         records: in any order; of the runs of one case on one machine the last counts, with all its processes.
@@ -298,6 +296,8 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         machine=machine_name(record.environment),
         card=card(record) if case.device != "cpu" else "",
         threads=case.threads,
+        cpus=record.environment.cpu_threads,
+        threshold=record.budget.threshold,
         options=case.options_label,
         inputs=", ".join(map(str, inputs)),
         prepared=", ".join(_range(spec) for spec in inputs if spec.dynamic),

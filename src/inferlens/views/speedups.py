@@ -1,4 +1,4 @@
-"""Which row the others of a comparison are compared with, and how much faster they are.
+"""Which row is the fastest of its comparison, which one the others are compared with, and how much faster they are.
 
 The reference is the plainest row of the backend that outputs were checked against: fp32, no options, the library's own
 number of threads. Each device has its own, or else takes another device's. Words may name another one.
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from inferlens.analysis.answer import Race, race
 from inferlens.analysis.findings.notes import AUTOCORRELATED, OTHER_CARD, ordered
-from inferlens.analysis.interference.samples import CaseRuns, in_rounds
+from inferlens.analysis.interference.samples import CaseRuns
 from inferlens.errors import InferlensError, suggestion
 from inferlens.spec.case import Case
-from inferlens.stats.compare import compare
 from inferlens.stats.intervals import ends
 
 if TYPE_CHECKING:
-    from inferlens.views.rows import Row
+    from inferlens.views.rows import Place, Row
 
 
 def compared(
@@ -44,18 +44,12 @@ def compared(
         raise _unknown(named, [row.label for row in every])
     found: list[Row] = []
     for rows in comparisons:
-        # Latencies are compared, or seconds per call of each window where nobody measured latency.
-        mine = {row.id: runs[row.id, row.machine] for row in rows}
-        rates = not any(run.processes for run in mine.values())
-        samples = {name: _calls(run) if rates else run.processes for name, run in mine.items()}
-        able = [replace(row, ranked=row.ranked and bool(samples[row.id])) for row in rows]
+        among = race({row.id: runs[row.id, row.machine] for row in rows})
+        metric = "median" if any(row.median is not None for row in rows) else "iterations_per_second"
+        able = [replace(row, ranked=row.ranked and getattr(row, metric) is not None) for row in rows]
         chosen = _matching(able, named) if named else _defaults(able, usual)
-        done = []
-        for row in able:
-            base = chosen.get(row.device)
-            turns = base is not None and in_rounds(mine[base.id], mine[row.id])
-            done.append(_against(row, base, samples, turns) if base else row)
-        found += sorted(_marked(done), key=_place)
+        done = [_against(row, chosen[row.device], among) if row.device in chosen else row for row in able]
+        found += _placed(done, among)
     return found
 
 
@@ -71,24 +65,20 @@ def refuse_unknown(cases: Sequence[Case], named: str | None) -> None:
         raise _unknown(named, [case.label for case in cases])
 
 
-def _calls(run: CaseRuns) -> list[Sequence[float]]:
-    return [[1 / rate for rate in rates if rate > 0] for rates in run.windows]
-
-
-def _against(row: Row, base: Row, samples: Mapping[str, Sequence[Sequence[float]]], turns: bool) -> Row:
+def _against(row: Row, base: Row, among: Race) -> Row:
     if row.id == base.id:
-        return replace(row, reference=base.name, is_reference=True, speedup=1.0)
-    one, other = samples[base.id], samples[row.id]
-    found = compare(one, other, paired=turns and len(one) == len(other)) if row.ranked else None
-    if found is None or found.speedup is None:
+        return replace(row, reference=base.name, reference_id=base.id, is_reference=True, speedup=1.0)
+    found = among.against(base.id, row.id) if row.ranked else None
+    if found is None:
         return replace(row, reference=base.name)
-    low, high = ends(found.speedup_interval)
+    interval = found.interval(among.level)
     row = replace(
         row,
         reference=base.name,
-        speedup=found.speedup,
-        speedup_low=low,
-        speedup_high=high,
+        reference_id=base.id,
+        speedup=1 / found.ratio,
+        speedup_low=1 / interval.high if interval else None,
+        speedup_high=1 / interval.low if interval else None,
         autocorrelated=bool(found.autocorrelation),
         other_card=bool(row.card and base.card and row.card != base.card),
     )
@@ -96,17 +86,37 @@ def _against(row: Row, base: Row, samples: Mapping[str, Sequence[Sequence[float]
     return replace(row, notes=ordered((*row.notes, *(note for true, note in more if true))))
 
 
-def _marked(rows: Sequence[Row]) -> list[Row]:
-    """The rows, those marked that cannot be told from the fastest."""
-    best = min((row for row in rows if row.ranked), key=_seconds, default=None)
-    if best is None:
-        return list(rows)
-    return [replace(row, fastest=row.ranked and (row.overlaps(best) or row.may_equal(best))) for row in rows]
+def _placed(rows: Sequence[Row], among: Race) -> list[Row]:
+    """The rows in order: ranked ones by speed, the fastest first, wrong ones by speed, what did not run."""
+    answer = among.answer
+    rivals = among.standing.rivals if among.standing else {}
 
+    def place(row: Row) -> tuple[bool, bool, bool, float]:
+        return row.id != answer.best, not row.ranked, not row.ok, _seconds(row)
 
-def _place(row: Row) -> tuple[str, bool, bool, bool, float]:
-    """Order within a comparison and device: reference, ranked rows by speed, wrong ones by speed, what did not run."""
-    return row.device, not row.is_reference, not row.ranked, not row.ok, _seconds(row)
+    placed = []
+    for number, row in enumerate(sorted(rows, key=place), 1):
+        if not row.ranked:
+            placed.append(row)
+            continue
+        standing: Place = "fastest" if answer.kind == "fastest" else answer.kind
+        if row.id in rivals:
+            comparison = rivals[row.id].comparison
+            row = replace(row, behind=comparison.ratio)
+            low, high = ends(comparison.interval)
+            row = replace(row, behind_low=low, behind_high=high)
+            standing = "equal" if row.id in answer.equal else "open" if row.id in answer.open else "slower"
+        placed.append(
+            replace(
+                row,
+                place=number,
+                standing=standing,
+                fastest=row.id in answer.fastest,
+                chance=answer.chance if row.id == answer.best else None,
+                rounds=answer.rounds,
+            )
+        )
+    return placed
 
 
 def _seconds(row: Row) -> float:

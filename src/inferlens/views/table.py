@@ -142,6 +142,7 @@ class Table:
     Attributes:
         first: heading of the names.
         fold: whether names run on over several lines rather than being shortened.
+        answer: lines above the table that say what it comes to.
     """
 
     title: str
@@ -149,6 +150,7 @@ class Table:
     columns: Sequence[Column]
     lines: Sequence[Line]
     about: str = ""
+    answer: Sequence[str] = ()
     notes: Sequence[str] = ()
     sentences: Sequence[str] = ()
     fold: bool = False
@@ -171,12 +173,14 @@ class Document:
         data: what JSON has: seconds and bytes, and a schema's name.
         csv: names, and lines of values; ``None`` where there are none.
         title: of a page.
+        screen: what a terminal shows instead of all blocks, so that it fits.
     """
 
     blocks: Callable[[], Sequence[Table | str]]
     data: Callable[[], Any]
     csv: Callable[[], tuple[Sequence[str], Iterable[Sequence[object]]]] | None = None
     title: str = "Inferlens"
+    screen: Callable[[], Sequence[Table | str]] | None = None
 
 
 class Notes:
@@ -243,7 +247,8 @@ def render(
     """
     check_choice("format", format, FORMATS)
     if format not in FOR_PROGRAMS:
-        blocks = document.blocks() if wide and not columns else chosen(document.blocks(), columns)
+        every = document.screen() if document.screen and format == "table" else document.blocks()
+        blocks = every if wide and not columns else chosen(every, columns)
         document = replace(document, blocks=lambda: blocks)
     written: str = import_module(FORMATS[format]).render(document, width, color)
     return written
@@ -257,8 +262,9 @@ def chosen(blocks: Sequence[Table | str], columns: str | None) -> list[Table | s
     """
     names = [_spelled(name) for name in (columns or "").split(",") if name.strip()]
     known = {name for block in blocks if isinstance(block, Table) for each in block.columns for name in _names(each)}
-    for name in names if known else ():
-        check_choice("column", name, sorted(known))
+    for place, name in enumerate(names if known else ()):
+        names[place] = min((each for each in known if each.startswith(name)), key=len, default=name)
+        check_choice("column", names[place], sorted(known))
     return [block if isinstance(block, str) else _with(block, names) for block in blocks]
 
 

@@ -85,7 +85,6 @@ RISING = 1 + AT + noise(1)
         ("not-reached", of(1 + noise(6, 0.2), Budget(half_width=0.03))),
         ("host-bound", timed(enqueue=9.2, GPU=9.0)),
         ("copy-bound", timed(enqueue=9.2, GPU=9.0, H2D=3.0, D2H=1.6)),
-        ("in-turns", of(1 + noise(6), facts={IN_TURNS: "fake fp32"})),
         ("gpu-floor", timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": 6e-6}})),
         ("disturbed", replace(FIT, marks=marks("steal", disturbed=250))),
         ("disturbed", replace(FIT, window_marks=marks("steal", disturbed=250))),
@@ -211,7 +210,7 @@ def test_the_page_has_every_code_with_its_level_and_no_other() -> None:
     made |= {each.code for each in rules_of("record") if each.code} | {code for code, _ in mark.OWN_DOING.values()}
     assert made <= set(LEVEL_OF)
     elsewhere = source.replace((ROOT / "analysis" / "findings" / "notes.py").read_text(encoding="utf-8"), "")
-    assert [code for code in set(LEVEL_OF) - made if f'"{code}"' not in elsewhere] == ["did-not-run"]
+    assert [code for code in set(LEVEL_OF) - made if f'"{code}"' not in elsewhere] == []
     quiet = {"warm-up", "outliers", "quantised", "few-independent-samples"}
     assert set(diagnostics.CODES) - set(OF_THE_SERIES) == quiet
 

@@ -23,7 +23,7 @@ from inferlens.record.record import Metric, Record, machine_name
 from inferlens.record.store import load_records
 from inferlens.spec.case import Case
 from inferlens.stats import compare as statistics
-from inferlens.stats.between_process import estimate
+from inferlens.stats.between_process import centres, estimate
 from inferlens.stats.intervals import Interval
 from inferlens.units import listing
 
@@ -32,10 +32,6 @@ LEVELS = (0.5, 0.9999)
 Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED", "DID NOT RUN"]
 Given = str | PathLike[str] | Sequence[Record]
 
-DISTURBED = (
-    "Something else disturbed the machine, and one process on each side does not show how much: measure again, each in "
-    "several processes."
-)
 OK = "ok"
 MISSING = "missing"
 WRONG = "wrong"
@@ -207,16 +203,14 @@ def compare(
         raise refusal(refused, len(pairs))
     taken = [(match, read(match[0], shown, level), read(match[1], shown, level)) for match in found]
     count = sum(mine.ok and theirs.ok for _, (mine, _), (theirs, _) in taken)
+    spread = statistics.seen_spread(centres(side) for _, (_, one), (_, other) in taken for side in (one, other))
     cases = []
     for match, (mine, one), (theirs, other) in taken:
         result = None
         if mine.ok and theirs.ok:
             # More calls per second is less time for each, so of throughput the base's is the numerator.
             times = (other, one) if shown == "throughput" else (one, other)
-            unseen = statistics.unseen_on(_case(match).device)
-            result = statistics.compare(*times, threshold=threshold, level=level, comparisons=count, unseen=unseen)
-            if not result.between and any(map(_disturbed, match)):
-                result = replace(result, verdict="UNDECIDED", reason=DISTURBED)
+            result = statistics.compare(*times, threshold=threshold, level=level, comparisons=count, spread=spread)
         cases.append(_judged(_case(match), mine, theirs, result, shown))
     return Compared(
         metric=shown,
@@ -227,11 +221,6 @@ def compare(
         differences=differ,
         problems=(*problems, *more),
     )
-
-
-def _disturbed(runs: CaseRuns | None) -> bool:
-    """Whether samples that count were taken while something else disturbed the machine."""
-    return runs is not None and any(record.marks is not None and not record.marks.clean for record in runs.ran)
 
 
 def _case(match: Match) -> Case:

@@ -38,9 +38,12 @@ def steady_samples(record: Record, metric: Metric) -> Series:
     """The samples of a metric that statistics are of; none if the case did not run to its end.
 
     ``marks`` are of the calls whose latency was taken; other metrics of these calls, such as GPU time, have as many
-    samples.
+    samples. Where a number of samples or a time was asked for, all of them count.
     """
     taken = record.samples(metric) if record.status == "ok" else ()
+    if record.budget.explicit:
+        values = finite(record, metric)
+        return Series(values, len(taken) - len(values), 0, 0)
     marks = record.window_marks if metric == "throughput" else record.marks
     out = frozenset(marks.discarded if marks and marks.count == len(taken) else ())
     kept = [place for place in range(len(taken)) if place not in out]
@@ -59,15 +62,15 @@ def _beginning(values: tuple[float, ...]) -> int:
     return steady(values).start
 
 
-def in_common(pair: Sequence[Series]) -> list[Sequence[float]]:
-    """The samples of two processes that took turns, of the time in which both were steady.
+def in_common(every: Sequence[Series]) -> list[Sequence[float]]:
+    """The samples of processes that took turns, of the time in which all were steady.
 
-    Else one would be told of the machine as it was later, the other of all of it. Each has its own where too little
+    Else one would be told of the machine as it was later, another of all of it. Each has its own where too little
     would be left, or where it is not known when they were taken.
     """
-    low = max((one.begins[0] for one in pair if one.unsteady and one.begins), default=-math.inf)
-    inside = [[value for value, begin in zip(one.samples, one.begins, strict=False) if begin >= low] for one in pair]
-    return list(inside) if min(map(len, inside)) >= LEAST_KEPT else [one.samples for one in pair]
+    low = max((one.begins[0] for one in every if one.unsteady and one.begins), default=-math.inf)
+    inside = [[value for value, begin in zip(one.samples, one.begins, strict=False) if begin >= low] for one in every]
+    return list(inside) if min(map(len, inside)) >= LEAST_KEPT else [one.samples for one in every]
 
 
 def latencies(record: Record) -> Series:
@@ -122,12 +125,6 @@ class CaseRuns:
     def windows(self) -> list[Sequence[float]]:
         """Calls per second of each window of throughput, process by process."""
         return [samples for record in self.ran if (samples := steady_samples(record, "throughput").samples)]
-
-
-def in_rounds(one: CaseRuns, other: CaseRuns) -> bool:
-    """Whether two cases were measured in turns, in rounds that both got through: what drifts slowly hits both alike."""
-    rounds = [[record.repeat for record in repeats.ran if latencies(record).samples] for repeats in (one, other)]
-    return bool(one.first.run) and one.first.run == other.first.run and rounds[0] == rounds[1] and len(rounds[0]) > 1
 
 
 def card(record: Record) -> str:

@@ -31,12 +31,12 @@ from inferlens.analysis.profile.layers import Array, Runs, RunTimes
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Profile
 from inferlens.record.work import Work
-from inferlens.stats.compare import least_apart, unseen_on
 
 # A column with more than this in layers of no known module has too little in its modules to be compared.
 MOST_UNKNOWN = 0.1
 RULES = ("work", "whole", "split")
 MOST_WORK = 2 / 3  # of a layer's FLOPs, for one of its modules to count as the one that does the work
+APART = 1.1  # times of a module in single processes that are closer are not called different
 # Deeper names stay together: a tree of modules is not deeper, and a file that says so would take all memory.
 DEEPEST = 64
 
@@ -233,8 +233,7 @@ def module_table(
         len(ways) == 1 and (not right or right[index]) and (one.runs.share(one.unknown) or 0.0) <= MOST_UNKNOWN
         for index, one in enumerate(columns)
     )
-    unseen = unseen_on("cuda" if {timed for timed, _ in ways} == {"GPU"} else "cpu")
-    rows = [_marked(row, marked, least_apart(unseen, unseen)) for row in _rows(columns, paths, shown)]
+    rows = [_marked(row, marked, APART) for row in _rows(columns, paths, shown)]
     return ModuleTable(rows=tuple(rows), rule=rule, depth=shown, deepest=deepest, marked=marked)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from inferlens.limits import control_group
@@ -38,7 +38,7 @@ class Cpus:
         pid: int,  # first process of the case
         usable: Iterable[int] | None = None,  # numbers of the CPUs; None asks the system
         root: Path = Path("/"),  # where /proc and /sys are
-        beside: Callable[[], int | None] = lambda: None,  # another process that belongs to the case, see Tree
+        beside: Callable[[], Sequence[int]] = tuple,  # other processes that belong to the case, see Tree
     ) -> None:
         self._proc, self._sys = root / "proc", root / "sys"
         self._cpus = self._sys / "devices/system/cpu"
@@ -112,20 +112,20 @@ class Cpus:
 class Tree:
     """The processes of a case: the one that was started, and all that it started, with the CPU time they used.
 
-    From proc(5). Processes that outlive the one that started them are not found. ``beside`` gives another process, if
-    there is one, that belongs to them with its descendants.
+    From proc(5). Processes that outlive the one that started them are not found. ``beside`` gives other processes that
+    belong to them with their descendants.
     """
 
-    def __init__(self, pid: int, proc: Path = Path("/proc"), beside: Callable[[], int | None] = lambda: None) -> None:
+    def __init__(self, pid: int, proc: Path = Path("/proc"), beside: Callable[[], Sequence[int]] = tuple) -> None:
         self._pid, self._proc, self._beside = pid, proc, beside
 
     def pids(self) -> list[int]:
         """Numbers of all processes that are alive, the first one first; empty once that has ended."""
         found: list[int] = []
-        other = self._beside()
+        others = self._beside()
         if not (self._proc / str(self._pid)).exists():
             return found
-        waiting = [self._pid] if other is None else [other, self._pid]
+        waiting = [*others, self._pid]
         while waiting:
             pid = waiting.pop()
             if pid not in found and (self._proc / str(pid)).exists():

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from statistics import median
 from typing import Any
@@ -43,7 +43,7 @@ class Monitor:
         cpus: Cpus | None = None,  # stands in for this machine's CPUs
         clock: Callable[[], float] = time.perf_counter,  # of the samples that the log is held against
         wait: Callable[[float], bool] | None = None,  # says whether to stop; None: at the end of the context
-        beside: Callable[[], int | None] = lambda: None,  # a process that takes turns with the case's
+        beside: Callable[[], Sequence[int]] = tuple,  # processes that take turns with the case's
     ) -> None:
         self._cpus, self._nvml = cpus or Cpus(pid, beside=beside), nvml
         self._wants_gpu, self._before, self._clock = gpu, before or Before(), clock

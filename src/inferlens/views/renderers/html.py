@@ -60,6 +60,7 @@ def _table(table: Table) -> Iterator[str]:
         yield f"<h2>{_text(table.title)}</h2>"
     if table.about:
         yield f'<p class="soft">{_text(table.about)}</p>'
+    yield from (f"<p><b>{_text(line)}</b></p>" for line in table.answer)
     if table.lines:
         shown = table.used()
         columns = [table.columns[place] for place in shown]

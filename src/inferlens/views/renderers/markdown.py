@@ -30,7 +30,7 @@ def escape(text: str) -> str:
 def _table(table: Table) -> Iterator[str]:
     yield _bold(escape(table.title))
     yield escape(table.about)
-    yield from map(escape, table.sentences)
+    yield from map(escape, (*table.answer, *table.sentences))
     if table.lines:
         shown = table.used()
         columns = [table.columns[place] for place in shown]

@@ -10,7 +10,6 @@ from os.path import commonprefix
 
 from rich.cells import cell_len, set_cell_size
 
-from inferlens.units import listing
 from inferlens.views.plain import plain
 from inferlens.views.table import Document, Line, Table
 
@@ -19,6 +18,7 @@ GAP = 2
 ELLIPSIS = "…"
 _MOST_ALIKE = 5  # times that names which look the same are told apart
 _NARROWEST = 24  # of names, and of cells that fold
+_SHORTENED = 16  # of words that are shortened rather than left out
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "magenta": "35"}
 
 
@@ -37,14 +37,12 @@ def render(document: Document, width: int = 120, color: bool = False) -> str:
 def _paragraphs(table: Table, width: int, color: bool) -> Iterator[list[str]]:
     titles = ((table.title, "bold"), (table.about, "dim"))
     yield [_styled(line, style, color) for text, style in titles if text for line in wrap(plain(text), width)]
-    left_out: list[str] = []
+    answer = [part for line in table.answer for part in ([line] if cell_len(line) <= width else wrap(line, width))]
+    yield [_styled(line, "bold", color) for line in answer]
     if table.lines:
         shown, widths = _fitting(table, width)
         yield list(_grid(table, shown, widths, color))
-        others = (table.columns[place] for place in table.used() if place not in shown)
-        left_out = list(dict.fromkeys(column.title or column.unit for column in others))
-    notes = [*table.notes, *([f"Left out at this width: {listing(left_out)}."] if left_out else [])]
-    yield [_styled(line, "dim", color) for note in notes for line in wrap(plain(note), width)]
+    yield [_styled(line, "dim", color) for note in table.notes for line in wrap(plain(note), width)]
     yield [line for each in table.sentences for line in wrap(plain(each), width)]
 
 
@@ -61,6 +59,8 @@ def _fitting(table: Table, width: int) -> tuple[list[int], list[int]]:
         full = _width(table, place)
         words = [word for cell in _cells(table, place) for word in cell.split()]
         needed = min(full, max(_NARROWEST, min(widest(words), 32))) if table.columns[place].fold else full
+        if needed + GAP > room and not table.columns[place].numeric and room - GAP >= _SHORTENED:
+            needed = room - GAP
         if needed + GAP > room:
             break
         room -= needed + GAP

@@ -12,7 +12,7 @@ from inferlens.analysis.findings.rules.waiting import bound_by
 from inferlens.analysis.findings.thresholds import GPU_FLOOR, SLOW_RATE, UNEVEN
 from inferlens.analysis.interference import mark
 from inferlens.analysis.interference.samples import Series, latencies, steady_samples
-from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Record
+from inferlens.record.record import EMPTY_KERNEL, Record
 from inferlens.spec.case import Budget
 from inferlens.stats.diagnostics import diagnostics
 from inferlens.stats.intervals import half_width
@@ -136,11 +136,3 @@ def gpu_floor(seen: RecordEvidence) -> Iterator[Finding]:
             "Of {whole:duration} of GPU time {floor:duration} are launch and timing.",
             {"whole": median(gpu), "floor": floor},
         )
-
-
-@rule("in-turns", of="record", hint="Compare it with the other one, or with what was measured in turns as well.")
-def in_turns(seen: RecordEvidence) -> Iterator[Finding]:
-    """Calls of two cases alternated."""
-    other = seen.record.facts.get(IN_TURNS)
-    if isinstance(other, str):
-        yield found("Measured in turns with {other}: both were there at once.", other=other)

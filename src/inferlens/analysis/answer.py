@@ -1,0 +1,166 @@
+"""Which of several cases is fastest: the one rule for tables, charts, JSON, comparisons, and the race while it runs.
+
+Cases that do the same work on one machine are a :class:`Race`. Its answer is a winner; or several that are equally
+fast; or, where that is not known, the likeliest with its probability; or the fastest of cases that were measured once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Literal
+
+from msgspec import Struct
+
+from inferlens.analysis.interference.samples import CaseRuns, in_common, steady_samples
+from inferlens.record.record import Metric, Record
+from inferlens.stats.between_process import Centre, centres
+from inferlens.stats.compare import LogRatio, Spread, seen_spread
+from inferlens.stats.race import MOST_ROUNDS, Entry, Standing, difference, look_level, standing
+
+Kind = Literal["fastest", "equal", "likeliest", "once", "none"]
+
+
+class Fastest(Struct, frozen=True, kw_only=True):
+    """Which case is fastest, by the ids of the cases' first records.
+
+    Attributes:
+        kind: ``fastest``: ``best`` is, and each other one is shown to be slower. ``equal``: ``best`` and those of
+            ``equal`` are equally fast, and all others slower. ``likeliest``: those of ``open`` could not be told apart
+            from ``best``. ``once``: cases were measured once, and ``best`` has the shortest time. ``none``: nothing
+            ran with right outputs.
+        chance: the probability that none is faster than ``best``; ``None`` where cases were measured once.
+        rounds: in how many rounds the cases took turns.
+        threshold: differences of that share and less do not matter.
+    """
+
+    kind: Kind
+    best: str = ""
+    equal: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
+    chance: float | None = None
+    rounds: int = 0
+    threshold: float = 0.02
+
+    @property
+    def fastest(self) -> tuple[str, ...]:
+        """The winner, or all that are equally fast."""
+        return (self.best, *self.equal) if self.best else ()
+
+
+@dataclass(frozen=True)
+class Race:
+    """Cases that do the same work on one machine, made ready to be compared; by the ids of their first records.
+
+    Attributes:
+        entries: the cases that have samples; ``ranked``: those of them that may win.
+        spread: how far processes were seen to differ; ``None`` where every case was measured once.
+        level: confidence of each comparison.
+        rounds: the largest number of rounds that two cases share.
+    """
+
+    entries: Mapping[str, Entry]
+    ranked: frozenset[str]
+    spread: Spread | None
+    level: float
+    threshold: float
+    rounds: int
+
+    @cached_property
+    def standing(self) -> Standing | None:
+        """How those that may win stand; ``None`` without any."""
+        entries = {name: entry for name, entry in self.entries.items() if name in self.ranked}
+        return standing(entries, threshold=self.threshold, level=self.level, spread=self.spread)
+
+    @cached_property
+    def answer(self) -> Fastest:
+        """Which one is fastest."""
+        found = self.standing
+        if found is None:
+            return Fastest(kind="none", threshold=self.threshold)
+        equal, rest = found.of("SAME"), found.of("UNDECIDED")
+        kind: Kind = "likeliest" if rest else "equal" if equal else "fastest"
+        return Fastest(
+            kind="once" if rest and found.chance is None else kind,
+            best=found.leader,
+            equal=tuple(equal),
+            open=tuple(rest),
+            chance=found.chance if found.rivals else None,
+            rounds=self.rounds,
+            threshold=self.threshold,
+        )
+
+    def against(self, base: str, name: str) -> LogRatio | None:
+        """A case against another one, as the answer compares them; ``None`` where one has no samples."""
+        if base not in self.entries or name not in self.entries:
+            return None
+        return difference(self.entries[base], self.entries[name], self.spread)
+
+
+def race(
+    cases: Mapping[str, CaseRuns],
+    *,
+    metric: Metric | None = None,
+    threshold: float | None = None,
+    level: float = 0.95,
+    most: int = MOST_ROUNDS,
+) -> Race:
+    """The race among cases.
+
+    Args:
+        cases: by their names.
+        metric: what is compared; by default latency, or throughput where nobody measured latency.
+        threshold: the smallest difference that matters; by default the one that they were measured with.
+        level: confidence of the answer.
+        most: rounds at most, after each of which it was looked at.
+    """
+    metric = metric or ("latency" if any(runs.processes for runs in cases.values()) else "throughput")
+    found = [(name, record) for name, runs in cases.items() for record in runs.ran]
+    together: dict[Hashable, list[tuple[str, Record]]] = {}
+    for name, record in found:
+        together.setdefault(turn_of(record) or record.id, []).append((name, record))
+    processes: dict[str, list[tuple[str, Centre]]] = {}
+    rounds: dict[str, dict[Hashable, Centre]] = {}
+    for key, members in together.items():
+        for (name, record), centre in zip(members, _centres([record for _, record in members], metric), strict=True):
+            if centre:
+                processes.setdefault(name, []).append((record.created, centre))
+                if turn_of(record):
+                    rounds.setdefault(name, {})[key] = centre
+    entries = {
+        name: Entry(
+            processes=[centre for _, centre in sorted(each, key=lambda one: one[0])], rounds=rounds.get(name, {})
+        )
+        for name, each in processes.items()
+    }
+    raced = any(record.repeat and not record.repeats for _, record in found)
+    shared = [set(each) & set(other) for one, each in rounds.items() for two, other in rounds.items() if one < two]
+    return Race(
+        entries=entries,
+        ranked=frozenset(name for name, runs in cases.items() if name in entries and all(r.ranked for r in runs.ran)),
+        spread=seen_spread(entry.processes for entry in entries.values()),
+        level=look_level(most if raced else 0, level),
+        threshold=threshold or max((record.budget.threshold for _, record in found), default=0.02),
+        rounds=max(map(len, shared), default=0),
+    )
+
+
+def turn_of(record: Record) -> tuple[str, int] | None:
+    """The round in which a record's process took turns with other cases'; ``None`` of one that was measured alone."""
+    in_turns = record.repeats > 1 or record.repeat > 0
+    return (record.run, record.repeat) if in_turns else None
+
+
+def _centres(records: Sequence[Record], metric: Metric) -> list[Centre | None]:
+    """The centre of each record's samples; of records that took turns, of the time in which all were steady."""
+    series = [steady_samples(record, metric) for record in records]
+    if metric == "throughput":
+        return [_centre(tuple(1 / rate for rate in one.samples if rate > 0)) for one in series]
+    kept: Sequence[Sequence[float]] = in_common(series) if len(series) > 1 else [one.samples for one in series]
+    return [_centre(tuple(values)) for values in kept]
+
+
+@lru_cache(maxsize=4096)  # a race looks at all rounds after each
+def _centre(values: tuple[float, ...]) -> Centre | None:
+    return next(iter(centres([values])), None)

@@ -1,0 +1,188 @@
+"""The rounds of a race: cases that may be the fastest meet, in fresh processes, until it is known which one is.
+
+Each case was measured once before, by itself. Those within reach of the fastest meet in rounds: a fresh process of
+each, all alive at once and in turns where memory allows it, else one after the other. After each round those that are
+shown to be slower, or equally fast, take no further part (``analysis.answer``). It is over when none is left, or the
+time is. The reference takes part in the first rounds, so that speed-ups are known as well as the order is.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from inferlens.analysis.answer import Race, race
+from inferlens.analysis.interference.samples import CaseRuns
+from inferlens.execution.expand import Planned
+from inferlens.execution.scheduler import Scheduler
+from inferlens.limits import memory_left
+from inferlens.measure.monitor.gpu import gpu_before
+from inferlens.record.record import Record
+from inferlens.spec.case import Budget
+from inferlens.stats.intervals import ends
+from inferlens.stats.race import LEAST_ROUNDS, MOST_ROUNDS
+from inferlens.units import ratio, ratio_range
+
+REACH = (
+    1.5  # times the fastest: what took longer when each was measured once meets it in no round, unless in doubt later
+)
+ROUND_WARMUP, ROUND_SERIES = 0.5, 1.0  # seconds of each process of a round
+SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
+
+
+@dataclass
+class Entrant:
+    """A case of a race and its records so far."""
+
+    planned: Planned
+    records: list[Record] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        """What the race calls it."""
+        return self.runs.first.id
+
+    @property
+    def runs(self) -> CaseRuns:
+        """Its processes."""
+        return CaseRuns(tuple(self.records))
+
+
+def decide(scheduler: Scheduler, screened: Iterable[tuple[Planned, Record]]) -> None:
+    """Holds the rounds of cases that were measured once; those that do the same work race each other."""
+    races: dict[Hashable, list[Entrant]] = {}
+    for planned, record in screened:
+        if record.ranked and not planned.refusal:
+            races.setdefault(_work(record), []).append(Entrant(planned, [record]))
+    end = time.monotonic() + scheduler.plan.within
+    left = [entrants for entrants in races.values() if len(entrants) > 1]
+    while left:
+        entrants, *left = left
+        now = time.monotonic()
+        Rounds(scheduler, entrants, now + (end - now) / (len(left) + 1)).run()
+
+
+def _work(record: Record) -> Hashable:
+    """Cases that share this do the same work."""
+    case = record.case
+    return case.model, record.model.inputs, case.io, case.cold, case.rotate
+
+
+@dataclass
+class Rounds:
+    """The rounds of one race.
+
+    Attributes:
+        end: when no further round is begun, by the clock of ``time.monotonic``; there is one at least.
+        most: how many rounds there are at most.
+        rule: ``metric``, ``threshold`` and ``level``, as of :func:`~inferlens.analysis.answer.race`.
+        looked: told after each round how the race stands.
+    """
+
+    scheduler: Scheduler
+    entrants: Sequence[Entrant]
+    end: float
+    most: int = MOST_ROUNDS
+    rule: Mapping[str, Any] = field(default_factory=dict)
+    looked: Callable[[Race], None] = lambda _: None
+
+    def run(self) -> Race:
+        """Rounds until it is decided or the time is over."""
+        number, longest = 0, 0.0
+        while number < self.most:
+            meeting = self._meeting(number)
+            if not meeting or (number and time.monotonic() + longest > self.end):
+                break
+            begin = time.monotonic()
+            number += 1
+            self._hold(meeting, number)
+            longest = max(longest, time.monotonic() - begin)
+            self.scheduler.observer.round(number, [each.planned.case for each in meeting], self._standing())
+            self.looked(self.race)
+        return self.race
+
+    @property
+    def race(self) -> Race:
+        """How it stands."""
+        return race({name: each.runs for name, each in self._able.items()}, most=self.most, **self.rule)
+
+    @property
+    def _able(self) -> dict[str, Entrant]:
+        """Those of which no process has failed."""
+        return {each.id: each for each in self.entrants if all(record.ranked for record in each.records)}
+
+    def _meeting(self, number: int) -> list[Entrant]:
+        """Who takes part in the next round; none where it is decided."""
+        able, race = self._able, self.race
+        if race.standing is None or not race.standing.rivals:
+            return []
+        best, following = race.answer.best, next(iter(race.standing.rivals))
+        if number == 0:
+            once = {name: entry.processes[0].log for name, entry in race.entries.items()}
+            least = once[best] + math.log(REACH)
+            names = [best, following, *(name for name in once if once[name] <= least), *self._reference()]
+        else:  # what has met the others in no round yet may do so once it is known how far processes differ
+            names = [
+                best,
+                *(name for name in race.answer.open if number >= LEAST_ROUNDS or len(able[name].records) > 1),
+            ]
+            if len(names) == 1:
+                names = [best, following] if number < self.scheduler.plan.rounds else []
+        return [able[name] for name in dict.fromkeys(names)]
+
+    def _reference(self) -> list[str]:
+        """The plain case of the backend that outputs are checked against."""
+        for name, each in self._able.items():
+            case, checked = each.planned.case, each.planned.reference
+            plain = case.precision == "fp32" and not case.options and case.threads is None
+            if checked and plain and case.backend == checked.backend:
+                return [name]
+        return []
+
+    def _hold(self, meeting: Sequence[Entrant], number: int) -> None:
+        """Measures a process of each once; who goes first changes from round to round."""
+        place = number % len(meeting)
+        order = [*meeting[place:], *meeting[:place]]
+        if len(order) > 1 and fit_together([each.records[0] for each in order]):
+            cases = [each.planned for each in order]
+            found = self.scheduler.measure_interleaved(cases, number, budget_of_rounds(self.scheduler.plan.budget))
+        else:
+            found = [self.scheduler.measure(each.planned, number)[0] for each in order]
+        for each, record in zip(order, found, strict=True):
+            each.records.append(record)
+
+    def _standing(self) -> str:
+        """The leader against the next one, in a few words."""
+        standing, able = self.race.standing, self._able
+        if standing is None or not standing.rivals:
+            return ""
+        name, rival = next(iter(standing.rivals.items()))
+        low, high = ends(rival.comparison.interval)
+        first, second = (able[each].planned.case.backend_label for each in (standing.leader, name))
+        return f"{first} {ratio(rival.comparison.ratio)} {second} ({ratio_range(low, high)})"
+
+
+def budget_of_rounds(budget: Budget) -> Budget:
+    """What each process of a round measures: what was asked for, or else a short series of latencies."""
+    mode = "throughput" if budget.mode == "throughput" else "latency"
+    if budget.explicit:
+        return replace(budget, mode=mode)
+    series = ROUND_SERIES if budget.max_time is None else max(ROUND_SERIES, budget.max_time / 4)
+    return replace(budget, mode=mode, warmup_seconds=ROUND_WARMUP, max_time=series)
+
+
+def fit_together(records: Sequence[Record]) -> bool:
+    """Whether processes such as these have room at the same time, by the memory that each took alone."""
+    if SPARE * sum(record.memory.host_peak or 0 for record in records) > memory_left():
+        return False
+    on_gpu = [record for record in records if record.case.device != "cpu"]
+    gpus = records[0].environment.gpus
+    if not on_gpu or not gpus or gpus[0].memory is None:
+        return True
+    used = gpu_before().memory_used or 0
+    return SPARE * sum(record.memory.device_peak or 0 for record in on_gpu) <= gpus[0].memory - used

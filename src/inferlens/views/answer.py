@@ -1,0 +1,126 @@
+"""The answer of each comparison as a line: which is fastest, by how much, how sure that is.
+
+Rows say how they stand (``Row.standing``), by the one rule of ``analysis.answer``; here it is put into words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from inferlens.units import duration, listing, percent, rate, ratio, ratio_range
+from inferlens.views.plain import plain
+from inferlens.views.rows import Row, by, ways
+
+
+class AnswerLine(Struct, frozen=True, kw_only=True):
+    """The answer of one comparison.
+
+    Attributes:
+        where: of what it is, where there are several: model, device, batch.
+        head: ``FASTEST``, ``EQUALLY FAST``, ``LIKELIEST`` or ``NONE``.
+        who: the way that it is, or several; with its time.
+        than: by how much, against the reference and the next one; or how likely it is.
+        decide: the command that decides it; empty where it is decided.
+    """
+
+    where: str
+    head: str
+    who: str
+    than: str = ""
+    decide: str = ""
+
+    @property
+    def brief(self) -> str:
+        """The answer in one line, without the command that decides it."""
+        told = f"{self.where}: {self.who if self.head == 'FASTEST' else f'{self.head.lower()} {self.who}'}"
+        return (
+            f"{told}, {self.than.removesuffix(', measured once')}" if self.than not in ("", "measured once") else told
+        )
+
+    def __str__(self) -> str:
+        parts = [f"{self.where}:" if self.where else "", self.head, self.who, self.than]
+        told = "  ".join(part for part in parts if part)
+        return f"{told}; to decide it: {self.decide}" if self.decide else told
+
+
+def answers(rows: Sequence[Row], *, whole: bool = False) -> list[AnswerLine]:
+    """The answer of each comparison among rows.
+
+    Args:
+        rows: as :func:`inferlens.views.rows.rows` gives them.
+        whole: whether each says of which model and device it is, also where all are of one.
+    """
+    tables = by(rows, "table")
+    return [
+        _answer(each, ways(table), _where(each, table, tables if whole or len(tables) > 1 else ()))
+        for table in tables
+        for each in by(table, "comparison")
+    ]
+
+
+def _answer(rows: Sequence[Row], names: dict[str, str], where: str) -> AnswerLine:
+    best = next((row for row in rows if row.place == 1), None)
+    if best is None:
+        ran = any(row.ok for row in rows)
+        why = next((plain(row.agreement_reason if row.ok else row.reason) for row in rows), "")
+        what = "No way ran with right outputs." if ran else "No way ran."
+        return AnswerLine(where=where, head="NONE", who=what, than=why)
+    equal = [row for row in rows if row.standing == "equal"]
+    rivals = [row for row in rows if row.standing == "open"]
+    following = next((row for row in rows if row.standing == "slower"), None)
+    who = f"{names[best.id]}  {_written(best)}"
+    than = [_than(best, names)]
+    if best.standing == "equal":
+        others = [f"{names[row.id]} {_written(row)}" for row in equal]
+        head = f"EQUALLY FAST (within {percent(best.threshold)})"
+        return AnswerLine(
+            where=where, head=head, who=listing([f"{names[best.id]} {_written(best)}", *others]), than=than[0]
+        )
+    if best.standing == "likeliest":
+        chance = f"{_chance(best.chance)} sure; not told apart from {listing([names[row.id] for row in rivals[:3]])}"
+        decide = "the same with --thorough"
+        if len(rivals) == 1:
+            decide = f"inferlens ab {plain(best.model)} '{plain(best.label)}' '{plain(rivals[0].label)}'"
+        return AnswerLine(where=where, head="LIKELIEST", who=who, than=chance, decide=decide)
+    if best.standing == "once":
+        return AnswerLine(where=where, head="FASTEST", who=who, than=", ".join([*filter(None, than), "measured once"]))
+    if following and following.behind is not None and not following.is_reference:
+        interval = ratio_range(following.behind_low, following.behind_high)
+        than.append(f"{ratio(following.behind)} {names[following.id]} ({interval})")
+    return AnswerLine(where=where, head="FASTEST", who=who, than=", ".join(filter(None, than)))
+
+
+def _than(best: Row, names: dict[str, str]) -> str:
+    """How much faster than the reference it is."""
+    if best.is_reference or best.speedup is None:
+        return ""
+    interval = ratio_range(best.speedup_low, best.speedup_high)
+    name = next((name for id, name in names.items() if id == best.reference_id), best.reference)
+    known = best.speedup_low is not None and best.standing != "once"
+    return f"{ratio(best.speedup)} {name}" + (f" ({interval})" if known else "")
+
+
+def _chance(chance: float | None) -> str:
+    if chance is None:
+        return "not"
+    return percent(min(round(chance, 2), 0.99))
+
+
+def _where(rows: Sequence[Row], table: Sequence[Row], tables: Sequence[Sequence[Row]]) -> str:
+    """Of what an answer is, in a few words: its model and device, where they differ among ``tables``, and the batch."""
+    row = next((row for row in rows if row.ok), rows[0])
+    words = [plain(row.model.rpartition(":")[2])] if tables else []
+    if len({each.device_name for one in tables for each in one}) > 1:
+        words.append(plain(row.device_name))
+    if row.batch is not None and len({each.batch for each in table}) > 1:
+        words.append(f"batch {row.batch}")
+    if len({(each.io, each.call_mode) for each in table}) > 1:
+        words.append(" ".join(filter(None, (row.call_mode, f"--io {row.io}"))))
+    return ", ".join(words)
+
+
+def _written(row: Row) -> str:
+    """The median latency, or the rate where no latency was measured."""
+    return duration(row.median) if row.median is not None else f"{rate(row.iterations_per_second)} calls/s"

@@ -1,0 +1,94 @@
+"""The answer of each comparison: a winner, equals, the likeliest, or what was measured once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from inferlens.record.record import Environment
+from inferlens.views.answer import answers
+from inferlens.views.rows import rows
+
+from .samples import WRONG, case, failure, record, shown
+
+
+def rounds(count: int, of: dict[str, float], spread: float = 0.004, seed: int = 1, **fields):
+    """Records of a race: each case once by itself, then in rounds; processes differ by ``spread``, rounds by 5 %."""
+    generator = np.random.default_rng(seed)
+    found = []
+    for turn in range(count + 1):
+        wave = generator.normal(0, 0.05)
+        for place, (backend, seconds) in enumerate(of.items()):
+            median = seconds * float(np.exp(wave + generator.normal(0, spread)))
+            samples = tuple(median * (1 + 1e-4 * (step % 7 - 3)) for step in range(60))
+            created = f"2026-05-04T10:{turn:02d}:{place:02d}Z"
+            made = record(case(backend), samples=samples, repeat=turn, created=created, **fields)
+            found.append(
+                record(made.case, samples=samples, repeat=turn, created=created, id=f"{backend}-{turn}", **fields)
+            )
+    return found
+
+
+def told(*records, reference=None):
+    return [str(each) for each in answers(rows(records, reference))]
+
+
+def test_a_winner_is_told_with_its_interval_against_the_reference_and_the_next():
+    (answer,) = answers(rows(rounds(6, {"pytorch": 25e-3, "openvino": 16e-3, "onnxruntime": 17.3e-3})))
+    assert (answer.head, answer.who.split()[0], answer.decide) == ("FASTEST", "openvino", "")
+    assert answer.than.startswith("1.5")
+    assert "x onnxruntime (1.0" in answer.than
+
+
+def test_equals_are_told_together():
+    found = rows(rounds(16, {"pytorch": 25e-3, "openvino": 16e-3, "onnxruntime": 16.01e-3}, spread=0.002))
+    (answer,) = answers(found)
+    assert answer.head == "EQUALLY FAST (within 2 %)"
+    assert {row.backend for row in found if row.fastest} == {"openvino", "onnxruntime"}
+
+
+def test_the_likeliest_is_told_with_its_probability_and_what_decides_it():
+    (answer,) = answers(rows(rounds(4, {"pytorch": 16.4e-3, "openvino": 16e-3}, spread=0.03)))
+    assert answer.head == "LIKELIEST"
+    assert "% sure; not told apart from" in answer.than
+    assert answer.decide.startswith("inferlens ab torchvision:resnet18 'openvino fp32")
+
+
+def test_what_was_measured_once_says_so():
+    (answer,) = told(record(case(), samples=(0.02,) * 100), record(case("openvino"), samples=(0.01,) * 100))
+    assert answer == "FASTEST  openvino  10.0 ms  2.00x pytorch, measured once"
+
+
+@pytest.mark.parametrize(
+    ("records", "says"),
+    [
+        ([failure(case()), failure(case("openvino"))], "No way ran."),
+        ([record(case(), agreement=WRONG)], "No way ran with right outputs."),
+    ],
+)
+def test_where_none_ran_it_is_said(records, says):
+    assert says in told(*records)[0]
+
+
+def test_a_fast_wrong_answer_wins_nothing():
+    wrong = record(case("torchscript:trace"), samples=(0.001,) * 100, agreement=WRONG)
+    found = rows([record(case(), samples=(0.02,) * 100), wrong])
+    assert [(row.backend, row.place, row.fastest) for row in found] == [
+        ("pytorch", 1, True), ("torchscript:trace", None, False)
+    ]  # fmt: skip
+
+
+def test_machines_and_batches_have_their_own_answers():
+    elsewhere = record(case("openvino"), samples=(0.01,) * 100, environment=Environment(cpu="AMD EPYC 9654"))
+    here = [record(case(batch=batch), samples=(0.02 * batch,) * 100) for batch in (1, 8)]
+    assert [each.where for each in answers(rows([*here, elsewhere]))] == [
+        "resnet18, Intel(R) Xeon(R) Platinum 8480C, batch 1", "resnet18, Intel(R) Xeon(R) Platinum 8480C, batch 8",
+        "resnet18, AMD EPYC 9654",
+    ]  # fmt: skip
+
+
+def test_of_several_batch_sizes_it_says_where_throughput_stops_growing():
+    records = [
+        record(case(batch=batch), median=0.01 * batch, rate=rate) for batch, rate in ((1, 90), (8, 50), (32, 12.6))
+    ]
+    assert "Throughput stops growing at batch 8: 400 items a second." in shown(records)
