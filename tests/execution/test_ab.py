@@ -25,14 +25,14 @@ pytestmark = pytest.mark.usefixtures("one_process")
 QUICK: dict[str, Any] = {"warmup": 2, "iterations": 30}
 
 
-LAUNCH, BOTH = processes.launch, interleaver.both
+LAUNCH, TOGETHER = processes.launch, interleaver.together
 
 
 @pytest.fixture
 def fresh_processes(one_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes are what they are outside of tests."""
     monkeypatch.setattr(processes, "launch", LAUNCH)
-    monkeypatch.setattr(scheduler, "both", BOTH)
+    monkeypatch.setattr(scheduler, "together", TOGETHER)
 
 
 def ab(folder: Path, a: str, b: str, **words: Any) -> ABResult:

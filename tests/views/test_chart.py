@@ -62,7 +62,7 @@ def test_where_batch_sizes_differ_the_title_says_which_way_leads_where():
 def test_ways_of_passing_data_are_told_apart_above_the_bars():
     drawn = texts_of_chart(io_records())
     assert "resnet18: tensorrt:rtx leads everywhere" in drawn
-    assert "host io · tensorrt:rtx is fastest: 3.50 ms, 1.57x pytorch (1.57 to 1.57)" in drawn
+    assert "host io · tensorrt:rtx is fastest, measured once: 3.50 ms, 1.57x pytorch (1.57 to 1.57)" in drawn
     assert "resnet18: pytorch takes 10.1 ms" in texts_of_chart([record()])
 
 
