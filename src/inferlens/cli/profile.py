@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from inferlens.views.table import Table
 
 LEVEL = "What to time, with commas: layer, kernel (on a GPU); or module, for layers as the table of modules."
-FINDINGS, MODULES = 6, 12  # lines at the end of a profile
+FINDINGS, MODULES = 5, 11  # lines at the end of a profile
 REBUILD = "Build anew what was built before, such as engines, and measure the device's ceilings again."
 BOARD = "Write traces here, into a log folder for each case, such as pytorch_bs1."
 DEPTH = "How deep modules are unfolded. [dim]Default: those that take most in tables, all in CSV and JSON.[/dim]"
@@ -124,9 +124,9 @@ def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> Non
         profiles = run(plan, levels, runs or RUNS, bar)
     folders = [folder for _, folder in profiles]
     loaded = screen.profiles(folders)
-    screen.document(found_in(judged(loaded), lines=FINDINGS))
+    screen.document(found_in(judged(loaded), lines=FINDINGS, brief=True))
     screen.text("")
-    screen.document(modules_of(groups(loaded), lines=MODULES))
+    screen.document(modules_of(groups(loaded), lines=MODULES, brief=True))
     if file:
         screen.document(modules_of(groups(loaded)), output=file)
     folder, above = folders[0], folders[0].parent

@@ -60,6 +60,25 @@ def test_nothing_to_say_and_nothing_to_look_at(results: Path, tmp_path: Path) ->
         assert words in done.stderr
 
 
+def test_what_matters_most_of_all_cases_is_said_once_and_fits_on_a_screen(tmp_path: Path) -> None:
+    names = ("pytorch", "openvino", "torchscript:trace")
+    parts = [layer("conv", 5.0, "Conv2d"), layer("bn", 2.0, "BatchNorm2d"), layer("relu", 1.0, "ReLU"),
+             layer("permute", 0.5, "Transpose")]  # fmt: skip
+    results = saved(tmp_path / "results", *(layered(*parts, of=case(name)) for name in names), median=4e-3)
+    lines = inferlens("findings", "results", cwd=tmp_path).stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
+    said = " ".join(" ".join(lines).split())
+    assert said.count("batch norm is not folded") == 1
+    assert "(pytorch and 2 others)" in said
+    assert said.index("batch norm") < said.index("doubtful"), "what can be done first"
+    brief = render(document(judged(load_profiles([results])), lines=3, brief=True))
+    assert len(brief.splitlines()) <= 6
+    assert "batch norm is not folded" in brief
+    every = inferlens("findings", "results", "--all", cwd=tmp_path).stdout
+    assert every.count("batch-norm-not-folded") == 3
+
+
 def test_levels_of_a_case_are_one_case_and_the_cost_of_layers_is_by_their_own_record(tmp_path: Path) -> None:
     """Levels that were profiled one after the other each have a record; the later one is of the kernels here."""
     layers, kernels = layered(layer("conv", 3.0), of=ON_GPU), launched(kernel("add", 2.0, 200))
@@ -110,7 +129,7 @@ def test_models_that_were_really_profiled(tmp_path: Path, monkeypatch: pytest.Mo
     done = inferlens("profile", "small_net:net", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     shown = done.stdout.partition("whole run")[0]
-    assert "batch norms are not folded" in shown, "findings stand above the table"
+    assert "Try: " in shown, "findings stand above the table"
     by_case = {each.case.name: each.found for each in judged(load_profiles([tmp_path / "results"]))}
     assert "batch-norm-not-folded" in {each.code for each in by_case["pytorch fp32"]}
     assert "batch-norm-not-folded" not in {each.code for each in by_case["onnxruntime:cpu fp32"]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -62,7 +62,9 @@ def _judged(case: ProfiledCase, profiles: Sequence[Profile], loaded: LoadedProfi
     return Judged(case, tuple(findings(able, record)), tuple(unseen(evidence_of(able, record))))
 
 
-def document(cases: Sequence[Judged], *, top: int | None = None, whole: bool = False, lines: int = LINES) -> Document:
+def document(
+    cases: Sequence[Judged], *, top: int | None = None, whole: bool = False, lines: int = LINES, brief: bool = False
+) -> Document:
     """The findings of each case; for people the few that matter most of all cases together.
 
     Args:
@@ -70,16 +72,17 @@ def document(cases: Sequence[Judged], *, top: int | None = None, whole: bool = F
         top: how many of each case; ``None``: all for programs.
         whole: whether people get all findings of each case, too.
         lines: of findings for people, where they ask for no number.
+        brief: without headings and notes.
     """
     return Document(
-        lambda: list(_each(cases, top) if whole or top else _most(cases, lines)),
+        lambda: list(_each(cases, top) if whole or top else _most(cases, lines, brief)),
         data=lambda: {"schema": SCHEMA, "cases": [_object(each, top) for each in cases]},
         csv=lambda: ((*CASE, "place", *FIELDS, "evidence"), _lines(cases, top)),
         title="Findings",
     )
 
 
-def _most(cases: Sequence[Judged], lines: int) -> Iterator[Table | str]:
+def _most(cases: Sequence[Judged], lines: int, brief: bool) -> Iterator[Table | str]:
     """What matters most, each rule once: of the case in which it matters most, and how many others have it too."""
     if not cases:
         yield "There are no profiles to look at."
@@ -109,8 +112,16 @@ def _most(cases: Sequence[Judged], lines: int) -> Iterator[Table | str]:
     notes = few([*failed, *_unseen(cases, names)])
     if rest := sum(map(len, every)) - shown:
         notes.append(f"{plural(rest, 'more finding')}: --all, or --format csv.")
+    columns = [replace(column, title="") for column in COLUMNS] if brief else COLUMNS
     said = () if rows else ("No rule has anything to say.",)
-    yield Table(head if len(names) > 1 else f"{head} · {names[0]}", "", COLUMNS, rows, notes=notes, sentences=said)
+    yield Table(
+        head if len(names) > 1 else f"{head} · {names[0]}",
+        "",
+        columns,
+        rows,
+        notes=() if brief else notes,
+        sentences=said,
+    )
 
 
 def _unseen(cases: Sequence[Judged], names: Sequence[str]) -> list[str]:

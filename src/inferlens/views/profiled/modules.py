@@ -48,6 +48,7 @@ def document(
     reference: str | None = None,
     fused: str = "work",
     lines: int = LINES,
+    brief: bool = False,
 ) -> Document:
     """The modules of each model.
 
@@ -59,6 +60,7 @@ def document(
         reference: words that name the case that is the first column.
         fused: what becomes of layers fused from several modules, one of ``RULES``.
         lines: of a tree and its notes, for people, where no depth is asked for.
+        brief: without a title, and with one note.
 
     Raises:
         InferlensError: for another level or rule, or a reference that fits none or several.
@@ -72,7 +74,7 @@ def document(
     trees = [_tree(each, fused, depth) for each in found]
 
     return Document(
-        blocks=lambda: list(_blocks(trees, None if depth else lines)),
+        blocks=lambda: list(_blocks(trees, None if depth else lines, brief=brief)),
         data=lambda: {"schema": SCHEMA, "models": [_data(each, each.table) for each in trees]},
         csv=lambda: (CSV, (line for each in trees if each.table for line in _lines(each.shown, each.table))),
     )
@@ -89,11 +91,12 @@ def _tree(of: ModuleTree, fused: str, depth: int | None) -> ModuleTree:
 # For people
 
 
-def _blocks(trees: Sequence[ModuleTree], most: int | None) -> Iterator[Table | str]:
+def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> Iterator[Table | str]:
     """The trees, with as many rows as fit into ``most`` lines, or with all of them."""
     drawn = [each for each in trees if each.table]
     if most and len(drawn) > 1:
-        yield _together(trees, most)
+        shown = _together(trees, most - 2 * brief)
+        yield replace(shown, title="", about="", notes=()) if brief else shown
         return
     for of in trees:
         head, names = told_apart([one.case for one in of.shown or of.missing])
@@ -101,11 +104,12 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None) -> Iterator[Table | s
         if of.table is None:
             yield Table(head, "", (), (), sentences=few(missing))
             continue
-        said, notes = answer(of.table, names), few([*_notes(of.shown, names), *missing])
+        said, notes = answer(of.table, names), few([*_notes(of.shown, names), *missing])[: 1 if brief else None]
         sums = _sums(of, of.table)
         taken = sum(1 + len(text) // WIDTH for text in (head, said, *notes)) + bool(notes) + len(sums)
         runs = plural(min(one.runs.count for one in of.shown), "run")
-        yield Table(head, "", (), (), about=f"{_times(of.shown)} · {runs}")
+        if not brief:
+            yield Table(head, "", (), (), about=f"{_times(of.shown)} · {runs}")
         yield said
         lines = _lines_of(of.table, len(names), most and max(most - taken, 1))
         yield Table("", "module", _headings(names), ruled(lines, sums), notes=notes)
