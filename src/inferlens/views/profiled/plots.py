@@ -23,7 +23,7 @@ from inferlens.views.plain import cut, plain
 from inferlens.views.profiled import layers_and_kernels
 from inferlens.views.profiled.layers_and_kernels import PartTable
 from inferlens.views.profiled.profile_tables import ShownCase, T, short
-from inferlens.views.profiled.roofline import row_name
+from inferlens.views.profiled.roofline import alike, where
 from inferlens.views.table import share
 
 WIDTH, HEIGHT = 640, 360
@@ -135,7 +135,8 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
     """One case: the roof, points as large as their time and in the colour of what their floor is made by, names."""
     import altair as alt
 
-    points = [_point(row, found) for row in found.ranked if _has_point(row)]
+    groups = [each for each in alike(found, found.ranked) if _has_point(each.total)]
+    points = [_point(where(each), each.total, found) for each in groups]
     ceilings, most = found.ceilings, found.rate or math.inf
     low, high = _ends([point["intensity"] for point in points] + ([most / ceilings.bandwidth] if found.rate else []))
 
@@ -180,8 +181,8 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
         dashed = alt.Chart(alt.Data(values=near)).mark_line(strokeWidth=1.5, strokeDash=[4, 4], color=theme.faint)
         reached.append(dashed.encode(x=x, y=y))
     layered = alt.layer(line, marks.encode(x=x, y=y, size=size, color=color, tooltip=tooltip), *reached, *names)
-    first = next(row for row in found.ranked if _has_point(row))
-    answer = f"most to be won in {short(row_name(found, first), LONGEST_IN_TITLE)}, {milliseconds(first.won)} ms"
+    name, won = short(where(groups[0]), LONGEST_IN_TITLE), milliseconds(groups[0].total.won)
+    answer = f"most to be won in {name}, {won} ms"
     return _titled(layered, of, answer, f"points are {found.by}s", width=WIDTH, height=HEIGHT)
 
 
@@ -202,9 +203,9 @@ def _reached(
     return said
 
 
-def _point(row: Floor, found: Roofline) -> dict[str, Any]:
+def _point(name: str, row: Floor, found: Roofline) -> dict[str, Any]:
     return {
-        "name": short(row_name(found, row), LONGEST_NAME), "kind": plain(row.kind)[:LONGEST_NAME],
+        "name": short(name, LONGEST_NAME), "kind": plain(row.kind)[:LONGEST_NAME],
         "intensity": row.intensity, "rate": (row.flops or 0.0) / row.time, "time": row.time * 1e3,
         "bound": row.bound if found.rate else "memory", "took": f"{milliseconds(row.time)} ms",
         "floor": f"{milliseconds(row.floor)} ms", "distance": ratio(row.distance),

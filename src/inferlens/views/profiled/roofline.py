@@ -35,8 +35,8 @@ from inferlens.units import (
 )
 from inferlens.views.plain import plain
 from inferlens.views.profiled import profile_tables
-from inferlens.views.profiled.cases import of_level
-from inferlens.views.profiled.profile_tables import FEW, THE_MODEL, ShownCase, name_of
+from inferlens.views.profiled.cases import of_level, told_apart
+from inferlens.views.profiled.profile_tables import FEW, THE_MODEL, ShownCase
 from inferlens.views.table import Column, Document, Line, Table, ruled, share
 
 SORTS = ("won", "time", "order")
@@ -78,13 +78,16 @@ def _kind(each: Alike) -> str:
     return "attention" if ATTENTION.search(name) else SHORTER.get(found := families.of_kernel(name), found) or ABSENT
 
 
+def _name(each: Alike) -> str:
+    """As the backend calls it, of a kernel without namespaces and arguments."""
+    return short_name(each.total.name) if each.total.kind == "kernel" else each.total.name
+
+
 COLUMNS = (
     *(copied(BY_KEY[key], key=f"total.{key}") for key in SHOWN[:5]),
     Column("", "kind", write=_kind, keep=6, numeric=False, most=11),
     *(copied(BY_KEY[key], key=f"total.{key}") for key in SHOWN[5:]),
-    Column(
-        "", "layer", write=lambda each: plain(short_name(each.total.name)), keep=10, numeric=False, most=60, wide=True
-    ),
+    Column("", "layer", write=lambda each: plain(_name(each)), keep=10, numeric=False, most=60, wide=True),
     Column("total.place", "#", keep=11, wide=True),
 )
 OF_CASES = (
@@ -136,14 +139,16 @@ def _blocks(cases: Sequence[ShownCase[Roofline]], top: int | None, results: str)
         yield from _together(cases, results)
         return
     for of in cases:
-        title = f"{of.case.headline} · {of.case.name}"
+        head, (name,) = told_apart([of.case])
+        title = f"{head} · {name}"
         if isinstance(of.table, str):
             yield Table(title, "", (), ())
             yield f"No floors: {of.table} {of.case.profile.hint}".strip()
             continue
         yield Table(title, "", (), (), about=ceilings(of.table))
         yield answer(of.table)
-        yield _table(of, of.table, top or ROWS)
+        yield _table(of, of.table, top or ROWS + 1 - max(len(notes(of, of.table)[:NOTES]), 1))
+    if any(not isinstance(of.table, str) for of in cases):
         yield f"What to try: inferlens findings {results}"
 
 
@@ -158,7 +163,7 @@ def _table(of: ShownCase[Roofline], found: Roofline, top: int) -> Table:
         for column in COLUMNS
         if column.title not in dropped
     ]
-    lines = [Line.of(where(each) if modules else row_name(found, each.total), columns, each) for each in rows]
+    lines = [Line.of(where(each), columns, each) for each in rows]
 
     def summed(name: str, those: Sequence[Alike], style: str) -> Line:
         total = found.sum_of(row for each in those for row in each.rows)
@@ -178,25 +183,20 @@ def _table(of: ShownCase[Roofline], found: Roofline, top: int) -> Table:
 
 def _together(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Table | str]:
     """A row for each case, those first in which most could be won, and where that is."""
-    profiles = [of.case.profile for of in cases]
-    models = {profile.case.model for profile in profiles}
-    batches = {(profile.case.model, profile.case.batch) for profile in profiles}
+    head, names = told_apart([of.case for of in cases])
+    several = len({of.case.profile.case.model for of in cases}) > 1 and all(":" in name for name in names)
     found, why = [], dict[str, int]()
-    for one in cases:
-        case = one.case.profile.case
-        words = [one.case.profile.model.name if len(models) > 1 else "", one.case.name]
-        name = " ".join(filter(None, [*words, f"batch {case.batch}" if len(batches) > len(models) else ""]))
-        if isinstance(one.table, str):
-            reason = f"{one.table} {one.case.profile.hint}".strip()
+    for of, name in zip(cases, names, strict=True):
+        if isinstance(of.table, str):
+            reason = f"{of.table} {of.case.profile.hint}".strip()
             why[reason] = why.get(reason, 0) + 1
-        else:
-            known = one.table.known > 0
-            every = Floor(
-                time=sum(row.time for row in one.table.rows), floor=one.table.floor if known else None,
-                won=one.table.won if known else None,
-                distance=one.table.known / one.table.floor if one.table.floor else None,
-            )  # fmt: skip
-            found.append((one.table, every, profile_tables.short(name)))
+            continue
+        known = of.table.known > 0
+        every = Floor(
+            time=sum(row.time for row in of.table.rows), floor=of.table.floor if known else None,
+            won=of.table.won if known else None, distance=of.table.known / of.table.floor if of.table.floor else None,
+        )  # fmt: skip
+        found.append((of.table, every, profile_tables.short(name.partition(":")[2] if several else name)))
     found.sort(key=lambda each: -(each[1].won or 0.0))
     columns = (*OF_CASES, Column("name", "most in", keep=4, numeric=False, most=26))
     lines, room = [], CASES - 2 * min(len(why), NOTES)
@@ -205,9 +205,7 @@ def _together(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Ta
         lines.append(Line.of(name, columns, replace(every, name=where(best) if best and best.total.won else "")))
     if len(found) > room:
         lines.append(Line(f"{len(found) - room:,} more: --format csv", [ABSENT] * len(columns), style="dim"))
-    headlines = list(dict.fromkeys(one.case.headline.split(" · ")[1] for one in cases))
-    of = listing(sorted(map(profile_tables.short, models))) if len(models) < 3 else plural(len(models), "model")
-    yield Table(f"{of} · {listing(headlines[:2])}", "", (), ())
+    yield Table(head, "", (), ())
     near = [each for each in found if each[1].won and (each[1].distance or 0.0) <= FAR]
     if near:
         _, every, name = near[0]
@@ -243,7 +241,7 @@ def where(each: Alike) -> str:
     """The modules that rows are of, with ``*`` where they differ: ``encoder.layers.*.mlp.0 +1``."""
     paths = [row.modules[0] if row.modules else None for row in each.rows]
     if paths[0] is None:
-        return profile_tables.short(short_name(each.total.name)) if each.total.name else "of no known module"
+        return profile_tables.short(_name(each)) if each.total.name else "of no known module"
     split = [re.split(r"(\d+)", path or "") for path in paths]
     name = "".join(words[0] if len(set(words)) == 1 else "*" for words in zip(*split, strict=True))
     more, count = len(each.total.modules) - 1, len(each.rows)
@@ -259,15 +257,6 @@ def ceilings(found: Roofline) -> str:
     rate = f"{found.precision} {flop_rate(found.rate)}, " if found.rate else ""
     basis = found.ceilings.basis.rpartition(" of ")[2] or found.ceilings.basis
     return f"best here: {rate}memory {bandwidth(found.ceilings.bandwidth)}" + (f", by {basis}" if basis else "")
-
-
-def row_name(found: Roofline, row: Floor) -> str:
-    """What a row is called where there is little room: of a kernel without its namespaces and arguments."""
-    if row.name:
-        return name_of(short_name(row.name) if found.by == "kernel" else row.name)
-    if row.modules == ("",):
-        return THE_MODEL
-    return "of no known module" if found.by == "module" else name_of("")
 
 
 def answer(found: Roofline) -> str:
@@ -300,7 +289,7 @@ def notes(of: ShownCase[Roofline], found: Roofline) -> list[str]:
     timed = sum(row.time for row in found.rows)
     unknown = sum(row.time for row in found.rows if row.floor is None)
     if timed and unknown > UNKNOWN * timed:
-        said.append(f"–: of {percent(unknown / timed)} of the time nobody can tell which work is done in it.")
+        said.append(f"–: for {percent(unknown / timed)} of the time it cannot be told which work was done.")
     if found.unplaced:
         names = [profile_tables.short(path) if path else THE_MODEL for path in found.unplaced]
         said.append(f"In no {found.timed}: the work of {plural(len(names), 'module')}, such as {names[0]}.")
