@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -107,13 +108,16 @@ def test_a_missing_reference_is_said_and_counts_as_unchecked(tmp_path: Path) -> 
 
 COMMAND = [
     sys.executable, "-m", "inferlens", "bench", "fake:demo", "--backend", "fake:steady", "--iterations", "20",
-    "--option", "fake.trouble=none,hang", "--output",
+    "--option", "fake.trouble=none,hang", "--quick", "--output",
 ]  # fmt: skip
 
 
 def start(output: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
     """The command, once its second case hangs, and the process of that case."""
-    command = subprocess.Popen([*COMMAND, str(output)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # What a shell starts in the background ignores interrupts, and so does all that it starts.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = subprocess.Popen([*COMMAND, str(output)], preexec_fn=heed, **pipes)
     for _ in range(600):
         children = psutil.Process(command.pid).children()
         hanging = list(output.glob("demo/*hang*"))

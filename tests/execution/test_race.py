@@ -1,0 +1,115 @@
+"""The race of ``inferlens bench``: who meets whom, for how long, and what is said at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import inferlens
+from inferlens.analysis.answer import race
+from inferlens.analysis.interference.samples import latest, steady_samples
+from inferlens.execution import race as running
+from inferlens.execution.protocol import Observer
+from inferlens.execution.race import budget_of_rounds, fit_together
+from inferlens.record.record import IN_TURNS, Record
+from inferlens.spec.case import Budget, Case
+from tests.views.samples import case, record
+
+pytestmark = pytest.mark.usefixtures("one_process")
+
+
+class Told(Observer):
+    """What an observer is told of rounds."""
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[int, list[str], str]] = []
+
+    def round(self, number: int, contenders: Sequence[Case], standing: str) -> None:
+        self.rounds.append((number, sorted(each.options_label for each in contenders), standing))
+
+
+def raced(folder: Path, latencies: str, **words: Any) -> tuple[list[Record], Told]:
+    told = Told()
+    words = {"backend": "fake:noisy", "warmup": 2, "max_time": "0.5s", **words}
+    option = [f"fake.latency={latencies}", *words.pop("option", [])]
+    records = inferlens.bench("fake:demo", option=option, output=str(folder), observer=told, **words)
+    return list(records), told
+
+
+def times(records: Sequence[Record]) -> dict[str, int]:
+    """How often each case was measured, by its latency."""
+    return dict(Counter(str(each.case.options["latency"]) for each in records))
+
+
+def test_those_within_reach_meet_until_one_is_fastest_and_others_are_measured_once(tmp_path: Path) -> None:
+    records, told = raced(tmp_path, "4,4.6,9")
+    counts = times(records)
+    assert counts["9.0"] == 1
+    assert counts["4.0"] == counts["4.6"] == 1 + len(told.rounds) >= 4
+    found = race({runs.first.id: runs for runs in latest(records)})
+    assert (found.answer.kind, found.answer.rounds, found.answer.chance > 0.95) == ("fastest", len(told.rounds), True)
+    assert told.rounds[0] == (1, ["latency=4.0", "latency=4.6"], told.rounds[0][2])
+    assert told.rounds[-1][2].startswith("fake:noisy 1.1")
+    assert all(each.facts[IN_TURNS] for each in records if each.repeat)
+    assert not any(each.measurement("throughput") for each in records if each.repeat)
+    assert len({each.run for each in records}) == 1
+
+
+def test_equals_are_called_equal_and_a_smaller_threshold_asks_for_more(tmp_path: Path) -> None:
+    records, told = raced(tmp_path, "4,4.001", backend="fake:steady")
+    found = race({runs.first.id: runs for runs in latest(records)})
+    assert (found.answer.kind, len(found.answer.fastest), len(told.rounds)) == ("equal", 2, 3)
+
+
+def test_quick_is_each_case_once_and_repeats_are_as_many_as_asked_for(tmp_path: Path) -> None:
+    quick, told = raced(tmp_path / "quick", "4,4.6", quick=True)
+    assert (times(quick), told.rounds) == ({"4.0": 1, "4.6": 1}, [])
+    found = race({runs.first.id: runs for runs in latest(quick)})
+    assert (found.answer.kind, found.answer.chance, found.answer.rounds) == ("once", None, 0)
+    fixed, told = raced(tmp_path / "fixed", "4,4.6", repeats=2)
+    assert (times(fixed), told.rounds) == ({"4.0": 2, "4.6": 2}, [])
+
+
+def test_when_time_is_over_the_likeliest_is_known_with_its_probability(tmp_path: Path) -> None:
+    records, told = raced(tmp_path, "4,4.002", within="1us")
+    assert len(told.rounds) == 1
+    found = race({runs.first.id: runs for runs in latest(records)})
+    assert (found.answer.kind, len(found.answer.open), 0 < found.answer.chance < 1) == ("likeliest", 1, True)
+
+
+def test_what_fails_or_is_wrong_meets_nobody(tmp_path: Path) -> None:
+    records, told = raced(tmp_path, "4,4.6", backend="fake:steady", option=["fake.trouble=none,raise"])
+    assert {each.status for each in records if each.repeat} == {"ok"}
+    assert all(set(names) <= {"latency=4.0 trouble=none", "latency=4.6 trouble=none"} for _, names, _ in told.rounds)
+
+
+def test_one_after_the_other_where_they_do_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "memory_left", lambda: 0)
+    records, told = raced(tmp_path, "4,4.6", backend="fake:steady")
+    assert len(told.rounds) == 3
+    assert not any(IN_TURNS in each.facts for each in records)
+    first = [each.case.options["latency"] for each in records if each.repeat][::2]
+    assert set(first) == {4.0, 4.6}, "who goes first changes"
+
+
+def test_memory_of_the_gpu_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fit_together([record(), record(case("openvino"))])
+    monkeypatch.setattr(running, "memory_left", lambda: 812 * 2**20 * 2)
+    assert not fit_together([record(), record(case("openvino"))])
+
+
+def test_samples_that_were_asked_for_all_count(tmp_path: Path) -> None:
+    records, _ = raced(tmp_path, "4", iterations=1000, mode="latency", max_time=None)
+    (only,) = records
+    assert len(only.samples("latency")) == len(steady_samples(only, "latency").samples) == 1000
+
+
+def test_what_a_process_of_a_round_measures() -> None:
+    assert budget_of_rounds(Budget()) == Budget(mode="latency", warmup_seconds=0.5, max_time=1.0)
+    assert budget_of_rounds(Budget(mode="throughput", seconds=3.0)) == Budget(mode="throughput", seconds=3.0)
+    assert budget_of_rounds(Budget(iterations=50)) == Budget(mode="latency", iterations=50)
+    assert budget_of_rounds(Budget(max_time=10.0)).max_time == 2.5
