@@ -104,11 +104,16 @@ def is_short_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in SHORT_OF_MEMORY)
 
 
-def suggestion(name: str, known: Iterable[str], limit: int = 3) -> str:
-    """Near misses of ``name`` among ``known`` as ``"did you mean a or b?"``, each once, or an empty string."""
+def near_misses(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """The names among ``known`` that look most like ``name``, the nearest first."""
     import difflib
 
-    near = difflib.get_close_matches(name, sorted(set(known)), n=limit, cutoff=0.6)
+    return difflib.get_close_matches(name, sorted(set(known)), n=limit, cutoff=0.6)
+
+
+def suggestion(name: str, known: Iterable[str], limit: int = 3) -> str:
+    """Near misses of ``name`` among ``known`` as ``"did you mean a or b?"``, each once, or an empty string."""
+    near = near_misses(name, known, limit)
     return f"did you mean {' or '.join(', '.join(near).rsplit(', ', 1))}?" if near else ""
 
 

@@ -42,7 +42,7 @@ def test_dry_run_lists_the_cases_and_runs_none(tmp_path: Path) -> None:
     axes = ("--backend", "fake:all", "--batch", "1,8", "--device", "cpu,cuda", "--dry-run")
     done = inferlens("bench", "fake:a", "fake:b", *axes, cwd=tmp_path)
     assert done.returncode == 0
-    assert "24 cases, 12 of them can run here." in done.stdout
+    assert "24 cases, 12 of them can run here: about" in done.stdout
     assert "only on cpu" in done.stdout
     assert not list(tmp_path.iterdir())
     data = json.loads(inferlens("bench", "fake:a", "fake:b", *axes, "--json", cwd=tmp_path).stdout)

@@ -30,9 +30,9 @@ def main() -> None:
     try:
         if sys.argv[1:2] == ["trace"] and (words := trace_words(sys.argv[2:])):
             return show_trace(**words)
-        from inferlens.cli.commands import app
+        from inferlens.cli.commands import run
 
-        app()
+        sys.exit(run())
     except InferlensError as error:
         sys.stderr.write(f"Error: {error.what}\n")
         if error.expected:

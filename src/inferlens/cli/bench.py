@@ -11,7 +11,6 @@ import typer
 from inferlens.cli import options
 
 if TYPE_CHECKING:
-    from inferlens.execution.expand import Planned
     from inferlens.record.record import Record
     from inferlens.spec.plan import Plan
     from inferlens.views.table import Document
@@ -33,6 +32,8 @@ ITERATIONS = "Latency samples of each case. [dim]Default: as --stop says.[/dim]"
 SECONDS = "Time for the latency samples. [dim]Default: as --stop says.[/dim]"
 SHOWN = ("wide", "columns", "top", "bars", "file")  # options of what is shown
 OWN = ("reference", "format", "json", "dry_run", *SHOWN)  # options that are no words of a plan
+DRY_RUN = "List the cases and how long they may take; run none."
+MOST_LISTED = 18  # cases of --dry-run, so that all of it fits on a screen
 
 
 def bench(
@@ -74,7 +75,7 @@ def bench(
     top: options.Top = None,
     bars: options.Bars = False,
     file: options.File = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cases and run none.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN)] = False,
 ) -> None:
     """Find out which way of running a model is fastest here.
 
@@ -84,13 +85,12 @@ def bench(
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
     from inferlens.cli import screen
-    from inferlens.execution.survey import cases_of
 
     format, plan = "json" if json else format, read_plan(words)
     screen.check(format)  # an unknown format is refused before hours of measuring
     screen.format_of("table", file)
     if dry_run:
-        screen.document(listed(cases_of(plan)), "json" if json else "table", file=file)
+        screen.document(listed(plan, reference), "json" if json else "table", file=file)
         return
     records, interrupted = measured(plan, reference)
     report(plan, records, interrupted, format, reference, wide=wide, columns=columns, top=top, bars=bars, file=file)
@@ -145,13 +145,39 @@ def read_plan(words: dict[str, Any]) -> Plan:
     return Plan.from_words({**Plan.from_file(Path(files[0])), **said})
 
 
-def listed(cases: Sequence[Planned]) -> Document:
-    """What would run, and what could not."""
+def listed(plan: Plan, reference: str | None) -> Document:
+    """What would run, and about how long, and what could not; people see the first that fit on a screen."""
+    from inferlens import units
+    from inferlens.execution.estimate import seconds_of
+    from inferlens.execution.survey import cases_of
+    from inferlens.views.speedups import refuse_unknown
     from inferlens.views.table import Column, Document, Line, Table
 
-    why = [str(each.refusal or "") for each in cases]
-    columns = [Column("", title, numeric=False, fold=True) for title in ("case", "cannot run")]
-    rows = [Line(each.case.model, (each.case.label, reason)) for each, reason in zip(cases, why, strict=True)]
-    said = f"{len(cases)} cases, {why.count('')} of them can run here."
-    data = [{"case": each.case, "refusal": reason} for each, reason in zip(cases, why, strict=True)]
-    return Document(lambda: [Table("", "model", columns, rows, fold=True), said], data=lambda: data)
+    cases = cases_of(plan, listed=True)
+    refuse_unknown([each.case for each in cases], reference)
+    seconds = seconds_of(cases, plan)
+    whole = sum(seconds) * max(plan.repeats, 1)
+    able = [not each.refusal for each in cases]
+    ordered = sorted(zip(cases, seconds, strict=True), key=lambda each: each[0].refusal is not None)
+    titles = ("time", "cannot run, because") if not all(able) else ("time",)
+    columns = [Column("", title, numeric=False, most=50) for title in titles]
+    several = len({each.case.model for each in cases}) > 1
+    lines = [
+        Line(
+            f"{each.found.name} {each.case.label}" if several else each.case.label,
+            ("" if each.refusal else units.about(took), each.refusal.what if each.refusal else "")[: len(columns)],
+        )
+        for each, took in ordered
+    ]
+    more = len(lines) - MOST_LISTED
+    said = [f"{units.plural(more, 'more case')}: --json lists all of them."] if more > 0 else []
+    each = f" in {plan.repeats} processes each" if plan.repeats > 1 else ""
+    can = f", {sum(able)} of them can run here" if not all(able) else ""
+    race = sum(able) > 1 and not plan.repeats
+    then = f", then rounds of the fastest, {units.duration(plan.within)} at most" if race else ""
+    said.append(f"{units.plural(len(cases), 'case')}{can}{each}{f': {units.about(whole)}{then}' if whole else ''}.")
+    data = [
+        {"case": each.case, "refusal": str(each.refusal or ""), "seconds": took or None}
+        for each, took in zip(cases, seconds, strict=True)
+    ]
+    return Document(lambda: [Table("", "case", columns, lines[:MOST_LISTED]), *said], data=lambda: data)

@@ -5,6 +5,7 @@ A command's module is imported when it is called, or when the help of all is pri
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import Any
 
@@ -12,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import inferlens
+from inferlens.errors import InferlensError, suggestion
 
 # The commands in the order of the help, and the modules that have their functions.
 COMMANDS = {
@@ -38,6 +40,8 @@ class Commands(TyperGroup):
         return typer.main.get_command(alone)
 
 
+_USAGE_ERROR: Any = typer.BadParameter.__base__  # which typer keeps in a module of its own
+_NO_WORDS: Any = next((each for each in _USAGE_ERROR.__subclasses__() if each.__name__ == "NoArgsIsHelpError"), ())
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
@@ -46,6 +50,38 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def run() -> int:
+    """Does what the command line says; its exit code.
+
+    Raises:
+        InferlensError: if its words are none of a command's.
+    """
+    try:
+        code = app(prog_name="inferlens", standalone_mode=False)
+    except _USAGE_ERROR as error:
+        if isinstance(error, _NO_WORDS):
+            error.show()
+            return 2
+        raise _refusal(error) from error
+    return code if isinstance(code, int) else 0
+
+
+def _refusal(error: Any) -> InferlensError:
+    """An error of the command line as ours, with near misses."""
+    context = error.ctx
+    command = context.command_path if context else "inferlens"
+    help = f"{command} --help"
+    if wrong := getattr(error, "option_name", None):
+        known = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
+        return InferlensError(f"{command} has no option '{wrong}'.", hint=suggestion(wrong, known, 1) or help)
+    words = context.command.list_commands(context) if context and hasattr(context.command, "list_commands") else []
+    named = re.search(r"No such command '(.+?)'", error.format_message())
+    if named and words:
+        hint = suggestion(named[1], words, 1) or (f"inferlens bench {named[1]}" if "-" not in named[1] else help)
+        return InferlensError(f"There is no command '{named[1]}'.", hint=hint)
+    return InferlensError(error.format_message(), hint=help)
 
 
 def _version(asked: bool) -> None:

@@ -61,6 +61,8 @@ class Outcome(Generic[Found]):
         result = self.result
         if result.status == "ok":
             return cast("Found", result.found)
+        if result.problem:
+            raise result.problem.error()
         if self.answered:
             raise InferlensError(result.reason, hint=result.hint)
         shown = () if result.status == "timed out" else self.tail[-5:]  # where it was is of no use to whoever waited

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from inferlens.backends import BACKENDS, reference_of
+from inferlens.backends import BACKENDS, importable, reference_of
 from inferlens.backends.base import Capabilities
-from inferlens.errors import InferlensError, Unsupported, suggestion
+from inferlens.errors import InferlensError, Unsupported, one_of, suggestion
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import AXES, Axis, Case, split_label
 from inferlens.spec.plan import Plan
-from inferlens.units import listing
+from inferlens.units import listing, plural
 
 EVERY_VARIANT = "all"
 
@@ -70,36 +70,55 @@ def expand(plan: Plan, found: Iterable[ModelInfo], capabilities: Mapping[str, Ca
     Raises:
         InferlensError: if the plan names a backend, variant or option that does not exist, or leaves nothing to run.
     """
-    _check_options(plan, capabilities)
+    check_words(plan)
     planned: dict[str, Planned] = {}
     found = list(found)
     for model in found:
         model.check(plan.trust, alone=len(found) == 1)
-        for batch in plan.batch or (_own_batch(plan, model),):
+        for batch in batches(plan, model):
             for case in _cases(plan, model, batch, capabilities):
-                refusal = model.problem.refusal() if model.problem else capabilities[case.backend].refusal(case, model)
+                refusal = model.refusal(batch) or capabilities[case.backend].refusal(case, model)
                 planned.setdefault(f"{case.digest}", Planned(case, model, refusal))
     if not planned:
         raise nothing_runs(found, plan.device, capabilities)
-    return list(planned.values())
+    made = list(planned.values())
+    run = {each.case.backend for each in made}
+    for name in plan.option:
+        if (backend := name.partition(".")[0]) not in run:
+            raise InferlensError(
+                f"The option '{name}' is for a backend that runs none of these cases.",
+                hint=f"--backend {backend}, which says why",
+            )
+    return made
+
+
+def refuse_if_none_runs(planned: Sequence[Planned]) -> None:
+    """Refuses a plan of which every case is known not to run: nothing would be measured."""
+    refusals = {each.refusal.what: each.refusal for each in planned if each.refusal}
+    if any(each.refusal is None for each in planned) or not refusals:
+        return
+    first, *others = refusals.values()
+    if not others:
+        raise InferlensError(first.what, expected=first.expected, hint=first.hint)
+    more = f" And {plural(len(others), 'more reason')}."
+    raise InferlensError(f"No case of this plan can run here. {first.what}{more}", hint="--dry-run, which lists them")
 
 
 def cases_on(plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabilities], device: str = "") -> list[Case]:
     """Every case of the plan for one model on the backends of ``capabilities``, whether they can run here or not."""
-    _check_options(plan, capabilities)
+    check_words(plan)
     model.check(plan.trust)
     if not device:
         here = {support.device for can in capabilities.values() for support in can.takes(model.format)}
         device = "cpu" if "cpu" in here else "cuda"
     plan = msgspec.structs.replace(plan, device=plan.device or (device,))
-    batches = plan.batch or (_own_batch(plan, model),)
-    return [case for batch in batches for case in _cases(plan, model, batch, capabilities)]
+    return [case for batch in batches(plan, model) for case in _cases(plan, model, batch, capabilities)]
 
 
-def _own_batch(plan: Plan, model: ModelInfo) -> int | None:
-    """The batch when none was asked for: that of the inputs asked for, else the model's."""
+def batches(plan: Plan, model: ModelInfo) -> tuple[int | None, ...]:
+    """The batches that a plan means; when none was asked for, that of the inputs asked for, else the model's."""
     asked = plan.input[0].shape if plan.input else ()
-    return asked[0] if asked else model.batch
+    return plan.batch or (asked[0] if asked else model.batch,)
 
 
 def _cases(plan: Plan, model: ModelInfo, batch: int | None, capabilities: Mapping[str, Capabilities]) -> Iterator[Case]:
@@ -154,18 +173,12 @@ def _backends(
         if label == EVERY_VARIANT:
             yield from ((name, each) for name in usable for each in here[name])
             continue
-        name, variant = split_label(label, list(capabilities))
+        name, variant = split_label(label, BACKENDS.names())
         variants = BACKENDS.get(name).variants
         if variant == EVERY_VARIANT:
             can = capabilities[name]
             theirs = {one.variant for one in can.supports} - {one.variant for one in can.takes(model.format)}
             yield from ((name, each) for each in variants if each not in theirs)  # not those of other formats alone
-        elif variant is not None and variant not in variants:
-            raise InferlensError(
-                f"Backend '{name}' has no variant '{variant}'.",
-                expected=f"one of {', '.join(variants)}" if variants != ("",) else f"'{name}' alone",
-                hint=suggestion(variant, variants),
-            )
         else:
             yield name, variant
 
@@ -183,19 +196,39 @@ def _default_variant(model: ModelInfo, can: Capabilities, device: str) -> str | 
     return own if own and own in here else can.default_variant(device, model.format)
 
 
-def _check_options(plan: Plan, capabilities: Mapping[str, Capabilities]) -> None:
-    known = list(dict.fromkeys((*capabilities, *BACKENDS.names())))
-    named = [split_label(label, known)[0] for label in plan.backend if label != EVERY_VARIANT]
-    for name in plan.option:
-        backend, dot, _ = name.partition(".")
+def check_words(plan: Plan) -> None:
+    """Refuses backends, variants and options that there are not, which needs neither the model nor the machine.
+
+    Raises:
+        InferlensError: for the first.
+    """
+    known = BACKENDS.names()
+    named = [split_label(label, known) for label in plan.backend if label != EVERY_VARIANT]
+    for name, variant in named:
+        variants = BACKENDS.get(name).variants
+        if variant is not None and variant not in (EVERY_VARIANT, *variants):
+            raise InferlensError(
+                f"Backend '{name}' has no variant '{variant}'.",
+                expected=one_of(variants) if variants != ("",) else f"'{name}' alone",
+                hint=suggestion(variant, variants),
+            )
+    for name, values in plan.option.items():
+        backend, dot, option = name.partition(".")
         if not dot:
-            form = "BACKEND.OPTION=VALUE, as inferlens backends NAME lists them"
-            raise InferlensError(f"The option '{name}' names no backend.", expected=form)
+            having = [each.name for each in importable() if name in each.options.__struct_fields__]
+            hint = f"--option {having[0]}.{name}={values[0] if values else 'VALUE'}" if having else ""
+            raise InferlensError(
+                f"The option '{name}' names no backend.",
+                expected="BACKEND.OPTION=VALUE, as inferlens backends NAME lists them",
+                hint=hint,
+            )
         split_label(backend, known)
-        if plan.backend and EVERY_VARIANT not in plan.backend and backend not in named:
+        if plan.backend and EVERY_VARIANT not in plan.backend and backend not in [each for each, _ in named]:
             raise InferlensError(
                 f"The option '{name}' is for a backend that the plan leaves out.", hint=f"--backend {backend}"
             )
+        for value in values:
+            BACKENDS.get(backend).parse_options(Case(model="", backend=backend, options={option: value}))
 
 
 def installed(backend: str, can: Capabilities) -> str:

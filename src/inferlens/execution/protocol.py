@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from inferlens.execution.expand import Planned
+from inferlens.models.model import Problem
 from inferlens.record.record import Artefact, Memory, ModelFacts, Phase, PhaseName, Record, Status, Warning
 from inferlens.spec.case import Case
 
@@ -70,12 +71,14 @@ class CaseJob(Job, frozen=True, kw_only=True):
 class TaskResult(Struct, Generic[Found], frozen=True, kw_only=True):
     """How a task ended, and what was learned on the way, named as in a record.
 
-    ``found`` is what the task is for; where it ended badly, what of it was known until then.
+    ``found`` is what the task is for; where it ended badly, what of it was known until then. ``problem`` is the error
+    in its parts, if it is one that a user can act on.
     """
 
     status: Status = "ok"
     reason: str = ""
     hint: str = ""
+    problem: Problem | None = None
     model: ModelFacts | None = None
     phases: tuple[Phase, ...] = ()
     warnings: tuple[Warning, ...] = ()

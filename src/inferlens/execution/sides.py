@@ -20,6 +20,7 @@ from inferlens.errors import InferlensError
 from inferlens.execution.benchmark import Reference
 from inferlens.execution.expand import EVERY_VARIANT, Planned, backends_named, expand
 from inferlens.execution.survey import Named, find, named, probe
+from inferlens.execution.survey import found as found_for
 from inferlens.measure import agreement
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import Agreement
@@ -125,7 +126,16 @@ def planned_pair(
             words["weights"] = str(Path(words["weights"]).resolve())
         plans.append(Plan.from_words({**words, "backend": label, "option": {**its, **own}}))
     can = probe(list(dict.fromkeys(name for plan in plans for name in backends_named(plan))))
-    return plans, _pair([expand(plan, found, can) for plan, found in zip(plans, infos, strict=True)])
+    checked: dict[object, list[ModelInfo]] = {}
+    for plan, model in zip(plans, models, strict=True):  # of two backends that are fed alike once
+        checked.setdefault(_loaded(plan), [])
+        checked[_loaded(plan)] = checked[_loaded(plan)] or found_for(plan, model)
+    return plans, _pair([expand(plan, checked[_loaded(plan)], can) for plan in plans])
+
+
+def _loaded(plan: Plan) -> object:
+    """What has to be equal for one check of the model to do for two plans."""
+    return plan.model, plan.checkout, plan.input, plan.weights, plan.batch
 
 
 def _infos(asked: Sequence[Asked], models: Sequence[Named]) -> list[list[ModelInfo]]:

@@ -1,6 +1,7 @@
 """What is to be run, and what can be: what models' names mean, what backends can do here, and the cases of both.
 
-Models and backends are asked in processes of their own: one that crashes there takes nothing along.
+Models and backends are asked in processes of their own: one that crashes there takes nothing along. What would stop
+every case is found here and said once, before the first case's process starts.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities
 from inferlens.errors import InferlensError
 from inferlens.execution import child_process
-from inferlens.execution.expand import Planned, backends_named, expand
+from inferlens.execution.expand import Planned, backends_named, batches, check_words, expand, refuse_if_none_runs
 from inferlens.execution.protocol import Job
 from inferlens.execution.worker import Child, ending
 from inferlens.models import resolve
 from inferlens.models.model import ModelInfo
+from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
 
 TIMEOUT = 300.0
@@ -54,14 +58,31 @@ def named(model: Any, example_inputs: Any = None) -> Iterator[Named]:
         yield Named(found.spec, [found], str(path))
 
 
-def cases_of(plan: Plan, model: Named | None = None) -> list[Planned]:
-    """The cases of ``plan``, none of them run; ``model`` is the plan's, where it is a live one."""
-    return expand(plan, found(plan, model), probe(backends_named(plan)))
+def cases_of(plan: Plan, model: Named | None = None, *, listed: bool = False) -> list[Planned]:
+    """The cases of ``plan``, none of them run; ``model`` is the plan's, where it is a live one.
+
+    Args:
+        listed: whether they are only to be looked at, also if none of them can run.
+
+    Raises:
+        InferlensError: for all that can be known beforehand to stand against every case.
+    """
+    check_words(plan)
+    cases = expand(plan, found(plan, model), probe(backends_named(plan)))
+    if not listed:
+        refuse_if_none_runs(cases)
+    return cases
 
 
 def found(plan: Plan, model: Named | None = None) -> list[ModelInfo]:
-    """What the plan's models are."""
-    return model.found if model and model.found else find(plan.model, plan.checkout)
+    """What the plan's models are, each loaded once to see that it can be, and that it takes the inputs and weights."""
+    job = LookupJob(names=plan.model, checkout=plan.checkout, plan=plan)
+    if model and model.found:
+        job = replace(job, known=model.found, live=model.live)
+    outcome = child_process.launch(models, job, timeout=TIMEOUT)
+    if not outcome.answered:  # a model that ends the process may do so in a case: the row has the reason
+        outcome = child_process.launch(models, replace(job, plan=None), timeout=TIMEOUT)
+    return outcome.found(f"Looking up {', '.join(plan.model)} failed")
 
 
 class NamesJob(Job, frozen=True, kw_only=True):
@@ -100,15 +121,31 @@ def probe(names: Sequence[str]) -> dict[str, Capabilities]:
     return {name: can for each in names for name, can in probe([each]).items()}
 
 
-def models(job: NamesJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - there is no case
-    """What every name means."""
-    found = [resolve.find(name) for name in job.names]
+class LookupJob(NamesJob, frozen=True, kw_only=True):
+    """Models to look up, or already known, and to check for ``plan`` if there is one."""
+
+    known: list[ModelInfo] | None = None
+    plan: Plan | None = None
+    live: str | None = None
+
+
+def models(job: LookupJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - there is no case
+    """What every name means, and what the plan asks of it that it cannot do."""
+    found, plan = job.known or [resolve.find(name) for name in job.names], job.plan
     for model in found if job.checkout else ():
         resolve.check_place(model.spec, job.checkout)
-    return found
+    if not plan:
+        return found
+    checked = []
+    for model in found:
+        model.check(plan.trust, alone=len(found) == 1)
+        case = Case(model=model.spec, backend="", inputs=plan.input, weights=plan.weights, seed=plan.seed)
+        live = Path(job.live) if job.live else None
+        checked.append(resolve.check(model, case, batches(plan, model), trust=plan.trust, live=live))
+    return checked
 
 
 def find(names: Sequence[str], checkout: str = "") -> list[ModelInfo]:
     """What each model's name means in a checkout; ``InferlensError`` for the first that means nothing."""
-    outcome = child_process.launch(models, NamesJob(names=tuple(names), checkout=checkout), timeout=TIMEOUT)
+    outcome = child_process.launch(models, LookupJob(names=tuple(names), checkout=checkout), timeout=TIMEOUT)
     return outcome.found(f"Looking up {', '.join(names)} failed")

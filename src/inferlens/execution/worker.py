@@ -30,7 +30,7 @@ from inferlens.execution.interleaver import Shared
 from inferlens.execution.protocol import Answered, Began, CaseJob, Event, Job, Order, Progressed, TaskResult, Waits
 from inferlens.measure.series import Turn
 from inferlens.models import inputs, resolve
-from inferlens.models.model import Model
+from inferlens.models.model import Model, Problem
 from inferlens.models.sources import own_code
 from inferlens.record.record import Memory, ModelFacts, Status
 
@@ -106,14 +106,18 @@ class Child:
             traceback.print_exc()
         if self.answered:  # the exit code says that something went wrong afterwards
             sys.exit(1)
-        self._send(Answered(self._result(*ending(error), found=self.found)))
+        problem = Problem.of(error) if isinstance(error, InferlensError) else None
+        self._send(Answered(self._result(*ending(error), found=self.found, problem=problem)))
 
-    def _result(self, status: Status, reason: str = "", hint: str = "", *, found: Any) -> msgspec.Raw:
+    def _result(
+        self, status: Status, reason: str = "", hint: str = "", *, found: Any, problem: Problem | None = None
+    ) -> msgspec.Raw:
         preparation = self.preparation
         result = TaskResult(
             status=status,
             reason=reason,
             hint=hint,
+            problem=problem,
             model=self.model,
             phases=tuple(preparation.phases),
             warnings=tuple(preparation.warnings),

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, is_short_of_memory
 from inferlens.models.adapter import ByKeyword
-from inferlens.models.model import Array, Format, Model
+from inferlens.models.model import Array, Format, Model, ModelInfo
 from inferlens.models.sources.base import Opened
-from inferlens.spec.case import TensorSpec
+from inferlens.spec.case import TensorSpec, with_batch
 
 if TYPE_CHECKING:
     import torch
@@ -63,6 +64,61 @@ def _batched(example: Array, shape: tuple[int, ...]) -> Array:
         return example
     repeats = -(-shape[0] // example.shape[0])
     return np.ascontiguousarray(np.concatenate([example] * repeats)[: shape[0]])
+
+
+def try_inputs(opened: Opened, specs: tuple[TensorSpec, ...], found: ModelInfo, *, asked: bool) -> None:
+    """Calls a module once, at batch 1 if it takes that, to see whether it takes ``specs``.
+
+    Raises:
+        InferlensError: if it does not, and does not fail with its own inputs as well.
+    """
+    if opened.module is None or (error := _failure(opened, specs, found)) is None:
+        return
+    own = ", ".join(map(str, opened.inputs))
+    if asked and own and _failure(opened, opened.inputs, found):
+        return  # the inputs that were asked for are not to blame
+    given = ", ".join(map(str, specs))
+    whose = "" if asked else "its own example, "
+    raise InferlensError(
+        f"{found.asked or found.spec} does not take {whose}{given}: {said_by(error)}.",
+        expected=f"inputs such as its own, {own}" if asked and own else "the shape and type that its forward takes",
+    ) from error
+
+
+def _failure(opened: Opened, specs: tuple[TensorSpec, ...], found: ModelInfo) -> Exception | None:
+    """What a call raises at the smallest batch and at the one asked for, if that may be for what it was fed with."""
+    import torch
+
+    assert opened.module is not None
+    floats = torch.float32
+    if opened.format != "module":  # a stored program is in the precision that it is in
+        floats = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(found.precision, floats)
+    error: Exception | None = None
+    ranges = any(spec.dynamic for spec in specs)
+    small = tuple(msgspec.structs.replace(spec, shape=spec.profile[0]) for spec in specs)
+    for attempt in dict.fromkeys((small if ranges else with_batch(specs, 1), specs)):
+        tensors = [torch.from_numpy(array) for array in draw(attempt, 0).values()]
+        tensors = [tensor.to(floats) if tensor.dtype == torch.float32 else tensor for tensor in tensors]
+        try:
+            with torch.inference_mode():
+                opened.module(*tensors)
+        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, LookupError) as raised:
+            text = str(raised).lower()
+            if isinstance(raised, NotImplementedError) or "not implemented" in text or "cuda" in text:
+                return None
+            if is_short_of_memory(raised):
+                return None
+            error = raised
+        else:
+            return None
+    return error
+
+
+def said_by(error: BaseException) -> str:
+    """The line of an error's text that says what is wrong, without a full stop."""
+    lines = [line for line in str(error).splitlines() if line.strip()] or ["no reason given"]
+    line = lines[-1 if "TorchScript interpreter" in lines[0] else 0]  # which ends with the error that it met
+    return line.strip().removeprefix("RuntimeError: ").rstrip(".")[:200]
 
 
 def with_example(module: torch.nn.Module, example: Any, *, weights: str, source: str) -> Opened:

@@ -43,8 +43,17 @@ class Problem(Struct, frozen=True):
     expected: str = ""
     hint: str = ""
 
-    def refusal(self) -> Unsupported:
+    @staticmethod
+    def of(error: InferlensError) -> Problem:
+        """An error, as data."""
+        return Problem(error.what, error.expected, error.hint)
+
+    def error(self) -> InferlensError:
         """The error."""
+        return InferlensError(self.what, expected=self.expected, hint=self.hint)
+
+    def refusal(self) -> Unsupported:
+        """The error, where a case cannot run."""
         return Unsupported(self.what, expected=self.expected, hint=self.hint)
 
 
@@ -60,6 +69,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
         origin: what it was compiled from, for compiled models whose origin is known.
         danger: what of the file can run code when it is opened, one sentence; empty if nothing is known of such.
         problem: why the file cannot run with what is installed here.
+        unfit: batches that were asked for and the file does not take, and why.
     """
 
     spec: str
@@ -71,6 +81,12 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     origin: CompiledOrigin | None = None
     danger: str = ""
     problem: Problem | None = None
+    unfit: tuple[tuple[int | None, Problem], ...] = ()
+
+    def refusal(self, batch: int | None) -> Unsupported | None:
+        """Why it cannot run at this batch, whatever the backend; ``None`` if nothing is known against it."""
+        problem = self.problem or dict(self.unfit).get(batch)
+        return problem.refusal() if problem else None
 
     def check(self, trusted: bool, alone: bool = True) -> None:
         """Raises InferlensError for a file that would run code nobody asked for, or cannot run and is ``alone``."""

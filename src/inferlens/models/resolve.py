@@ -1,15 +1,29 @@
-"""From a name to a model: :func:`find` says what a name means, :func:`load` opens it for a case."""
+"""From a name to a model: :func:`find` says what a name means, :func:`load` opens it for a case.
+
+:func:`check` opens it as every case will, to say beforehand what would stop them all.
+"""
 
 from __future__ import annotations
 
 import shlex
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from inferlens.errors import InferlensError, MissingLibrary, Unsupported, check_choice, library, suggestion
-from inferlens.models.inputs import argument_names, draw
-from inferlens.models.model import Model, ModelInfo
+from inferlens.errors import (
+    InferlensError,
+    MissingLibrary,
+    Unsupported,
+    check_choice,
+    is_short_of_memory,
+    library,
+    suggestion,
+)
+from inferlens.models.inputs import argument_names, draw, said_by, try_inputs
+from inferlens.models.model import Model, ModelInfo, Problem
 from inferlens.models.sources import own_code
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.compiled import EngineFile, TorchTensorRtFile
@@ -43,9 +57,9 @@ def find(name: str) -> ModelInfo:
         found = BY_PREFIX[prefix].find(rest)
     elif Path(name).suffix in BY_SUFFIX and not is_plain_script(Path(name)):
         found = BY_PREFIX[BY_SUFFIX[Path(name).suffix]].find(name)
-    elif name.endswith(SUFFIXES) or Path(name).is_file():
+    elif name.endswith(SUFFIXES) or (Path(name).is_file() and Path(name).suffix != ".py"):
         found = BY_PREFIX["file"].find(name)
-    elif colon:
+    elif colon or name.endswith(".py"):
         found = BY_PREFIX["factory"].find(name)
     else:
         found = _bare(name)
@@ -103,20 +117,10 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
     Raises:
         InferlensError: if the model, its weights or the inputs asked for do not fit together.
     """
-    prefix, _, name = case.model.partition(":")
-    check_choice("source of models", prefix, BY_PREFIX)  # of a name from a file, such as the origin of an engine
-    source = BY_PREFIX[prefix]
-    request = LoadRequest(weights=case.weights, trust=trust, live=live)
-    if source.format == "module":
-        library("torch", extra="torch").manual_seed(case.seed)
-    opened = source.open(name, request)
-    module = opened.module
-    if module is not None and opened.format == "module":  # stored programs are what they are
-        module.eval().requires_grad_(False)
+    opened = _opened(case, trust, live)
+    module, name = opened.module, case.model.partition(":")[2]
     weights = _weights(opened, case)
     inputs = _inputs(opened, case)
-    for spec in inputs:
-        _check_sizes(spec, opened)
     of_file = opened.weights_sha256 or opened.source.rpartition(" ")[2]
     return Model(
         spec=case.model,
@@ -133,8 +137,74 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
     )
 
 
-def _weights(opened: Opened, case: Case) -> str:
-    """Gives a fresh module its weights; says where they are from."""
+def _opened(case: Case, trust: bool, live: Path | None) -> Opened:
+    prefix, _, name = case.model.partition(":")
+    check_choice("source of models", prefix, BY_PREFIX)  # of a name from a file, such as the origin of an engine
+    source = BY_PREFIX[prefix]
+    if source.format == "module":
+        library("torch", extra="torch").manual_seed(case.seed)
+    opened = source.open(name, LoadRequest(weights=case.weights, trust=trust, live=live))
+    if opened.module is not None and opened.format == "module":  # stored programs are what they are
+        opened.module.eval().requires_grad_(False)
+    return opened
+
+
+def check(
+    found: ModelInfo, case: Case, batches: Sequence[int | None], *, trust: bool = False, live: Path | None = None
+) -> ModelInfo:
+    """``found`` with what is known to stand against some of the ``batches``.
+
+    Args:
+        found: as :func:`find` gives it.
+        case: what all cases share: the model, its weights, seed and inputs.
+        batches: those of the cases.
+        trust, live: as of :func:`load`.
+
+    Raises:
+        InferlensError: if the model cannot be loaded, or does not take the weights or the inputs.
+    """
+    source = BY_PREFIX[found.spec.partition(":")[0]]
+    if source.vouched and not (case.inputs or case.weights):
+        return found
+    try:
+        opened = _opened(case, trust, live)
+        _given_weights(opened, case)
+        if not (case.inputs or opened.inputs):
+            opened = replace(opened, inputs=(_guess(opened),))
+    except MissingLibrary:
+        return found  # which backends say, too
+    except Unsupported as error:
+        return msgspec.structs.replace(found, unfit=tuple((batch, Problem.of(error)) for batch in batches))
+    except InferlensError:
+        raise
+    except Exception as error:
+        if is_short_of_memory(error):
+            return found
+        raise InferlensError(
+            f"{found.asked or found.spec} cannot be loaded: {type(error).__name__}: {said_by(error)}{_where(error)}.",
+            hint="load it by itself in Python, which shows where this comes from",
+        ) from error
+    fits, unfit = [], []
+    for batch in batches:
+        try:
+            fits.append(_inputs(opened, msgspec.structs.replace(case, batch=batch)))
+        except Unsupported as error:
+            unfit.append((batch, Problem.of(error)))
+    if fits and (case.inputs or not source.vouched):
+        try_inputs(opened, fits[0], found, asked=bool(case.inputs))
+    return msgspec.structs.replace(found, unfit=tuple(unfit))
+
+
+def _where(error: BaseException) -> str:
+    """Where in code that is neither ours nor a library's an error was raised, such as `` (mine.py, line 3)``."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(Path.cwd()) and frame.filename != __file__]
+    own = [frame for frame in own if "site-packages" not in frame.filename]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+
+
+def _given_weights(opened: Opened, case: Case) -> str:
+    """Loads the weights that were asked for, if they are in a file; says where they are from, if that is known."""
     if case.weights and (opened.format != "module" or opened.module is None):
         raise InferlensError(f"{case.model} brings its own weights.", hint="leave out --weights")
     if case.weights and opened.module is not None and Path(case.weights).suffix:
@@ -146,7 +216,14 @@ def _weights(opened: Opened, case: Case) -> str:
         )
     if not opened.fresh or opened.module is None:
         return opened.weights or f"made with seed {case.seed}"
-    if opened.inputs:
+    return ""
+
+
+def _weights(opened: Opened, case: Case) -> str:
+    """Gives a fresh module its weights; says where they are from."""
+    if given := _given_weights(opened, case):
+        return given
+    if opened.inputs and opened.module is not None:
         import torch
 
         arrays = draw(opened.inputs, case.seed)
@@ -155,7 +232,7 @@ def _weights(opened: Opened, case: Case) -> str:
 
 
 def _inputs(opened: Opened, case: Case) -> tuple[TensorSpec, ...]:
-    """The model's own inputs, with those asked for in their place, at the batch.
+    """The model's own inputs, with those asked for in their place, at the batch: sizes and types that its file takes.
 
     Those not asked for follow the model's own first input, whose batch they share.
     """
@@ -172,7 +249,10 @@ def _inputs(opened: Opened, case: Case) -> tuple[TensorSpec, ...]:
             raise InferlensError(f"The input '{spec.name}' has a shape that the model leaves open.", hint=_option(spec))
     at_batch = with_batch(tuple((own | asked).values()), case.batch)
     others = {spec.name: spec for spec in with_batch(opened.inputs, case.batch)}
-    return tuple(spec if spec.name in asked else others[spec.name] for spec in at_batch)
+    found = tuple(spec if spec.name in asked else others[spec.name] for spec in at_batch)
+    for spec in found:
+        _check_sizes(spec, opened)
+    return found
 
 
 def _option(spec: TensorSpec) -> str:

@@ -8,13 +8,14 @@ import lzma
 import os
 import tempfile
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, suggestion
 
 PACKED = ("", ".gz", ".xz")  # what may stand behind the name of a file that is read by read_unpacked
 MOST_UNPACKED = 1 << 30
@@ -88,3 +89,10 @@ def decoded(data: bytes, form: type[Form], schema: str, noun: str) -> Form:
         return msgspec.json.decode(data, type=form)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InferlensError(f"This is no {noun}: {error}.", expected=f"JSON with schema {schema}") from error
+
+
+def files_like(path: Path) -> str:
+    """Near misses of a file that is not there, among those beside it: ``"did you mean model.onnx?"``."""
+    with suppress(OSError):
+        return suggestion(path.name, [each.name for each in path.parent.iterdir() if each.is_file()])
+    return ""

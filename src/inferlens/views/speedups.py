@@ -56,13 +56,23 @@ def compared(
 def refuse_unknown(cases: Sequence[Case], named: str | None) -> None:
     """Refuses, before anything is measured, a reference of which the words are not those of any case's label.
 
-    Options, sizes and what is known only once a case ran are left for then.
+    Sizes and what is known only once a case ran are left for then.
     """
     if not named or not cases or any(spec.dynamic for case in cases for spec in case.inputs):
         return
-    wanted = {word for word in _words(named) if not re.search(r"[=(]", word)}
+    wanted = {word for word in _words(named) if not re.search(r"[(]|\.\.", word)}
     if not any(wanted <= _words(case.label) | {case.backend} for case in cases):
         raise _unknown(named, [case.label for case in cases])
+    groups: dict[object, list[Case]] = {}
+    for case in cases:
+        if wanted <= _words(case.label) | {case.backend}:
+            groups.setdefault((case.model, case.batch, case.device, *case.call_mode), []).append(case)
+    for fitting in groups.values():
+        names = [" ".join([case.backend_label, case.precision, case.options_label]).strip() for case in fitting]
+        exact = [case for case, name in zip(fitting, names, strict=True) if named.strip() in (case.label, name)]
+        plain = [case for case in fitting if case.precision == "fp32" and not case.options and case.threads is None]
+        if 1 not in (len(fitting), len(exact), len(plain)):
+            raise _several(named, [case.label for case in fitting])
 
 
 def _against(row: Row, base: Row, among: Race) -> Row:
@@ -158,11 +168,7 @@ def _single(fitting: Sequence[Row], named: str) -> Row:
     for choice in (exact, fitting, [row for row in fitting if _is_plain(row)]):
         if len(choice) == 1:
             return choice[0]
-    raise InferlensError(
-        f"The reference '{named}' fits {len(fitting)} cases.",
-        expected=_one_of([row.label for row in fitting]),
-        hint=f"--reference '{fitting[0].name}'",
-    )
+    raise _several(named, [row.label for row in fitting])
 
 
 def _is_plain(row: Row) -> bool:
@@ -177,6 +183,14 @@ def _fits(row: Row, named: str) -> bool:
 def _words(text: str) -> set[str]:
     text = re.sub(r"\bbatch[ =]?(\d+)", r"batch=\1", text.replace(",", " "))
     return set(re.sub(r"\b(\d+) threads?\b", r"threads=\1", text).split())
+
+
+def _several(named: str, labels: Sequence[str]) -> InferlensError:
+    return InferlensError(
+        f"The reference '{named}' fits {len(labels)} cases.",
+        expected=_one_of(labels),
+        hint=f"--reference '{labels[0]}'",
+    )
 
 
 def _unknown(named: str, labels: Sequence[str]) -> InferlensError:

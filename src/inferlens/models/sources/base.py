@@ -73,6 +73,7 @@ class Source(ABC):
 
     prefix: ClassVar[str]
     runs_code: ClassVar[bool] = False  # whether a name alone makes it import and call what is written there
+    vouched: ClassVar[bool] = False  # whether all its models are known to load, and to take their own inputs
     format: ClassVar[Format] = "module"
 
     def names(self) -> Sequence[str]:

@@ -31,6 +31,7 @@ class Torchvision(Source):
     """Models of torchvision."""
 
     prefix = "torchvision"
+    vouched = True
 
     def names(self) -> Sequence[str]:
         """See :class:`Source`."""
@@ -62,6 +63,7 @@ class Timm(Source):
     """Models of timm."""
 
     prefix = "timm"
+    vouched = True
 
     def names(self) -> Sequence[str]:
         """See :class:`Source`."""
@@ -133,6 +135,7 @@ class Zoo(Source):
     """The models in ``inferlens.models.zoo``."""
 
     prefix = "inferlens"
+    vouched = True
 
     def names(self) -> Sequence[str]:
         """See :class:`Source`."""
@@ -151,6 +154,7 @@ class FakeSource(Source):
 
     prefix = "fake"
     format = "fake"
+    vouched = True
 
     def find(self, name: str) -> ModelInfo:
         """See :class:`Source`."""

@@ -15,10 +15,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from inferlens.errors import InferlensError, check_choice, library, suggestion
+from inferlens.errors import InferlensError, check_choice, library, near_misses, suggestion
 from inferlens.models.inputs import format_of, named_tensors, with_example
 from inferlens.models.model import ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Source
+
+SOURCES = ("torchvision", "timm", "transformers", "hub", "inferlens")
 
 
 class Factory(Source):
@@ -42,7 +44,7 @@ class Factory(Source):
             raise InferlensError(
                 f"'{name}' is neither a model of a known source nor an importable factory.",
                 expected="torchvision:, timm:, transformers:, hub: or inferlens:NAME, or package.module:factory",
-                hint="torchvision:resnet18",
+                hint=_near(module, factory),
             )
         return ModelInfo(spec=f"factory:{name}", name=factory, format="module", batch=None)
 
@@ -165,6 +167,14 @@ def place(spec: str) -> Path | None:
     if prefix == Hub.prefix:
         return _repository(name)[0]
     return Path(name) if Path(name).exists() else None
+
+
+def _near(module: str, factory: str) -> str:
+    """What may be meant: a module where a file was named, or a source or a module here of nearly that name."""
+    if module.endswith(".py"):
+        return f"{module.removesuffix('.py').strip('./').replace('/', '.')}:{factory or 'FACTORY'}"
+    here = [path.stem for path in Path.cwd().glob("*.py")]
+    return "".join(f"{each}:{factory}" for each in near_misses(module, (*SOURCES, *here), 1))
 
 
 def _here() -> None:

@@ -1,0 +1,145 @@
+"""What a user mistypes: found before the first case's process, said once, with exit code 2 and nothing left behind."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.commands import inferlens
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnx")
+
+CODE = """
+import torch
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3)
+    def forward(self, image):
+        return self.conv(image)
+def small(): return Small()
+def shown(): return Small(), torch.zeros(2, 3, 8, 8)
+def wrong(): return Small(), torch.zeros(2, 5, 8, 8)
+def flat(): return torch.nn.Linear(8, 4)
+def broken(): raise RuntimeError("the checkpoint is gone")
+def number(): return 3
+def wants(size): return Small()
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models of a user's own, and files of weights."""
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "ours.py").write_text(CODE)
+    (folder / "lacking.py").write_text("import nosuchlibrary\n")
+    (folder / "cut.py").write_text("def small(:\n")
+    torch.save(torch.nn.Linear(2, 2).state_dict(), folder / "linear.pth")
+    module, image = torch.nn.Conv2d(3, 4, 3).eval(), torch.zeros(1, 3, 8, 8)
+    torch.onnx.export(module, (image,), str(folder / "fixed.onnx"), input_names=["image"], dynamo=False)
+    torch.jit.trace(module, image).save(str(folder / "script.pt"))
+    return folder
+
+
+BAD = {
+    "ours:shown --input imagine=1x3x8x8": "There is no input of the model 'imagine'",
+    "ours:shown --input image=3x8": "ours:shown does not take image=3x8:float32",
+    "ours:shown --input image=1x4x8x8": "to have 3 channels, but got 4",
+    "ours:shown --input image=1x3x8x8:int64": "does not take image=1x3x8x8:int64",
+    "ours:shown --input image=1x3": "such as its own, image=2x3x8x8:float32",
+    "ours:small --input image=1x3x8": "",
+    "ours:wrong": "does not take its own example, image=2x5x8x8:float32",
+    "ours:flat": "What to feed this model is not known.",
+    "ours:smal": "did you mean small",
+    "ours:broken": "RuntimeError: the checkpoint is gone (ours.py, line 13)",
+    "ours:number": "gives a int",
+    "ours:wants": "missing 1 required positional argument",
+    "lacking:small": "No module named 'nosuchlibrary' (lacking.py, line 1)",
+    "cut:small": "SyntaxError",
+    "our:small": "Try: ours:small",
+    "ours.py:small": "Try: ours:small",
+    "ours.py": "Try: ours:FACTORY",
+    "torchvison:resnet18": "Try: torchvision:resnet18",
+    "resnet81": "did you mean resnet",
+    "fixd.onnx": "did you mean fixed.onnx?",
+    "fixed.onnx --input imag=1x3x8x8": "Expected: image\n",
+    "fixed.onnx --input image=1x3x9x9": "Expected: image=1x3x8x8:float32",
+    "fixed.onnx --batch 4": "does not take image=4x3x8x8",
+    "fixed.onnx --weights linear.pth": "brings its own weights",
+    "script.pt --input image=1x3x8": "does not take image=1x3x8",
+    "ours:shown --weights linear.pt": "did you mean linear.pth?",
+    "ours:shown --weights linear.pth": "2 missing (such as conv.weight), 2 unknown (such as weight)",
+    "ours:shown --weights pretrained": "has no weights by name",
+    "ours:shown --precision int8 -b pytorch": "does not run int8",
+    "ours:shown --precision fp61": "did you mean fp16?",
+    "ours:shown -b pytroch": "did you mean pytorch?",
+    "ours:shown -b torchscript:trase": "did you mean trace?",
+    "ours:shown -b fake": "cannot run a model of format 'module'",
+    "ours:shown --option latency=2": "Try: --option fake.latency=2",
+    "ours:shown --option fake.latncy=2": "did you mean latency?",
+    "ours:shown --option fake.latency=fast": "Expected: number",
+    "ours:shown --option fake.latency=2": "runs none of these cases",
+    "ours:shown -b pytorch --option fake.latency=2": "--backend fake",
+    "ours:shown -b pytorch --reference openvino": "No case fits the reference 'openvino'.",
+    "ours:shown -b pytorch --reference pytorch,tf32=true": "No case fits the reference",
+    "ours:shown -b pytorch --precision fp16,bf16 --reference pytorch": "fits 2 cases",
+    "ours:shown --bakend pytorch": "did you mean --backend?",
+    "ours:shown --rotat": "did you mean --rotate?",
+    "": "Missing argument 'model'.",
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_bad_input_is_one_message_before_anything_runs(folder: Path, words: str) -> None:
+    before = sorted(folder.iterdir())
+    done = inferlens("bench", *words.split(), cwd=folder)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert BAD[words] in done.stderr
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("Error: ")
+    assert len(lines) <= 4
+    assert "Traceback" not in done.stderr
+    for near in re.findall(r"did you mean (.+?)\?", done.stderr):
+        meant = re.split(", | or ", near)
+        assert len(meant) == len(set(meant))
+    assert [each for each in sorted(folder.iterdir()) if each.name != "__pycache__"] == before
+
+
+@pytest.mark.parametrize("command", ["profile", "ab", "export", "build"])
+def test_the_other_commands_refuse_it_too(folder: Path, command: str) -> None:
+    more = {"ab": ("pytorch", "torchscript"), "export": ("--to", "x.onnx"), "build": ("--output", "x.engine")}
+    for words, said in (("ours:smal", "did you mean small"), ("ours:shown --input imagine=1x3x8x8", "imagine")):
+        model, *rest = words.split()
+        done = inferlens(command, model, *more.get(command, ()), *rest, cwd=folder)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert "Traceback" not in done.stderr
+        assert command == "build" or said in done.stderr  # whose backend is not here, which is said first
+        assert not (folder / "results").exists()
+
+
+def test_a_batch_that_one_file_forbids_is_a_row_beside_those_that_run(folder: Path, tmp_path: Path) -> None:
+    words = ("--batch", "1,4", "-b", "onnxruntime", "--iterations", "5", "--output", str(tmp_path))
+    done = inferlens("bench", "fixed.onnx", *words, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "[2/2] onnxruntime:cpu batch 4 unsupported: The file does not take image=4x3x8x8:float32." in done.stderr
+
+
+def test_a_command_that_there_is_not_suggests_one(tmp_path: Path) -> None:
+    assert "did you mean bench?" in inferlens("bensh", cwd=tmp_path).stderr
+    assert "Try: inferlens bench resnet18" in inferlens("resnet18", cwd=tmp_path).stderr
+
+
+def test_a_dry_run_tells_how_long_it_takes_on_one_screen(tmp_path: Path) -> None:
+    axes = ("--backend", "fake:all", "--batch", "1,2,3,4,5,6,7,8", "--precision", "fp32,fp8")
+    done = inferlens("bench", "fake:demo", *axes, "--dry-run", cwd=tmp_path)
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
+    assert re.fullmatch(r"48 cases, 24 of them can run here: about \d+ min( \d+ s)?, then rounds.+", lines[-1])
+    assert lines[-2] == "30 more cases: --json lists all of them."
+    inferlens("bench", "fake:demo", "-b", "fake", "--iterations", "5", cwd=tmp_path)
+    known = inferlens("bench", "fake:demo", "-b", "fake", "--dry-run", cwd=tmp_path)
+    assert known.stdout.splitlines()[-1] == "1 case: about 5 s."
