@@ -28,7 +28,7 @@ from inferlens.measure import stopping
 from inferlens.models.resolve import BY_PREFIX
 from inferlens.record.record import Metric, PhaseName, Record, Status
 from inferlens.spec.case import MAX_TIME, Budget
-from inferlens.spec.plan import _WORDS, BUDGET_WORDS, Plan
+from inferlens.spec.plan import _WORDS, BUDGET_WORDS, RACE_WORDS, Plan
 from inferlens.units import parse_duration, parse_share
 from tests.commands import inferlens as in_this_process
 from tests.views.samples import sample_records
@@ -140,7 +140,8 @@ def test_help_says_what_the_code_does() -> None:
     assert parse_share(options["half_width"].show_default) == budget.half_width
     assert (options["mode"].show_default, options["stop"].show_default) == (budget.mode, budget.stop)
     assert f"{budget.warmup_seconds:g} s at least" in options["warmup"].help
-    assert int(options["repeats"].show_default) == Plan(model=("x",)).repeats
+    assert parse_duration(options["within"].show_default) == Plan(model=("x",)).within
+    assert parse_share(options["threshold"].show_default) == budget.threshold
     assert options["output"].show_default == Plan(model=("x",)).output
     for command in COMMANDS.values():
         assert command.help
@@ -152,7 +153,9 @@ def test_the_budget_is_documented_as_it_is() -> None:
     said = section(DOCS / "bench.md", "How much measuring")
     rows = {row[0].strip("`"): row[2] for row in table_rows(said)}
     budget = Budget()
-    assert set(rows) == {"--" + word.replace("_", "-") for word in (*BUDGET_WORDS, "repeats")}
+    assert set(rows) == {"--" + word.replace("_", "-") for word in (*BUDGET_WORDS, *RACE_WORDS)}
+    assert parse_duration(rows["--within"].split("`")[1]) == Plan(model=("x",)).within
+    assert parse_share(rows["--threshold"].strip("`")) == budget.threshold
     assert f"{stopping.LEAST_SAMPLES} samples at least and {stopping.MOST_SAMPLES:,} at most" in said
     assert parse_duration(rows["--max-time"].strip("`")) == MAX_TIME
     assert parse_duration(rows["--timeout"].strip("`")) == budget.timeout

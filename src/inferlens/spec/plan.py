@@ -22,6 +22,7 @@ from inferlens.units import parse_duration, parse_share
 BUDGET_WORDS = (
     "mode", "warmup", "iterations", "seconds", "stop", "half_width", "max_time", "timeout", "threshold",
 )  # fmt: skip
+RACE_WORDS = ("quick", "thorough", "within", "repeats")
 LEAST_ROUNDS, THOROUGH_ROUNDS = 3, 10
 LONG_SERIES = 10.0  # seconds, with --thorough
 OTHERS = ("input", "weights", "seed", "checkout")  # what else a case may say as NAME=VALUE
@@ -114,8 +115,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 _WORDS = frozenset(
-    ("model", "backend", "option", "input", "weights", "checkout", "trust", "seed", "repeats", "quick", "thorough",
-     "within", "rebuild", "output", *BUDGET_WORDS, *(axis.name for axis in AXES))
+    ("model", "backend", "option", "input", "weights", "checkout", "trust", "seed", "rebuild", "output",
+     *RACE_WORDS, *BUDGET_WORDS, *(axis.name for axis in AXES))
 )  # fmt: skip
 
 
