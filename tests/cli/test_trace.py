@@ -149,7 +149,7 @@ def test_right_words_mean_what_the_command_says_and_wrong_ones_are_left_to_it() 
 # Two traces, the ranks of a job, and log folders
 
 
-def test_against(tmp_path: Path) -> None:
+def test_against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.json").write_bytes(training())
     (tmp_path / "b.json").write_bytes(faster())
     words = ("--view", "overview,operators,kernels,modules,timeline", "--format", "json")
@@ -166,6 +166,11 @@ def test_against(tmp_path: Path) -> None:
     done = inferlens("trace", "b.json", "--against", "a.json", cwd=tmp_path)
     assert done.stdout.startswith("b.json against a.json\n")
     assert "base  candidate" in done.stdout
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    coloured = inferlens("trace", "b.json", "--against", "a.json", "--view", "kernels", cwd=tmp_path).stdout
+    monkeypatch.delenv("FORCE_COLOR")
+    assert "\x1b[32madd" in coloured, "green: the candidate takes less"
+    assert "\x1b[31mrelu" in coloured
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "a.json").write_bytes(faster())
     assert inferlens("trace", "c/a.json", "--against", "a.json", cwd=tmp_path).stdout.startswith("c/a.json against a.")

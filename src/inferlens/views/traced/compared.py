@@ -11,10 +11,11 @@ from inferlens.trace.analysis import Analysis
 from inferlens.trace.columns import Columns
 from inferlens.units import ABSENT, duration, microseconds, milliseconds, ratio, significant
 from inferlens.views.table import Column, text
-from inferlens.views.traced.answers import short
+from inferlens.views.traced.answers import Row, short
 from inferlens.views.traced.trace_columns import shapes
 from inferlens.views.traced.trace_views import LEAST, Selection, TraceTable, TraceView
 
+_LEAST_CHANGE = 0.05  # of what a row takes: less has no colour
 COMPARED = ("overview", "operators", "kernels", "modules", "timeline")
 
 
@@ -65,7 +66,7 @@ def compared(before: Analysis, after: Analysis, view: str, selection: Selection)
     data = several.rows_compared(view, before, after)
     columns = (*_ROWS, _SHAPES) if view == "operators" else _ROWS
     label = short(data, selection.top) if view == "kernels" else "path" if view == "modules" else "name"
-    table = TraceTable(view, "", view[:-1], columns, data, label, top=selection.top)
+    table = TraceTable(view, "", view[:-1], columns, data, label, top=selection.top, style=_style)
     said = f"{view.capitalize()} take {_sum(data)}"
     return TraceView(
         f"{view}, what changed most first", [said], [table], ("In the order of a step?", "--view timeline")
@@ -81,11 +82,19 @@ def _overviews(before: Analysis, after: Analysis) -> TraceView:
         said = [
             f"A step takes {duration(second.step_time)}, {duration(first.step_time)} in the base: {faster} as fast."
         ]
-    found = [TraceTable("parts", "", "a step's time", _TIMES, parts, brief=_changed)]
+    found = [TraceTable("parts", "", "a step's time", _TIMES, parts, brief=_changed, style=_style)]
     if first.gpus or second.gpus:
         idle = several.parts_compared(first.idle, second.idle)
-        found.append(TraceTable("idle", "", "why the GPU is idle", _TIMES, idle, brief=_changed))
+        found.append(TraceTable("idle", "", "why the GPU is idle", _TIMES, idle, brief=_changed, style=_style))
     return TraceView("", said, found, ("Which kernels changed?", "--view kernels"))
+
+
+def _style(row: Row) -> str:
+    """Green where the candidate takes less, red where it takes more, by a twentieth at least."""
+    change = row["change"] or 0.0
+    if abs(change) < _LEAST_CHANGE * max(row["before"] or 0.0, row["after"] or 0.0):
+        return ""
+    return "green" if change < 0 else "red" if change > 0 else ""
 
 
 def _changed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -100,7 +109,9 @@ def _events(before: Analysis, after: Analysis, selection: Selection) -> TraceVie
     states = list(data.columns["state"])
     both = states.count(several.BOTH)
     said = f"{both:,} of {len(data):,} events are in both; {_new_and_gone(states)}."
-    table = TraceTable("execution", "", "event", _EVENTS, data, short(data, selection.top), top=selection.top)
+    table = TraceTable(
+        "execution", "", "event", _EVENTS, data, short(data, selection.top), top=selection.top, style=_style
+    )
     return TraceView("one step of each, side by side", [said], [table], ("Added up?", "--view kernels"))
 
 

@@ -63,6 +63,7 @@ class TraceTable:
         rank: the key by which these are chosen, which then stay in their order; empty: they are the first.
         brief: those of them that people get, in their order.
         wide: whether people get the table only where they ask for everything.
+        style: a row's, as :class:`Line` takes it.
     """
 
     name: str
@@ -77,6 +78,7 @@ class TraceTable:
     rank: str = ""
     brief: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = list
     wide: bool = False
+    style: Callable[[Row], str] = lambda _: ""
 
     def rows(self) -> list[dict[str, Any]]:
         """Those to show."""
@@ -92,7 +94,7 @@ class TraceTable:
         for row in self.brief(rows):
             name = text(row[self.label] if isinstance(self.label, str) else self.label(row))
             tree = {"indent": "  " * int(row["depth"]), "full": text(row["path"])} if self.tree else {}
-            lines.append(Line.of(name, self.columns, row, **tree))
+            lines.append(Line.of(name, self.columns, row, style=self.style(row), **tree))
         left = len(self.data) - len(rows)
         more = [f"{plural(left, 'more row')}: --top {len(self.data)}, or --format csv"] if left else []
         return Table(self.title, self.first, self.columns, lines, notes=more, sentences=self.sentences)
