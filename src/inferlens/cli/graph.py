@@ -54,6 +54,7 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
     from inferlens.analysis.profile.graph import source_of
     from inferlens.errors import InferlensError
     from inferlens.record.profile_store import LoadedProfiles, load_profiles
+    from inferlens.units import plural
     from inferlens.views.plain import plain
     from inferlens.views.profiled.cases import groups
 
@@ -61,14 +62,18 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
     profiles = [path for path in paths if path not in files]
     loaded = load_profiles(profiles) if profiles else LoadedProfiles()
     sources, problems, titles = list(files.values()), list(loaded.problems), [path.name for path in files]
+    left_out: dict[str, list[str]] = {}
     for case in (case for group in groups(loaded, "layer") for case in group):
         found = source_of(case.profile, case.name, case.headline)
         if isinstance(found, str) or not found.layers:
             reason = found if isinstance(found, str) else "It has no layers."
-            problems.append(plain(f"Not drawn: {case.name}. {reason}"))
+            left_out.setdefault(reason, []).append(case.name)
         else:
             sources.append(found)
             titles.append(case.profile.case.model)
+    for reason, names in left_out.items():
+        others = f" and {plural(len(names) - 1, 'other case')}" if len(names) > 1 else ""
+        problems.append(plain(f"Not drawn: {names[0]}{others}. {reason}"))
     if not sources:
         raise InferlensError(f"There is nothing to draw: {' '.join(problems)}", hint="inferlens profile MODEL")
     return plain(" and ".join(dict.fromkeys(titles))), sources, problems
