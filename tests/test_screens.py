@@ -1,0 +1,88 @@
+"""What people see: every command that reads files says what it has to say on one screen, of every folder in examples.
+
+A screen is 24 lines of 100 columns, with what goes to standard error. Rows beyond it are for those who ask for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from inferlens.analysis.interference.samples import CaseRuns
+from inferlens.spec.case import TensorSpec
+from inferlens.views import picture, rows
+from inferlens.views.traced.compared import COMPARED
+from inferlens.views.traced.trace_views import VIEWS
+from tests.commands import inferlens
+from tests.trace.samples import SHARED
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+LINES, COLUMNS = 24, 100
+NOTE_MARKS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]")
+OF_RECORDS = ("show", "notes", "plot --output picture.svg", "compare {} {}")
+OF_PROFILES = ("findings", "modules", "layers", "kernels", "roofline", "graph --output graph.html")
+TRACES = EXAMPLES / "h200" / "traces"
+ROWS: dict[object, rows.Row] = {}
+RUNS = ("ttrt_fp16_bs32", "pytorch_bs32")
+
+
+def folders(pattern: str) -> list[Path]:
+    """Examples themselves, and in them every model's folder with such files, and one of its cases."""
+    cases: dict[Path, Path] = {}
+    for file in sorted(EXAMPLES.rglob(pattern)):
+        cases.setdefault(file.parent.parent, file.parent)
+    return [EXAMPLES, *cases, *cases.values()]
+
+
+@pytest.fixture(autouse=True)
+def _once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record's row is worked out once for all commands, and what a picture looks like is no matter of the screen."""
+
+    def row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> rows.Row:
+        key = (*(record.id for record in run.records), inputs, device)
+        if key not in ROWS:
+            ROWS[key] = worked_out(run, inputs, device)
+        return ROWS[key]
+
+    worked_out = rows._row
+    monkeypatch.setattr(rows, "_row", row)
+    monkeypatch.setattr(picture, "drawn", lambda *_, **__: "<svg/>")
+
+
+def lines() -> Iterator[str]:
+    """Command lines."""
+    for commands, pattern in ((OF_RECORDS, "record.json*"), (OF_PROFILES, "profile-*.json*")):
+        for command in commands:
+            for folder in folders(pattern):
+                path = folder.relative_to(ROOT)
+                yield command.format(path, path) if "{}" in command else f"{command} {path}"
+    for view in VIEWS:
+        for path in (TRACES, *(TRACES / name for name in RUNS)):
+            yield f"trace --no-cache --view {view} {path.relative_to(ROOT)}"
+        yield from (
+            f"trace --no-cache --view {view} {path}" for path in (SHARED, *sorted(SHARED.glob("*.gz"))) if path.exists()
+        )
+    yield from (f"trace --no-cache {path.relative_to(ROOT)}" for path in sorted(TRACES.rglob("*.gz")))
+    for view in COMPARED:
+        yield "trace --no-cache --view {} {} --against {}".format(
+            view, *(TRACES.relative_to(ROOT) / name for name in RUNS)
+        )
+
+
+@pytest.mark.parametrize("line", lines())
+def test_default_output_is_one_screen(line: str, tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(EXAMPLES)  # so that what is printed has no longer paths than a user's
+    done = inferlens(*line.split(), cwd=tmp_path)
+    assert done.returncode in (0, 1, 2, 3, 4)
+    assert "Traceback" not in done.stderr
+    printed, remarks = done.stdout.splitlines(), done.stderr.splitlines()
+    assert printed or remarks
+    assert not [text for text in printed if cell_len(text) > COLUMNS]
+    count = len(printed) + sum(-(-cell_len(text) // COLUMNS) for text in remarks)  # which a terminal folds
+    assert count <= LINES, f"{count} lines\n{done.stdout}{done.stderr}"
+    assert not NOTE_MARKS.search(done.stdout + done.stderr)
