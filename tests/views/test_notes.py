@@ -97,6 +97,7 @@ def test_the_first_demo_says_nothing_against_itself_and_a_failed_case_has_its_lo
     done = inferlens("show", "results", "--log", "fake:fast trouble=raise", cwd=tmp_path)
     assert done.stdout.rstrip().endswith("RuntimeError: this backend was told to fail")
     assert (done.returncode, "failed" in done.stderr) == (0, True)
+    assert "inferlens show results --log 'fake:fast" in inferlens("show", "results", cwd=tmp_path).stdout
     inferlens("show", "results", "--log", "fake:fast trouble=raise", "-o", "log.txt", cwd=tmp_path)
     assert (tmp_path / "log.txt").read_text(encoding="utf-8") == done.stdout
     assert inferlens("show", "results", "--log", "fake:steady", cwd=tmp_path).returncode == 2

@@ -28,9 +28,8 @@ def notes(
     from inferlens.record.store import load_records
     from inferlens.views.notes import document
 
-    format = screen.format_of("json" if json else format, output)
+    format = "json" if json else format
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     given = " ".join(shlex.quote(str(path)) for path in paths)
-    every = all or format != "table" or output is not None
-    screen.document(document(loaded.records, every=every, paths=given), format, output=output)
+    screen.document(document(loaded.records, every=all, paths=given), format, output=output)

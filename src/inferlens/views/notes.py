@@ -36,7 +36,7 @@ def document(records: Sequence[Record], *, every: bool = False, paths: str = "RE
 
     Args:
         records: in any order.
-        every: case by case, rather than as much as a screen holds, the most important first.
+        every: whether a screen shows them case by case too, rather than as much as it holds.
         paths: the words that the records were asked for by.
     """
     shown = rows(records)
@@ -53,13 +53,14 @@ def document(records: Sequence[Record], *, every: bool = False, paths: str = "RE
         return {"schema": SCHEMA, "cases": cases}
 
     return Document(
-        blocks=lambda: [_head(shown), *(_by_case(shown) if every else _screen(shown, paths))],
+        blocks=lambda: [_head(shown), *_by_case(shown)],
         data=data,
         csv=lambda: (
             ("model", "case", "code", "level", "message", "hint"),
             [(row.model, row.label, one.code, one.level, one.message, one.hint) for row in shown for one in row.notes],
         ),
         title="Notes – Inferlens",
+        screen=None if every else lambda: [_head(shown), *_screen(shown, paths)],
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from inferlens.analysis.findings.notes import OF_THE_END
 from inferlens.analysis.interference.samples import each_run
 from inferlens.record.record import Record
 from inferlens.units import (
@@ -40,8 +41,7 @@ EACH_RUN = ": --runs all shows each"
 LINES, WIDTH = 24, 100  # of a screen
 MOST_NOTES = 2
 SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
-# Notes that the row has a word for.
-IN_THE_ROW = ("did-not-run", "unsupported", "wrong-outputs", "unchecked")
+# Notes that the row has a word for, beside those of how it ended.
 WORDS = {"unsteady": "unsteady", "two-modes": "unsteady", "disturbed": "disturbed", "few-samples": "few samples"}
 
 # Key, title, unit, how it is written, what stays first. Without ``wide`` it is on every screen.
@@ -227,14 +227,14 @@ def _notes(table: Sequence[Row], where: str) -> list[str]:
     for row in table:
         for code in dict.fromkeys(note.code for note in row.notes):
             found.setdefault(code, []).append(row)
-    weighty = [code for code in found if notes[code].level != "know" and code not in IN_THE_ROW and code not in WORDS]
+    weighty = [code for code in found if notes[code].level != "know" and code not in OF_THE_END and code not in WORDS]
     weighty.sort(key=lambda code: (notes[code].level != "changes", -len(found[code])))
     said = []
     for code in weighty[:MOST_NOTES]:
         whose = found[code]
         who = f"{names[whose[0].id]}: " if len(whose) == 1 else f"{len(whose)} of {len(table)} ways: "
         said.append(f"{'' if len(whose) == len(table) else who}{notes[code].sentence}")
-    rest = len([code for code in found if code not in IN_THE_ROW]) - len(said)
+    rest = len([code for code in found if code not in OF_THE_END]) - len(said)
     if rest > 0 and said:
         said[-1] += f" ({rest} more: inferlens notes {where or 'RESULTS'})"
     return said
@@ -257,13 +257,17 @@ def _growth(comparisons: Sequence[Sequence[Row]]) -> list[str]:
 
 
 def _next(shown: Sequence[Row], where: str) -> list[str]:
-    """Commands to go on with."""
-    best = next((row for row in shown if row.fastest), None)
-    if best is None or not where:
+    """Commands to go on with: the log of what failed, and what the fastest spends its time on."""
+    if not where:
         return []
+    failed = next((row for row in shown if not row.ok and row.status != "unsupported"), None)
+    log = [f"Why did it fail? inferlens show {where} --log '{plain(failed.label)}'"] if failed else []
+    best = next((row for row in shown if row.fastest), None)
+    if best is None:
+        return log
     profile = f"Where does the time go? inferlens profile {plain(best.model)} -b {best.backend}"
     picture = f"A picture: inferlens plot {where}"
-    return [f"{profile} · {picture}"] if len(profile) + len(picture) + 3 <= WIDTH else [profile, picture]
+    return [*log, *([f"{profile} · {picture}"] if len(profile) + len(picture) + 3 <= WIDTH else [profile, picture])]
 
 
 def _csv(shown: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
@@ -306,7 +310,7 @@ def _outputs(row: Row) -> str:
 def _remark(row: Row) -> str:
     """Why it did not run, or what makes its number doubtful, or what it costs to build."""
     if not row.ok:
-        why = f"{(row.reason or 'no reason is known').rstrip('.')}."
+        why = next(note.sentence for note in row.notes if note.code in OF_THE_END)
         return plain(f"{why} Try: {row.hint}" if row.hint else why)
     words = [WORDS[code] for code in dict.fromkeys(note.code for note in row.notes) if code in WORDS]
     if row.agrees is False:
