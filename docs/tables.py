@@ -28,7 +28,7 @@ from inferlens.units import change, change_range, listing, milliseconds, percent
 from inferlens.views.table import Column, Document, Line, Table, render
 
 ROOT = Path(__file__).parent.parent
-PAGES = tuple(ROOT / "docs" / name for name in ("h200.md", "h200-traces.md", "how-it-measures.md"))
+PAGES = tuple(ROOT / "docs" / name for name in ("h200.md", "h200-traces.md", "statistics.md"))
 BLOCK = re.compile(
     r"(<!-- (?P<kind>\$ inferlens|against|attributed|loops) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)", re.S
 )
