@@ -77,7 +77,7 @@ def test_records_are_those_of_one_run_in_alternating_order(tmp_path: Path) -> No
     found = ab(tmp_path, "fake:steady", "fake:fast")
     records = load_records([tmp_path]).records
     assert [(record.repeat, record.case.variant) for record in records] == [
-        (0, "steady"), (0, "fast"), (1, "fast"), (1, "steady"), (2, "steady"), (2, "fast"),
+        (1, "steady"), (1, "fast"), (2, "fast"), (2, "steady"), (3, "steady"), (3, "fast"),
     ]  # fmt: skip
     assert {record.run for record in records} == {found.run}
     assert [len(repeats.records) for repeats in latest(records)] == [3, 3]

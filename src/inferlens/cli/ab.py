@@ -20,10 +20,7 @@ model that MODEL is compared with."
 CHECKOUT = "Two folders that the model's code is imported from, as OLD,NEW; or one, that this folder is compared with."
 BACKEND = "Backend, as name or name:variant, of each side that names none."
 SHARED = "of both sides, unless a case says its own."
-INTERLEAVE = (
-    "calls: both processes of a round run at once and take turns; or processes: one runs after the other, the default \
-on a GPU."
-)
+INTERLEAVE = "calls: both processes of a round run at once and take turns; or processes: one runs after the other."
 HAS_A_LOG = ("failed", "timed out", "out of memory", "crashed")
 
 
@@ -50,7 +47,7 @@ def ab(
     level: Annotated[str, typer.Option(help="How sure the verdict is to be.")] = "95%",
     max_rounds: Annotated[int, typer.Option(help="Rounds at most, each a fresh process of A and one of B.")] = 20,
     within: Annotated[str, typer.Option(help="Time for all of it; a round that would end later is not begun.")] = "10m",
-    interleave: Annotated[str | None, typer.Option(help=INTERLEAVE, show_default="calls on the CPU")] = None,
+    interleave: Annotated[str | None, typer.Option(help=INTERLEAVE, show_default="calls, where both fit")] = None,
     iterations: Annotated[int | None, typer.Option(help="Latency samples of each process.")] = None,
     seconds: Annotated[str | None, typer.Option(help="Time for the latency samples of each process.")] = None,
     max_time: options.MaxTime = None,

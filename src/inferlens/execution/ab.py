@@ -2,8 +2,8 @@
 
 They are two cases of a model, two models, or one model in two checkouts of its code. A round is a fresh process of A
 and one of B. On the CPU both are there at once, in turns, some calls each (``interleaver``), so that whatever slows
-the machine down slows down both. On a GPU, where what two processes hold and draw could not be told apart, one comes
-after the other, unless turns are asked for. Who goes first alternates. Each process leaves its record. One that does
+the machine down slows down both. On a GPU one comes after the other in the first round, which tells what each holds and
+draws; then they take turns, if both fit. Who goes first alternates. Each process leaves its record. One that does
 not run to its end, or whose outputs are wrong, ends it without a verdict on speed: those left would mostly be fast.
 """
 
@@ -16,19 +16,21 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Literal
 
+from inferlens.analysis.answer import race
 from inferlens.analysis.compare.ab_result import LEAST_ROUNDS, ABResult, ABRule, End, notes_of
 from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, read
-from inferlens.analysis.interference.samples import CaseRuns, in_common, steady_samples
+from inferlens.analysis.interference.samples import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
+from inferlens.execution.race import budget_of_rounds, fit_together
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.sides import Asked, asked_for, check_inputs, compared_outputs, named_models, planned_pair
 from inferlens.measure import environment
 from inferlens.record.record import Agreement, Record
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Duration, Texts, texts
-from inferlens.stats.compare import Sequential
+from inferlens.stats.compare import Comparison, conclude
 from inferlens.units import listing
 
 INTERLEAVE = ("calls", "processes")
@@ -82,8 +84,8 @@ def ab(
         backend: of a side that names none; by default the one that reference outputs come from.
         threshold, level: the smallest difference that matters, and how sure the verdict is to be.
         max_rounds, within: rounds at most, each a process of A and one of B; and seconds, or text such as ``"10m"``.
-        interleave: ``calls``: both processes of a round are there at once and take turns, the default on the CPU;
-            ``processes``: one comes after the other. On a GPU ``calls`` tell no memory and no energy.
+        interleave: ``calls``: both processes of a round are there at once and take turns, the default where they fit;
+            ``processes``: one comes after the other.
 
     The others are those of :func:`inferlens.bench`, of both sides; what a case says itself takes precedence.
 
@@ -120,11 +122,10 @@ def _measured(
         models = named_models(asked, example, stack)
         words["mode"] = "throughput" if rule.metric == "throughput" else "latency"
         plans, pair = planned_pair(asked, models, words)
-        by_default = "calls" if all(planned.case.device == "cpu" for planned in pair) else "processes"
         observer.planned(pair * rule.max_rounds)
         scheduler = stack.enter_context(scheduled(plans[0], observer, pair, *models))
         outputs = compared_outputs(pair, scheduler.reference)
-        return ABRun(scheduler, pair, rule, on_round, begin, (interleave or by_default) == "calls", outputs).run()
+        return ABRun(scheduler, pair, rule, on_round, begin, interleave, outputs).run()
 
 
 def _revision(case: Case) -> str:
@@ -140,12 +141,10 @@ class ABRun:
     rule: ABRule
     on_round: Callable[[ABResult], None]
     begin: float
-    calls: bool = False
+    interleave: str | None = None
     outputs: Agreement | None = None
 
     def __post_init__(self) -> None:
-        rule = self.rule
-        self._looks = Sequential(rule.threshold, rule.level, rule.max_rounds, rounds_min=LEAST_ROUNDS)
         self._records: tuple[list[Record], list[Record]] = ([], [])
         self._failed = False
         self._revisions = _revision(self.pair[0].case), _revision(self.pair[1].case)
@@ -155,52 +154,75 @@ class ABRun:
         """Rounds until one of the ends is reached."""
         while not self._end():
             begin = time.monotonic()
-            self._round(self._looks.rounds)
+            self._round(len(self._records[0]) + 1)
             self._longest = max(self._longest, time.monotonic() - begin)
             self.on_round(self.so_far())
         return self.so_far()
 
     def _round(self, number: int) -> None:
         """Measures both sides once, and looks at all rounds so far."""
-        order = [0, 1] if number % 2 == 0 else [1, 0]
+        order = [0, 1] if number % 2 else [1, 0]
         order.sort(key=lambda place: self.pair[place].refusal is None)  # nothing is measured beside what cannot run
         for place, record in zip(order, self._measured(order, number), strict=False):
             self._records[place].append(record)
             self._failed |= not read(CaseRuns((record,)), self.rule.metric, self.rule.level)[0].ok
-        if self._failed:
-            return
-        if self.outputs:  # of compiled files nothing was known of that before
+        if self.outputs and not self._failed:  # of compiled files nothing was known of that before
             check_inputs(*(records[-1].model.inputs for records in self._records))
-        series = [steady_samples(records[-1], self.rule.metric) for records in self._records]
-        base, candidate = in_common(series) if self.calls else [one.samples for one in series]
-        # More calls per second is less time for each, so of throughput A's is the numerator.
-        self._looks.add(*((candidate, base) if self.rule.metric == "throughput" else (base, candidate)))
 
     def _measured(self, order: Sequence[int], number: int) -> Iterator[Record]:
         """The records of a round; none after one that does not run to its end, if they come one after the other."""
         pair = [self.pair[place] for place in order]
-        if self.calls and not any(planned.refusal for planned in pair):
-            yield from self.scheduler.measure_interleaved(pair, number, self.scheduler.plan.budget)
+        if self._together and not any(planned.refusal for planned in pair):
+            budget = budget_of_rounds(self.scheduler.plan.budget)
+            yield from self.scheduler.measure_interleaved(pair, number, budget)
             return
         for planned in pair:
             yield self.scheduler.measure(planned, number)[0]
             if self._failed:
                 return
 
+    @property
+    def _together(self) -> bool:
+        """Whether both processes of the next round are there at once.
+
+        On a GPU what a process holds and draws is told by the first round alone, where none is beside it.
+        """
+        if self.interleave or all(planned.case.device == "cpu" for planned in self.pair):
+            return self.interleave != "processes"
+        return all(self._records) and fit_together([records[0] for records in self._records])
+
+    @property
+    def _rounds(self) -> int:
+        """Rounds of which both sides have samples."""
+        return min(sum(record.ranked for record in records) for records in self._records)
+
+    def _comparison(self) -> tuple[Comparison | None, dict[str, float]]:
+        """B against A by the rounds so far, and the odds; the rule is that of every race (``analysis.answer``)."""
+        if self._failed or not self._rounds:
+            return None, {}
+        rule = self.rule
+        sides = {name: CaseRuns(tuple(records)) for name, records in zip("AB", self._records, strict=True)}
+        found = race(sides, metric=rule.metric, threshold=rule.threshold, level=rule.level, most=rule.max_rounds)
+        ratio = found.against("A", "B")
+        odds = ratio.odds(rule.threshold) if ratio and self._rounds > 1 else {}
+        return conclude(ratio, threshold=rule.threshold, level=found.level), odds
+
     def _end(self) -> End:
         if self._failed:
             return "a side did not run"
-        if self._looks.comparison and self._looks.comparison.verdict != "UNDECIDED":
+        found, _ = self._comparison()
+        if found and found.verdict != "UNDECIDED" and self._rounds >= LEAST_ROUNDS:
             return "decided"
-        if self._looks.finished:
+        if self._rounds >= self.rule.max_rounds:
             return "rounds"
         spent = time.monotonic() - self.begin
-        return "time" if self._looks.rounds and spent + self._longest > self.rule.within else ""
+        return "time" if self._rounds and spent + self._longest > self.rule.within else ""
 
     def so_far(self) -> ABResult:
         """How it stands."""
         base, candidate = map(self._side, self._records)
-        found = None if self._failed else self._looks.comparison
+        comparison, odds = self._comparison()
+        found = comparison if self._rounds >= LEAST_ROUNDS else None
         verdict: Verdict = "DID NOT RUN" if self._failed else found.verdict if found else "UNDECIDED"
         reason = found.reason if found else f"There is no verdict before {LEAST_ROUNDS} rounds."
         if self._failed:
@@ -219,7 +241,7 @@ class ABRun:
             reason=reason,
             end=self._end(),
             rule=self.rule,
-            rounds=self._looks.rounds,
+            rounds=self._rounds,
             seconds=time.monotonic() - self.begin,
             ratio=found.ratio if found else None,
             interval=found.interval if found else None,
@@ -230,7 +252,7 @@ class ABRun:
             output=self.scheduler.plan.output,
             outputs=self.outputs,
             revisions=self._revisions,
-            odds=self._looks.odds(),
+            odds=odds,
         )
 
     def _side(self, records: Sequence[Record]) -> Side:

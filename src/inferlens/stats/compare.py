@@ -85,6 +85,13 @@ class LogRatio(Struct, frozen=True, kw_only=True):
             return 0.5 if self.error is None or self.log == 0 else float(self.log > 0)
         return student_probability(self.log / error, self.freedom)
 
+    def odds(self, threshold: float) -> dict[str, float]:
+        """Probabilities that the candidate is faster or slower by the threshold, or neither (``SAME``)."""
+        error, bound = max(self.error or 0.0, self.least, 1e-9), math.log1p(threshold)
+        faster = student_probability((-bound - self.log) / error, self.freedom)
+        slower = student_probability((self.log - bound) / error, self.freedom)
+        return {"FASTER": faster, "SAME": max(1 - faster - slower, 0.0), "SLOWER": slower}
+
 
 class Comparison(Struct, frozen=True, kw_only=True):
     """A candidate against a base."""
@@ -271,21 +278,6 @@ class Sequential:
         """Whether there is a verdict, or no round left."""
         decided = self.comparison is not None and self.comparison.verdict != "UNDECIDED"
         return decided or self.rounds >= self.rounds_max
-
-    def odds(self) -> dict[str, float]:
-        """Probabilities by Student's t of the rounds so far that the candidate is faster or slower by the threshold.
-
-        ``SAME`` has the rest. Empty before there are two rounds.
-        """
-        if self.rounds < 2:
-            return {}
-        logs = [mine.log - theirs.log for theirs, mine in zip(self._base, self._candidate, strict=True)]
-        within = sum((mean_variance(side) or 0.0) / len(side) for side in (self._base, self._candidate))
-        error = max(math.sqrt(max(float(np.var(logs, ddof=1)) / self.rounds, within)), 1e-9)
-        bound, mean = math.log1p(self.threshold), float(np.mean(logs))
-        faster = student_probability((-bound - mean) / error, self.rounds - 1)
-        slower = student_probability((mean - bound) / error, self.rounds - 1)
-        return {"FASTER": faster, "SAME": max(1 - faster - slower, 0.0), "SLOWER": slower}
 
     def add(self, base: Sequence[float], candidate: Sequence[float]) -> Comparison | None:
         """Adds a round: samples of each side, in order of time. The verdict so far, ``None`` before ``rounds_min``.
