@@ -130,6 +130,8 @@ def test_models_that_were_really_profiled(tmp_path: Path, monkeypatch: pytest.Mo
     assert done.returncode == 0, done.stdout + done.stderr
     shown = done.stdout.partition("whole run")[0]
     assert "Try: " in shown, "findings stand above the table"
+    assert len(done.stdout.splitlines()) <= 24
+    assert max(map(len, done.stdout.splitlines())) <= 100
     by_case = {each.case.name: each.found for each in judged(load_profiles([tmp_path / "results"]))}
     assert "batch-norm-not-folded" in {each.code for each in by_case["pytorch fp32"]}
     assert "batch-norm-not-folded" not in {each.code for each in by_case["onnxruntime:cpu fp32"]}
