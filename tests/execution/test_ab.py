@@ -14,10 +14,15 @@ from msgspec.structs import replace
 
 import inferlens
 from inferlens import ABResult, InferlensError, load_records
+from inferlens.analysis.compare.ab_result import ABRule
 from inferlens.analysis.interference.samples import latest
 from inferlens.execution import ab as running
 from inferlens.execution import child_process as processes
 from inferlens.execution import interleaver, scheduler
+from inferlens.execution.expand import Planned
+from inferlens.execution.scheduler import Scheduler
+from inferlens.models.model import ModelInfo
+from inferlens.spec.plan import Plan
 from inferlens.stats.intervals import Interval
 from tests.commands import ended, launch
 
@@ -312,3 +317,19 @@ def test_what_would_decide_it(tmp_path: Path, ratio: float, width: float, more: 
     between = Interval(ratio * math.exp(-width), ratio * math.exp(width))
     found = replace(found, verdict="UNDECIDED", rounds=5, seconds=250.0, ratio=ratio, interval=between)
     assert found.more == more
+
+
+def test_on_a_gpu_they_take_turns_once_it_is_known_that_both_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ab(tmp_path, "fake:steady", "fake:fast", within="0s")
+    records = load_records([tmp_path]).records
+    info = ModelInfo(spec="fake:demo", name="demo", format="fake")
+    pair = tuple(Planned(replace(record.case, device="cuda"), info, None) for record in records)
+    under_way = running.ABRun(Scheduler(Plan(model=("fake:demo",))), pair, ABRule(), lambda _: None, 0.0)
+    assert not under_way._together
+    for side, record in zip(under_way._records, records, strict=True):
+        side.append(record)
+    for fits in (False, True):
+        monkeypatch.setattr(running, "fit_together", lambda _, fits=fits: fits)
+        assert under_way._together is fits
