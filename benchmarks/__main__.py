@@ -13,8 +13,8 @@ from benchmarks import (
     coverage,
     early_stops,
     engine_loop,
-    false_alarms,
     layer_file,
+    race,
     spread,
     timed_loop,
     trace_fuzz,
@@ -35,9 +35,9 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "coverage": coverage.main,
     "early_stops": lambda: early_stops.main([]),
     "spread": spread.main,
-    "false_alarms": false_alarms.main,
+    "race": lambda: race.main(["simulate"]),
 }
-LONG = ("trace_fuzz", "coverage", "early_stops", "spread", "false_alarms")
+LONG = ("trace_fuzz", "coverage", "early_stops", "spread", "race")
 
 for name in sys.argv[1:] or [name for name in BENCHMARKS if name not in LONG]:
     BENCHMARKS[name]()

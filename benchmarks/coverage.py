@@ -14,9 +14,11 @@ from statistics import NormalDist
 
 import numpy as np
 
-from inferlens.stats.compare import Sequential, compare
+from inferlens.stats.between_process import Centre, centres
+from inferlens.stats.compare import compare, conclude, in_pairs
 from inferlens.stats.diagnostics import diagnostics
 from inferlens.stats.intervals import Interval, mean_interval, median_interval, quantile_interval, student_quantile
+from inferlens.stats.race import LEAST_ROUNDS, look_level
 from inferlens.stats.steady import steady
 from tests.stats.series import Array, autoregressive, processes, shaped
 
@@ -272,14 +274,16 @@ def raced(
     """Verdicts of sequences of at most ``rounds`` rounds, and the mean number of rounds that they took."""
     generator = np.random.default_rng(SEED)
     found: Counter[str] = Counter()
-    taken = 0
+    taken, level = 0, look_level(rounds) if corrected else 0.95
     for _ in range(runs):
-        race = Sequential(threshold, rounds_max=rounds)
-        race.look_level = race.look_level if corrected else 0.95
-        while not race.finished:
-            race.add(processes(generator, 1, 50)[0], processes(generator, 1, 50, times=times)[0])
-        found[race.comparison.verdict if race.comparison else "none"] += 1
-        taken += race.rounds
+        base, other, verdict = list[Centre](), list[Centre](), "UNDECIDED"
+        while verdict == "UNDECIDED" and len(base) < rounds:
+            base += centres(processes(generator, 1, 50))
+            other += centres(processes(generator, 1, 50, times=times))
+            if len(base) >= LEAST_ROUNDS:
+                verdict = conclude(in_pairs(base, other), threshold=threshold, level=level).verdict
+        found[verdict] += 1
+        taken += len(base)
     return found, taken / runs
 
 

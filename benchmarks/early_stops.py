@@ -2,9 +2,9 @@
 
 Looking for a narrow interval and stopping there picks those that are narrow by luck. Here made-up latencies, of which
 the truth is known, go through the measuring loop itself (``measure.series.latency``, its chunks included) with the rule
-of a default budget, and then through what is done with stored samples: the unsteady beginning is left out, interval
-and doubts are those of the rest. Beside them stand the same series at a length that was fixed beforehand, the mean of
-those at which the rule ended: what is lost between the two is the price of stopping.
+of half-width in 10 s at most, and then through what is done with stored samples: the unsteady beginning is left out,
+interval and doubts are those of the rest. Beside them stand the same series at a length that was fixed beforehand, the
+mean of those at which the rule ended: what is lost between the two is the price of stopping.
 
 All seeded: the same table every time, in Markdown. Takes about an hour on two CPUs; ``python -m benchmarks.early_stops
 --runs 200`` is quicker.
@@ -28,7 +28,7 @@ from inferlens.backends.base import Runner
 from inferlens.backends.clocks import Timings
 from inferlens.measure import series
 from inferlens.measure.stopping import StoppingRule, sampling_rule
-from inferlens.spec.case import MAX_TIME, Budget
+from inferlens.spec.case import Budget
 from inferlens.stats.diagnostics import diagnostics
 from inferlens.stats.intervals import median_interval
 from inferlens.stats.steady import steady
@@ -36,6 +36,7 @@ from tests.stats.series import Array, autoregressive
 
 SEED = 20260
 RUNS = 2000
+MAX_TIME = 10.0  # seconds that a series may take
 # Seconds of a call: of a short one there are many samples before the rule may end, of a long one few.
 CALLS = (0.001, 0.01, 0.05)
 HEADER = (
@@ -160,7 +161,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--kind", help="those whose name has this in it alone", default="")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     given = parser.parse_args(words)
-    print(f"Seed {SEED}, {given.runs} runs, default budget.\n\n| " + " | ".join(HEADER) + " |")
+    print(f"Seed {SEED}, {given.runs} runs, of {MAX_TIME:.0f} s at most.\n\n| " + " | ".join(HEADER) + " |")
     print("|" + " --- |" * len(HEADER), flush=True)
     begin = time.perf_counter()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of the processes that begin now
@@ -194,7 +195,7 @@ def row(place: int, call: float, runs: int, starmap: Callable[..., Any] = iterto
 
 
 def stopped(
-    place: int, call: float, number: int, runs: int, rule: Rule = lambda: sampling_rule(Budget())
+    place: int, call: float, number: int, runs: int, rule: Rule = lambda: sampling_rule(Budget(max_time=MAX_TIME))
 ) -> list[Ended]:
     """A block of series, each ended by the rule in the measuring loop."""
     found = []

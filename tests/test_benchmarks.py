@@ -2,48 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import random
 import time
 
 import pytest
 
-from benchmarks import early_stops
-from benchmarks.false_alarms import clopper_pearson, pairs
+from benchmarks import early_stops, race
 from benchmarks.planted import slowed
-from benchmarks.pool import KINDS, SLOWER, TWIN, Process
-
-
-@pytest.mark.parametrize(
-    ("hits", "count", "low", "high"),
-    [(0, 10, 0.0, 0.30850), (5, 10, 0.18709, 0.81291), (10, 10, 0.69150, 1.0), (10, 200, 0.02424, 0.09002)],
-)
-def test_the_interval_of_a_share_is_the_exact_one(hits, count, low, high):
-    # Of the beta distribution's quantiles.
-    assert clopper_pearson(hits, count) == pytest.approx((low, high), abs=2e-5)
-
-
-def process(number, kind):
-    """A process that is known again by its one sample."""
-    sample = number * 10 + KINDS.index(kind) + 1.0
-    return Process(round=number, kind=kind, begin=0, seconds=1, status="ok", samples=[sample])
-
-
-ROUNDS = [{kind: process(number, kind) for kind in KINDS} for number in range(12)]
-
-
-@pytest.mark.parametrize("kind", [TWIN, SLOWER])
-@pytest.mark.parametrize("later", [0, 5])
-def test_no_process_is_in_a_pair_twice(kind, later):
-    for base, candidate in pairs([ROUNDS], kind, 40, 5, later):
-        assert len(base) == len(candidate) == 5
-        assert len({samples[0] for samples in base + candidate}) == 10
-        gaps = {int(b[0] // 10) - int(a[0] // 10) for a, b in zip(base, candidate, strict=True)}
-        assert gaps == {later}
-
-
-def test_the_same_takes_both_places_and_the_slower_one_is_always_the_candidate():
-    bases = [base[0][0] % 10 for base, _ in pairs([ROUNDS], TWIN, 40, 5, 0)]
-    assert set(bases) == {1.0, 2.0}
-    assert {side[0] % 10 for _, candidate in pairs([ROUNDS], SLOWER, 40, 5, 0) for side in candidate} == {3.0}
 
 
 def test_the_slower_one_is_slower_by_the_share():
@@ -70,3 +36,46 @@ def test_series_that_the_rule_ended_hold_as_often_as_they_say(name):
     assert all(one.reached and 50 <= one.count < 1000 for one in ended if name == "normal")
     again = early_stops.fixed_length(place, 0.01, 0, 40, ended[0].count)
     assert again[0].held == ended[0].held
+
+
+# The race: what is drawn of a pool, and how answers are judged
+
+
+def quiet_pool(own: float = 0.001, wave: float = 0.2) -> race.Source:
+    """Processes that differ little by themselves, on a machine that is slow for minutes at a time."""
+    shape = [wave * (number % 20 < 10) for number in range(40)]
+    alone = [race.Alone(number, 5.0, race.Measured(0.01 * (1 + up), 0.001)) for number, up in enumerate(shape)]
+    pairs = [
+        race.Pair(
+            number, 8.0, (race.Measured(0.01 * (1 + up) * (1 + own), 0.001), race.Measured(0.01 * (1 + up), 0.001))
+        )
+        for number, up in enumerate(shape)
+    ]
+    return race.Source.of(race.Case(alone, pairs))
+
+
+def test_a_round_shares_what_the_machine_does_and_processes_alone_do_not() -> None:
+    field = race.Field([quiet_pool()], [1.0, 1.0, 2.0], random.Random(1))
+    rounds = [field.together(field.names) for _ in range(40)]
+    assert all(abs(one["way 0"].log - one["way 1"].log) < 0.005 for one in rounds)
+    assert all(one["way 2"].log - one["way 0"].log == pytest.approx(math.log(2), abs=0.005) for one in rounds)
+    assert max(one["way 0"].log for one in rounds) - min(one["way 0"].log for one in rounds) > 0.15
+    alone = [field.alone(field.names) for _ in range(40)]
+    assert max(abs(one["way 0"].log - one["way 1"].log) for one in alone) > 0.15
+    assert field.processes == 240
+    assert field.seconds == pytest.approx(120 * 4 + 120 * 5)
+
+
+def test_quiet_races_are_decided_rightly_and_the_same_again() -> None:
+    for truth in race.TRUTHS:
+        found = [race.raced([quiet_pool()], truth, 5, seed) for seed in range(5)]
+        assert {each.answer for each in found} == {"right"}, truth
+        assert found == [race.raced([quiet_pool()], truth, 5, seed) for seed in range(5)]
+        assert all(each.processes >= 5 + 2 * each.rounds for each in found)
+
+
+def test_answers_are_judged_by_the_reference() -> None:
+    assert race.compared(["a"], ["a"]) == "as the reference"
+    assert race.compared(["a"], ["a", "b"]) == "one of the reference's"
+    assert race.compared(["a", "b"], ["a"]) == "undecided"
+    assert race.compared(["c"], ["a", "b"]) == "WRONG"
