@@ -55,8 +55,7 @@ torchvision:resnet18 pytorch             10.0       11.0  +10.0 ± 0.4 %  SLOWER
 torchvision:resnet18 onnxruntime:cpu     10.0          –              –  DID NOT RUN: candidate
                                                                          crashed (Signal 11, that is
                                                                          100 % dead)
-torchvision:resnet18 torchscript:trace   10.0       10.0   0.00 ± 6.3 %  UNDECIDED: more processes
-                                                                         decide
+torchvision:resnet18 torchscript:trace   10.0       10.0   0.00 ± 6.3 %  UNDECIDED: likely the same
 torchvision:resnet18 openvino            10.0       5.00  -50.0 ± 0.2 %  FASTER
 transformers:bert pytorch                10.0       10.0   0.00 ± 0.3 %  SAME
 torchvision:resnet18 torchscript:script     –          –              –  DID NOT RUN: on neither
@@ -78,10 +77,10 @@ def test_what_is_said():
     """The table, all of it: the answer first, the worst first, a word where there is no number, what to do next."""
     assert render(EVERYTHING) == (
         "1 slower by 10 %, 1 faster by 50 %, 1 the same within 2 %, 1 undecided, 1 did not run, 1 on neither\nside.\n"
-        "2 models · Intel(R) Xeon(R) Platinum 8480C · fp32 · median latency of 5 processes on each side\n\n"
+        "2 models · Intel(R) Xeon(R) Platinum 8480C · fp32 · latency, 5 processes on each side\n\n"
     ) + TABLE + (
         "\nWhat else differs: torch not there / 2.10.0.\n"
-        "Where does the time go? inferlens profile torchvision:resnet18 -b pytorch --precision fp32 --batch 1\n"
+        "Why slower: inferlens profile torchvision:resnet18 -b pytorch --batch 1\n"
     )
     assert sentences(EVERYTHING) == [
         "1 slower by 10 %, 1 faster by 50 %, 1 the same within 2 %, 1 undecided, 1 did not run, 1 on neither side.",
@@ -118,8 +117,15 @@ def test_the_worst_come_first_and_the_rest_by_asking():
 def test_a_case_measured_once_says_what_is_likeliest():
     compared = compare(ran(processes=1), ran(seconds=10.3e-3, processes=1, run="new"))
     (line,) = groups(compared)[0].lines
-    assert (line.verdict, line.why) == ("UNDECIDED", "likely slower, measured once")
+    assert (line.verdict, line.why) == ("UNDECIDED", "likely slower")
+    assert "each side measured once" in " ".join(render(compared).split())
+    assert answer(compared) == "1 undecided (1 likely slower)."
     assert "--repeats 5" in render(compared)
+    other = case("openvino")
+    mixed = compare(
+        [*ran(processes=1), *ran(other)], [*ran(seconds=10.3e-3, processes=1, run="n"), *ran(other, run="n")]
+    )
+    assert "UNDECIDED: likely slower, measured once" in " ".join(render(mixed).split())
 
 
 def test_that_a_side_has_several_runs_is_said():

@@ -106,7 +106,7 @@ def groups(compared: Compared) -> list[Group]:
     for model, cases in models.items():
         start = f"{plain(model)} " if len(models) > 1 else ""
         pairs = zip(cases, _names([each.case for each in cases]), strict=True)
-        lines = (_line(each, name, f"{start}{name}", compared.metric) for each, name in pairs)
+        lines = (_line(compared, each, name, f"{start}{name}") for each, name in pairs)
         found.append(Group(plain(model), tuple(lines)))
     return found
 
@@ -115,12 +115,12 @@ def _lines(compared: Compared) -> list[CaseLine]:
     return [line for group in groups(compared) for line in group.lines]
 
 
-def _line(of: ComparedCase, name: str, full: str, metric: Metric) -> CaseLine:
+def _line(compared: Compared, of: ComparedCase, name: str, full: str) -> CaseLine:
     found, settled = of.change_interval, of.verdict in ("FASTER", "SAME", "SLOWER")
     interval = change_range(found.low, found.high) if found else ABSENT
     notes = [*([] if settled else [of.reason]), *notes_of(Base=of.base, Candidate=of.candidate)]
-    base, candidate = (_median(side, metric) for side in (of.base, of.candidate))
-    why, changed = plain(_why(of)), _change(of)
+    base, candidate = (_median(side, compared.metric) for side in (of.base, of.candidate))
+    why, changed = plain(_why(compared, of)), _change(of)
     return CaseLine(of, name, full, base, candidate, changed, interval, why, tuple(map(plain, notes)), of.verdict)
 
 
@@ -133,16 +133,15 @@ def _change(of: ComparedCase) -> str:
     return f"{change(of.change).removesuffix(' %')} ± {width}" if half < 1 else f"{change(of.change)} unsteady"
 
 
-def _why(of: ComparedCase) -> str:
-    """What is to be said of a case, in few words; empty for most."""
+def _why(compared: Compared, of: ComparedCase) -> str:
+    """What is to be said of a case, in few words; empty for most. What is so of all stands in the headline."""
     if of.on_neither:
         return f"on neither side, {_stopped(of.candidate)}"
     for name, side in (("candidate", of.candidate), ("base", of.base)):
         if not side.ok:
             return f"not in the {name}" if side.state == MISSING else f"{name} {_stopped(side)}"
-    if of.verdict == "UNDECIDED":
-        return f"likely {of.likely}, measured once" if of.measured_once else "more processes decide"
-    words = ["measured once"] if of.measured_once else []
+    words = [f"likely {of.likely(compared.threshold)}"] if of.verdict == "UNDECIDED" else []
+    words += ["measured once"] if of.measured_once and not compared.measured_once else []
     return ", ".join([*words, *(["outputs unchecked"] if of.unchecked else [])])
 
 
@@ -222,11 +221,15 @@ def answer(compared: Compared) -> str:
         "SLOWER": "slower", "FASTER": "faster", "SAME": f"the same within {percent(compared.threshold)}",
         "UNDECIDED": "undecided", "DID NOT RUN": "did not run",
     }  # fmt: skip
-    parts = [] if of["SLOWER"] else ["none slower"]
+    parts = [] if of["SLOWER"] or of["UNDECIDED"] else ["none slower"]
     for verdict in ("SLOWER", "FASTER", "SAME", "UNDECIDED", "DID NOT RUN"):
         if cases := of[verdict]:
             most = max(abs(case.change or 0.0) for case in cases)
             by = f" by {'up to ' if len(cases) > 1 else ''}{percent(most)}" if verdict in ("SLOWER", "FASTER") else ""
+            if verdict == "UNDECIDED" and (
+                likely := sum(case.likely(compared.threshold) == "slower" for case in cases)
+            ):
+                by = f" ({likely:,} likely slower)"
             parts.append(f"{len(cases):,} {words[verdict]}{by}")
     text = ", ".join([*parts, *([f"{neither:,} on neither side"] if neither else [])])
     return f"{text[0].upper()}{text[1:]}."
@@ -246,7 +249,8 @@ def _headline(compared: Compared) -> str:
     if counts:
         most = plural(max(counts), "process")
         of = most if min(counts) == max(counts) else f"{min(counts):,} to {most}"
-        words.append(f"median {compared.metric} of {of} on each side")
+        once = compared.measured_once
+        words.append(f"{compared.metric}, {'each side measured once' if once else f'{of} on each side'}")
     return " · ".join(plain(word) for word in words if word)
 
 
@@ -271,9 +275,10 @@ def _next(compared: Compared) -> list[str]:
     slower = max(compared.of("SLOWER"), key=lambda case: abs(case.change or 0.0), default=None)
     if slower:
         case = slower.case
-        words = ["inferlens", "profile", case.model, "-b", case.backend_label, "--precision", case.precision]
+        words = ["inferlens", "profile", case.model, "-b", case.backend_label]
+        words += [] if case.precision == "fp32" else ["--precision", case.precision]
         words += [] if case.batch is None else ["--batch", str(case.batch)]
-        return [f"Where does the time go?  {plain(shlex.join(words))}"]
+        return [f"Why slower:  {plain(shlex.join(words))}"]
     if undecided := compared.of("UNDECIDED"):
         model = plain(shlex.join([undecided[0].case.model]))
         return [f"To decide, measure both sides again:  inferlens bench {model} --repeats 5"]

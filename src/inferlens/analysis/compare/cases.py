@@ -111,12 +111,10 @@ class ComparedCase(Struct, frozen=True, kw_only=True):
         """Whether there is one process on each side, which do not show how far processes differ."""
         return self.base.processes == self.candidate.processes == 1
 
-    @property
-    def likely(self) -> str:
-        """What is likeliest of a case that is not decided: ``slower``, ``faster`` or ``the same``."""
-        if self.interval is None or self.ratio is None or self.interval.low <= 1 <= self.interval.high:
-            return "the same"
-        return "slower" if self.ratio > 1 else "faster"
+    def likely(self, threshold: float) -> str:
+        """What is likeliest where there is no verdict: ``slower``, ``faster`` or ``the same`` within a threshold."""
+        ratio = self.ratio or 1.0
+        return "slower" if ratio > 1 + threshold else "faster" if ratio < 1 / (1 + threshold) else "the same"
 
     @property
     def unchecked(self) -> bool:
@@ -151,6 +149,11 @@ class Compared(Struct, frozen=True, kw_only=True):
     def of(self, verdict: Verdict) -> tuple[ComparedCase, ...]:
         """The cases with that verdict."""
         return tuple(case for case in self.cases if case.verdict == verdict)
+
+    @property
+    def measured_once(self) -> bool:
+        """Whether that is so of every case that both sides have something to compare of."""
+        return all(case.measured_once for case in self.cases if case.compared)
 
     @property
     def on_both(self) -> int:
