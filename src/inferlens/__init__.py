@@ -110,4 +110,4 @@ def bench(
     from inferlens.execution.protocol import Observer as Silent
     from inferlens.views.python import Records
 
-    return Records(measured(model, example_inputs, words, observer or Silent()))
+    return Records(measured(model, example_inputs, words, observer or Silent()), where=str(output))

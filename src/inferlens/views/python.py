@@ -16,10 +16,11 @@ import msgspec
 from inferlens.analysis.interference.samples import each_run
 from inferlens.errors import InferlensError, library
 from inferlens.record.record import Record, machine_name
-from inferlens.record.store import Paths
+from inferlens.record.store import Paths, given_paths
 from inferlens.record.store import load_records as loaded
 from inferlens.units import listing, plural
 from inferlens.views import table
+from inferlens.views.answer import answers
 from inferlens.views.records import document
 from inferlens.views.renderers.html import fragment
 from inferlens.views.rows import Row, by, rows
@@ -37,6 +38,7 @@ class Records(Sequence[Record]):
         folders: by a record's id, where it lies; of records that were read from disk.
         problems: files that could not be read, a sentence each.
         reference: the row that speed-ups are against, as ``--reference`` has it; ``None`` is the usual one.
+        where: the folder that they lie in, for the commands that the table goes on with.
     """
 
     def __init__(
@@ -46,11 +48,13 @@ class Records(Sequence[Record]):
         reference: str | None = None,
         folders: dict[str, Path] | None = None,
         problems: Sequence[str] = (),
+        where: str = "",
     ) -> None:
         self.records = list(records)
         self.reference = reference
         self.folders = folders or {}
         self.problems = list(problems)
+        self.where = where
 
     def __len__(self) -> int:
         return len(self.records)
@@ -81,14 +85,19 @@ class Records(Sequence[Record]):
         return self.render().rstrip("\n")
 
     def _repr_html_(self) -> str:
-        return fragment(table.chosen(document(self, self.reference).blocks(), None))
+        shown = self._document
+        return fragment(table.chosen(shown.screen() if shown.screen else shown.blocks(), None))
+
+    @property
+    def _document(self) -> table.Document:
+        return document(self, self.reference, where=self.where)
 
     def render(self, format: str = "table", *, wide: bool = False, columns: str | None = None, width: int = 100) -> str:
         """The table as text of a format: ``table``, ``markdown``, ``csv``, ``json`` or ``html``, which is a page.
 
         ``wide`` shows all columns, ``columns`` those of these titles, with commas.
         """
-        return table.render(document(self, self.reference), format, width=width, wide=wide, columns=columns)
+        return table.render(self._document, format, width=width, wide=wide, columns=columns)
 
     def against(self, reference: str) -> Records:
         """The same, with speed-ups against another row, such as ``"onnxruntime:cpu fp32"``."""
@@ -104,6 +113,11 @@ class Records(Sequence[Record]):
         return rows(self.records, self.reference)
 
     @property
+    def answer(self) -> str:
+        """Which case is fastest, by how much, and how sure that is: a line for each comparison."""
+        return "\n".join(map(str, answers(self.rows)))
+
+    @property
     def comparisons(self) -> list[Records]:
         """The records that are compared with each other: those of one model, batch, machine, and so on."""
         found = self._by_row()
@@ -117,7 +131,7 @@ class Records(Sequence[Record]):
 
     @property
     def fastest(self) -> Record:
-        """The record of the fastest case, of its first process; of equally fast ones that with the lowest median.
+        """The record of the fastest case, or of the likeliest where that is not known: of its first process.
 
         Raises:
             InferlensError: if none ran with right outputs, or there are several comparisons, such as batches.
@@ -126,7 +140,7 @@ class Records(Sequence[Record]):
 
     @property
     def equally_fast(self) -> tuple[Record, ...]:
-        """The record of the fastest case, and those of cases that cannot be told from it.
+        """The record of the fastest case, and those of cases that are equally fast.
 
         Raises:
             InferlensError: as :attr:`fastest`.
@@ -135,7 +149,7 @@ class Records(Sequence[Record]):
         if len(groups) > 1:
             what = f"There is a fastest case in each of {len(groups)} comparisons, such as batches."
             raise InferlensError(what, hint="[each.fastest for each in records.comparisons]")
-        first = sorted((row for row in self.rows if row.fastest), key=lambda row: row.seconds_per_call or 0.0)
+        first = [row for row in self.rows if row.fastest]
         if not first:
             raise InferlensError("No case ran with right outputs.", hint="print(records), which says why")
         return tuple(self._by_row()[row.id, row.machine] for row in first)
@@ -176,7 +190,7 @@ class Records(Sequence[Record]):
 
     def _with(self, records: Iterable[Record], reference: str | None = None) -> Records:
         named = reference or self.reference
-        return Records(records, reference=named, folders=self.folders, problems=self.problems)
+        return Records(records, reference=named, folders=self.folders, problems=self.problems, where=self.where)
 
 
 def _place(record: Record) -> tuple[str, str]:
@@ -197,4 +211,6 @@ def load_records(*paths: Paths) -> Records:
     A file that is no record is one of the ``problems``. Raises InferlensError where a path or any record is missing.
     """
     found = loaded(*paths)
-    return Records(found.records, folders=found.folders, problems=found.problems)
+    given = given_paths(paths)
+    where = str(given[0]) if len(given) == 1 else ""
+    return Records(found.records, folders=found.folders, problems=found.problems, where=where)

@@ -108,7 +108,7 @@ def document(
         data=lambda: {"schema": SCHEMA, "rows": shown, "verdict": [str(each) for each in answers(shown)]},
         csv=lambda: _csv(shown),
         title=f"{shown[0].model} – Inferlens",
-        screen=lambda: _screen(shown, where, top),
+        screen=None if every_run else lambda: _screen(shown, where, top),
     )
 
 
