@@ -50,9 +50,9 @@ def test_each_run_has_a_table_and_no_row_is_compared_with_another_run_s(runs: Pa
     assert "newest" not in done.stdout
     rows = json.loads(inferlens("show", "results", "--runs", "all", "--json", cwd=runs).stdout)["rows"]
     assert [(row["run"][:10], row["backend"]) for row in rows] == [
-        ("2026-05-01", "pytorch"), ("2026-05-01", "openvino"), ("2026-05-02", "pytorch"), ("2026-05-03", "pytorch"),
+        ("2026-05-01", "openvino"), ("2026-05-01", "pytorch"), ("2026-05-02", "pytorch"), ("2026-05-03", "pytorch"),
     ]  # fmt: skip
-    assert [row["fastest"] for row in rows] == [False, True, True, True]
+    assert [row["fastest"] for row in rows] == [True, False, True, True]
     refused = inferlens("show", "results", "--runs", "some", cwd=runs)
     assert (refused.returncode, refused.stdout) == (2, "")
 
