@@ -130,7 +130,7 @@ def test_what_cannot_be_traced_is_a_row_with_a_reason_and_leaves_no_folder(
     assert "told to fail" in failed.log.read_text()
     assert sorted((tmp_path / "runs" / "demo").iterdir()) == sorted([fine.files[0].parent, failed.log])
     assert other.files[0].parent.parent.name == "other"  # several models have folders of their own
-    (refused,) = taken(tmp_path / "out", backend="tensorrt")
+    _, refused = taken(tmp_path / "out", backend="pytorch,tensorrt")
     assert (refused.status, refused.files) == ("unsupported", ())
     assert refused.reason
 
