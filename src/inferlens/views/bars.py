@@ -53,7 +53,7 @@ def _barred(table: Table, width: int, asked: bool) -> Table:
     drawn = next((place for place in used if _is_drawn(table, place, asked)), None)
     if drawn is None:
         raise InferlensError("No column of this table has numbers to draw.", hint="the same without --bars")
-    beside = [place for place in used if asked or place == drawn or table.columns[place].bars == "beside"]
+    beside = [place for place in used if asked or place == drawn or _is_beside(table.columns[place])]
     numbers = [None if line.sums else number(line.cells[drawn]) for line in table.lines]
     longest = _longest(table, numbers)
     names = widest([table.first, *(line.indent + line.name for line in table.lines)])
@@ -65,7 +65,8 @@ def _barred(table: Table, width: int, asked: bool) -> Table:
         for line, each, most in zip(table.lines, numbers, longest, strict=True)
     ]
     shown = [replace(table.columns[place], wide=False, fold=False) for place in beside]
-    return replace(table, columns=[Column("", "", numeric=False, most=LONGEST), *shown], lines=lines)
+    columns = [Column("", "", numeric=False, most=LONGEST), *shown]
+    return replace(table, columns=columns, lines=lines, fold=False)  # a bar beside each line of names
 
 
 def _longest(table: Table, numbers: Sequence[float | None]) -> list[float]:
@@ -75,6 +76,10 @@ def _longest(table: Table, numbers: Sequence[float | None]) -> list[float]:
     for group, each in zip(groups, numbers, strict=True):
         most[group] = max(most.get(group, 0.0), each or 0.0)
     return [most[group] or 1.0 for group in groups]
+
+
+def _is_beside(column: Column) -> bool:
+    return column.bars == "beside" and not column.wide
 
 
 def _is_drawn(table: Table, place: int, asked: bool) -> bool:

@@ -105,8 +105,8 @@ def _block(table: Sequence[Row], top: int | None) -> Any:
     width = WIDTH + LETTER * max(len(label) for each in by(chosen, "comparison") for label in labels(each, names))
     answer = _answer(comparisons, names, width / LETTER_OF_TITLE)
     left_out = len(set(names.values())) - len(first)
-    about = [headline(table), *_shared(table), f"{len(first)} of {len(first) + left_out} ways" if left_out else ""]
-    subtitle = cut(" · ".join(part for part in about if part), int(width / LETTER))
+    about = f"{headline(table)}{f' · the first {len(first)} are drawn' * bool(left_out)}"
+    subtitle = cut(about, int(width / LETTER))
     title = alt.TitleParams(answer, subtitle=subtitle, fontSize=18, anchor="start", offset=18, frame="bounds")
     # Each panel names its colours itself; sharing them would make one legend of those with and without.
     return alt.vconcat(*panels, spacing=30, title=title).resolve_scale(color="independent", shape="independent")
@@ -140,6 +140,8 @@ def _shared(table: Sequence[Row]) -> list[str]:
 def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
     """Names of the rows of one comparison with their roles."""
     fastest = "equally fast" if sum(row.fastest for row in rows) > 1 else "fastest"
+    if any(row.fastest and row.standing == "likeliest" for row in rows):
+        fastest = "likeliest"
     several = sum(map(drawn, rows)) > 1
     roles = [["reference"] * row.is_reference + [fastest] * (row.fastest and several) for row in rows]
     return [names[row.id] + f" ({', '.join(mine)})" * bool(mine) for row, mine in zip(rows, roles, strict=True)]
