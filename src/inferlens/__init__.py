@@ -100,7 +100,8 @@ def bench(
         observer: told what happens; by default nothing is shown.
 
     Returns:
-        One record per case, in the order they ran, failed cases included. They are on disk too, under ``output``.
+        A record of each process, in the order they ended, failed cases included; a case that may be the fastest is
+        measured in several. They are on disk too, under ``output``.
 
     Raises:
         InferlensError: if the model or the keywords mean nothing. A case that fails is a record, not an error.
