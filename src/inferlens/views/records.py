@@ -146,7 +146,9 @@ def headline(table: Sequence[Row]) -> str:
     words += [min(precisions) if len(precisions) == 1 else "", " and ".join(dict.fromkeys(devices))]
     words.append(f"run of {ran[0].run[:16].replace('T', ' ')}" if ran[0].run else "")
     rounds = max(row.rounds for row in table)
-    words.append(", ".join([plural(len(table), "way"), *([plural(rounds, "round")] if rounds else [])]))
+    counts = [plural(len({row.name for row in table}), "way"), plural(rounds, "round") if rounds else ""]
+    counts.append(duration(table[0].run_seconds) if len({row.run_seconds for row in table}) == 1 else "")
+    words.append(", ".join(filter(None, counts)))
     return " · ".join(plain(word) for word in words if word)
 
 

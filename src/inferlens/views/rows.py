@@ -8,6 +8,8 @@ the same machine.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -71,6 +73,7 @@ class Row(Struct, frozen=True, kw_only=True):
         rounds: in how many rounds the rows of its comparison took turns.
         threshold: differences of that share and less do not matter.
         cpus: threads of the CPU that could be used.
+        run_seconds: how long the run took that it is of, all of its cases included.
         notes: what has to be known of it, the most important first.
     """
 
@@ -159,6 +162,7 @@ class Row(Struct, frozen=True, kw_only=True):
     threshold: float = 0.02
     reference_id: str = ""
     cpus: int | None = None
+    run_seconds: float | None = None
     autocorrelated: bool = field(default=False, name="waves")
     other_card: bool = False
     notes: tuple[Note, ...] = ()
@@ -219,7 +223,8 @@ def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
         InferlensError: if ``reference`` names no row, or more than one.
     """
     runs = latest(records)
-    named = _named(runs)
+    took = _run_seconds(records)
+    named = [replace(row, run_seconds=took.get(run.first.run)) for row, run in zip(_named(runs), runs, strict=True)]
     of = {(row.id, row.machine): run for row, run in zip(named, runs, strict=True)}
     models, tables = (list(dict.fromkeys(getattr(row, name) for row in named)) for name in ("model", "table"))
     comparisons = sorted(
@@ -228,6 +233,18 @@ def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
     )
     usual = {record.agreement.reference.partition(" ")[0] for record in records if record.agreement}
     return compared(comparisons, of, reference, usual)
+
+
+def _run_seconds(records: Sequence[Record]) -> dict[str, float]:
+    """From the begin of each run's first case to the end of its last, by the run's id; of those that took long."""
+    spans: dict[str, tuple[float, float]] = {}
+    for record in records:
+        with suppress(ValueError):  # a record may come from anywhere
+            begin = datetime.fromisoformat(record.created.replace("Z", "+00:00")).timestamp()
+            low, high = spans.get(record.run, (begin, begin))
+            end = begin + sum(phase.seconds for phase in record.phases)
+            spans[record.run] = (min(low, begin), max(high, end))
+    return {run: high - low for run, (low, high) in spans.items() if run}
 
 
 def _named(runs: Sequence[CaseRuns]) -> list[Row]:
