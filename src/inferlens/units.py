@@ -88,9 +88,14 @@ def ratio_range(low: float | None, high: float | None) -> str:
 
 
 def ratio_spread(value: float | None, low: float | None, high: float | None) -> str:
-    """How far the interval of a factor reaches, with its decimals: `` ±0.05``; empty where it is not known."""
+    """How far the interval of a factor reaches, with its decimals: `` ±0.05``; empty where it is not known.
+
+    One that is wider than the factor itself is :data:`UNSTEADY`.
+    """
     if value is None or low is None or high is None:
         return ""
+    if not max(high - value, value - low) < value:
+        return f" {UNSTEADY}"
     decimals = len(significant(value).partition(".")[2])
     return f" ±{max(high - value, value - low):,.{max(decimals, 1)}f}"
 

@@ -8,8 +8,6 @@ the same machine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from datetime import datetime
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -17,7 +15,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.findings.notes import Note, notes_of, worst_agreement
 from inferlens.analysis.findings.rules.waiting import bound_by
-from inferlens.analysis.interference.samples import CaseRuns, card, device_name, latest, steady_samples
+from inferlens.analysis.interference.samples import CaseRuns, card, device_name, latest, run_seconds, steady_samples
 from inferlens.record.record import Metric, Record, machine_name
 from inferlens.spec.case import TensorSpec, with_batch
 from inferlens.stats.between_process import estimate, over_processes
@@ -223,7 +221,7 @@ def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
         InferlensError: if ``reference`` names no row, or more than one.
     """
     runs = latest(records)
-    took = _run_seconds(records)
+    took = run_seconds(records)
     named = [replace(row, run_seconds=took.get(run.first.run)) for row, run in zip(_named(runs), runs, strict=True)]
     of = {(row.id, row.machine): run for row, run in zip(named, runs, strict=True)}
     models, tables = (list(dict.fromkeys(getattr(row, name) for row in named)) for name in ("model", "table"))
@@ -233,18 +231,6 @@ def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
     )
     usual = {record.agreement.reference.partition(" ")[0] for record in records if record.agreement}
     return compared(comparisons, of, reference, usual)
-
-
-def _run_seconds(records: Sequence[Record]) -> dict[str, float]:
-    """From the begin of each run's first case to the end of its last, by the run's id; of those that took long."""
-    spans: dict[str, tuple[float, float]] = {}
-    for record in records:
-        with suppress(ValueError):  # a record may come from anywhere
-            begin = datetime.fromisoformat(record.created.replace("Z", "+00:00")).timestamp()
-            low, high = spans.get(record.run, (begin, begin))
-            end = begin + sum(phase.seconds for phase in record.phases)
-            spans[record.run] = (min(low, begin), max(high, end))
-    return {run: high - low for run, (low, high) in spans.items() if run}
 
 
 def _named(runs: Sequence[CaseRuns]) -> list[Row]:
