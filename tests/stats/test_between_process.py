@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from inferlens.stats.between_process import (
     LEAST_PROCESSES,
+    centres,
     estimate,
     over_processes,
     process_autocorrelation,
     spread,
 )
-from inferlens.stats.compare import Sequential, compare
+from inferlens.stats.compare import compare, conclude, in_pairs
 from inferlens.stats.intervals import median_interval
 from tests.stats.series import autoregressive, normal
 
@@ -124,8 +125,7 @@ def test_runs_of_two_times_are_told_apart_less_often():
 
 @pytest.mark.parametrize(("logs", "verdict"), [(MIXED, "SLOWER"), (WAVE, "UNDECIDED")], ids=["mixed", "waves"])
 def test_rounds_whose_ratio_comes_in_waves_do_not_decide_it(logs, verdict):
-    race = Sequential(rounds_max=12, rounds_min=12)
-    for log in logs:
-        race.add(*at([0.0]), *at([log], 1.05))
-    assert race.comparison.verdict == verdict
-    assert (race.comparison.autocorrelation > 0.5) == (verdict == "UNDECIDED")
+    base = centres(side for _ in logs for side in at([0.0]))
+    found = conclude(in_pairs(base, centres(at(logs, 1.05))), threshold=0.02, level=0.95)
+    assert found.verdict == verdict
+    assert (found.autocorrelation > 0.5) == (verdict == "UNDECIDED")

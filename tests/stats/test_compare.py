@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferlens.stats.between_process import Centre
-from inferlens.stats.compare import Sequential, Spread, compare, judge, level_of_looks, seen_spread
+from inferlens.stats.compare import Spread, compare, judge, level_of_looks, seen_spread
 from inferlens.stats.intervals import Interval
 from tests.stats.series import normal, processes
 
@@ -109,21 +109,3 @@ def test_levels_of_looks():
     # Pocock's own constant for five looks with a known variance is 0.0158 for each; an unknown one needs about as much.
     assert 1 - level_of_looks(96, 100, 0.95) > 0.0158
     assert 0.05 / 18 < 1 - level_of_looks(3, 20, 0.95) < 0.0158
-
-
-def test_no_verdict_before_the_least_rounds_and_no_round_after_the_last():
-    race = Sequential(rounds_min=3, rounds_max=3)
-    assert [race.add([1.0] * 20, [1.0] * 20), race.add([1.0] * 20, [1.1] * 20), race.finished] == [None, None, False]
-    assert race.add([1.0] * 20, [0.9] * 20) is race.comparison
-    assert (race.comparison.verdict, race.rounds, race.finished) == ("UNDECIDED", 3, True)
-    with pytest.raises(ValueError, match="finished"):
-        race.add([1.0], [1.0])
-    with pytest.raises(ValueError, match="both sides"):
-        Sequential().add([], [1.0])
-
-
-def test_a_clear_difference_ends_it_early():
-    generator, race = np.random.default_rng(1), Sequential(rounds_max=10)
-    while not race.finished:
-        race.add(processes(generator, 1, 30)[0], processes(generator, 1, 30, times=1.2)[0])
-    assert (race.comparison.verdict, race.rounds < 6) == ("SLOWER", True)

@@ -13,7 +13,7 @@ Several comparisons at once share the error: each has the level 1 - (1 - level) 
 ``level``. SAME is the two one-sided tests of D. J. Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15
 (1987), at half their usual error: it is shown, not assumed.
 
-Each look at a :class:`Sequential` comparison is one more chance to find a difference where there is none. So every look
+Each look at a race (``stats.race``) is one more chance to find a difference where there is none. So every look
 has the same stricter level, chosen so that the intervals of all looks hold together with the level asked for: repeated
 confidence intervals, C. Jennison and B. W. Turnbull, "Interim analyses: the repeated confidence interval approach",
 Journal of the Royal Statistical Society B 51 (1989), with equal levels as in S. J. Pocock, "Group sequential methods in
@@ -248,54 +248,6 @@ def _within(*sides: Sequence[Centre]) -> float:
 
 def _quantile(probability: float, freedom: float) -> float:
     return normal_quantile(probability) if math.isinf(freedom) else student_quantile(probability, freedom)
-
-
-class Sequential:
-    """Rounds of one process of each case, in turns; :attr:`comparison` is the verdict so far.
-
-    ``threshold`` and ``level`` are those of ``compare``; ``rounds_max`` is the number of rounds after which it ends
-    undecided. There is no verdict before ``rounds_min`` rounds, of which Student's t says little.
-    """
-
-    def __init__(
-        self, threshold: float = 0.02, level: float = 0.95, rounds_max: int = 20, *, rounds_min: int = 3
-    ) -> None:
-        self.threshold = threshold
-        self.rounds_max = rounds_max
-        self.rounds_min = rounds_min
-        self.look_level = level_of_looks(rounds_min, rounds_max, level)
-        self.comparison: Comparison | None = None
-        self._base: list[Centre] = []
-        self._candidate: list[Centre] = []
-
-    @property
-    def rounds(self) -> int:
-        """Rounds so far."""
-        return len(self._base)
-
-    @property
-    def finished(self) -> bool:
-        """Whether there is a verdict, or no round left."""
-        decided = self.comparison is not None and self.comparison.verdict != "UNDECIDED"
-        return decided or self.rounds >= self.rounds_max
-
-    def add(self, base: Sequence[float], candidate: Sequence[float]) -> Comparison | None:
-        """Adds a round: samples of each side, in order of time. The verdict so far, ``None`` before ``rounds_min``.
-
-        Raises:
-            ValueError: if it was finished already, as another look would add to the error; or if a side has no samples.
-        """
-        if self.finished:
-            raise ValueError("finished: a further round would be a look that the level does not allow for")
-        below, above = centres([base]), centres([candidate])
-        if not below or not above:
-            raise ValueError("positive samples of both sides were expected; leave out a round that failed")
-        self._base += below
-        self._candidate += above
-        if self.rounds >= self.rounds_min:
-            found = in_pairs(self._base, self._candidate)
-            self.comparison = conclude(found, threshold=self.threshold, level=self.look_level)
-        return self.comparison
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,79 @@
+"""Which of several cases is fastest: exact standings, and how often drawn races are wrong."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from inferlens.stats.between_process import Centre
+from inferlens.stats.compare import seen_spread
+from inferlens.stats.race import LEAST_ROUNDS, MOST_ROUNDS, Entry, Standing, look_level, standing
+
+LEVEL = look_level(MOST_ROUNDS)
+
+
+def entry(*logs: float, alone: tuple[float, ...] = ()) -> Entry:
+    """A case whose processes took turns in the rounds 1, 2, ..., and before them were ``alone``."""
+    rounds = {number: Centre(log, None) for number, log in enumerate(logs, 1)}
+    return Entry(processes=[*(Centre(log, None) for log in alone), *rounds.values()], rounds=rounds)
+
+
+def stand(**entries: Entry) -> Standing:
+    spread = seen_spread([each.processes for each in entries.values()])
+    found = standing(entries, threshold=0.02, level=LEVEL, spread=spread)
+    assert found
+    return found
+
+
+def test_rounds_cancel_what_the_machine_does_to_all() -> None:
+    waves = (0.0, 0.3, -0.2, 0.1)
+    found = stand(fast=entry(*waves), slow=entry(*(wave + 0.05 + 1e-4 * place for place, wave in enumerate(waves))))
+    assert (found.leader, found.of("SLOWER"), found.chance > 0.99) == ("fast", ["slow"], True)
+    assert found.rivals["slow"].comparison.ratio == pytest.approx(math.exp(0.05015))
+
+
+def test_equals_are_the_same_and_those_of_few_rounds_are_open() -> None:
+    near = [1e-4, -1e-4, 2e-4, -2e-4]
+    assert stand(a=entry(0, 0, 0, 0), b=entry(*near)).of("SAME")
+    few = stand(a=entry(0, 0), b=entry(0.5, 0.5))
+    assert few.of("UNDECIDED") == ["b"]
+    assert str(LEAST_ROUNDS) in few.rivals["b"].comparison.reason
+
+
+def test_a_case_that_was_measured_once_is_judged_by_how_far_others_differ() -> None:
+    steady = {"a": entry(0.001, -0.001, 0, alone=(0.0005,)), "b": entry(0.031, 0.029, 0.03, alone=(0.0305,))}
+    assert stand(**steady, once=entry(alone=(0.7,))).of("SLOWER") == ["b", "once"]
+    wild = {"a": entry(0.1, -0.3, 0.2, alone=(0.3,)), "b": entry(0.13, -0.27, 0.23, alone=(-0.2,))}
+    assert "once" in stand(**wild, once=entry(alone=(0.7,))).of("UNDECIDED")
+
+
+def test_where_each_was_measured_once_nothing_is_claimed() -> None:
+    found = standing({"a": entry(alone=(0.0,)), "b": entry(alone=(1.0,))}, threshold=0.02, level=0.95)
+    assert found
+    assert (found.leader, found.of("UNDECIDED"), found.chance) == ("a", ["b"], None)
+    assert standing({}, threshold=0.02, level=0.95) is None
+    assert standing({"a": Entry(processes=())}, threshold=0.02, level=0.95) is None
+
+
+@pytest.mark.parametrize(("ahead", "named"), [(0.05, 0.95), (0.03, 0.75), (0.0, 0.0)])
+def test_drawn_races_name_the_best_and_seldom_a_wrong_one(ahead: float, named: float) -> None:
+    """Five candidates whose processes differ by 1 %, on a machine whose rounds differ by 5 %."""
+    generator, races = np.random.default_rng(1), 60
+    truth = {"best": 0.0, "next": ahead, "third": 0.1, "fourth": 0.35, "last": 0.6}
+    right = wrong = 0
+    for _ in range(races):
+        logs: dict[str, list[float]] = {name: [] for name in truth}
+        for number in range(1, MOST_ROUNDS + 1):
+            wave = generator.normal(0, 0.05)
+            for name, log in truth.items():
+                logs[name].append(log + wave + generator.normal(0, 0.01))
+            if number >= LEAST_ROUNDS:
+                found = stand(**{name: entry(*each) for name, each in logs.items()})
+                if not found.of("UNDECIDED"):
+                    right += found.leader == "best" and not found.of("SAME")
+                    wrong += not found.of("SAME") and (found.leader != "best" or not ahead)
+                    break
+    assert wrong <= 0.05 * races
+    assert right >= named * races
