@@ -461,9 +461,10 @@ def row(found: Sequence[Outcome], truth: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Answered:
-    """What a run said."""
+    """What a run said; ``sure`` is not the likeliest of several, nor the fastest of what was measured once."""
 
     fastest: list[str]
+    sure: bool
     medians: dict[str, float]
     processes: int
     seconds: float
@@ -494,7 +495,7 @@ def decide(asked: argparse.Namespace) -> None:
         for number in range(asked.runs):
             for name, checkout in [("this", here), *([("beside", asked.beside)] if asked.beside else [])]:
                 said = bench(checkout, words)
-                verdict = compared(said.fastest, reference["fastest"])
+                verdict = compared(said.fastest, reference["fastest"]) + ", not sure" * (not said.sure)
                 counts.setdefault(name, []).append((verdict, said.seconds))
                 order = sorted(said.medians, key=said.medians.__getitem__)
                 rest = [each for each in order if each not in said.fastest]
@@ -543,7 +544,9 @@ def bench(checkout: Path, words: Sequence[str]) -> Answered:
         rows = [each for each in json.loads(told.stdout)["rows"] if each["ranked"] and each["median"]]
         processes = len(list(Path(folder).rglob("record.json*")))
     medians = {each["name"]: each["median"] for each in rows}
-    return Answered([each["name"] for each in rows if each["fastest"]], medians, processes, seconds)
+    fastest = [each for each in rows if each["fastest"]]
+    sure = all(each.get("standing") not in ("likeliest", "once") for each in fastest)
+    return Answered([each["name"] for each in fastest], sure, medians, processes, seconds)
 
 
 @contextmanager
