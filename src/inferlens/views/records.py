@@ -299,7 +299,7 @@ def _speedup(row: Row) -> str:
     """The speed-up and how sure it is."""
     if row.is_reference:
         return "reference"
-    return ratio(row.speedup) + ratio_spread(row.speedup, row.speedup_low, row.speedup_high)
+    return ratio(row.speedup) + (ratio_spread(row.speedup, row.speedup_low, row.speedup_high) if row.sure else "")
 
 
 def _outputs(row: Row) -> str:
@@ -317,8 +317,8 @@ def _remark(row: Row) -> str:
     words = [WORDS[code] for code in dict.fromkeys(note.code for note in row.notes) if code in WORDS]
     if row.agrees is False:
         words = [plain(row.agreement_reason)]
-    if row.standing in ("open", "likeliest") and row.processes == 1:
+    if row.rounds and row.standing in ("open", "likeliest") and row.processes == 1:
         words.append("measured once")
     if row.build is not None and row.build >= SLOW_BUILD and not row.cached:
         words.append(f"{duration(row.build)} to build")
-    return ", ".join(dict.fromkeys(words)) or ABSENT
+    return ", ".join(dict.fromkeys(words))

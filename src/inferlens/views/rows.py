@@ -57,6 +57,7 @@ class Row(Struct, frozen=True, kw_only=True):
         in_flight: calls in flight when throughput was measured; ``None``: no limit but the queue's.
         bound: what a call on a GPU waits for most: ``host``, ``copies`` or ``GPU``.
         speedup: reference's median latency over this one's; of rates where no latency was measured.
+        sure: whether the speed-up's interval covers how far processes differ.
         autocorrelated: whether the speed-up's interval is wider because processes resemble those before them.
         error: relative L2 error of the outputs; ``agrees`` is ``None`` where they could not be checked.
         build: seconds of export and build together; ``cached`` if what was built before was used.
@@ -136,6 +137,7 @@ class Row(Struct, frozen=True, kw_only=True):
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
+    sure: bool = False
     error: float | None = None
     agrees: bool | None = None
     agreement_reason: str = ""

@@ -89,6 +89,7 @@ def _against(row: Row, base: Row, among: Race) -> Row:
         speedup=1 / found.ratio,
         speedup_low=1 / interval.high if interval else None,
         speedup_high=1 / interval.low if interval else None,
+        sure=found.between,
         autocorrelated=bool(found.autocorrelation),
         other_card=bool(row.card and base.card and row.card != base.card),
     )

@@ -66,7 +66,7 @@ def _table(table: Table) -> Iterator[str]:
         columns = [table.columns[place] for place in shown]
         head = "".join(f"<th{_kind(column)}>{_text(column.heading)}</th>" for column in columns)
         rows = "\n".join(_line(line, shown, columns) for line in table.lines)
-        yield f'<div class="wide"><table>\n<tr><th>{_text(table.first)}</th>{head}</tr>\n{rows}\n</table></div>'
+        yield f'<div class="wide"><table>\n<tr><th>{_text(table.first.strip())}</th>{head}</tr>\n{rows}\n</table></div>'
     yield from (f'<p class="soft">{_text(note)}</p>' for note in table.notes)
     yield from (f"<p>{_text(sentence)}</p>" for sentence in table.sentences)
 

@@ -34,7 +34,7 @@ def _table(table: Table) -> Iterator[str]:
     if table.lines:
         shown = table.used()
         columns = [table.columns[place] for place in shown]
-        head = [_row([table.first, *(escape(column.heading) for column in columns)])]
+        head = [_row([table.first.strip(), *(escape(column.heading) for column in columns)])]
         head.append(_row(["---", *("---:" if column.numeric else "---" for column in columns)]))
         yield "\n".join([*head, *(_line(line, shown) for line in table.lines)])
     yield "  \n".join(map(escape, table.notes))

@@ -155,7 +155,8 @@ def _name(line: Line, name: str, width: int, fold: bool, begin: int) -> list[str
     """A name in so much room; where it is too long, with what stands from ``begin`` on rather than with its end."""
     room = width - cell_len(line.indent)
     if fold:
-        return [line.indent + part for part in wrap(name, room)] or [""]
+        first, *rest = wrap(name, room) or [""]
+        return [line.indent + first, *(" " * cell_len(line.indent) + part for part in rest)]
     if room < 4 and line.indent:  # an indentation that leaves no room for the name
         return [shorten(f"{line.indent.strip()} {name}", width)]
     if begin and cell_len(name) > room:
