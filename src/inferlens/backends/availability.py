@@ -23,7 +23,7 @@ from inferlens.backends.base import ON_CUDA, Absence, Preparation
 from inferlens.errors import MissingLibrary, Unsupported, installing
 from inferlens.spec.case import PRECISIONS, Case
 
-NO_GPU = Absence("", "no NVIDIA driver shows a GPU", "nvidia-smi, if there is one", device="cuda")
+NO_GPU = Absence("", "no NVIDIA driver shows a GPU", "the NVIDIA driver; nvidia-smi has to list the GPU", device="cuda")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # exporters write their messages for a terminal
 
 

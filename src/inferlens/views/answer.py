@@ -13,6 +13,8 @@ from inferlens.units import duration, listing, percent, rate, ratio, ratio_range
 from inferlens.views.plain import plain
 from inferlens.views.rows import Row, by, ways
 
+_TF32 = "(TF32)"
+
 
 class AnswerLine(Struct, frozen=True, kw_only=True):
     """The answer of one comparison.
@@ -45,6 +47,15 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
         return f"{told}; to decide it: {self.decide}" if self.decide else told
 
 
+# Words for what makes a number doubtful, by the codes of notes.
+DOUBTS = {"unsteady": "unsteady", "two-modes": "unsteady", "disturbed": "disturbed", "few-samples": "few samples"}
+
+
+def doubts(row: Row) -> list[str]:
+    """What makes the row's number doubtful, a word each."""
+    return list(dict.fromkeys(DOUBTS[note.code] for note in row.notes if note.code in DOUBTS))
+
+
 def answers(rows: Sequence[Row], *, whole: bool = False) -> list[AnswerLine]:
     """The answer of each comparison among rows.
 
@@ -70,7 +81,7 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str) -> AnswerLin
     equal = [row for row in rows if row.standing == "equal"]
     rivals = [row for row in rows if row.standing == "open"]
     following = next((row for row in rows if row.standing == "slower"), None)
-    who = f"{names[best.id]}  {_written(best)}"
+    who = "  ".join([names[best.id], _written(best), *doubts(best)])
     than = [_than(best, names)]
     if best.standing == "equal":
         others = [f"{names[row.id]} {_written(row)}" for row in equal]
@@ -99,7 +110,8 @@ def _than(best: Row, names: dict[str, str]) -> str:
     interval = ratio_range(best.speedup_low, best.speedup_high)
     name = next((name for id, name in names.items() if id == best.reference_id), best.reference)
     known = best.speedup_low is not None and best.standing != "once"
-    return f"{ratio(best.speedup)} {name}" + (f" ({interval})" if known else "")
+    lowered = " in fp32, this in TF32" if _TF32 in best.name and _TF32 not in best.reference else ""
+    return f"{ratio(best.speedup)} {name}{lowered}" + (f" ({interval})" if known else "")
 
 
 def _chance(chance: float | None) -> str:

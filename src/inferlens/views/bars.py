@@ -33,6 +33,8 @@ def barred(document: Document, width: int, columns: str | None = None) -> Docume
 
     def blocks() -> list[Table | str]:
         every = (document.screen or document.blocks)()
+        if all(isinstance(each, str) for each in every):  # a screen holds the answers alone
+            every = document.blocks()
         found = chosen(every, columns) if columns else every
         return [
             each if isinstance(each, str) or not each.lines else _barred(each, width, bool(columns)) for each in found

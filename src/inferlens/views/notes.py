@@ -28,6 +28,7 @@ _FIGURE = r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?:e-\d+)?(?!\w|[.,]\d)"
 _FILLED = re.compile(_FIGURE + r"|(?<=\()[a-z]\w*(?:\.\w+=\w+|:[a-z-]+)(?=\))")
 _COUNTED = {"changes": "changing the answer", "weakens": "weakening it", "know": "good to know"}
 _NAMES = 36  # columns
+_WORST = ("wrong-outputs", "did-not-run")
 _COLUMNS = [Column("", "", numeric=False, fold=True)]
 
 
@@ -127,7 +128,7 @@ def _grouped(shown: Sequence[Row]) -> list[tuple[Note, str]]:
         together = Note(first.code, first.level, _together([one.sentence for one, _ in mine]), _together(alike))
         found.append((len(mine), together, _who(who, len(shown))))
     order = list(LEVELS)
-    found.sort(key=lambda each: (order.index(each[1].level), -each[0]))
+    found.sort(key=lambda each: (order.index(each[1].level), each[1].code not in _WORST, -each[0]))
     return [(one, who) for _, one, who in found]
 
 
@@ -135,7 +136,9 @@ def _who(names: Sequence[str], cases: int) -> str:
     """Their names where these are short; a screen has no room for more."""
     if len(names) == cases > 2:
         return f"all {cases} cases"
-    return said if len(said := listing(names)) <= _NAMES or len(names) == 1 else f"{len(names):,} cases"
+    if len(said := listing(names)) <= _NAMES or len(names) == 1:
+        return said
+    return f"{names[0]} and {len(names) - 1:,} more"
 
 
 def _names(shown: Sequence[Row]) -> list[str]:

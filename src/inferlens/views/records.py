@@ -30,7 +30,7 @@ from inferlens.units import (
     ratio_range,
     ratio_spread,
 )
-from inferlens.views.answer import answers
+from inferlens.views.answer import DOUBTS, answers, doubts
 from inferlens.views.plain import plain
 from inferlens.views.renderers import terminal
 from inferlens.views.rows import Row, by, rows, ways
@@ -42,7 +42,6 @@ LINES, WIDTH = 24, 100  # of a screen
 MOST_NOTES = 2
 SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
 # Notes that the row has a word for, beside those of how it ended.
-WORDS = {"unsteady": "unsteady", "two-modes": "unsteady", "disturbed": "disturbed", "few-samples": "few samples"}
 
 # Key, title, unit, how it is written, what stays first. Without ``wide`` it is on every screen.
 COLUMNS = (
@@ -229,7 +228,7 @@ def _notes(table: Sequence[Row], where: str) -> list[str]:
     for row in table:
         for code in dict.fromkeys(note.code for note in row.notes):
             found.setdefault(code, []).append(row)
-    weighty = [code for code in found if notes[code].level != "know" and code not in OF_THE_END and code not in WORDS]
+    weighty = [code for code in found if notes[code].level != "know" and code not in OF_THE_END and code not in DOUBTS]
     weighty.sort(key=lambda code: (notes[code].level != "changes", -len(found[code])))
     said = []
     for code in weighty[:MOST_NOTES]:
@@ -314,7 +313,7 @@ def _remark(row: Row) -> str:
     if not row.ok:
         why = next(note.sentence for note in row.notes if note.code in OF_THE_END)
         return plain(f"{why} Try: {row.hint}" if row.hint else why)
-    words = [WORDS[code] for code in dict.fromkeys(note.code for note in row.notes) if code in WORDS]
+    words = doubts(row)
     if row.agrees is False:
         words = [plain(row.agreement_reason)]
     if row.rounds and row.standing in ("open", "likeliest") and row.processes == 1:

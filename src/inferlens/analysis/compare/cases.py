@@ -362,7 +362,7 @@ def matches(base: Sequence[Record], candidate: Sequence[Record]) -> list[Match]:
     pairs = [pair for match in found if (pair := pair_of(match))]
     if any(one.id == other.id for one, other in pairs):
         raise InferlensError(
-            "Base and candidate have records in common.", expected="two folders, neither of them inside the other"
+            "Base and candidate are the same records.", expected="two folders, neither of them inside the other"
         )
     if not pairs:
         raise InferlensError(

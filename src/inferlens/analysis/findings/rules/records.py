@@ -98,7 +98,7 @@ def uneven_throughput(seen: RecordEvidence) -> Iterator[Finding]:
             width = max(max(rates) - middle, middle - min(rates)) / middle
         if width > UNEVEN:
             known = "known to {width:percent} only" if width < 1 else "hardly known"
-            yield found(f"Throughput is {known}: its windows differ.", {"width": width})
+            yield found(f"Throughput is {known}: it varied meanwhile.", {"width": width})
 
 
 @rule("slow-throughput", of="record", hint="Measure again, with --mode throughput; until then trust the latency.")
