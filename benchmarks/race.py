@@ -49,7 +49,7 @@ from rich.console import Console
 from rich.table import Table
 
 from inferlens.analysis.answer import Race
-from inferlens.analysis.interference.samples import in_common, steady_samples
+from inferlens.analysis.interference.samples import finite, steady_samples
 from inferlens.execution.expand import Planned, backends_named, expand
 from inferlens.execution.protocol import Observer
 from inferlens.execution.race import Entrant, Rounds, budget_of_rounds
@@ -203,9 +203,10 @@ def record(asked: argparse.Namespace) -> None:
 
 
 def _measured(records: Sequence[Record]) -> Iterator[Measured]:
-    """Of processes that took turns what all have in common; nothing of one that failed."""
-    series = [steady_samples(each, "latency") for each in records if each.status == "ok"]
-    kept = in_common(series) if len(series) > 1 else [one.samples for one in series]
+    """What each process measured, as a race takes it; nothing of one that failed."""
+    ran = [each for each in records if each.status == "ok"]
+    together = len(ran) > 1
+    kept = [finite(each, "latency") if together else steady_samples(each, "latency").samples for each in ran]
     for samples in kept:
         for centre in centres([samples]):
             yield Measured(float(f"{math.exp(centre.log):.6g}"), float(f"{math.sqrt(centre.variance or 0.0):.3g}"))

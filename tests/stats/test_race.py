@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from inferlens.stats.between_process import Centre
-from inferlens.stats.compare import seen_spread
-from inferlens.stats.race import LEAST_ROUNDS, MOST_ROUNDS, Entry, Standing, look_level, standing
+from inferlens.stats.race import LEAST_ROUNDS, MOST_ROUNDS, Entry, Standing, look_level, spread_of, standing
 
 LEVEL = look_level(MOST_ROUNDS)
 
@@ -17,11 +16,12 @@ LEVEL = look_level(MOST_ROUNDS)
 def entry(*logs: float, alone: tuple[float, ...] = ()) -> Entry:
     """A case whose processes took turns in the rounds 1, 2, ..., and before them were ``alone``."""
     rounds = {number: Centre(log, None) for number, log in enumerate(logs, 1)}
-    return Entry(processes=[*(Centre(log, None) for log in alone), *rounds.values()], rounds=rounds)
+    first = dict(zip(["run"], (Centre(log, None) for log in alone), strict=False))
+    return Entry(processes=[*first.values(), *rounds.values()], rounds=rounds, alone=first)
 
 
 def stand(**entries: Entry) -> Standing:
-    spread = seen_spread([each.processes for each in entries.values()])
+    spread = spread_of(entries.values())
     found = standing(entries, threshold=0.02, level=LEVEL, spread=spread)
     assert found
     return found
@@ -47,6 +47,14 @@ def test_a_case_that_was_measured_once_is_judged_by_how_far_others_differ() -> N
     assert stand(**steady, once=entry(alone=(0.7,))).of("SLOWER") == ["b", "once"]
     wild = {"a": entry(0.1, -0.3, 0.2, alone=(0.3,)), "b": entry(0.13, -0.27, 0.23, alone=(-0.2,))}
     assert "once" in stand(**wild, once=entry(alone=(0.7,))).of("UNDECIDED")
+
+
+def test_it_is_judged_by_those_that_were_measured_at_its_time() -> None:
+    """The machine has become slower by a third after each case was measured once."""
+    slower = {"a": entry(0.3, 0.301, 0.299, alone=(0.0,)), "b": entry(0.33, 0.332, 0.33, alone=(0.031,))}
+    found = stand(**slower, once=entry(alone=(0.2,)))
+    assert (found.leader, found.of("SLOWER")) == ("a", ["b", "once"])
+    assert found.rivals["once"].comparison.ratio == pytest.approx(math.exp(0.2))
 
 
 def test_where_each_was_measured_once_nothing_is_claimed() -> None:

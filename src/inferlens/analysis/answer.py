@@ -13,11 +13,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from inferlens.analysis.interference.samples import CaseRuns, in_common, steady_samples
+from inferlens.analysis.interference.samples import CaseRuns, finite, steady_samples
 from inferlens.record.record import Metric, Record
 from inferlens.stats.between_process import Centre, centres
-from inferlens.stats.compare import LogRatio, Spread, seen_spread
-from inferlens.stats.race import MOST_ROUNDS, Entry, Standing, difference, look_level, standing
+from inferlens.stats.compare import LogRatio, Spread
+from inferlens.stats.race import MOST_ROUNDS, Entry, Standing, difference, look_level, spread_of, standing
 
 Kind = Literal["fastest", "equal", "likeliest", "once", "none"]
 
@@ -122,15 +122,20 @@ def race(
         together.setdefault(turn_of(record) or record.id, []).append((name, record))
     processes: dict[str, list[tuple[str, Centre]]] = {}
     rounds: dict[str, dict[Hashable, Centre]] = {}
+    alone: dict[str, dict[Hashable, Centre]] = {}
     for key, members in together.items():
         for (name, record), centre in zip(members, _centres([record for _, record in members], metric), strict=True):
             if centre:
                 processes.setdefault(name, []).append((record.created, centre))
                 if turn_of(record):
                     rounds.setdefault(name, {})[key] = centre
+                elif record.run:
+                    alone.setdefault(name, {})[record.run] = centre
     entries = {
         name: Entry(
-            processes=[centre for _, centre in sorted(each, key=lambda one: one[0])], rounds=rounds.get(name, {})
+            processes=[centre for _, centre in sorted(each, key=lambda one: one[0])],
+            rounds=rounds.get(name, {}),
+            alone=alone.get(name, {}),
         )
         for name, each in processes.items()
     }
@@ -139,7 +144,7 @@ def race(
     return Race(
         entries=entries,
         ranked=frozenset(name for name, runs in cases.items() if name in entries and all(r.ranked for r in runs.ran)),
-        spread=seen_spread(entry.processes for entry in entries.values()),
+        spread=spread_of(entries.values()),
         level=look_level(most if raced else 0, level),
         threshold=threshold or max((record.budget.threshold for _, record in found), default=0.02),
         rounds=max(map(len, shared), default=0),
@@ -153,12 +158,16 @@ def turn_of(record: Record) -> tuple[str, int] | None:
 
 
 def _centres(records: Sequence[Record], metric: Metric) -> list[Centre | None]:
-    """The centre of each record's samples; of records that took turns, of the time in which all were steady."""
-    series = [steady_samples(record, metric) for record in records]
+    """The centre of each record's samples.
+
+    Of records that took turns all samples count: what the machine did to one it did to the others, and leaving out what
+    disturbed or changed one alone would set its calm minutes against the others' disturbed ones.
+    """
+    together = len(records) > 1
+    found = [finite(record, metric) if together else steady_samples(record, metric).samples for record in records]
     if metric == "throughput":
-        return [_centre(tuple(1 / rate for rate in one.samples if rate > 0)) for one in series]
-    kept: Sequence[Sequence[float]] = in_common(series) if len(series) > 1 else [one.samples for one in series]
-    return [_centre(tuple(values)) for values in kept]
+        found = [tuple(1 / rate for rate in rates if rate > 0) for rates in found]
+    return [_centre(values) for values in found]
 
 
 @lru_cache(maxsize=4096)  # a race looks at all rounds after each

@@ -14,12 +14,22 @@ Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometri
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
+import numpy as np
 from msgspec import Struct
 
 from inferlens.stats.between_process import Centre
-from inferlens.stats.compare import Comparison, LogRatio, Spread, between, conclude, in_pairs, level_of_looks
+from inferlens.stats.compare import (
+    Comparison,
+    LogRatio,
+    Spread,
+    between,
+    conclude,
+    in_pairs,
+    level_of_looks,
+    seen_spread,
+)
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 20
 
@@ -30,10 +40,12 @@ class Entry(Struct, frozen=True, kw_only=True):
     Attributes:
         processes: the centres of all its processes, in order of time.
         rounds: those of the processes that took turns with other cases', by the round; a subset.
+        alone: those that were measured alone, by the run in which every case was once; a subset.
     """
 
     processes: Sequence[Centre]
     rounds: Mapping[Hashable, Centre] = {}
+    alone: Mapping[Hashable, Centre] = {}
 
 
 class Rival(Struct, frozen=True, kw_only=True):
@@ -71,7 +83,37 @@ def difference(base: Entry, candidate: Entry, spread: Spread | None = None) -> L
         return in_pairs([base.rounds[each] for each in both], [candidate.rounds[each] for each in both])
     if not base.processes or not candidate.processes:
         return None
+    for run in base.alone:  # what was measured at about the same time, rather than before and after the rounds
+        if run in candidate.alone and spread:
+            return between([base.alone[run]], [candidate.alone[run]], spread)
     return between(base.processes, candidate.processes, spread)
+
+
+def spread_of(entries: Iterable[Entry]) -> Spread | None:
+    """How far processes differ, but for what the machine did to all of a round alike; ``None`` where that is not known.
+
+    The residual variance of cases and rounds, the processes that were measured alone being a round: H. Scheffé, "The
+    analysis of variance" (1959), two-way layout. Of cases without rounds it is that of their processes.
+    """
+    every = list(entries)
+    cells = [
+        (place, key, centre.log)
+        for place, each in enumerate(every)
+        for key, centre in (*each.alone.items(), *each.rounds.items())
+    ]
+    keys = list(dict.fromkeys(key for _, key, _ in cells))
+    if len(keys) < 2:
+        return seen_spread(each.processes for each in every)
+    design = np.zeros((len(cells), len(every) + len(keys)))
+    for line, (place, key, _) in enumerate(cells):
+        design[line, [place, len(every) + keys.index(key)]] = 1.0
+    logs = np.array([log for _, _, log in cells])
+    found, _, rank, _ = np.linalg.lstsq(design, logs, rcond=None)
+    freedom = len(cells) - int(rank)
+    if freedom < 1:
+        return seen_spread(each.processes for each in every)
+    rest = logs - design @ found
+    return Spread(variance=float(rest @ rest) / freedom, freedom=freedom)
 
 
 def look_level(rounds: int, level: float = 0.95) -> float:

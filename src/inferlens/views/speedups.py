@@ -75,13 +75,16 @@ def refuse_unknown(cases: Sequence[Case], named: str | None) -> None:
             raise _several(named, [case.label for case in fitting])
 
 
+LEVEL = 0.95  # of speed-ups; those of the answer share the error of all looks at the race
+
+
 def _against(row: Row, base: Row, among: Race) -> Row:
     if row.id == base.id:
         return replace(row, reference=base.name, reference_id=base.id, is_reference=True, speedup=1.0)
     found = among.against(base.id, row.id) if row.ranked else None
     if found is None:
         return replace(row, reference=base.name)
-    interval = found.interval(among.level)
+    interval = found.interval(LEVEL)
     row = replace(
         row,
         reference=base.name,

@@ -58,19 +58,6 @@ def test_the_warm_up_is_cut() -> None:
     assert found.samples == series[found.unsteady :]
 
 
-def test_what_one_of_two_in_turns_was_not_steady_in_is_left_out_of_both() -> None:
-    def taken(values: tuple[float, ...], times: tuple[float, ...]) -> samples.Series:
-        measured = Measurement(metric="latency", unit="s", clock="a clock", samples=values, begins=times)
-        return latencies(record(median=None, measurements=(measured,)))
-
-    times = tuple(0.02 * place for place in range(300))
-    warm_up, flat = (*(2 * value for value in FLAT[:100]), *FLAT), FLAT + FLAT[:100]
-    one, other = samples.in_common([taken(warm_up, times), taken(flat, tuple(time + 0.01 for time in times))])
-    assert one == list(FLAT)
-    assert other == list(flat[100:])
-    assert samples.in_common([taken(warm_up, ()), taken(flat, times)]) == [FLAT, flat], "nobody knows when"
-
-
 def test_a_series_that_is_never_steady_is_kept_whole() -> None:
     rising = tuple(value * (1 + 0.002 * index) for index, value in enumerate(FLAT))
     found = latencies(made(rising))

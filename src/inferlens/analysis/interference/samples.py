@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, lru_cache
 
-from inferlens.record.machine import LEAST_KEPT
 from inferlens.record.record import Metric, Record, machine_name
 from inferlens.stats.steady import steady
 
@@ -62,17 +61,6 @@ def steady_samples(record: Record, metric: Metric) -> Series:
 def _beginning(values: tuple[float, ...]) -> int:
     """How many samples come before the steady state."""
     return steady(values).start
-
-
-def in_common(every: Sequence[Series]) -> list[Sequence[float]]:
-    """The samples of processes that took turns, of the time in which all were steady.
-
-    Else one would be told of the machine as it was later, another of all of it. Each has its own where too little
-    would be left, or where it is not known when they were taken.
-    """
-    low = max((one.begins[0] for one in every if one.unsteady and one.begins), default=-math.inf)
-    inside = [[value for value, begin in zip(one.samples, one.begins, strict=False) if begin >= low] for one in every]
-    return list(inside) if min(map(len, inside)) >= LEAST_KEPT else [one.samples for one in every]
 
 
 def latencies(record: Record) -> Series:
