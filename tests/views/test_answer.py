@@ -44,6 +44,10 @@ def test_equals_are_told_together():
     found = rows(rounds(16, {"pytorch": 25e-3, "openvino": 16e-3, "onnxruntime": 16.01e-3}, spread=0.002))
     (answer,) = answers(found)
     assert answer.head == "EQUALLY FAST (within 2 %)"
+    assert sorted(word for word in answer.who.split() if word.isalpha() and len(word) > 3) == [
+        "onnxruntime",
+        "openvino",
+    ]
     assert {row.backend for row in found if row.fastest} == {"openvino", "onnxruntime"}
 
 

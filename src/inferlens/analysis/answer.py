@@ -117,6 +117,7 @@ def race(
     """
     metric = metric or ("latency" if any(runs.processes for runs in cases.values()) else "throughput")
     found = [(name, record) for name, runs in cases.items() for record in runs.ran]
+    found.sort(key=lambda each: each[1].created)
     together: dict[Hashable, list[tuple[str, Record]]] = {}
     for name, record in found:
         together.setdefault(turn_of(record) or record.id, []).append((name, record))
@@ -143,7 +144,9 @@ def race(
     shared = [set(each) & set(other) for one, each in rounds.items() for two, other in rounds.items() if one < two]
     return Race(
         entries=entries,
-        ranked=frozenset(name for name, runs in cases.items() if name in entries and all(r.ranked for r in runs.ran)),
+        ranked=frozenset(
+            name for name, runs in cases.items() if name in entries and all(r.ranked for r in runs.records)
+        ),
         spread=spread_of(entries.values()),
         level=look_level(most if raced else 0, level),
         threshold=threshold or max((record.budget.threshold for _, record in found), default=0.02),

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -31,7 +30,7 @@ from inferlens.units import ratio, ratio_range
 REACH = (
     1.5  # times the fastest: what took longer when each was measured once meets it in no round, unless in doubt later
 )
-ROUND_WARMUP, ROUND_SERIES = 0.5, 3.0  # seconds of each process of a round
+ROUND_WARMUP, ROUND_SERIES = 0.5, 2.0  # seconds of each process of a round
 SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
 
 
@@ -57,7 +56,7 @@ def decide(scheduler: Scheduler, screened: Iterable[tuple[Planned, Record]]) -> 
     """Holds the rounds of cases that were measured once; those that do the same work race each other."""
     races: dict[Hashable, list[Entrant]] = {}
     for planned, record in screened:
-        if record.ranked and not planned.refusal:
+        if record.ranked:
             races.setdefault(_work(record), []).append(Entrant(planned, [record]))
     end = time.monotonic() + scheduler.plan.within
     left = [entrants for entrants in races.values() if len(entrants) > 1]
@@ -79,22 +78,16 @@ class Rounds:
 
     Attributes:
         end: when no further round is begun, by the clock of ``time.monotonic``; there is one at least.
-        most: how many rounds there are at most.
-        rule: ``metric``, ``threshold`` and ``level``, as of :func:`~inferlens.analysis.answer.race`.
-        looked: told after each round how the race stands.
     """
 
     scheduler: Scheduler
     entrants: Sequence[Entrant]
     end: float
-    most: int = MOST_ROUNDS
-    rule: Mapping[str, Any] = field(default_factory=dict)
-    looked: Callable[[Race], None] = lambda _: None
 
     def run(self) -> Race:
         """Rounds until it is decided or the time is over."""
         number, longest = 0, 0.0
-        while number < self.most:
+        while number < MOST_ROUNDS:
             meeting = self._meeting(number)
             if not meeting or (number and time.monotonic() + longest > self.end):
                 break
@@ -103,13 +96,12 @@ class Rounds:
             self._hold(meeting, number)
             longest = max(longest, time.monotonic() - begin)
             self.scheduler.observer.round(number, [each.planned.case for each in meeting], self._standing())
-            self.looked(self.race)
         return self.race
 
     @property
     def race(self) -> Race:
         """How it stands."""
-        return race({name: each.runs for name, each in self._able.items()}, most=self.most, **self.rule)
+        return race({name: each.runs for name, each in self._able.items()})
 
     @property
     def _able(self) -> dict[str, Entrant]:
@@ -172,7 +164,7 @@ def budget_of_rounds(budget: Budget) -> Budget:
     mode = "throughput" if budget.mode == "throughput" else "latency"
     if budget.explicit:
         return replace(budget, mode=mode)
-    series = ROUND_SERIES if budget.max_time is None else max(ROUND_SERIES, budget.max_time / 4)
+    series = ROUND_SERIES if budget.max_time is None else min(budget.max_time, max(ROUND_SERIES, budget.max_time / 4))
     return replace(budget, mode=mode, warmup_seconds=ROUND_WARMUP, max_time=series)
 
 
@@ -184,5 +176,7 @@ def fit_together(records: Sequence[Record]) -> bool:
     gpus = records[0].environment.gpus
     if not on_gpu or not gpus or gpus[0].memory is None:
         return True
+    if any(record.memory.device_peak is None for record in on_gpu):
+        return False
     used = gpu_before().memory_used or 0
     return SPARE * sum(record.memory.device_peak or 0 for record in on_gpu) <= gpus[0].memory - used

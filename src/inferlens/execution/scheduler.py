@@ -157,7 +157,8 @@ class Scheduler:
         for place, attempt in enumerate(attempts):
             created = begun + timedelta(milliseconds=place)  # records are read in the order in which they were begun
             records.append(self._keep(replace(attempt.as_it_is(), created=created)))
-            self._done(records[-1], attempt.folder)
+        for record, attempt in zip(records, attempts, strict=True):
+            self._done(record, attempt.folder)
         return records
 
     def _done(self, record: Record, folder: Path) -> None:
@@ -198,7 +199,9 @@ class Scheduler:
         if planned.refusal:
             outcome: Outcome[Measured] = Outcome(refused(planned))
             return Attempt(planned, repeat, folder, created, outcome, Interference(memory=outcome.result.memory))
-        given = self.given(case, folder)
+        # What the first process built anew, those of the rounds find in the cache.
+        rebuild = self.plan.rebuild and (repeat == 0 or bool(self.plan.repeats))
+        given = {**self.given(case, folder), "rebuild": rebuild}
         job = BenchmarkJob(**given, budget=budget or self.plan.budget, reference=self.reference(planned))
         before = before or self._before(case)
         neighbours = slot.neighbours if slot else tuple

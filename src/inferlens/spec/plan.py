@@ -172,7 +172,7 @@ def budget_of(words: Mapping[str, Any]) -> Budget:
         given["threshold"] = parse_share(str(words["threshold"]))
         if not 0 < given["threshold"] < 1:
             raise InferlensError("The threshold is out of range.", expected="such as 2%: a difference that matters")
-    if flag("thorough", words.get("thorough", False)) and "max_time" not in words:
+    if flag("thorough", words.get("thorough", False)) and not {"max_time", "iterations", "seconds"} & words.keys():
         given["max_time"] = LONG_SERIES
     if "half_width" in words:
         given["half_width"] = parse_share(str(words["half_width"]))

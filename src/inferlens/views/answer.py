@@ -48,7 +48,13 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
 
 
 # Words for what makes a number doubtful, by the codes of notes.
-DOUBTS = {"unsteady": "unsteady", "two-modes": "unsteady", "disturbed": "disturbed", "few-samples": "few samples"}
+DOUBTS = {
+    "unsteady": "unsteady",
+    "two-modes": "unsteady",
+    "disturbed": "disturbed",
+    "few-samples": "few samples",
+    "repeat-failed": "a process failed",
+}
 
 
 def doubts(row: Row) -> list[str]:
@@ -78,9 +84,10 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str) -> AnswerLin
         why = next((plain(row.agreement_reason if row.ok else row.reason) for row in rows), "")
         what = "No way ran with right outputs." if ran else "No way ran."
         return AnswerLine(where=where, head="NONE", who=what, than=why)
-    equal = [row for row in rows if row.standing == "equal"]
+    equal = [row for row in rows if row.standing == "equal" and row.id != best.id]
     rivals = [row for row in rows if row.standing == "open"]
-    following = next((row for row in rows if row.standing == "slower"), None)
+    slower = [row for row in rows if row.standing == "slower" and row.behind is not None]
+    following = min(slower, key=lambda row: row.behind or 0.0, default=None)
     who = "  ".join([names[best.id], _written(best), *doubts(best)])
     than = [_than(best, names)]
     if best.standing == "equal":
@@ -91,7 +98,7 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str) -> AnswerLin
         )
     if best.standing == "likeliest":
         chance = f"{_chance(best.chance)} sure; not told apart from {listing([names[row.id] for row in rivals[:3]])}"
-        decide = "the same with --thorough"
+        decide = "the same with --thorough" if best.processes > best.rounds else "the same with more --repeats"
         if len(rivals) == 1:
             decide = f"inferlens ab {plain(best.model)} '{plain(best.label)}' '{plain(rivals[0].label)}'"
         return AnswerLine(where=where, head="LIKELIEST", who=who, than=chance, decide=decide)

@@ -41,7 +41,6 @@ EACH_RUN = ": --runs all shows each"
 LINES, WIDTH = 24, 100  # of a screen
 MOST_NOTES = 2
 SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
-# Notes that the row has a word for, beside those of how it ended.
 
 # Key, title, unit, how it is written, what stays first. Without ``wide`` it is on every screen.
 COLUMNS = (

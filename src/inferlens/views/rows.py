@@ -353,7 +353,8 @@ def _latencies(run: CaseRuns) -> dict[str, Any]:
         **_ends("median", found.interval if found else None),
     }
     for name in ("mean", "p5", "p95", "p99", "deviation"):
-        values[name] = geometric_mean([getattr(each, name) for each in summaries])
+        told = [getattr(each, name) for each in summaries if each.count > 1 or name != "deviation"]
+        values[name] = geometric_mean([value for value in told if value is not None])
     for name, share in (("mean", None), ("p95", 0.95), ("p99", 0.99)):
         if alone is None:
             interval = over_processes([getattr(each, name) for each in summaries])

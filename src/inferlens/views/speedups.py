@@ -46,7 +46,10 @@ def compared(
     for rows in comparisons:
         among = race({row.id: runs[row.id, row.machine] for row in rows})
         metric = "median" if any(row.median is not None for row in rows) else "iterations_per_second"
-        able = [replace(row, ranked=row.ranked and getattr(row, metric) is not None) for row in rows]
+        out = among.entries.keys() - among.ranked  # a process of theirs failed
+        able = [
+            replace(row, ranked=row.ranked and row.id not in out and getattr(row, metric) is not None) for row in rows
+        ]
         chosen = _matching(able, named) if named else _defaults(able, usual)
         done = [_against(row, chosen[row.device], among) if row.device in chosen else row for row in able]
         found += _placed(done, among)
@@ -105,15 +108,17 @@ def _placed(rows: Sequence[Row], among: Race) -> list[Row]:
     answer = among.answer
     rivals = among.standing.rivals if among.standing else {}
 
-    def place(row: Row) -> tuple[bool, bool, bool, float]:
-        return row.id != answer.best, not row.ranked, not row.ok, _seconds(row)
+    order = [answer.best, *rivals]
+
+    def place(row: Row) -> tuple[int, bool, float]:
+        return order.index(row.id) if row.ranked and row.id in order else len(order), not row.ok, _seconds(row)
 
     placed = []
     for number, row in enumerate(sorted(rows, key=place), 1):
         if not row.ranked:
             placed.append(row)
             continue
-        standing: Place = "fastest" if answer.kind == "fastest" else answer.kind
+        standing: Place = answer.kind
         if row.id in rivals:
             comparison = rivals[row.id].comparison
             row = replace(row, behind=comparison.ratio)
@@ -128,6 +133,7 @@ def _placed(rows: Sequence[Row], among: Race) -> list[Row]:
                 fastest=row.id in answer.fastest,
                 chance=answer.chance if row.id == answer.best else None,
                 rounds=answer.rounds,
+                threshold=answer.threshold,
             )
         )
     return placed
