@@ -280,3 +280,14 @@ def test_second_times_end_where_they_are_futile(
     assert [record.facts["attempt"] for record in records] == attempts
     assert [bool(record.marks and record.marks.disturbed) for record in records] == disturbed
     assert {record.id for record in inferlens.load_records([tmp_path]).records} == {record.id for record in records}
+
+
+@pytest.mark.usefixtures("one_process")
+def test_what_a_case_exported_once_is_used_by_its_other_processes(tmp_path: Path) -> None:
+    words: dict[str, Any] = {"iterations": 5, "warmup": 1, "output": str(tmp_path), "device": "cpu", "repeats": 2}
+    first, second = inferlens.bench(Tiny().eval(), torch.randn(2, 3, 16, 16), backend="onnxruntime:cpu", **words)
+    notes = [{phase.name: phase.note for phase in record.phases}["export"] for record in (first, second)]
+    assert (notes, first.agreement.agrees, second.agreement.agrees) == (["", "cached"], True, True)
+    assert len(list(tmp_path.rglob("model.onnx"))) == 1
+    again = inferlens.bench(Tiny().eval(), torch.randn(2, 3, 16, 16), backend="onnxruntime:cpu", rebuild=True, **words)
+    assert [{phase.name: phase.note for phase in record.phases}["export"] for record in again] == ["", ""]

@@ -73,6 +73,7 @@ class Scheduler:
     idle: Before = field(default_factory=Before)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     records: list[Record] = field(default_factory=list)  # in the order in which their cases ended
+    _folders: dict[str, str] = field(default_factory=dict)  # of each case's first process, by its digest
     _references: dict[str, Reference] = field(default_factory=dict)
     _futile: int = 0  # cases in a row whose second attempt was disturbed, too
 
@@ -163,6 +164,8 @@ class Scheduler:
 
     def _done(self, record: Record, folder: Path) -> None:
         self.records.append(record)
+        if record.status == "ok":
+            self._folders.setdefault(record.case.digest, str(folder.resolve()))
         self.observer.done(record, folder)
 
     def _slotted(self, planned: Planned, repeat: int, folder: Path, slot: Slot, **words: Any) -> Attempt:
@@ -201,7 +204,8 @@ class Scheduler:
             return Attempt(planned, repeat, folder, created, outcome, Interference(memory=outcome.result.memory))
         # What the first process built anew, those of the rounds find in the cache.
         rebuild = self.plan.rebuild and (repeat == 0 or bool(self.plan.repeats))
-        given = {**self.given(case, folder), "rebuild": rebuild}
+        earlier = self._folders.get(case.digest, "") if repeat and not rebuild else ""
+        given = {**self.given(case, folder), "rebuild": rebuild, "earlier": earlier}
         job = BenchmarkJob(**given, budget=budget or self.plan.budget, reference=self.reference(planned))
         before = before or self._before(case)
         neighbours = slot.neighbours if slot else tuple
