@@ -33,7 +33,7 @@ CAPTURED = [
 
 
 def bench(*models: str, **words: Any) -> list[inferlens.Record]:
-    records = inferlens.bench(list(models), device="cuda", **words)
+    records = inferlens.bench(list(models), device="cuda", **{"quick": "repeats" not in words, **words})
     assert [record.status for record in records] == ["ok"] * len(records), [record.reason for record in records]
     return records
 

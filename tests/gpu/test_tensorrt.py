@@ -189,7 +189,7 @@ def test_calls_from_and_to_the_host(label: str, options: dict[str, Any], prepara
 
 
 def bench(*models: Any, **words: Any) -> list[Record]:
-    return api.bench([str(model) for model in models], iterations=20, warmup=5, **words)
+    return api.bench([str(model) for model in models], iterations=20, warmup=5, quick=True, **words)
 
 
 @pytest.fixture
