@@ -36,11 +36,10 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
             f"'{model.spec}' is TorchScript, which cannot be exported to ONNX.", hint="the model that it was made from"
         )
     path = preparation.folder / "model.onnx"
-    earlier = preparation.earlier / path.name if preparation.earlier else path
-    if earlier.exists():
+    if preparation.earlier and (preparation.earlier / path.name).exists():
         with preparation.phase("export") as noted:
             noted.note = "cached"
-        return earlier
+        return preparation.earlier / path.name
     with preparation.phase("export"):
         preparation.folder.mkdir(parents=True, exist_ok=True)
         cast(model.module, precision)
