@@ -10,20 +10,20 @@ not run to its end, or whose outputs are wrong, ends it without a verdict on spe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Literal
 
 from inferlens.analysis.answer import race
-from inferlens.analysis.compare.ab_result import LEAST_ROUNDS, ABResult, ABRule, End, notes_of
+from inferlens.analysis.compare.ab_result import ABResult, ABRule, End, notes_of
 from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, read
 from inferlens.analysis.interference.samples import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
-from inferlens.execution.race import budget_of_rounds, fit_together
+from inferlens.execution.race import fit_together, records_of_round
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.sides import Asked, asked_for, check_inputs, compared_outputs, named_models, planned_pair
 from inferlens.measure import environment
@@ -31,6 +31,7 @@ from inferlens.record.record import Agreement, Record
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Duration, Texts, texts
 from inferlens.stats.compare import Comparison, conclude
+from inferlens.stats.race import LEAST_ROUNDS
 from inferlens.units import listing
 
 INTERLEAVE = ("calls", "processes")
@@ -163,23 +164,15 @@ class ABRun:
         """Measures both sides once, and looks at all rounds so far."""
         order = [0, 1] if number % 2 else [1, 0]
         order.sort(key=lambda place: self.pair[place].refusal is None)  # nothing is measured beside what cannot run
-        for place, record in zip(order, self._measured(order, number), strict=False):
+        cases = [self.pair[place] for place in order]
+        together = self._together and not any(planned.refusal for planned in cases)
+        for place, record in zip(order, records_of_round(self.scheduler, cases, number, together), strict=False):
             self._records[place].append(record)
             self._failed |= not read(CaseRuns((record,)), self.rule.metric, self.rule.level)[0].ok
+            if self._failed and not together:  # the other one is not measured for nothing
+                break
         if self.outputs and not self._failed:  # of compiled files nothing was known of that before
             check_inputs(*(records[-1].model.inputs for records in self._records))
-
-    def _measured(self, order: Sequence[int], number: int) -> Iterator[Record]:
-        """The records of a round; none after one that does not run to its end, if they come one after the other."""
-        pair = [self.pair[place] for place in order]
-        if self._together and not any(planned.refusal for planned in pair):
-            budget = budget_of_rounds(self.scheduler.plan.budget)
-            yield from self.scheduler.measure_interleaved(pair, number, budget)
-            return
-        for planned in pair:
-            yield self.scheduler.measure(planned, number)[0]
-            if self._failed:
-                return
 
     @property
     def _together(self) -> bool:

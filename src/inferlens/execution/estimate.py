@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from inferlens.errors import InferlensError
+from inferlens.execution.benchmark import LATENCY_SHARE
 from inferlens.execution.expand import Planned
 from inferlens.record.record import Record
 from inferlens.record.store import load_records, safe_name
@@ -16,7 +17,6 @@ from inferlens.stats.quantiles import median
 
 STARTING = 3.0  # seconds until a process has imported its libraries, which is in no phase
 PREPARING = 6.0  # to load, export, build and call for the first time
-LATENCY_SHARE = 0.8  # of a series, where throughput is measured too
 
 
 def seconds_of(cases: Sequence[Planned], plan: Plan) -> list[float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -27,9 +27,7 @@ from inferlens.stats.intervals import ends
 from inferlens.stats.race import LEAST_ROUNDS, MOST_ROUNDS
 from inferlens.units import ratio, ratio_range
 
-REACH = (
-    1.5  # times the fastest: what took longer when each was measured once meets it in no round, unless in doubt later
-)
+REACH = 1.5  # times the fastest: what took longer by itself meets it in no round, unless it is in doubt later
 ROUND_WARMUP, ROUND_SERIES = 0.5, 2.0  # seconds of each process of a round
 SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
 
@@ -140,11 +138,8 @@ class Rounds:
         """Measures a process of each once; who goes first changes from round to round."""
         place = number % len(meeting)
         order = [*meeting[place:], *meeting[:place]]
-        if len(order) > 1 and fit_together([each.records[0] for each in order]):
-            cases = [each.planned for each in order]
-            found = self.scheduler.measure_interleaved(cases, number, budget_of_rounds(self.scheduler.plan.budget))
-        else:
-            found = [self.scheduler.measure(each.planned, number)[0] for each in order]
+        together = len(order) > 1 and fit_together([each.records[0] for each in order])
+        found = records_of_round(self.scheduler, [each.planned for each in order], number, together)
         for each, record in zip(order, found, strict=True):
             each.records.append(record)
 
@@ -157,6 +152,15 @@ class Rounds:
         low, high = ends(rival.comparison.interval)
         first, second = (able[each].planned.case.backend_label for each in (standing.leader, name))
         return f"{first} {ratio(rival.comparison.ratio)} {second} ({ratio_range(low, high)})"
+
+
+def records_of_round(scheduler: Scheduler, cases: Sequence[Planned], number: int, together: bool) -> Iterator[Record]:
+    """The records of a round: of processes that are there at once, in turns; or of one after the other, as they end."""
+    if together:
+        yield from scheduler.measure_interleaved(cases, number, budget_of_rounds(scheduler.plan.budget))
+        return
+    for planned in cases:
+        yield scheduler.measure(planned, number)[0]
 
 
 def budget_of_rounds(budget: Budget) -> Budget:

@@ -23,7 +23,7 @@ BUDGET_WORDS = (
     "mode", "warmup", "iterations", "seconds", "stop", "half_width", "max_time", "timeout", "threshold",
 )  # fmt: skip
 RACE_WORDS = ("quick", "thorough", "within", "repeats")
-LEAST_ROUNDS, THOROUGH_ROUNDS = 3, 10
+THOROUGH_ROUNDS = 10
 LONG_SERIES = 10.0  # seconds, with --thorough
 OTHERS = ("input", "weights", "seed", "checkout")  # what else a case may say as NAME=VALUE
 # What words may be from Python: single values, lists of them, or texts with commas; durations are seconds, or "90s".
@@ -47,7 +47,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         repeats: processes that each case is measured in, in turns with the other cases; 0: as many as it takes to tell
             which is fastest, see ``within`` and ``rounds``.
         within: seconds for the rounds in which those that may be fastest meet.
-        rounds: how many of these rounds there are at least.
+        rounds: how many of these rounds there are at least, decided or not.
     """
 
     model: tuple[str, ...]
@@ -69,7 +69,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     seed: int = 0
     repeats: int = 0
     within: float = 300.0
-    rounds: int = LEAST_ROUNDS
+    rounds: int = 0
     budget: Budget = Budget()
     output: str = "results"
 
@@ -137,7 +137,7 @@ def _race_of(words: Mapping[str, Any]) -> dict[str, Any]:
     thorough = "thorough" in given
     within = parse_duration(str(words["within"])) if "within" in words else 1800.0 if thorough else 300.0
     repeats = count("repeats", words["repeats"]) if "repeats" in words else int("quick" in given)
-    return {"repeats": repeats, "within": within, "rounds": THOROUGH_ROUNDS if thorough else LEAST_ROUNDS}
+    return {"repeats": repeats, "within": within, "rounds": THOROUGH_ROUNDS if thorough else 0}
 
 
 def _values(axis: Axis, words: Mapping[str, Any]) -> Any:

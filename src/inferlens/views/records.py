@@ -29,6 +29,7 @@ from inferlens.units import (
     ratio,
     ratio_range,
     ratio_spread,
+    with_half_width,
 )
 from inferlens.views.answer import DOUBTS, answers, doubts
 from inferlens.views.plain import plain
@@ -289,8 +290,7 @@ def _in_flight(row: Row) -> str:
 
 def _energy(row: Row) -> str:
     """With how far it may be off; the bounds contain what the sensor does not tell."""
-    bounds = half_width(row.energy, row.energy_low, row.energy_high)
-    return millijoules(row.energy) + (f" ± {bounds}" if bounds != ABSENT else "")
+    return with_half_width(millijoules(row.energy), row.energy, row.energy_low, row.energy_high)
 
 
 def _speedup(row: Row) -> str:

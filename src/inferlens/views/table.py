@@ -21,7 +21,6 @@ A new format is a file in ``renderers`` with ``render(document, width, color)`` 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -39,10 +38,6 @@ FORMATS = {
     "json": "inferlens.views.renderers.json",
     "html": "inferlens.views.renderers.html",
 }
-_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-# Figures, and what a backend may be asked for, in brackets: (tensorrt.tf32=true), (torch_compile:reduce-overhead).
-_FIGURE = r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?:e-\d+)?(?!\w|[.,]\d)"
-FILLED = re.compile(_FIGURE + r"|(?<=\()[a-z]\w*(?:\.\w+=\w+|:[a-z-]+)(?=\))")
 FOR_PROGRAMS = ("csv", "json")  # these get all rows where people get the first
 
 
@@ -181,41 +176,6 @@ class Document:
     csv: Callable[[], tuple[Sequence[str], Iterable[Sequence[object]]]] | None = None
     title: str = "Inferlens"
     screen: Callable[[], Sequence[Table | str]] | None = None
-
-
-class Notes:
-    """Numbered notes beneath a table; those that differ in figures, or in what to ask for, alone share a number."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, list[str]] = {}  # by a note's words, the texts
-
-    def marks(self, texts: Iterable[str]) -> str:
-        """Numbers of the notes of one row, such as ``¹˙³``, adding those that are new."""
-        numbers = []
-        for text in texts:
-            words = FILLED.sub("", text)
-            self._found.setdefault(words, []).append(text)
-            numbers.append(list(self._found).index(words) + 1)
-        return "˙".join(str(number).translate(_SUPERSCRIPTS) for number in dict.fromkeys(numbers))
-
-    def numbered(self) -> list[str]:
-        """Each note behind its mark."""
-        found = enumerate(self._found.values(), 1)
-        return [f"{str(number).translate(_SUPERSCRIPTS)} {_together(texts)}" for number, texts in found]
-
-
-def _together(texts: Sequence[str]) -> str:
-    """What notes of the same words say together."""
-    filled = [*map(_range, zip(*map(FILLED.findall, texts), strict=True)), ""]
-    return "".join(part for pair in zip(FILLED.split(texts[0]), filled, strict=True) for part in pair)
-
-
-def _range(filled: Sequence[str]) -> str:
-    """A figure, or the least and the greatest; or all that may be asked for."""
-    if not filled[0][0].isdigit():
-        return ", ".join(dict.fromkeys(filled))
-    least, *_, greatest = sorted([*filled, *filled], key=lambda figure: float(figure.replace(",", "")))
-    return least if least == greatest else f"{least} to {greatest}"
 
 
 def ruled(lines: Sequence[Line], sums: Sequence[Line]) -> tuple[Line, ...]:

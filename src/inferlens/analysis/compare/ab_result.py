@@ -18,6 +18,7 @@ from inferlens.errors import InferlensError, one_line
 from inferlens.record.record import Agreement, Metric, Record
 from inferlens.spec.case import AXES, Case
 from inferlens.stats.intervals import Interval
+from inferlens.stats.race import LEAST_ROUNDS
 from inferlens.units import (
     duration,
     error_size,
@@ -30,7 +31,7 @@ from inferlens.units import (
     significant,
 )
 
-LEAST_ROUNDS, MOST_ROUNDS = 3, 100
+MOST_ROUNDS = 100
 WIDTH = 100  # columns of what is printed
 End = Literal["", "decided", "rounds", "time", "a side did not run"]
 _CODES = {"FASTER": 0, "SAME": 0, "SLOWER": 1, "UNDECIDED": 3, "DID NOT RUN": 4}
