@@ -6,9 +6,9 @@ to try; the command line prints it without a traceback and exits with code 2.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from importlib import import_module, metadata
+from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -59,30 +59,11 @@ class MissingLibrary(Unsupported):
 
 
 def installing(extra: str) -> str:
-    """The command that installs what an extra brings: from the checkout that this is, or by the libraries' names.
-
-    Not by our own name: nothing says that an index has it.
-    """
+    """The command that installs what an extra brings, from the checkout that this is, if it is one."""
     checkout = Path(__file__).parents[2]
     if (checkout / "pyproject.toml").is_file():
         return f"pip install -e '{'.' if checkout == Path.cwd() else checkout}[{extra}]'"
-    return f"pip install {' '.join(_brought(extra)) or extra}"
-
-
-def _brought(extra: str) -> list[str]:
-    """The distributions of an extra, those of the extras that it names among them."""
-    found: dict[str, None] = {}
-    try:
-        needed = metadata.requires("inferlens") or []
-    except metadata.PackageNotFoundError:
-        return []
-    for line in needed:
-        what, _, marker = line.partition(";")
-        if re.search(rf"extra == ['\"]{re.escape(extra)}['\"]", marker):
-            name, others = re.match(r"\s*([\w.-]+)(?:\[([\w,-]+)\])?", what).groups()  # type: ignore[union-attr]
-            inner = [each for other in (others or "").split(",") if other for each in _brought(other)]
-            found |= dict.fromkeys(inner if name == "inferlens" else [name])
-    return list(found)
+    return f"pip install 'inferlens[{extra}]'"  # pip asks no index for what is installed already
 
 
 def library(name: str, *, extra: str) -> ModuleType:
@@ -104,16 +85,9 @@ def is_short_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in SHORT_OF_MEMORY)
 
 
-def near_misses(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """The names among ``known`` that look most like ``name``, the nearest first."""
-    import difflib
-
-    return difflib.get_close_matches(name, sorted(set(known)), n=limit, cutoff=0.6)
-
-
 def suggestion(name: str, known: Iterable[str], limit: int = 3) -> str:
-    """Near misses of ``name`` among ``known`` as ``"did you mean a or b?"``, each once, or an empty string."""
-    near = near_misses(name, known, limit)
+    """Those of ``known`` most like ``name`` as ``"did you mean a or b?"``, each once, or an empty string."""
+    near = get_close_matches(name, sorted(set(known)), n=limit)
     return f"did you mean {' or '.join(', '.join(near).rsplit(', ', 1))}?" if near else ""
 
 

@@ -38,6 +38,7 @@ milliseconds = partial(bare, scale=1e3)  # of seconds
 microseconds = partial(bare, scale=1e6)  # of seconds
 millijoules = partial(bare, scale=1e3)  # of joules
 mebibytes = partial(bare, scale=2.0**-20)  # of bytes
+megaflops = partial(bare, scale=1e-6)  # of FLOPs
 
 
 def duration(seconds: float | None) -> str:
@@ -123,11 +124,6 @@ def change_range(low: float | None, high: float | None) -> str:
 def kibibytes(count: float | None) -> str:
     """Bytes as a bare number of KiB, e.g. ``48``."""
     return ABSENT if count is None else f"{count / 2**10:,.1f}".removesuffix(".0")
-
-
-def megaflops(count: float | None) -> str:
-    """FLOPs as a bare number of millions, e.g. ``231``."""
-    return ABSENT if count is None else significant(count / 1e6)
 
 
 def decimal(value: float | None, unit: str) -> str:

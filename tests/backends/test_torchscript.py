@@ -17,7 +17,7 @@ from inferlens.backends.base import TOLERANCES, Preparation
 from inferlens.backends.torchscript.backend import quiet
 from inferlens.backends.torchscript.layers import Modules
 from inferlens.errors import Unsupported
-from inferlens.models.adapter import ByKeyword
+from inferlens.models.adapter import by_position
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
 from tests.backends import small
@@ -255,7 +255,7 @@ def test_a_model_whose_inputs_have_names_runs_and_knows_its_modules(
     model = small.model(Subtract)
     specs = {spec.name: spec for spec in small.TWO_INPUTS}
     assert model.module is not None
-    module = ByKeyword.of(model.module, names)
+    module = by_position(model.module, names)
     model = dataclasses.replace(model, module=module, inputs=tuple(specs[name] for name in names))
     assert [layer.modules for layer in layers(label, model, tmp_path).layers] == [("linear",), ("",)]
 

@@ -71,7 +71,7 @@ BAD = {
     "fixed.onnx --weights linear.pth": "brings its own weights",
     "script.pt --input image=1x3x8": "does not take image=1x3x8",
     "ours:shown --weights linear.pt": "did you mean linear.pth?",
-    "ours:shown --weights linear.pth": "2 missing (such as conv.weight), 2 unknown (such as weight)",
+    "ours:shown --weights linear.pth": 'Missing key(s) in state_dict: "conv.weight", "conv.bias"',
     "ours:shown --weights pretrained": "has no weights by name",
     "ours:shown --precision int8 -b pytorch": "does not run int8",
     "ours:shown --precision fp61": "did you mean fp16?",

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.models.adapter import ByKeyword
+from inferlens.models.adapter import by_position, in_source
 
 NAMES = ("left", "right")
 FEED = (torch.full((2, 3), 5.0), torch.ones(2, 3))
@@ -45,7 +45,7 @@ def four(outputs: Any) -> bool:
 
 def test_paths_are_the_module_s_own_and_it_stays_as_it_is() -> None:
     module = Subtract()
-    made = ByKeyword.of(module, NAMES)
+    made = by_position(module, NAMES)
     assert [path for path, _ in made.named_modules()] == ["", "scale"]
     assert list(made.state_dict()) == ["scale.weight"]
     assert made.scale is module.scale
@@ -61,7 +61,7 @@ def test_paths_are_the_module_s_own_and_it_stays_as_it_is() -> None:
 
 
 def test_tracers_and_compilers_take_it_under_the_same_paths() -> None:
-    made = ByKeyword.of(Subtract().eval(), NAMES)
+    made = by_position(Subtract().eval(), NAMES)
     traced = torch.jit.trace(made, FEED)
     assert four(traced(*FEED))
     program = torch.export.export(made, FEED, strict=False)
@@ -96,9 +96,9 @@ def hooked(module: nn.Module) -> nn.Module:
      (hooked(Positional()), NAMES, ""), (hooked(Positional()), NAMES[::-1], "")],
 )  # fmt: skip
 def test_torchscript_can_read_its_source(module: nn.Module, names: tuple[str, ...], path: str) -> None:
-    made = ByKeyword.of(module.eval(), names)
-    assert ByKeyword.in_source(module) == (module, "")  # as it is
-    readable, where = ByKeyword.in_source(made)
+    made = by_position(module.eval(), names)
+    assert in_source(module) == (module, "")  # as it is
+    readable, where = in_source(made)
     script = torch.jit.script(readable)
     feed = dict(zip(NAMES, FEED, strict=True))
     assert torch.equal(script(*(feed[name] for name in names)), torch.full((2, 3), 4.0))
@@ -124,7 +124,7 @@ def generated(_: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("change", [patched, hooked, generated])
 def test_a_module_that_is_more_than_its_class_is_a_submodule(change: Callable[[nn.Module], nn.Module]) -> None:
     module = change(Subtract())
-    made = ByKeyword.of(module, NAMES)
+    made = by_position(module, NAMES)
     assert made.inner is module
     assert four(made(*FEED))
     assert four(copy.deepcopy(made)(*FEED))

@@ -20,7 +20,7 @@ from typing import Any
 from msgspec import Struct
 
 from inferlens.backends.base import ON_CUDA, Absence, Preparation
-from inferlens.errors import MissingLibrary, Unsupported, installing
+from inferlens.errors import MissingLibrary, Unsupported
 from inferlens.spec.case import PRECISIONS, Case
 
 NO_GPU = Absence("", "no NVIDIA driver shows a GPU", "the NVIDIA driver; nvidia-smi has to list the GPU", device="cuda")
@@ -35,7 +35,7 @@ def imported(library: str, title: str, extra: str) -> tuple[ModuleType | None, A
         if isinstance(error, ModuleNotFoundError) and error.name == library:
             missing = MissingLibrary(title, extra=extra)
             return None, Absence("", missing.what, missing.hint)
-        hint = installing(extra).replace("install", "install --force-reinstall", 1)
+        hint = f"pip install --force-reinstall {library}"
         return None, Absence("", f"{title} cannot be loaded: {first_lines(error)}", hint)
 
 

@@ -20,7 +20,7 @@ from itertools import cycle
 from typing import Any
 
 from inferlens.backends.availability import torch_settings
-from inferlens.errors import MissingLibrary, is_short_of_memory
+from inferlens.errors import is_short_of_memory, library
 from inferlens.limits import memory_left
 from inferlens.measure.feeding import cache_bytes
 from inferlens.record.work import Ceilings
@@ -45,10 +45,7 @@ Rates = list[tuple[float, bool]]  # of each size: how much a second, and whether
 
 def measure(device: str, name: str, threads: int | None = None) -> Ceilings:
     """The ceilings of ``device``, ``cpu`` or ``cuda``, called ``name``; ``threads``: ``None`` is PyTorch's choice."""
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingLibrary("torch", extra="torch") from error
+    torch = library("torch", extra="torch")
     gpu = device == "cuda"
     timer = gpu_timer if gpu else host_timer
     absent = {precision: why for precision in DTYPES if (why := lacking(precision, gpu=gpu))}

@@ -13,43 +13,39 @@ if TYPE_CHECKING:
 NAMES = "_names_by_position"
 
 
-class ByKeyword:
-    """Makes modules that pass their positional arguments on by name."""
+def by_position(module: torch.nn.Module, names: Sequence[str]) -> torch.nn.Module:
+    """``module`` called with positional arguments, in the order of ``names``.
 
-    @staticmethod
-    def of(module: torch.nn.Module, names: Sequence[str]) -> torch.nn.Module:
-        """``module`` called with positional arguments, in the order of ``names``.
+    It has the same parameters and submodules under the same paths, so that profiles and weights know them as the
+    model's author does; ``module`` itself stays as it is. Where that cannot be, it is the submodule ``inner`` of
+    what this gives. Outputs with named fields (Transformers) come as a tuple of their tensors, so that tracers and
+    exporters take them.
+    """
+    if not _is_all_in_its_class(module):
+        return _calling(module, tuple(names), plain=True)
+    kind = type(module)
 
-        It has the same parameters and submodules under the same paths, so that profiles and weights know them as the
-        model's author does; ``module`` itself stays as it is. Where that cannot be, it is the submodule ``inner`` of
-        what this gives. Outputs with named fields (Transformers) come as a tuple of their tensors, so that tracers and
-        exporters take them.
-        """
-        if not _is_all_in_its_class(module):
-            return _calling(module, tuple(names), plain=True)
-        kind = type(module)
+    def forward(self: torch.nn.Module, *values: torch.Tensor) -> Any:
+        """One call."""
+        return _plain(kind.forward(self, **dict(zip(names, values, strict=True))))
 
-        def forward(self: torch.nn.Module, *values: torch.Tensor) -> Any:
-            """One call."""
-            return _plain(kind.forward(self, **dict(zip(names, values, strict=True))))
+    known_by = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # by libraries
+    body = {**known_by, "forward": forward, NAMES: tuple(names)}
+    return _as(new_class(kind.__name__, (kind,), exec_body=lambda own: own.update(body)), module)
 
-        known_by = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # by libraries
-        body = {**known_by, "forward": forward, NAMES: tuple(names)}
-        return _as(new_class(kind.__name__, (kind,), exec_body=lambda own: own.update(body)), module)
 
-    @staticmethod
-    def in_source(module: torch.nn.Module) -> tuple[torch.nn.Module, str]:
-        """What gives the calls of ``module`` by code that TorchScript can read, and the path of ``module`` in that.
+def in_source(module: torch.nn.Module) -> tuple[torch.nn.Module, str]:
+    """What gives the calls of ``module`` by code that TorchScript can read, and the path of ``module`` in that.
 
-        TorchScript takes no call whose arguments are counted as it runs, as those of :meth:`of` are. Any other module
-        is given as it is.
-        """
-        names = getattr(type(module), NAMES, None)
-        if names is not None:
-            own = _as(type(module).__bases__[0], module)
-            return (own, "") if _in_order(own, names) == names else (_calling(own, names), "inner")
-        meta = getattr(module, "meta", {})
-        return (_calling(module.inner, meta[NAMES]) if NAMES in meta else module), ""
+    TorchScript takes no call whose arguments are counted as it runs, as those of :func:`by_position` are. Any other
+    module is given as it is.
+    """
+    names = getattr(type(module), NAMES, None)
+    if names is not None:
+        own = _as(type(module).__bases__[0], module)
+        return (own, "") if _in_order(own, names) == names else (_calling(own, names), "inner")
+    meta = getattr(module, "meta", {})
+    return (_calling(module.inner, meta[NAMES]) if NAMES in meta else module), ""
 
 
 def _as(kind: type, module: torch.nn.Module) -> torch.nn.Module:

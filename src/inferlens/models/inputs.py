@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from inferlens.errors import InferlensError, is_short_of_memory
-from inferlens.models.adapter import ByKeyword
+from inferlens.models.adapter import by_position
 from inferlens.models.model import Array, Format, Model, ModelInfo
 from inferlens.models.sources.base import Opened
 from inferlens.spec.case import TensorSpec, with_batch
@@ -125,7 +125,7 @@ def with_example(module: torch.nn.Module, example: Any, *, weights: str, source:
     """``module`` as it is, with its inputs described by ``example``; inputs unknown if that is ``None``."""
     by_name = named_tensors(module, example)
     if isinstance(example, dict):
-        module = ByKeyword.of(module, list(by_name))
+        module = by_position(module, list(by_name))
     return Opened(
         format=format_of(module),
         module=module,

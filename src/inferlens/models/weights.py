@@ -197,21 +197,10 @@ def load_weights(module: torch.nn.Module, file: Path) -> None:
         module.load_state_dict(state)
     except Exception as error:
         raise InferlensError(
-            f"The weights in {file} do not fit the model: {_misfit(state, own) or ' '.join(str(error).split())[:200]}.",
+            f"The weights in {file} do not fit the model: {' '.join(str(error).split())[:300]}",
             expected=f"the {len(own)} tensors of this model, by name and shape",
             hint="the model these weights were saved from",
         ) from error
-
-
-def _misfit(state: Mapping[str, torch.Tensor], own: Mapping[str, Any]) -> str:
-    """How the names and shapes of two sets of tensors differ."""
-    missing, unknown = ([name for name in one if name not in other] for one, other in ((own, state), (state, own)))
-    shapes = []
-    for name in (each for each in own if each in state):
-        had, has = ("x".join(map(str, getattr(each[name], "shape", ()))) for each in (state, own))
-        shapes += [f"{name}, {had} for {has}"] if had != has else []
-    found = {"missing": missing, "unknown": unknown, "of another shape": shapes}
-    return ", ".join(f"{len(names)} {what} (such as {names[0]})" for what, names in found.items() if names)
 
 
 def _read_state(file: Path) -> Mapping[str, torch.Tensor]:

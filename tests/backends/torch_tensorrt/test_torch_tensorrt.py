@@ -27,7 +27,7 @@ from inferlens.backends.torch_tensorrt.layers import Interior, NativeEngine, eng
 from inferlens.backends.torch_tensorrt.library import Library, TorchTensorRTOptions
 from inferlens.backends.torch_tensorrt.partitions import OF_FILE, choices_in, compiled_partition
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.models.adapter import ByKeyword
+from inferlens.models.adapter import by_position
 from inferlens.models.provenance import Provenance
 from inferlens.record.layer_profile import Layer
 from inferlens.record.partition import Partition
@@ -160,7 +160,7 @@ class Subtracting(nn.Module):
 
 def test_modules_and_torchscript_are_scripted(tmp_path: Path, preparation: Preparation) -> None:
     runner = Scripted(small.model(), case("ts-script"), preparation, TorchTensorRTOptions(), stub())
-    script = runner.export(ByKeyword.of(Subtracting(), ["b", "a"]))
+    script = runner.export(by_position(Subtracting(), ["b", "a"]))
     one, two = torch.ones(2), torch.zeros(2)
     assert torch.equal(script(one, two), two - one)
     torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()).save(str(tmp_path / "script.pt"))

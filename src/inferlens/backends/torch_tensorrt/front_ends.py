@@ -32,7 +32,7 @@ from inferlens.backends.torch_tensorrt.partitions import (
 )
 from inferlens.backends.torch_tensorrt.runner import ReplayingRunner, compiling
 from inferlens.errors import Unsupported
-from inferlens.models.adapter import ByKeyword
+from inferlens.models.adapter import in_source
 from inferlens.models.inputs import make_inputs
 from inferlens.record.partition import Partition, Segment, partition_of
 from inferlens.spec.case import TensorSpec
@@ -331,7 +331,7 @@ class Scripted(ScriptedFrontEnd):
         import torch
 
         with quiet():
-            return torch.jit.script(ByKeyword.in_source(module)[0])
+            return torch.jit.script(in_source(module)[0])
 
 
 FRONT_ENDS: dict[str, type[CompilingRunner]] = {

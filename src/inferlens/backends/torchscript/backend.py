@@ -25,7 +25,7 @@ from inferlens.backends.pytorch.export import DTYPES, WRAPPED, flat_outputs
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities
 from inferlens.backends.torchscript.layers import Modules, ScriptNames
 from inferlens.errors import Unsupported
-from inferlens.models.adapter import ByKeyword
+from inferlens.models.adapter import in_source
 from inferlens.models.model import Format, Model
 from inferlens.models.sources.files import input_note
 from inferlens.record.layer_profile import Layers
@@ -144,7 +144,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
             return module
         self.preparation.facts["torchscript"] = {"trace": "traced", "script": "scripted"}[self.case.variant]
         if self.case.variant == "script":
-            module, self._wrapped = ByKeyword.in_source(module)
+            module, self._wrapped = in_source(module)
             return torch.jit.script(module)
         return self._traced(module)
 

@@ -27,8 +27,6 @@ LOWEST_PRIORITY = 19
 MOST_SHARE = 0.05  # of a processor that a reading may take
 MOST_ROWS = 20_000  # at ten rows a second more than half an hour: what comes before the steady state may take hours
 
-Wait = Callable[[float], bool]
-
 
 class Monitor:
     """Watches the machine while its context lasts; never raises."""

@@ -28,7 +28,6 @@ class Compiled(Source):
     danger: ClassVar[str] = ""  # of every file of this kind, as of ``ModelInfo``
 
     def find(self, name: str) -> ModelInfo:
-        """See :class:`Source`."""
         path = existing(name)
         made = provenance.read(path)
         first = made.inputs[0].shape if made and made.inputs else ()
@@ -48,7 +47,6 @@ class Compiled(Source):
         return None
 
     def open(self, name: str, request: LoadRequest) -> Opened:
-        """See :class:`Source`."""
         path = existing(name)
         if self.danger and not request.trust:
             raise InferlensError(self.danger.format(path=path), hint=TRUST)
@@ -82,7 +80,7 @@ class EngineFile(Compiled):
             if made is None:  # otherwise its hash told that it is whole
                 engine_header.whole(path)
         except Unsupported as error:
-            return Problem(error.what, error.expected, error.hint)
+            return Problem.of(error)
         except OSError as error:
             raise InferlensError(
                 f"{path} cannot be read: {error.strerror}.", hint="a file that you may read"

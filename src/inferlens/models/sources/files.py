@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, library
-from inferlens.models.inputs import spec_of, with_example
+from inferlens.models.inputs import said_by, spec_of, with_example
 from inferlens.models.model import TRUST, Format, ModelInfo
 from inferlens.models.provenance import shapes_fit
 from inferlens.models.sources.base import LoadRequest, Opened, Source
@@ -53,7 +53,6 @@ class TorchFile(Source):
     prefix = "file"
 
     def find(self, name: str) -> ModelInfo:
-        """See :class:`Source`."""
         path = existing(name)
         kind = kind_of(path)
         if kind == "unknown":
@@ -72,7 +71,6 @@ class TorchFile(Source):
         )
 
     def open(self, name: str, request: LoadRequest) -> Opened:
-        """See :class:`Source`."""
         path = existing(name)
         library("torch", extra="torch")
         self.find(name).check(request.trust)
@@ -133,9 +131,7 @@ def broken_file(path: Path) -> Iterator[None]:
     except (InferlensError, MemoryError):
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines()
-        why = lines[0][:200] if lines else "no reason given"
-        raise InferlensError(f"{path} cannot be read: {type(error).__name__}: {why}", hint=AGAIN) from error
+        raise InferlensError(f"{path} cannot be read: {type(error).__name__}: {said_by(error)}", hint=AGAIN) from error
 
 
 @contextmanager

@@ -5,16 +5,14 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import inferlens
 from inferlens.errors import InferlensError, check_choice, library, suggestion
-from inferlens.models.adapter import ByKeyword
+from inferlens.models.adapter import by_position
 from inferlens.models.model import ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Source
-from inferlens.models.zoo import ZOO
 from inferlens.spec.case import TensorSpec
 
 IMAGE = TensorSpec("x", (1, 3, 224, 224))
@@ -34,12 +32,10 @@ class Torchvision(Source):
     vouched = True
 
     def names(self) -> Sequence[str]:
-        """See :class:`Source`."""
         names: list[str] = library("torchvision", extra="models").models.list_models()
         return names
 
     def open(self, name: str, request: LoadRequest) -> Opened:
-        """See :class:`Source`."""
         torchvision = library("torchvision", extra="models")
         builder = torchvision.models.get_model_builder(name)
         weights = _cached(torchvision, name, request.named_weights) if request.named_weights else None
@@ -66,12 +62,10 @@ class Timm(Source):
     vouched = True
 
     def names(self) -> Sequence[str]:
-        """See :class:`Source`."""
         names: list[str] = library("timm", extra="models").list_models()
         return names
 
     def open(self, name: str, request: LoadRequest) -> Opened:
-        """See :class:`Source`."""
         _refuse_names(request, "timm")
         timm = library("timm", extra="models")
         module = timm.create_model(name, pretrained=False)
@@ -89,14 +83,12 @@ class Transformers(Source):
     prefix = "transformers"
 
     def names(self) -> Sequence[str]:
-        """See :class:`Source`."""
         _transformers()
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
         return [*CONFIG_MAPPING_NAMES, *DEFAULTS]
 
     def find(self, name: str) -> ModelInfo:
-        """See :class:`Source`."""
         try:
             if name not in self.names() and not Path(name, "config.json").exists():
                 self._config(name)
@@ -109,7 +101,6 @@ class Transformers(Source):
         return ModelInfo(spec=f"{self.prefix}:{name}", name=Path(name).name, format="module")
 
     def open(self, name: str, request: LoadRequest) -> Opened:
-        """See :class:`Source`."""
         _refuse_names(request, "transformers")
         transformers, config = _transformers(), self._config(name)
         try:
@@ -117,7 +108,7 @@ class Transformers(Source):
         except ValueError as error:
             raise InferlensError(f"transformers cannot build '{name}': {str(error).splitlines()[0][:200]}.") from error
         inputs = _model_inputs(module, config)
-        module = ByKeyword.of(module, [spec.name for spec in inputs])
+        module = by_position(module, [spec.name for spec in inputs])
         source = f"transformers {transformers.__version__}"
         return Opened(format="module", module=module, inputs=inputs, fresh=True, source=source)
 
@@ -138,15 +129,14 @@ class Zoo(Source):
     vouched = True
 
     def names(self) -> Sequence[str]:
-        """See :class:`Source`."""
-        return list(ZOO)
+        return ["resnet34"]
 
     def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
-        """See :class:`Source`."""
-        module, _, factory = ZOO[name].partition(":")
         library("torch", extra="torch")
-        built, source = getattr(import_module(module), factory)(), f"inferlens {inferlens.__version__}"
-        return Opened(format="module", module=built, inputs=(IMAGE,), fresh=True, source=source)
+        from inferlens.models.zoo.resnet34 import ResNet34
+
+        source = f"inferlens {inferlens.__version__}"
+        return Opened(format="module", module=ResNet34(), inputs=(IMAGE,), fresh=True, source=source)
 
 
 class FakeSource(Source):
@@ -157,11 +147,9 @@ class FakeSource(Source):
     vouched = True
 
     def find(self, name: str) -> ModelInfo:
-        """See :class:`Source`."""
         return ModelInfo(spec=f"fake:{name}", name=name or "fake", format="fake")
 
     def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - nothing is opened
-        """See :class:`Source`."""
         return Opened(format="fake", inputs=(TensorSpec("x", (1, 3, 8, 8)),), weights="none")
 
 

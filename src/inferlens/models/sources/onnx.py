@@ -32,7 +32,6 @@ class OnnxFile(Source):
     format = "onnx"
 
     def find(self, name: str) -> ModelInfo:
-        """See :class:`Source`."""
         path = existing(name)
         model = onnx_graph(path)
         first = _inputs(model, path)[0][0].shape
@@ -45,7 +44,6 @@ class OnnxFile(Source):
         )
 
     def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
-        """See :class:`Source`."""
         path = existing(name)
         model = onnx_graph(path)
         inputs = _inputs(model, path)

@@ -11,11 +11,12 @@ import inspect
 import io
 import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from inferlens.errors import InferlensError, check_choice, library, near_misses, suggestion
+from inferlens.errors import InferlensError, check_choice, library, suggestion
 from inferlens.models.inputs import format_of, named_tensors, with_example
 from inferlens.models.model import ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Source
@@ -33,7 +34,6 @@ class Factory(Source):
     runs_code = True
 
     def find(self, name: str) -> ModelInfo:
-        """See :class:`Source`."""
         module, _, factory = name.partition(":")
         _here()
         try:
@@ -49,7 +49,6 @@ class Factory(Source):
         return ModelInfo(spec=f"factory:{name}", name=factory, format="module", batch=None)
 
     def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - the factory makes its own weights
-        """See :class:`Source`."""
         path, _, attribute = name.partition(":")
         _here()
         module = import_module(path)
@@ -74,12 +73,10 @@ class Hub(Source):
     runs_code = True
 
     def find(self, name: str) -> ModelInfo:
-        """See :class:`Source`."""
         _, entry = _repository(name)
         return ModelInfo(spec=f"hub:{name}", name=entry, format="module")
 
     def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
-        """See :class:`Source`."""
         import torch
 
         folder, entry = _repository(name)
@@ -97,7 +94,6 @@ class Live(Source):
     prefix = "live"
 
     def find(self, name: str) -> ModelInfo:
-        """See :class:`Source`; a live module is handed over, never looked up."""
         raise InferlensError(
             f"'live:{name}' cannot be looked up by name.",
             expected="a module of a running program",
@@ -105,7 +101,6 @@ class Live(Source):
         )
 
     def open(self, name: str, request: LoadRequest) -> Opened:
-        """See :class:`Source`."""
         import cloudpickle
         import torch
 
@@ -174,7 +169,7 @@ def _near(module: str, factory: str) -> str:
     if module.endswith(".py"):
         return f"{module.removesuffix('.py').strip('./').replace('/', '.')}:{factory or 'FACTORY'}"
     here = [path.stem for path in Path.cwd().glob("*.py")]
-    return "".join(f"{each}:{factory}" for each in near_misses(module, (*SOURCES, *here), 1))
+    return "".join(f"{each}:{factory}" for each in get_close_matches(module, (*SOURCES, *here), 1))
 
 
 def _here() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from inferlens.models.inputs import said_by
 from inferlens.models.model import Model
 from inferlens.models.work.onnx_graph import count_onnx
 from inferlens.models.work.torch_module import count_module
@@ -42,5 +43,4 @@ def count(model: Model, case: Case, makers: Makers = lambda _: {}) -> Work:
             return Work(note="there is no module to count")
         return count_module(model.module, model.inputs, element)
     except Exception as error:  # whatever a model's own code raises; what is measured must not depend on it
-        lines = str(error).strip().splitlines()
-        return Work(note=f"counting failed: {type(error).__name__}: {lines[0][:300] if lines else 'no message'}")
+        return Work(note=f"counting failed: {type(error).__name__}: {said_by(error)}")

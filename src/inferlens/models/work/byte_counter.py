@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from inferlens.record.work import ModuleWork, OperatorWork, Work
 
@@ -45,31 +46,23 @@ class Parts:
 
 @dataclass
 class Sum:
-    """What one module has done so far: the fields of a :class:`ModuleWork`."""
+    """What a module, or one call of an operator, has done so far: fields of ModuleWork and of OperatorWork."""
 
-    kind: str = ""
-    calls: int = 0
     flops: float = 0.0
     weights: int = 0
     inputs: int = 0
     outputs: int = 0
-    sources: Counter[str] = field(default_factory=Counter)
+    sources: Counter[Any] = field(default_factory=Counter)
     returned: int = 0
-    operators: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
-class OperatorSum:
-    """What one call of an operator does: the fields of an :class:`OperatorWork`."""
+class ModuleSum(Sum):
+    """What belongs to a module alone."""
 
-    module: str
-    operator: str
-    flops: float = 0.0
-    weights: int = 0
-    inputs: int = 0
-    outputs: int = 0
-    sources: Counter[int] = field(default_factory=Counter)
-    returned: int = 0
+    kind: str = ""
+    calls: int = 0
+    operators: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(eq=False)
@@ -82,17 +75,16 @@ class ModuleCall:
 
 @dataclass(eq=False)
 class Made:
-    """What a call has written to a storage: by which operator, which part, how many bytes; what was read of it.
+    """What a call has written to a storage: by which operator, which part, how many bytes.
 
-    ``left`` is what was read elsewhere than in that call, ``taken`` what was read at all.
+    ``read`` is what was read of it: by other calls than that one, and by any operator.
     """
 
     call: ModuleCall
     operator: int
     part: Hashable
     bytes: int
-    left: Parts = field(default_factory=Parts)
-    taken: Parts = field(default_factory=Parts)
+    read: tuple[Parts, Parts] = field(default_factory=lambda: (Parts(), Parts()))
 
 
 class ByteCounter:
@@ -105,30 +97,33 @@ class ByteCounter:
     def __init__(self, given: Iterable[Hashable]) -> None:
         self._given = set(given)
         self._made: dict[Hashable, list[Made]] = {}  # the newest first
-        self._sums: dict[str, Sum] = {}
-        self._operators: list[OperatorSum] = []
+        self._modules: dict[str, ModuleSum] = {}
+        self._operators: list[Sum] = []
+        self._names: list[tuple[str, str]] = []  # of each operator: its module's path, and its own
         self._uncovered: Counter[str] = Counter()
 
     def begin(self, path: str, kind: str) -> ModuleCall:
         """A module is called."""
-        mine = self._sums.setdefault(path, Sum(kind))
-        mine.calls += 1
+        self._modules.setdefault(path, ModuleSum(kind=kind)).calls += 1
         return ModuleCall(path)
 
     def operator(
         self, call: ModuleCall, name: str, flops: float | None, reads: Iterable[Seen], writes: Iterable[Seen]
     ) -> None:
         """One of the call's own operators ran; ``flops`` is ``None`` where they are not known."""
-        mine = self._sums[call.path]
+        mine = self._modules[call.path]
         mine.operators[name] += 1
         mine.flops += flops or 0.0
         if flops is None:
             self._uncovered[name] += 1
-        place, seen = len(self._operators), dict[Hashable, Parts]()
-        self._operators.append(OperatorSum(call.path, name, flops or 0.0))
+        place, own, seen = len(self._operators), Sum(flops=flops or 0.0), dict[Hashable, Parts]()
+        self._operators.append(own)
+        self._names.append((call.path, name))
         for tensor in reads:
-            self._read(call, mine, tensor)
-            self._taken(place, seen, tensor)
+            for made, portion in self._makers(tensor):
+                if not made or made.call is not call:
+                    self._read(mine, call.read, made, portion, 0)
+                self._read(own, seen, made, portion, 1)
         for tensor in writes:
             before = self._made.get(tensor.storage, []) if tensor.bytes < tensor.whole else []
             others = (made for made in before if made.part != tensor.part)
@@ -139,18 +134,17 @@ class ByteCounter:
         for tensor in tensors:
             for made, portion in self._makers(tensor):
                 if made:
-                    mine = self._sums[made.call.path]
-                    mine.outputs += made.left.add(portion)
-                    mine.returned += portion.bytes
-                    own = self._operators[made.operator]
-                    own.outputs += made.taken.add(portion)
-                    own.returned += portion.bytes
+                    for level in (0, 1):
+                        mine = self._writer(made, level)[1]
+                        mine.outputs += made.read[level].add(portion)
+                        mine.returned += portion.bytes
 
     def work(self, note: str) -> Work:
         """All of it."""
+        operators = zip(self._names, self._operators, strict=True) if len(self._operators) <= MOST else ()
         return Work(
-            modules=tuple(ModuleWork(module=path, **vars(each)) for path, each in self._sums.items()),
-            operators=tuple(OperatorWork(**vars(each)) for each in self._operators if len(self._operators) <= MOST),
+            modules=tuple(ModuleWork(module=path, **vars(each)) for path, each in self._modules.items()),
+            operators=tuple(OperatorWork(module=path, operator=name, **vars(each)) for (path, name), each in operators),
             uncovered=dict(self._uncovered),
             note=note,
         )
@@ -172,31 +166,20 @@ class ByteCounter:
                 return
         yield None, Seen(tensor.storage, tensor.part, left, tensor.whole)
 
-    def _taken(self, place: int, seen: dict[Hashable, Parts], tensor: Seen) -> None:
-        """What the operator at ``place``, which has ``seen`` so much already, reads of a tensor."""
-        mine = self._operators[place]
-        for made, portion in self._makers(tensor):
-            size = seen.setdefault(made or tensor.storage, Parts()).add(portion)
-            if made:
-                mine.inputs += size
-                mine.sources[made.operator] += size
-                self._operators[made.operator].outputs += made.taken.add(portion)
-            elif tensor.storage in self._given:
-                mine.inputs += size
-            else:
-                mine.weights += size
+    def _read(self, mine: Sum, seen: dict[Hashable, Parts], made: Made | None, portion: Seen, level: int) -> None:
+        """Adds to what a module (0) or an operator (1) has read, which has ``seen`` so much already."""
+        # What is written anew, in place, is another tensor in the same storage.
+        size = seen.setdefault(made or portion.storage, Parts()).add(portion)
+        if made or portion.storage in self._given:
+            mine.inputs += size
+        else:
+            mine.weights += size
+        if made:
+            maker, theirs = self._writer(made, level)
+            mine.sources[maker] += size
+            theirs.outputs += made.read[level].add(portion)
 
-    def _read(self, call: ModuleCall, mine: Sum, tensor: Seen) -> None:
-        for made, portion in self._makers(tensor):
-            if made and made.call is call:
-                continue
-            # What is written anew, in place, is another tensor in the same storage.
-            size = call.read.setdefault(made or tensor.storage, Parts()).add(portion)
-            if made:
-                mine.inputs += size
-                mine.sources[made.call.path] += size
-                self._sums[made.call.path].outputs += made.left.add(portion)
-            elif tensor.storage in self._given:
-                mine.inputs += size
-            else:
-                mine.weights += size
+    def _writer(self, made: Made, level: int) -> tuple[str | int, Sum]:
+        """The module (0) or the operator (1) that has made something: its path or place, and what it has done."""
+        place = made.operator
+        return (place, self._operators[place]) if level else (made.call.path, self._modules[made.call.path])

@@ -65,8 +65,3 @@ class ResNet34(nn.Module):  # type: ignore[misc]
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """N x 3 x 224 x 224 to N x 1000."""
         return self.head(torch.flatten(self.pool(self.stages(self.stem(x))), 1))
-
-
-def resnet34() -> nn.Module:
-    """A ResNet-34 with the weights of its constructor."""
-    return ResNet34()
