@@ -333,3 +333,11 @@ def test_on_a_gpu_they_take_turns_once_it_is_known_that_both_fit(
     for fits in (False, True):
         monkeypatch.setattr(running, "fit_together", lambda _, fits=fits: fits)
         assert under_way._together is fits
+
+
+def test_its_records_are_judged_by_what_they_were_measured_with(tmp_path: Path) -> None:
+    found = ab(tmp_path, "fake:steady", "fake:steady latency=4.4", threshold="20%", level="80%")
+    assert found.verdict == "SAME"
+    shown = load_records(tmp_path)
+    assert {(each.budget.threshold, each.budget.level) for each in shown} == {(0.2, 0.8)}
+    assert "EQUALLY FAST (within 20 %)" in shown.answer

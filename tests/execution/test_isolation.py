@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 import inferlens
-from inferlens.execution import survey
+from inferlens.execution import child_process, survey
 from inferlens.execution.benchmark import BenchmarkJob, Reference, benchmark
+from inferlens.execution.protocol import Answered, Event
 from inferlens.record.store import load_records
 from tests import commands
 
@@ -190,3 +191,27 @@ print(subprocess.run([sys.executable, "-c", {script!r}], capture_output=True, te
     printed = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True, check=True).stdout
     own, child = map(int, printed.split())
     assert child < 200 << 20 < 400 << 20 < own
+
+
+def test_who_interrupts_twice_leaves_no_process_either(tmp_path: Path) -> None:
+    job = BenchmarkJob(
+        case=inferlens.Case(model="fake:demo", backend="fake", variant="steady"),
+        budget=inferlens.Budget(iterations=5, warmup=1),
+        folder=str(tmp_path),
+        cache=str(tmp_path),
+        reference=Reference(name="fake", missing="none"),
+    )
+    started: list[int] = []
+
+    def interrupt(event: Event) -> None:
+        """Once the process has answered; and again, while it is waited for."""
+        started.extend(child.pid for child in psutil.Process().children() if child.pid not in started)
+        if isinstance(event, Answered):
+            os.kill(started[-1], signal.SIGSTOP)  # it does not leave by itself
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        child_process.launch(benchmark, job, timeout=60, on_event=interrupt)
+    assert started
+    assert not any(map(psutil.pid_exists, started))

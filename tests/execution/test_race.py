@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,16 @@ import pytest
 
 import inferlens
 from inferlens.analysis.answer import race
+from inferlens.analysis.findings.notes import notes_of
 from inferlens.analysis.interference.samples import latest, steady_samples
 from inferlens.execution import race as running
+from inferlens.execution.estimate import STARTING, seconds_of
 from inferlens.execution.protocol import Observer
 from inferlens.execution.race import budget_of_rounds, fit_together
+from inferlens.execution.survey import cases_of
 from inferlens.record.record import IN_TURNS, Record
 from inferlens.spec.case import Budget, Case
+from inferlens.spec.plan import Plan
 from tests.views.samples import case, record
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -114,3 +120,42 @@ def test_what_a_process_of_a_round_measures() -> None:
     assert budget_of_rounds(Budget(iterations=50)) == Budget(mode="latency", iterations=50)
     assert budget_of_rounds(Budget(max_time=20.0)).max_time == 5.0
     assert budget_of_rounds(Budget(max_time=0.3)).max_time == 0.3
+
+
+class Interrupted(Told):
+    """Interrupts once so many cases were measured."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.left = after
+
+    def done(self, record: Record, folder: Path) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_race_that_was_interrupted_at_its_beginning_does_not_hide_the_complete_one(
+    tmp_path: Path, after: int
+) -> None:
+    words = {"backend": "fake:steady", "output": str(tmp_path), "warmup": 2, "max_time": "0.5s"}
+    for latencies in ("4,4.6", "4,5"):  # the second case of the second run is a new one
+        with pytest.raises(KeyboardInterrupt) if latencies == "4,5" else nullcontext():
+            watch = Interrupted(after) if latencies == "4,5" else None
+            inferlens.bench("fake:demo", option=[f"fake.latency={latencies}"], observer=watch, **words)
+    runs = latest(inferlens.load_records(tmp_path).records)
+    assert [len(each.records) for each in runs] == [4, 4, *[1] * (after - 1)]
+    assert [len(each.later) for each in runs] == [1, 0, *[0] * (after - 1)]
+    assert race({each.first.id: each for each in runs[:2]}).answer.kind == "fastest"
+    said = [note.message for note in notes_of(runs[0]) if note.code == "cut-short"]
+    assert said == ["A later run was cut short before its cases had met in two rounds."]
+
+
+def test_how_long_it_will_take_is_not_told_by_processes_that_waited_for_others(tmp_path: Path) -> None:
+    records, _ = raced(tmp_path, "4,4.6")
+    plan = Plan.from_words({"model": "fake:demo", "backend": "fake:noisy", "output": str(tmp_path)})
+    (alone,) = (each for each in records if not each.repeat and each.case.options["latency"] == 4.0)
+    (planned,) = cases_of(plan)
+    planned = replace(planned, case=alone.case)
+    assert seconds_of([planned], plan) == [STARTING + sum(phase.seconds for phase in alone.phases)]

@@ -102,17 +102,13 @@ def race(
     cases: Mapping[str, CaseRuns],
     *,
     metric: Metric | None = None,
-    threshold: float | None = None,
-    level: float = 0.95,
     most: int = MOST_ROUNDS,
 ) -> Race:
-    """The race among cases.
+    """The race among cases, by the threshold and the level that they were measured with.
 
     Args:
         cases: by their names.
         metric: what is compared; by default latency, or throughput where nobody measured latency.
-        threshold: the smallest difference that matters; by default the one that they were measured with.
-        level: confidence of the answer.
         most: rounds at most, after each of which it was looked at.
     """
     metric = metric or ("latency" if any(runs.processes for runs in cases.values()) else "throughput")
@@ -148,8 +144,8 @@ def race(
             name for name, runs in cases.items() if name in entries and all(r.ranked for r in runs.records)
         ),
         spread=spread_of(entries.values()),
-        level=look_level(most if raced else 0, level),
-        threshold=threshold or max((record.budget.threshold for _, record in found), default=0.02),
+        level=look_level(most if raced else 0, max((record.budget.level for _, record in found), default=0.95)),
+        threshold=max((record.budget.threshold for _, record in found), default=0.02),
         rounds=max(map(len, shared), default=0),
     )
 

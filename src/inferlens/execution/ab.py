@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from inferlens.analysis.answer import race
 from inferlens.analysis.compare.ab_result import ABResult, ABRule, End, notes_of
 from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, read
@@ -123,8 +125,9 @@ def _measured(
         models = named_models(asked, example, stack)
         words["mode"] = "throughput" if rule.metric == "throughput" else "latency"
         plans, pair = planned_pair(asked, models, words)
+        budget = replace(plans[0].budget, threshold=rule.threshold, level=rule.level)
         observer.planned(pair * rule.max_rounds)
-        scheduler = stack.enter_context(scheduled(plans[0], observer, pair, *models))
+        scheduler = stack.enter_context(scheduled(replace(plans[0], budget=budget), observer, pair, *models))
         outputs = compared_outputs(pair, scheduler.reference)
         return ABRun(scheduler, pair, rule, on_round, begin, interleave, outputs).run()
 
@@ -195,7 +198,7 @@ class ABRun:
             return None, {}
         rule = self.rule
         sides = {name: CaseRuns(tuple(records)) for name, records in zip("AB", self._records, strict=True)}
-        found = race(sides, metric=rule.metric, threshold=rule.threshold, level=rule.level, most=rule.max_rounds)
+        found = race(sides, metric=rule.metric, most=rule.max_rounds)
         ratio = found.against("A", "B")
         odds = ratio.odds(rule.threshold) if ratio and self._rounds > 1 else {}
         return conclude(ratio, threshold=rule.threshold, level=found.level), odds

@@ -6,12 +6,15 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
 from inferlens.execution.race import decide
-from inferlens.execution.scheduler import scheduled
+from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named, cases_of, named
-from inferlens.record.record import Record
+from inferlens.record.record import CUT_SHORT, Record
+from inferlens.record.store import Store
 from inferlens.spec.plan import Plan
 
 
@@ -36,10 +39,21 @@ def run(plan: Plan, observer: Observer, model: Named | None = None) -> list[Reco
     order = in_rounds(cases, plan.repeats, plan.seed)
     observer.planned([planned for planned, _ in order])
     with scheduled(plan, observer, cases, model) as scheduler:
-        screened = [(planned, scheduler.measure(planned, repeat)[0]) for planned, repeat in order]
-        if not plan.repeats:
-            decide(scheduler, screened)
+        try:
+            screened = [(planned, scheduler.measure(planned, repeat)[0]) for planned, repeat in order]
+            if not plan.repeats:
+                decide(scheduler, screened)
+        except BaseException:
+            _cut_short(plan, scheduler)
+            raise
         return scheduler.records
+
+
+def _cut_short(plan: Plan, scheduler: Scheduler) -> None:
+    """Says so in the records of a race that had just begun, which look like those of one that is over."""
+    if not plan.repeats and not any(record.repeat > 1 for record in scheduler.records):
+        for record in scheduler.records:
+            Store.save(scheduler.kept[record.id], replace(record, facts={**record.facts, CUT_SHORT: True}))
 
 
 def in_rounds(cases: Sequence[Planned], repeats: int, seed: int) -> list[tuple[Planned, int]]:

@@ -102,7 +102,8 @@ def launch(
             child.show_stacks()
     finally:
         if child:
-            child.end(patient=in_time)
+            with _unbroken():  # one who interrupts again while this waits wants no process left either
+                child.end(patient=in_time)
     if log and child.output:
         log.write_bytes(bytes(child.output))
     if in_time or child.answer:
@@ -124,7 +125,7 @@ def launch(
 
 @contextmanager
 def _unbroken() -> Iterator[None]:
-    """Keeps interrupts until what is inside is done: a process that was just started must be known, to be ended."""
+    """Keeps interrupts until what is inside is done: a process must be known before it can be ended, and be ended."""
     kept: list[int] = []
     usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     if threading.current_thread() is not threading.main_thread() or None in usual.values():

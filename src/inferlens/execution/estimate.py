@@ -9,7 +9,7 @@ from pathlib import Path
 from inferlens.errors import InferlensError
 from inferlens.execution.benchmark import LATENCY_SHARE
 from inferlens.execution.expand import Planned
-from inferlens.record.record import Record
+from inferlens.record.record import IN_TURNS, Record
 from inferlens.record.store import load_records, safe_name
 from inferlens.spec.case import MAX_TIME
 from inferlens.spec.plan import Plan
@@ -32,6 +32,8 @@ def seconds_of(cases: Sequence[Planned], plan: Plan) -> list[float]:
             records += [record for record in load_records(folder).records if record.status == "ok"]
     took: dict[str, list[float]] = {}
     for record in records:
+        if IN_TURNS in record.facts:  # most of that time it waited for the others
+            continue
         seconds = STARTING + sum(phase.seconds for phase in record.phases)
         for key in (record.case.digest, record.case.backend_label):
             took.setdefault(key, []).append(seconds)

@@ -73,6 +73,7 @@ class Scheduler:
     idle: Before = field(default_factory=Before)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     records: list[Record] = field(default_factory=list)  # in the order in which their cases ended
+    kept: dict[str, Path] = field(default_factory=dict)  # the folder of each record, by its id
     _folders: dict[str, str] = field(default_factory=dict)  # of each case's first process, by its digest
     _references: dict[str, Reference] = field(default_factory=dict)
     _futile: int = 0  # cases in a row whose second attempt was disturbed, too
@@ -164,6 +165,7 @@ class Scheduler:
 
     def _done(self, record: Record, folder: Path) -> None:
         self.records.append(record)
+        self.kept[record.id] = folder
         if record.status == "ok":
             self._folders.setdefault(record.case.digest, str(folder.resolve()))
         self.observer.done(record, folder)

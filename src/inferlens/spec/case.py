@@ -294,7 +294,7 @@ class Budget(Struct, frozen=True, kw_only=True):
         max_time: seconds after which a series ends anyway, that of the warm-up as well; ``None``: :data:`MAX_TIME`, but
             for series whose end is asked for, by ``iterations`` or ``seconds``.
         timeout: seconds after which the case's process is killed, its preparation included.
-        threshold: the smallest relative difference between cases that matters.
+        threshold: the smallest relative difference between cases that matters; ``level``: how sure answers are to be.
     """
 
     mode: str = "both"
@@ -307,6 +307,7 @@ class Budget(Struct, frozen=True, kw_only=True):
     max_time: float | None = None
     timeout: float = 900.0
     threshold: float = 0.02
+    level: float = 0.95
 
     @property
     def explicit(self) -> bool:

@@ -135,6 +135,8 @@ def _ended(runs: CaseRuns) -> Iterator[Note]:
     if short:
         which = "A later run" if runs.later else "The run"
         message = f"{which} was cut short: {len(short)} of {short[0].repeats} processes were measured."
+        if not short[0].repeats:
+            message = f"{which} was cut short before its cases had met in two rounds."
         yield note("cut-short", message, "The same command again, to its end.")
 
 

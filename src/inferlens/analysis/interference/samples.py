@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, lru_cache
 
-from inferlens.record.record import Metric, Record, machine_name
+from inferlens.record.record import CUT_SHORT, Metric, Record, machine_name
 from inferlens.stats.steady import steady
 
 
@@ -88,8 +88,9 @@ class CaseRuns:
 
     @property
     def cut_short(self) -> bool:
-        """Whether the run has fewer processes of the case than it was to have."""
-        return len(self.records) < max(record.repeats for record in self.records)
+        """Whether the run has fewer processes of the case than it was to have, or its cases never met."""
+        planned = max(record.repeats for record in self.records)
+        return len(self.records) < planned or any(CUT_SHORT in record.facts for record in self.records)
 
     @cached_property
     def ran(self) -> tuple[Record, ...]:
@@ -134,8 +135,8 @@ def device_name(record: Record) -> str:
 def latest(records: Sequence[Record]) -> list[CaseRuns]:
     """The last run of each case on each machine, at the place of the case's first record.
 
-    One that was cut short does not hide an earlier one that was not, if fewer of its processes ran. Of the records, in
-    any order, those of one run that share a case are its repeats.
+    One that was cut short does not hide an earlier one that was not, unless more of its processes ran. Of the records,
+    in any order, those of one run that share a case are its repeats.
     """
     runs: dict[tuple[str, str], dict[str, list[Record]]] = {}
     for record in records:
@@ -146,7 +147,7 @@ def latest(records: Sequence[Record]) -> list[CaseRuns]:
         inside = [CaseRuns(tuple(sorted(each, key=lambda record: record.created))) for each in mine.values()]
         inside.sort(key=lambda each: each.records[-1].created, reverse=True)  # the first of those that end together
         last = inside[0]
-        whole = [each for each in inside if last.cut_short and not each.cut_short and len(each.ran) > len(last.ran)]
+        whole = [each for each in inside if last.cut_short and not each.cut_short and len(each.ran) >= len(last.ran)]
         chosen = replace(whole[0], later=last.records) if whole else last
         found.append(replace(chosen, of_runs=len(inside)))
     return found
