@@ -87,6 +87,13 @@ def test_the_overview_by_hand() -> None:
     assert at_stake == sorted(at_stake, reverse=True)
 
 
+def test_what_is_about_the_bottleneck_comes_first() -> None:
+    """Though the kernels without tensor cores take more of a step than the GPU waits for the host."""
+    analysis = Analysis(read(next(path for path in REAL if path.parent.name == "pytorch_bs32")))
+    assert analysis.overview.bound == "host"
+    assert [each.code for each in trace_findings(analysis)] == ["host-bound", "tensor-cores-unused"]
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9), st.sampled_from("kckr"), st.integers(0, 3)), max_size=20)
 )

@@ -137,7 +137,11 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
     step = made.step_time or 1.0
     idle = {cause: time / step for cause, time in made.idle.items()}
     busy = percent(max(0.0, 1 - sum(idle.values())))
-    advice = [plain(f"{each.hint} {each.sentence}") for each in trace_findings(analysis)]
+    # The headline has said how long the GPU waits for the host.
+    advice = [
+        plain(each.hint if each.code == "host-bound" else f"{each.hint} {each.sentence}")
+        for each in trace_findings(analysis)
+    ]
     said = [_BOUND[made.bound].format(busy=busy, host=percent(made.waiting / step))]
     said += [f"{number}. {each}" for number, each in enumerate(advice[:_ADVICE], 1)]
     names = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in made.gpus)
