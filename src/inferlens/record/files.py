@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import lzma
@@ -18,7 +19,6 @@ from msgspec import Struct
 from inferlens.errors import InferlensError, suggestion
 
 PACKED = ("", ".gz", ".xz")  # what may stand behind the name of a file that is read by read_unpacked
-MOST_UNPACKED = 1 << 30
 Form = TypeVar("Form")
 
 
@@ -41,23 +41,16 @@ def read_unpacked(path: Path) -> bytes:
     """The content of a file, unpacked if its name ends in ``.gz`` or ``.xz``.
 
     Raises:
-        InferlensError: if it is damaged, or unpacks to more than a GiB.
+        InferlensError: if it is damaged.
         OSError: if it cannot be read.
     """
     data = path.read_bytes()
-    if path.suffix not in PACKED[1:]:
-        return data
     try:
-        unpacked = (
-            lzma.LZMADecompressor().decompress(data, MOST_UNPACKED)
-            if path.suffix == ".xz"
-            else zlib.decompressobj(wbits=31).decompress(data, MOST_UNPACKED)
-        )
-    except (lzma.LZMAError, zlib.error, EOFError) as error:
+        if path.suffix == ".xz":
+            return lzma.decompress(data)
+        return gzip.decompress(data) if path.suffix == ".gz" else data
+    except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise InferlensError(f"It cannot be unpacked: {error}.") from error
-    if len(unpacked) >= MOST_UNPACKED:
-        raise InferlensError("It unpacks to more than a GiB.", hint="unpack it and look at what is in it")
-    return unpacked
 
 
 def sha256(*parts: Path | bytes) -> str:

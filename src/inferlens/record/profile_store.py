@@ -9,20 +9,18 @@ by a layer's name, ``trt_engine_info.json`` what the engine's inspector says, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
-from inferlens.errors import InferlensError
 from inferlens.record import layer_profile, record
-from inferlens.record.files import PACKED, read_unpacked, write_whole
+from inferlens.record.files import PACKED, write_whole
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Record, machine_name
-from inferlens.record.store import RECORD, Paths, files_under, given_paths
+from inferlens.record.store import RECORD, Paths, given_paths, read_all, read_one
 
 PROFILES = "profile-*.json"
 LATENCY = "trt_layer_latency.json"
@@ -30,8 +28,6 @@ INFORMATION = "trt_engine_info.json"
 INSPECTOR = "inspector"  # the detail of a layer, and below the fact of a profile, that these files are made from
 BINDINGS = "engine_bindings"
 HINT = "inferlens profile MODEL"
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -85,15 +81,18 @@ def load_profiles(*paths: Paths) -> LoadedProfiles:
     Raises:
         InferlensError: if a path does not exist, or there is no profile under any of them.
     """
-    loaded = LoadedProfiles()
-    given = given_paths(paths)
-    for file in files_under(given, PROFILES, "profile", HINT):
-        _load(file, loaded)
-    if not loaded.profiles:
-        problems = " ".join(loaded.problems)
-        raise InferlensError(f"There is no profile in {', '.join(map(str, given))}. {problems}".strip(), hint=HINT)
-    loaded.profiles.sort(key=lambda one: one.created)
-    return loaded
+    problems: list[str] = []
+    profiles: dict[str, Profile] = {}
+    records: dict[str, Record] = {}
+    found = read_all(given_paths(paths), PROFILES, layer_profile.decode, problems, noun="profile", hint=HINT)
+    for file, made in found.items():
+        if profiles.setdefault(made.id, made) is not made:
+            continue
+        for beside in (file.with_name(RECORD + end) for end in PACKED):
+            of = read_one(beside, record.decode, problems) if beside.exists() else None
+            if of and (of.id, of.case) == (made.record, made.case):
+                records[made.id] = of
+    return LoadedProfiles(sorted(profiles.values(), key=lambda one: one.created), records, problems)
 
 
 def latest(profiles: Sequence[Profile]) -> list[Profile]:
@@ -102,26 +101,3 @@ def latest(profiles: Sequence[Profile]) -> list[Profile]:
     for one in sorted(profiles, key=lambda one: one.created):
         found[one.case.digest, machine_name(one.environment), one.level] = one
     return list(found.values())
-
-
-def _load(file: Path, loaded: LoadedProfiles) -> None:
-    """A profile, and the record beside it, if it is the one that the profile names."""
-    made = _read(file, layer_profile.decode, loaded)
-    if made is None or any(made.id == each.id for each in loaded.profiles):
-        return
-    loaded.profiles.append(made)
-    for beside in (file.with_name(RECORD + end) for end in PACKED):
-        found = _read(beside, record.decode, loaded) if beside.exists() else None
-        if found and (found.id, found.case) == (made.record, made.case):
-            loaded.records[made.id] = found
-
-
-def _read(file: Path, decode: Callable[[bytes], T], loaded: LoadedProfiles) -> T | None:
-    """What a file holds; ``None``, and a problem, where it cannot be read."""
-    try:
-        return decode(read_unpacked(file))
-    except OSError as error:
-        loaded.problems.append(f"{file} cannot be read: {error.strerror}.")
-    except InferlensError as error:
-        loaded.problems.append(f"{file} was left out. {error}")
-    return None

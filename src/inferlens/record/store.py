@@ -7,11 +7,12 @@ gets ``<case>@2``. A record is written whole or not at all; a folder without one
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import count
 from os import PathLike
 from pathlib import Path
+from typing import TypeVar
 
 from inferlens.errors import InferlensError
 from inferlens.record.files import PACKED, read_unpacked, write_whole
@@ -21,6 +22,7 @@ from inferlens.spec.case import Case
 RECORD = "record.json"
 LOG = "output.log"
 Paths = str | PathLike[str] | Iterable[str | PathLike[str]]
+T = TypeVar("T")
 
 
 class Store:
@@ -79,9 +81,9 @@ def claimed(parent: Path, name: str, hint: str = "--output with another folder")
 class Loaded:
     """Records that could be read, where each lies, and what could not be read."""
 
-    records: list[Record] = field(default_factory=list)
-    folders: dict[str, Path] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    records: list[Record]
+    folders: dict[str, Path]
+    problems: list[str]
 
 
 def given_paths(paths: Iterable[Paths]) -> list[Path]:
@@ -95,31 +97,41 @@ def load_records(*paths: Paths) -> Loaded:
 
     A file that is no record is a problem in the answer. Raises InferlensError where a path or any record is missing.
     """
-    loaded = Loaded()
-    given = given_paths(paths)
-    for file in files_under(given, RECORD, "record", "inferlens bench"):
-        try:
-            record = decode(read_unpacked(file))
-        except (OSError, InferlensError) as error:
-            loaded.problems.append(f"{file} was left out. {error}")
-            continue
-        if record.id not in loaded.folders:
-            loaded.records.append(record)
-            loaded.folders[record.id] = file.parent
-    if not loaded.records:
-        problems = " ".join(loaded.problems)
-        raise InferlensError(
-            f"There is no record in {', '.join(map(str, given))}. {problems}".strip(), hint="inferlens bench"
-        )
-    loaded.records.sort(key=lambda record: record.created)
-    return loaded
+    problems: list[str] = []
+    found = read_all(given_paths(paths), RECORD, decode, problems, noun="record", hint="inferlens bench")
+    first: dict[str, tuple[Record, Path]] = {}
+    for file, record in found.items():
+        first.setdefault(record.id, (record, file.parent))
+    records = sorted((record for record, _ in first.values()), key=lambda record: record.created)
+    return Loaded(records, {name: folder for name, (_, folder) in first.items()}, problems)
 
 
-def files_under(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> Iterator[Path]:
-    """Files that fit ``pattern``, plain or packed, at any depth under folders, in order; what is no folder as it is.
+def read_all(
+    paths: list[Path], pattern: str, decode: Callable[[bytes], T], problems: list[str], *, noun: str, hint: str
+) -> dict[Path, T]:
+    """What the files under ``paths`` hold whose names fit; ``problems`` gets a sentence for each that cannot be read.
 
-    Raises InferlensError if a path does not exist; ``noun`` and ``hint`` say what was expected there.
+    Raises InferlensError where a path does not exist or nothing can be read; ``noun`` and ``hint`` are for its words.
     """
+    read = {file: read_one(file, decode, problems) for file in _files_under(paths, pattern, noun, hint)}
+    found = {file: made for file, made in read.items() if made is not None}
+    if not found:
+        what = f"There is no {noun} in {', '.join(map(str, paths))}. {' '.join(problems)}"
+        raise InferlensError(what.strip(), hint=hint)
+    return found
+
+
+def read_one(file: Path, decode: Callable[[bytes], T], problems: list[str]) -> T | None:
+    """What a file holds; ``None``, and a problem more, where it cannot be read."""
+    try:
+        return decode(read_unpacked(file))
+    except (OSError, InferlensError) as error:
+        problems.append(f"{file} was left out. {error}")
+    return None
+
+
+def _files_under(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> Iterator[Path]:
+    """Files that fit, plain or packed, at any depth under folders, in order; what is no folder as it is."""
     for path in paths:
         if not path.exists():
             expected = f"a folder with {noun}s, such as results/resnet18"

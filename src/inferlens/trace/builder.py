@@ -55,23 +55,12 @@ class _Codes(dict[Any, int]):
         return number
 
 
-class _Threads(_Codes):
-    """The same for pairs of process and thread, of which a trace may write the numbers as texts."""
-
-    def __init__(self) -> None:
-        self.texts = _Codes()
-
-    def __missing__(self, key: Any) -> int:
-        self[key] = number = self.texts[str(key[0]), str(key[1])]
-        return number
-
-
 class TraceBuilder:
     """Takes events and gives the trace that they make."""
 
     def __init__(self, remarks: Remarks) -> None:
         self._remarks = remarks
-        self._names, self._texts, self._threads = _Codes(), _Codes({b"": 0}), _Threads()
+        self._names, self._texts, self._threads = _Codes(), _Codes({b"": 0}), _Codes()
         self._columns: dict[type[Any], list[dict[str, NDArray[Any]]]] = {}
         self._count = self._bytes = 0
         self._most: int | None = None
@@ -103,7 +92,7 @@ class TraceBuilder:
         return Trace(
             strings=tuple(self._names),
             texts=tuple(text.decode(errors="replace") for text in self._texts),
-            threads=tuple(self._threads.texts),
+            threads=tuple(self._threads),
             **main,
             gpu=_ordered(gpu, np.argsort(begin[gpu.row], kind="stable")),
             calls=_ordered(calls, np.argsort(begin[calls.row], kind="stable")),
@@ -148,31 +137,30 @@ class TraceBuilder:
         parts = _PART[categories]
         for part, add in enumerate((self._add_gpu, self._add_calls, self._add_scopes)):
             places = np.flatnonzero(parts == part)
-            some = [timed[place] for place in places.tolist()]
-            add(places + self._count, some, [event.args or NO_ARGUMENTS for event in some])
+            add(places + self._count, [timed[place].args or NO_ARGUMENTS for place in places.tolist()])
         self._count += len(timed)
 
     def _threads_of(self, events: Sequence[Event]) -> Codes:
-        return self._threads.of([(event.pid, event.tid) for event in events])
+        pairs = [(event.pid, event.tid) for event in events]
+        # A trace may write the numbers as texts.
+        codes = {pair: self._threads[str(pair[0]), str(pair[1])] for pair in dict.fromkeys(pairs)}
+        return np.array([codes[pair] for pair in pairs], dtype=np.int32)
 
-    def _add_gpu(self, rows: Ints, events: Sequence[Event], args: Sequence[Arguments]) -> None:
-        pairs = list(zip(args, events, strict=True))
+    def _add_gpu(self, rows: Ints, args: Sequence[Arguments]) -> None:
         columns = {
             "row": rows,
-            "device": _whole([_number(event.pid) if each.device is None else each.device for each, event in pairs]),
-            "stream": _whole([_number(event.tid) if each.stream is None else each.stream for each, event in pairs]),
             "external": _external(args),
             "grid": _triples([each.grid for each in args]),
             "block": _triples([each.block for each in args]),
             "blocks_per_sm": _floats([each.blocks_per_sm for each in args]),
             "occupancy": _floats([each.occupancy for each in args]),
         }
-        self._keep(GpuEvents, columns | _wholes(args, "correlation", "registers", "shared_memory"))
+        self._keep(GpuEvents, columns | _wholes(args, "device", "stream", "correlation", "registers", "shared_memory"))
 
-    def _add_calls(self, rows: Ints, _: Sequence[Event], args: Sequence[Arguments]) -> None:
+    def _add_calls(self, rows: Ints, args: Sequence[Arguments]) -> None:
         self._keep(Calls, {"row": rows, **_wholes(args, "correlation")})
 
-    def _add_scopes(self, rows: Ints, _: Sequence[Event], args: Sequence[Arguments]) -> None:
+    def _add_scopes(self, rows: Ints, args: Sequence[Arguments]) -> None:
         columns: dict[str, Any] = {"row": rows, "external": _external(args)}
         for name in ("shapes", "stack"):
             raws = map(attrgetter(name), args)
@@ -190,11 +178,6 @@ class TraceBuilder:
 
 def _ordered(part: Part, order: Ints) -> Part:
     return type(part)(**{each.name: getattr(part, each.name)[order] for each in fields(part)})
-
-
-def _number(value: Any) -> int | None:
-    text = str(value)
-    return int(text) if text.isascii() and text.removeprefix("-").isdigit() and len(text) < 19 else None
 
 
 def _timed(events: Sequence[Event]) -> tuple[Sequence[Event], Any]:
@@ -242,11 +225,8 @@ def _whole(values: Sequence[Any]) -> Ints:
     try:
         return np.array(values, dtype=np.int64)
     except (TypeError, OverflowError):  # most have neither
-        known = [UNKNOWN if value is None else value for value in values]
-    try:
-        return np.array(known, dtype=np.int64)
-    except OverflowError:
-        return np.array([int(value) if abs(value) < _LARGEST else UNKNOWN for value in known], dtype=np.int64)
+        known = (UNKNOWN if each is None or abs(each) >= _LARGEST else int(each) for each in values)
+        return np.fromiter(known, np.int64, len(values))
 
 
 def _floats(values: list[Any]) -> Any:

@@ -23,7 +23,6 @@ from inferlens.trace.modules import module_tree
 from inferlens.trace.steps import communication
 from inferlens.trace.tables import kernels, operators
 from inferlens.trace.trace import Trace
-from inferlens.units import listing
 
 SUFFIXES = (".json", ".json.gz", ".json.zst")
 _RANK = re.compile(r"rank[-_]?(\d+)", re.I)
@@ -80,18 +79,15 @@ def origin_of(name: str, trace: Trace) -> Origin:
 
 def why_no_job(origins: Mapping[str, Origin]) -> str:
     """Why traces are not those of one job's ranks, or not all; empty if they are."""
-    without = [name for name, each in origins.items() if each.rank is None]
-    if without:
-        names = listing(without if len(without) <= 2 else [without[0], f"{len(without) - 1} others"])
-        return f"{names} {'has' if len(without) == 1 else 'have'} no rank"
-    ranks = Counter(each.rank for each in origins.values())
-    rank, count = ranks.most_common(1)[0]
-    if count > 1:
-        return f"{count} of them have rank {rank}"
-    sizes = sorted({each.world_size for each in origins.values() if each.world_size is not None})
-    if len(sizes) > 1:
-        return f"they are of jobs of {listing([*map(str, sizes)])} ranks"
-    apart = max(each.begin for each in origins.values()) - min(each.end for each in origins.values())
+    every = list(origins.values())
+    for name, each in origins.items():
+        if each.rank is None:
+            return f"{name} has no rank"
+    if len({each.rank for each in every}) < len(every):
+        return "several have the same rank"
+    if len({each.world_size for each in every} - {None}) > 1:
+        return "they are of jobs of different sizes"
+    apart = max(each.begin for each in every) - min(each.end for each in every)
     return "they were not taken at the same time" if apart > _CLOCKS else ""
 
 

@@ -173,29 +173,28 @@ class EventReader:
         return events
 
     def _salvaged(self, end: int) -> list[Event]:
-        """The same of text that is broken: it is halved until it can be decoded, or is one event."""
+        """The same of text that is broken: what mending does not mend is read event by event."""
         text = mended(self._held[:end]).strip().strip(b",")
-        spans = [match.span() for match in _SEPARATOR.finditer(text)]
-        starts, ends = [0, *(end for _, end in spans)], [*(start for start, _ in spans), len(text)]
-        waiting = [(0, len(starts))] if text else []
+        try:
+            events, rest = _decoded(decode_events, text)
+        except PROBLEMS:
+            events, rest = self._one_by_one(_SEPARATOR.split(text))
+        self._leave(rest, end)
+        return events
+
+    def _one_by_one(self, texts: list[bytes]) -> tuple[list[Event], bytes | None]:
         events: list[Event] = []
-        rest = None
-        while waiting and rest is None:
-            low, high = waiting.pop()
-            alone = high - low == 1
-            for decode in (decode_events, decode_bare) if alone else (decode_events,):
+        for place, text in enumerate(texts, 1):
+            for decode in (decode_events, decode_bare):
                 with suppress(*PROBLEMS):
-                    found, rest = _decoded(decode, text[starts[low] : ends[high - 1]])
+                    found, rest = _decoded(decode, text)
                     events += found
+                    if rest is not None:
+                        return events, b",".join([rest, *texts[place:]])
                     break
             else:
-                if alone:
-                    self._remarks["could not be read and were skipped"] += 1
-                    continue
-                middle = (low + high) // 2
-                waiting += [(middle, high), (low, middle)]
-        self._leave(None if rest is None else rest + text[ends[high - 1] :], end)
-        return events
+                self._remarks["could not be read and were skipped"] += 1
+        return events, None
 
     def _leave(self, rest: bytes | None, end: int) -> None:
         """Keeps what follows what was read: behind the list if that has ended, else from a place in the text held."""
