@@ -60,8 +60,11 @@ class Child:
             )  # fmt: skip
 
     def load(self) -> Model:
-        """The case's model."""
+        """The case's model; without its module where that was exported already."""
         job = self.job
+        if job.known:
+            self.model = job.known
+            return resolve.exported(job.case, job.known)
         with self.preparation.phase("load"):
             model = resolve.load(job.case, trust=job.trust, live=Path(job.live) if job.live else None)
         self.model = model.facts

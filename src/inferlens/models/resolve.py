@@ -32,6 +32,7 @@ from inferlens.models.sources.libraries import FakeSource, Timm, Torchvision, Tr
 from inferlens.models.sources.onnx import OnnxFile
 from inferlens.models.sources.own_code import Factory, Hub, Live
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize
+from inferlens.record.record import ModelFacts
 from inferlens.spec.case import Case, TensorSpec, with_batch
 
 # A bare name is looked up in the sources that list their names, in this order.
@@ -135,6 +136,17 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
         parameters=opened.parameters if module is None else parameter_count(module),
         weights_sha256=of_file if module is None else fingerprint(module),
     )
+
+
+def inputs_are_drawn(case: Case) -> bool:
+    """Whether a case's inputs are known to be drawn from its seed, and not an example that comes with the model."""
+    return bool(case.inputs) or BY_PREFIX[case.model.partition(":")[0]].vouched
+
+
+def exported(case: Case, facts: ModelFacts) -> Model:
+    """The model of ``case`` without its module, for what runs a file that it was exported to; see ``facts``."""
+    known = {name: getattr(facts, name) for name in facts.__struct_fields__}
+    return Model(spec=case.model, format="module", **known)
 
 
 def _opened(case: Case, trust: bool, live: Path | None) -> Opened:

@@ -29,17 +29,17 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
     """The model as an ONNX file with weights and float inputs in ``precision``; an artefact if it was made here."""
     if model.path is not None and model.format == "onnx":
         return model.path
+    path = preparation.folder / "model.onnx"
+    if preparation.earlier and (preparation.earlier / path.name).exists():
+        with preparation.phase("export") as noted:
+            noted.note = "cached"
+        return preparation.earlier / path.name
     if model.module is None:
         raise Unsupported(f"'{model.spec}' is neither a PyTorch module nor an ONNX file.")
     if model.format == "torchscript":
         raise Unsupported(
             f"'{model.spec}' is TorchScript, which cannot be exported to ONNX.", hint="the model that it was made from"
         )
-    path = preparation.folder / "model.onnx"
-    if preparation.earlier and (preparation.earlier / path.name).exists():
-        with preparation.phase("export") as noted:
-            noted.note = "cached"
-        return preparation.earlier / path.name
     with preparation.phase("export"):
         preparation.folder.mkdir(parents=True, exist_ok=True)
         cast(model.module, precision)
