@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched, Origins
-from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, of_engine, origins_of
+from inferlens.backends.abilities import KernelOrigins, Launched, Origins
 from inferlens.backends.profiling.kernel_runs import kernels_from, origins_by_scope
 from inferlens.backends.profiling.traced_runs import TracedRun, traced_runs
-from inferlens.record.layer_profile import GpuLimits, Kernels
+from inferlens.backends.tensorrt.kernels import kernel_origins
+from inferlens.backends.tensorrt.layers import inspected_layers
+from inferlens.record.layer_profile import GpuLimits, Kernels, Layer
 from inferlens.trace import read
 
 FOLDER = Path(__file__).parent / "traces"
@@ -39,16 +40,11 @@ class Scoped(KernelOrigins):
 class OfEngine(KernelOrigins):
     """Tells the layers of an engine, as its runner will."""
 
-    def __init__(self, layers: Sequence[EngineLayer]) -> None:
+    def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = layers
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
-        found = [KernelOrigin()] * len(launched)
-        places = of_engine(launched)
-        of = origins_of(aligned([launched[place].name for place in places], self._layers))
-        for place, origin in zip(places, of, strict=True):
-            found[place] = origin
-        return Origins(tuple(found))
+        return kernel_origins(launched, self._layers, {})
 
 
 @cache
@@ -57,18 +53,10 @@ def runs(name: str) -> tuple[TracedRun, ...]:
     return tuple(traced_runs(read(FOLDER / f"{name}.json.gz")))
 
 
-def engine(name: str) -> list[EngineLayer]:
-    """The layers of a trace's engine; those that only signal or wait launch nothing."""
+def engine(name: str) -> list[Layer]:
+    """The layers of a trace's engine."""
     told = json.loads(gzip.decompress((FOLDER / f"{name}-engine.json.gz").read_bytes()))
-    return [
-        EngineLayer(
-            name=layer["Name"],
-            kind=layer["LayerType"],
-            tactic=layer["TacticName"],
-            launches=not layer["Name"].startswith("__mye"),
-        )
-        for layer in told["Layers"]
-    ]
+    return inspected_layers(told["Layers"], lambda _: ((), ()))
 
 
 def kernels(name: str) -> Kernels:

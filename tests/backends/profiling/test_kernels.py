@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched
 from inferlens.backends.profiling import kernel_runs, traced_runs
-from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, joint, of_engine, origins_of
 from inferlens.backends.profiling.kernel_runs import (
     SCOPE,
     MatchedKernels,
@@ -28,9 +27,11 @@ from inferlens.backends.profiling.kernel_runs import (
 )
 from inferlens.backends.profiling.operator_layers import kernels_beneath
 from inferlens.backends.profiling.traced_runs import TracedEvent, TracedOperator, one_run
+from inferlens.backends.tensorrt.kernels import aligned, kernel_origins, only_orders, tactic
 from inferlens.backends.torch_compile import backend as torch_compile
 from inferlens.backends.torch_compile.layers import InductorNames
 from inferlens.errors import Unsupported
+from inferlens.record.layer_profile import Layer
 from inferlens.trace import read
 from tests.backends import small
 from tests.backends.profiling.kernel_samples import (
@@ -159,15 +160,15 @@ def test_a_profiler_that_sees_nothing_is_said(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_layers_and_kernels_of_real_engines_are_one_to_one(name: str) -> None:
-    layers = engine(name)
+    layers = [layer for layer in engine(name) if not only_orders(layer)]
     for run in runs(name):
         launched = [event.launched for event in run.events]
-        names = [launched[place].name for place in of_engine(launched)]
-        pairs = aligned(names, layers)
-        assert [layers_of[0] for layers_of in pairs] == [layer for layer in layers if layer.launches]
-        assert joint(pairs) == ""
-        for kernel, (layer, *_) in zip(names, pairs, strict=True):
-            assert layer.kind != "kgen" or layer.tactic == kernel, (
+        origins = kernel_origins(launched, engine(name), {})
+        assert origins.absent == {}
+        owned = [(each.name, origin.layer) for each, origin in zip(launched, origins.of, strict=True) if origin.layer]
+        assert [owner for _, owner in owned] == [layer.name for layer in layers]
+        for (kernel, _), layer in zip(owned, layers, strict=True):
+            assert layer.kind != "kgen" or tactic(layer) == kernel, (
                 "a kernel of the compiler's own is named by its layer"
             )
             matrix = {"correlation": ("conv", "Corr"), "gemm": ("matMul", "Fc")}.get(layer.kind)
@@ -182,13 +183,15 @@ def test_what_the_framework_launched_is_not_the_engines() -> None:
     assert "convFwd" in last.name
 
 
-def layers_of(text: str) -> list[EngineLayer]:
+def layer(name: str, tactic: str = "", modules: tuple[str, ...] = ()) -> Layer:
+    kind = "wait" if name.startswith("_") else ""
+    return Layer(name=name, kind=kind, modules=modules, details={"inspector": {"TacticName": tactic}})
+
+
+def layers_of(text: str) -> list[Layer]:
     """``a b:k _c``: layer a; b, whose tactic is the kernel k; c, which launches nothing."""
     parts = [word.partition(":") for word in text.split()]
-    return [
-        EngineLayer(name=name.strip("_"), tactic=tactic, modules=(f"m.{name}",), launches=not name.startswith("_"))
-        for name, _, tactic in parts
-    ]
+    return [layer(name, tactic, (f"m.{name}",)) for name, _, tactic in parts]
 
 
 @pytest.mark.parametrize(
@@ -215,18 +218,17 @@ def test_stretches_between_anchors(kernels: str, layers: str, expected: str) -> 
 
 
 def test_a_joint_stretch_belongs_to_all_of_its_modules_and_is_counted() -> None:
-    found = aligned(["x", "y", "k", "z"], layers_of("a b c d:k e"))
-    origins = origins_of(found)
-    assert origins[0].layer == origins[1].layer == "a + b + c"
-    assert origins[0].modules == ("m.a", "m.b", "m.c")
-    assert (origins[2].layer, origins[3].modules) == ("d", ("m.e",))
-    assert joint(found).startswith("2 of 4 kernels")
+    found = kernel_origins([Launched(name=name) for name in "xykz"], layers_of("a b c d:k e"), {})
+    assert found.of[0].layer == found.of[1].layer == "a + b + c"
+    assert found.of[0].modules == ("m.a", "m.b", "m.c")
+    assert (found.of[2].layer, found.of[3].modules) == ("d", ("m.e",))
+    assert found.absent["layers"].startswith("2 of 4 kernels")
 
 
 def test_a_long_engine_is_laid_out_quickly() -> None:
-    layers = [EngineLayer(name=str(index), tactic=f"k{index % 7}" if index % 3 else "") for index in range(3000)]
-    names = [layer.tactic or "library" for layer in layers]
-    assert [pair[0] for pair in aligned(names, layers)] == layers
+    layers = [layer(str(index), f"k{index % 7}" if index % 3 else "") for index in range(3000)]
+    names = [tactic(each) or "library" for each in layers]
+    assert [owners[0] for owners in aligned(names, layers)] == layers
 
 
 A, B = KernelOrigin("one", ("a",)), KernelOrigin("two", ("b",))

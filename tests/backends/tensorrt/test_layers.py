@@ -16,17 +16,12 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper
 
 from inferlens.backends.abilities import Launched
-from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, of_engine
+from inferlens.backends.tensorrt.kernels import KERNEL, MULTIPLY, aligned, kernel_origins, narrowed, only_orders
 from inferlens.backends.tensorrt.layers import (
-    KERNEL,
-    MULTIPLY,
     NO_ONNX,
     absences,
-    engine_layers,
     inspected_layers,
     inspectors_names,
-    kernel_origins,
-    narrowed,
     onnx_lookup,
     with_times,
 )
@@ -164,7 +159,7 @@ def test_every_kernel_of_a_real_engine_has_its_layer() -> None:
 )
 def test_what_computes_launches_and_what_only_orders_does_not(entry: Any, launches: bool) -> None:
     layers = [replace(layer, name=f"_run_on_acc_0/{layer.name}") for layer in inspected_layers([entry], nowhere)]
-    assert [layer.launches for layer in engine_layers(layers)] == [launches]
+    assert [not only_orders(layer) for layer in layers] == [launches]
     timed = [replace(layer, times=(1e-6,)) for layer in layers]
     assert ("modules" in absences([{}], timed)) == launches, "what launches and names no module is said to be lost"
 
@@ -187,15 +182,15 @@ def test_kernels_more_or_fewer_never_give_another_its_layer(data: st.DataObject)
     found = narrowed(kernels, wide)
     for (kernel, owner), few, many in zip(true, found, wide, strict=True):
         assert owner in few
-        assert set(few) <= set(many)
+        assert all(each in many for each in few)
         assert not KERNEL.search(kernel) or few == (owner,)
 
 
 @cache
-def real(name: str) -> tuple[list[EngineLayer], list[str]]:
+def real(name: str) -> tuple[list[Layer], list[str]]:
     """The layers of an engine that launch, and the kernels of a run, one for each."""
     if name == "mobilenet_v2":
-        found, kernels = mobilenet()
-        return engine_layers(found), kernels
-    events = [event.launched for event in runs(name)[0].events]
-    return [each for each in engine(name) if each.launches], [events[place].name for place in of_engine(events)]
+        return mobilenet()
+    layers, events = engine(name), [event.launched for event in runs(name)[0].events]
+    owned = zip(events, kernel_origins(events, layers, {}).of, strict=True)
+    return [each for each in layers if not only_orders(each)], [each.name for each, origin in owned if origin.layer]

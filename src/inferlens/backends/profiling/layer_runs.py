@@ -17,11 +17,13 @@ from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer, Layers
 
 
-def check_level(preparation: Preparation) -> None:
-    """Refuses to profile a runner that was prepared to be timed."""
+def check_level(preparation: Preparation, *, replays: bool = False) -> None:
+    """Refuses to profile a runner that was prepared to be timed, or that ``replays`` a CUDA graph."""
     if preparation.level not in ("layer", "kernel"):
         what = "The runner was prepared to be timed, not to be profiled."
         raise Unsupported(what, expected="the level 'layer' or 'kernel'")
+    if replays:
+        raise Unsupported("A CUDA graph replays kernels and has no layers.", hint="without cuda_graph")
 
 
 class Taken(Struct):

@@ -8,29 +8,20 @@ event that is read after the run, with no synchronisation between layers. A run'
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from msgspec import Struct
-
 from inferlens.backends.base import Runner
-from inferlens.backends.profiling.layer_runs import clocked_runs
+from inferlens.backends.profiling.layer_runs import Taken, clocked_runs
 from inferlens.record.layer_profile import Layer, Layers, Tensor
 
 HOST_CLOCK = "time.perf_counter_ns in forward hooks"
 GPU_CLOCK = "CUDA events in forward hooks; where the host does not keep up, a layer's time holds the wait for it"
 EXPORTED_CHECK = "_guards_fn"
 NO_MODULES = "the model calls no modules: it is one graph, with one layer. Profile the nn.Module that it came from."
-
-
-class Own(Struct):
-    """What one module took by itself in one run: seconds of all its calls, when the first began, how many."""
-
-    time: float = 0.0
-    begin: float = 0.0
-    calls: int = 0
 
 
 class HostMoments:
@@ -76,10 +67,11 @@ def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool
     seen, count = look(runner, list(modules), feed)
     moments = GpuMoments(count + 1) if on_gpu else HostMoments()
     marks: list[int] = []
-    taken: list[list[Own]] = []
+    taken: dict[int, Taken] = {}
+    run = itertools.count()
 
     def after() -> None:
-        taken.append(own_times(marks, moments.read()[1:], len(modules)))
+        add_own_times(taken, next(run), marks, moments.read()[1:])
         marks.clear()
         moments.take()
 
@@ -87,20 +79,17 @@ def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool
         moments.take()
         clocked = clocked_runs(runner, feed, runs, after)
     layers = []
-    for index in dict.fromkeys((*seen, *range(len(paths)))):  # those first that began first
-        own = [run[index] for run in taken]
-        if any(run.calls for run in own):
-            inputs, outputs = seen.get(index, ((), ()))
+    for index in dict.fromkeys((*seen, *sorted(taken))):  # those first that began first
+        if index in taken:
+            path, (inputs, outputs) = paths[index], seen.get(index, ((), ()))
             layers.append(
                 Layer(
-                    name=paths[index],
+                    name=path,
                     kind=type(modules[index]).__name__,
-                    modules=(paths[index],),
+                    modules=(path,),
                     inputs=inputs,
                     outputs=outputs,
-                    times=tuple(run.time for run in own),
-                    begins=tuple(run.begin for run in own),
-                    calls=max(run.calls for run in own),
+                    **taken[index].timing(runs),
                 )
             )
     # An exported program has modules in name only, and calls but its own check.
@@ -113,25 +102,22 @@ def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool
     )
 
 
-def own_times(marks: list[int], moments: list[float], count: int) -> list[Own]:
-    """The own time of each of ``count`` modules in one run.
+def add_own_times(taken: dict[int, Taken], run: int, marks: list[int], moments: list[float]) -> None:
+    """Adds the own times of each module in one run, by its number.
 
     ``marks`` are the number of a module where it was entered, ``~number`` where it was left, in order; ``moments`` are
     when that was, in seconds since the run began.
     """
-    own = [Own() for _ in range(count)]
     open_: list[list[float]] = []  # of each module that was entered: when, and the time of those it called
     for mark, moment in zip(marks, moments, strict=True):
         if mark >= 0:
-            own[mark].begin = own[mark].begin if own[mark].calls else moment
-            own[mark].calls += 1
             open_.append([moment, 0.0])
             continue
         begin, inside = open_.pop()
-        own[~mark].time += max(moment - begin - inside, 0.0)  # rounding may leave less than nothing
+        own = max(moment - begin - inside, 0.0)  # rounding may leave less than nothing
+        taken.setdefault(~mark, Taken()).add(run, own, begin)
         if open_:
             open_[-1][1] += moment - begin
-    return own
 
 
 @contextmanager

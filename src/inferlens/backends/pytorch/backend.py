@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -20,7 +20,6 @@ from inferlens.backends.profiling.kernel_runs import (
 )
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.module_hooks import layers_of
-from inferlens.backends.pytorch.cuda_graph import CudaGraph
 from inferlens.backends.pytorch.export import DTYPES, cast, example_feed, export_dimensions
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities
 from inferlens.errors import Unsupported
@@ -61,7 +60,7 @@ class PyTorch(Backend, Saver):
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """A runner that calls the module."""
         options: PyTorchOptions = self.parse_options(case)
-        return (GraphRunner if options.cuda_graph else EagerRunner)(model, case, preparation, options)
+        return EagerRunner(model, case, preparation, options)
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Writes the exported program, on the CPU, with the sizes free that have a range, and a note of its inputs."""
@@ -83,11 +82,11 @@ class PyTorch(Backend, Saver):
 
 
 class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):
-    """Calls the module; its layers are the modules that it calls, and its kernels are theirs."""
+    """Calls the module, or replays a call; its layers are the modules that it calls, and its kernels are theirs."""
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
         """Times the modules by forward hooks."""
-        check_level(self.preparation)
+        check_level(self.preparation, replays=self.graph is not None)
         return layers_of(self, self.model.module, feed, runs, on_gpu=self.case.device == "cuda")
 
     def scopes(self) -> AbstractContextManager[Any]:
@@ -95,30 +94,8 @@ class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):
         return module_scopes(self.model.module)
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
-        """The innermost module around each launch."""
-        return origins_by_scope(launched)
-
-
-class GraphRunner(TorchRunner, KernelOrigins):
-    """Replays the module's kernels from a CUDA graph."""
-
-    def build(self, module: Any) -> Callable[..., Any]:
-        """Captures one call, or refuses one that a graph cannot hold, such as copying a value to the host."""
-        return CudaGraph(self.forward(module), self.seeded_feed())
-
-    def infer(self, feed: Feed) -> Any:
-        """One replay; ``feed`` is copied in first unless it is the one that is there already."""
-        return self._call(feed)  # as one object, by which the graph knows it again
-
-    def origins(self, launched: Sequence[Launched]) -> Origins:
-        """The modules of the same kernels in one eager call, if it launches the same in the same order."""
+        """The innermost module around each launch; of a replay, in an eager call that launches the same."""
+        if self.graph is None:
+            return origins_by_scope(launched)
         module = self.model.module
-        return origins_by_match(launched, eager_kernels(module, self.forward(module), self._call.inputs))
-
-    def bind(self, feed: Feed) -> None:
-        """Copies ``feed`` into the captured inputs."""
-        self._call.bind(feed)
-
-    def read_by(self, feed: Feed) -> list[Any]:  # noqa: ARG002 - every feed is copied into the captured inputs
-        """The captured inputs."""
-        return list(self._call.inputs)
+        return origins_by_match(launched, eager_kernels(module, self.forward(module), self.graph.inputs))

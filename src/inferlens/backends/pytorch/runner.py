@@ -22,6 +22,7 @@ from inferlens.backends.availability import (
 )
 from inferlens.backends.base import Absence, Capabilities, Inputs, Outputs, Preparation, Runner, Support, ordered
 from inferlens.backends.clocks import CudaClock, HostClock
+from inferlens.backends.pytorch.cuda_graph import CudaGraph
 from inferlens.backends.pytorch.export import cast, dtype_of, tensor_of
 from inferlens.errors import Unsupported
 from inferlens.models.inputs import flatten, make_inputs
@@ -89,15 +90,17 @@ class TorchRunner(Runner):
         self.channels_last = options.channels_last
         self.tf32 = options.tf32
         self.cudnn_benchmark = getattr(options, "cudnn_benchmark", False)
+        self.cuda_graph = getattr(options, "cuda_graph", False)
         self.clock = CudaClock() if case.device == "cuda" else HostClock()
         self.cached = False  # whether ``build`` found what it makes in a cache
         self._call: Any = not_entered
+        self.graph: CudaGraph | None = None  # the captured call, which is replayed in the place of ``_call``
         self._entered = ExitStack()
         check_cuda_options(options, case, preparation)
 
     def build(self, module: Any) -> Callable[..., Any]:
         """What to call, with the placed inputs as arguments; the device may be used. Here: the module itself."""
-        return self.forward(module)
+        return self.captured(self.forward(module))
 
     def settings(self) -> Any:
         """The process-wide settings of this case, a context."""
@@ -121,7 +124,7 @@ class TorchRunner(Runner):
     def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
         import torch
 
-        self._call = not_entered
+        self._call, self.graph = not_entered, None
         self._entered.close()
         # After an error the device may not answer any more, and asking it would hide the error.
         if self.case.device == "cuda" and kind is None and self.model.module is not None:
@@ -129,8 +132,23 @@ class TorchRunner(Runner):
             torch.cuda.empty_cache()
 
     def infer(self, feed: Feed) -> Any:
-        """One call of what was built."""
-        return self._call(*feed)
+        """One call of what was built, or one replay: that copies ``feed`` in, unless it is there already."""
+        return self._call(*feed) if self.graph is None else self.graph(feed)
+
+    def captured(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """``call``, which is captured first if the options ask for that."""
+        if self.cuda_graph:
+            self.graph = CudaGraph(call, self.seeded_feed())
+        return call
+
+    def bind(self, feed: Feed) -> None:
+        """Copies ``feed`` into the captured inputs, if the call is replayed."""
+        if self.graph is not None:
+            self.graph.bind(feed)
+
+    def read_by(self, feed: Feed) -> list[Any]:
+        """The captured inputs, if the call is replayed."""
+        return list(feed if self.graph is None else self.graph.inputs)
 
     def caller(self) -> Callable[[Feed], Any] | None:
         """The same call, in inference mode, which is a thread's own; none where code is compiled as it is called."""

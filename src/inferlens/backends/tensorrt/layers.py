@@ -1,12 +1,7 @@
-"""An engine's layers: what its inspector says of them, their times in runs, and the kernels that they launched.
+"""An engine's layers: what its inspector says of them, and their times in runs.
 
 What a layer came from stands in its ``Metadata``, one entry for each layer of the network that was fused into it; where
 that is empty, in its name, or in the names of the tensors that it writes. Times are reported by name, after each run.
-
-Kernels are laid beside the layers in their order, by the names of tactics. Where they are not equally many,
-convolutions and matrix products are further anchors: a layer of TensorRT for RTX says by its type whether it convolves
-or multiplies, and so does the name of the kernel that is made for it. Any other kernel between two of them belongs to
-what lies between, or to the two.
 """
 
 from __future__ import annotations
@@ -15,17 +10,15 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from inferlens.backends.abilities import KernelOrigin, Launched, Origins
 from inferlens.backends.onnx.modules import OnnxNodes, modules_among, operators_among, origins
-from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, joint, of_engine, origins_of
 from inferlens.backends.profiling.layer_runs import clocked_runs
+from inferlens.backends.tensorrt.kernels import only_orders
 from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer, Layers, Tensor
 
@@ -42,13 +35,7 @@ TYPES = {
     "bfloat16": "bfloat16", "fp8": "float8_e4m3fn", "int8": "int8", "int32": "int32", "int64": "int64",
     "bool": "bool", "uint8": "uint8", "int4": "int4", "fp4": "float4",
 }  # fmt: skip
-ORDERS = ("signal", "wait")  # types of layers of Myelin that only order others
-MADE_UP = re.compile(r"(?:^|/)__mye\d")  # begins the names that Myelin makes up, for those and for what it rewrote
 CLOCK = "TensorRT's IProfiler: CUDA events around every layer"
-MULTIPLY = ("correlation", "gemm", "runtime_fusion")  # types of layers; a fusion is of other operators into these
-OTHERS = ("kgen", "maxpool")
-KERNEL = re.compile(r"convFwd|matMul")
-Owners = tuple[EngineLayer, ...]
 Report = list[tuple[str, float]]  # of one run: names and milliseconds, in the order of execution
 # From names of layers of the network to the modules and operators that they came from.
 Lookup = Callable[[Sequence[str]], tuple[tuple[str, ...], tuple[str, ...]]]
@@ -88,16 +75,6 @@ def absences(
     if missing or lost:
         absent["modules"] = missing or UNNAMED.format(lost) + (f"; {help}" if help != DETAILED else "")
     return absent
-
-
-def tactic(layer: Layer) -> str:
-    """The name of the layer's tactic; empty if it has none, or the engine keeps none."""
-    return str(layer.details.get("inspector", {}).get("TacticName", ""))
-
-
-def only_orders(layer: Layer) -> bool:
-    """Whether the layer only makes others wait: it has a name that Myelin made up, and no tactic, or such a type."""
-    return layer.kind in ORDERS or (MADE_UP.search(layer.name) is not None and not tactic(layer))
 
 
 def sources(entry: dict[str, Any]) -> list[str]:
@@ -161,14 +138,7 @@ def timed_layers(
     """The ``known`` layers in ``runs`` calls of ``infer``; ``take`` gives the report of the one that has just ended."""
     reports: list[Report] = []
     clocked = clocked_runs(runner, feed, runs, lambda: reports.append(take()))
-    return Layers(
-        layers=with_times(known, reports, lookup),
-        whole=clocked.whole,
-        timed="GPU",
-        clock=CLOCK,
-        begun=clocked.begun,
-        started=clocked.started,
-    )
+    return clocked.layers(with_times(known, reports, lookup), clock=CLOCK, on_gpu=True)
 
 
 def with_times(layers: Sequence[Layer], reports: Sequence[Report], lookup: Lookup) -> tuple[Layer, ...]:
@@ -254,51 +224,3 @@ class Reporting:
         if not self._emits:
             self._context.report_to_profiler()
         return list(self.recorder.take())
-
-
-def kernel_origins(launched: Sequence[Launched], layers: Sequence[Layer], absent: dict[str, str]) -> Origins:
-    """Where each kernel of one run came from; ``absent`` is what is not known of the layers."""
-    places = of_engine(launched)
-    names = [launched[place].name for place in places]
-    pairs = narrowed(names, aligned(names, engine_layers(layers)))
-    found = [KernelOrigin()] * len(launched)
-    for place, origin in zip(places, origins_of(pairs), strict=True):
-        found[place] = origin
-    jointly = joint(pairs)
-    return Origins(tuple(found), absent | ({"layers": jointly} if jointly else {}))
-
-
-def engine_layers(layers: Iterable[Layer]) -> list[EngineLayer]:
-    """The layers as what kernels are paired with; those that only order others launch nothing."""
-    return [
-        EngineLayer(
-            name=each.name, kind=each.kind, tactic=tactic(each), modules=each.modules, launches=not only_orders(each)
-        )
-        for each in layers
-    ]
-
-
-def narrowed(kernels: Sequence[str], pairs: Sequence[Owners]) -> list[Owners]:
-    """The layers of each kernel, fewer where products tell them apart; in ``pairs`` shared layers are one object."""
-    found: list[Owners] = []
-    for _, stretch in groupby(zip(kernels, pairs, strict=True), key=lambda pair: id(pair[1])):
-        names, layers = zip(*stretch, strict=True)
-        found += _apart(names, layers[0])
-    return found
-
-
-def _apart(kernels: Sequence[str], layers: Owners) -> list[Owners]:
-    """The layers of each of some kernels that share these; they stay shared if any type of layer is another."""
-    places = [place for place, name in enumerate(kernels) if KERNEL.search(name)]
-    owners = [index for index, layer in enumerate(layers) if layer.kind in MULTIPLY]
-    if len(places) != len(owners) or not all(layer.kind in MULTIPLY + OTHERS for layer in layers):
-        return [layers] * len(kernels)
-    found: list[Owners] = []
-    before, above = -1, -1
-    for place, index in [*zip(places, owners, strict=True), (len(kernels), len(layers))]:
-        within, count = layers[above + 1 : index], place - before - 1
-        one_each = [(layer,) for layer in within]
-        found += one_each if count == len(within) else [layers[max(above, 0) : index + 1]] * count
-        found += [layers[index : index + 1]] * (place < len(kernels))
-        before, above = place, index
-    return found

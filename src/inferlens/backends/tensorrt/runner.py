@@ -18,7 +18,8 @@ from inferlens.backends.clocks import Clock, CudaClock, Lane
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.runner import host_array
 from inferlens.backends.tensorrt.flavours import Flavour
-from inferlens.backends.tensorrt.layers import absences, inspected_layers, kernel_origins, onnx_lookup, profiled_engine
+from inferlens.backends.tensorrt.kernels import kernel_origins
+from inferlens.backends.tensorrt.layers import absences, inspected_layers, onnx_lookup, profiled_engine
 from inferlens.backends.tensorrt.options import TensorRTOptions
 from inferlens.backends.tensorrt.profiles import shape_text
 from inferlens.backends.tensorrt.runtime import BoundContext, Engine
@@ -121,9 +122,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
         """Times the engine's layers by TensorRT's own profiler."""
-        check_level(self.preparation)
-        if self._graphs:
-            raise Unsupported("A CUDA graph replays kernels and reports no layers.", hint="without cuda_graph")
+        check_level(self.preparation, replays=bool(self._graphs))
         self.infer(feed)  # with the feed bound
         layers, bindings = profiled_engine(self, self.calls[0], feed, runs, self.onnx)
         self.preparation.facts["engine_bindings"] = bindings

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from inferlens.backends.abilities import KernelOrigin, Launched, Origins
 from inferlens.backends.profiling.module_hooks import GpuMoments
+from inferlens.backends.tensorrt.kernels import kernel_origins
 from inferlens.backends.tensorrt.layers import (
     CLOCK,
     Lookup,
@@ -33,7 +34,6 @@ from inferlens.backends.tensorrt.layers import (
     absences,
     inspected_layers,
     inspectors_names,
-    kernel_origins,
     layers_and_bindings,
     numbered,
     timed_layers,

@@ -18,7 +18,6 @@ from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler,
 from inferlens.backends.availability import first_lines, warn_unheeded
 from inferlens.backends.base import Preparation
 from inferlens.backends.profiling.layer_runs import check_level
-from inferlens.backends.pytorch.cuda_graph import CudaGraph
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, not_entered
 from inferlens.backends.tensorrt.flavours import current_gpu
 from inferlens.backends.torch_tensorrt.library import TITLE, Library, TorchTensorRTOptions, quiet
@@ -50,26 +49,7 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
         self.options = options
         self.library = library
         self.compiled: Any = None
-        self._graph: CudaGraph | None = None
-
-    def captured(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """``call``, which is captured first if that was asked for."""
-        if self.options.cuda_graph:
-            self._graph = CudaGraph(call, self.seeded_feed())
-        return call
-
-    def infer(self, feed: Feed) -> Any:
-        """One call, or one replay; a replay copies ``feed`` in first unless it is the one that is there already."""
-        return self._call(*feed) if self._graph is None else self._graph(feed)
-
-    def bind(self, feed: Feed) -> None:
-        """Copies ``feed`` into the captured inputs, if the call is replayed."""
-        if self._graph is not None:
-            self._graph.bind(feed)
-
-    def read_by(self, feed: Feed) -> list[Any]:
-        """The captured inputs, if the call is replayed."""
-        return list(feed if self._graph is None else self._graph.inputs)
+        self.cuda_graph = options.cuda_graph
 
     def inside(self) -> tuple[Any, Sequence[Segment]]:
         """What can be looked into for engines: a module, or a list of modules; and who runs what of it, if known."""
@@ -77,9 +57,7 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
         """Times the layers of the engines, and what PyTorch runs between them."""
-        check_level(self.preparation)
-        if self._graph is not None:
-            raise Unsupported("A CUDA graph replays kernels and has no layers.", hint="without cuda_graph")
+        check_level(self.preparation, replays=self.graph is not None)
         layers, bindings = self._interior().profile(self, feed, runs)
         self.preparation.facts["engine_bindings"] = bindings
         return layers
@@ -104,7 +82,7 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
     def __exit__(self, *error: Any) -> None:
         self._call = not_entered
-        self._graph = self.compiled = None
+        self.graph = self.compiled = None
         super().__exit__(*error)
 
 
