@@ -11,10 +11,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
 import inferlens  # noqa: E402
+from inferlens.backends.base import Absence  # noqa: E402
 from inferlens.backends.tensorrt.flavours import find  # noqa: E402
 from inferlens.record.layer_profile import Profile  # noqa: E402
 
-VARIANT = next((variant for variant in ("trt", "rtx") if find(variant)[0] is not None), "")
+VARIANT = next((variant for variant in ("trt", "rtx") if not isinstance(find(variant), Absence)), "")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),

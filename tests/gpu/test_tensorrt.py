@@ -16,11 +16,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from inferlens.backends.base import TOLERANCES, Preparation, Runner  # noqa: E402
+from inferlens.backends.base import TOLERANCES, Absence, Preparation, Runner  # noqa: E402
 from inferlens.backends.host_io import HostIo  # noqa: E402
 from inferlens.backends.onnx.export import onnx_file  # noqa: E402
 from inferlens.backends.tensorrt.engine import EngineJob, built  # noqa: E402
-from inferlens.backends.tensorrt.flavours import current_gpu, find  # noqa: E402
+from inferlens.backends.tensorrt.flavours import current_gpu, find, flavour  # noqa: E402
 from inferlens.backends.tensorrt.options import TensorRTOptions  # noqa: E402
 from inferlens.backends.tensorrt.runtime import BoundContext, Engine  # noqa: E402
 from inferlens.errors import InferlensError, Unsupported  # noqa: E402
@@ -31,7 +31,7 @@ from inferlens.spec.case import TensorSpec  # noqa: E402
 from tests.backends import small  # noqa: E402
 from tests.backends.quantized import quantized_file  # noqa: E402
 
-HERE = [variant for variant in ("trt", "rtx") if find(variant)[0] is not None]
+HERE = [variant for variant in ("trt", "rtx") if not isinstance(find(variant), Absence)]
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
@@ -96,15 +96,14 @@ def test_several_profiles_and_the_one_that_runs(label: str, preparation: Prepara
 
 def test_outputs_get_memory_while_they_are_made(label: str, preparation: Preparation) -> None:
     """The allocator of outputs, with an engine whose input shape is not set yet when they are bound."""
-    flavour = find(label.partition(":")[2])[0]
-    assert flavour
+    kind = flavour(label.partition(":")[2])
     model = at(small.model(), 2)
     case = small.case(label, device="cuda", batch=None)
     graph = onnx_file(model, case, preparation, "fp32")
-    content = built(EngineJob(graph, model, case, flavour, TensorRTOptions(), current_gpu()), preparation).content
+    content = built(EngineJob(graph, model, case, kind, TensorRTOptions(), current_gpu()), preparation).content
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        call = BoundContext(Engine(content, flavour), stream, {})
+        call = BoundContext(Engine(content, kind), stream, {})
         assert call.grows
         for batch in (2, 16, 1):
             inputs = small.arrays(at(small.model(), batch))
@@ -245,7 +244,7 @@ def test_quantized_files_run_or_are_refused_or_called_wrong(label: str, kind: st
     """TensorRT for RTX has INT8 convolutions from 1.7 on; its FP8 convolutions are wrong on compute capability 9.0."""
     (record,) = bench(quantized_file(tmp_path, kind, layer), backend=label, output=str(tmp_path / "out"))
     assert record.case.precision == kind
-    rtx = find(label.partition(":")[2])[0] if label.endswith("rtx") else None
+    rtx = flavour("rtx") if label.endswith("rtx") else None
     if rtx and (kind, layer) == ("int8", "convolution") and tuple(map(int, rtx.version.split(".")[:2])) < (1, 7):
         assert record.status == "unsupported"
         assert "cannot build the engine" in record.reason

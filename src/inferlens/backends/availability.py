@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 from msgspec import Struct
@@ -27,8 +26,8 @@ NO_GPU = Absence("", "no NVIDIA driver shows a GPU", "the NVIDIA driver; nvidia-
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # exporters write their messages for a terminal
 
 
-def imported(library: str, title: str, extra: str) -> tuple[ModuleType | None, Absence | None]:
-    """The imported library, or why it cannot be imported; ``extra`` is ours that installs it."""
+def imported(library: str, title: str, extra: str) -> tuple[Any, Absence | None]:
+    """The imported library, or ``None`` and why it cannot be imported; ``extra`` is ours that installs it."""
     try:
         return importlib.import_module(library), None
     except Exception as error:  # a library that was built for another system can raise anything when it is loaded

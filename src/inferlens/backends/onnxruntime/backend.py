@@ -73,8 +73,8 @@ class OnnxRuntime(Backend, Saver):
         """Those providers of this build whose libraries load; modules too if there is an exporter."""
         formats = onnx_formats()
         ort, missing = imported("onnxruntime", "ONNX Runtime", "onnx")
-        if ort is None or missing is not None:
-            return Capabilities(formats=formats, absent=(missing,) if missing else ())
+        if missing:
+            return Capabilities(formats=formats, absent=(missing,))
         torch, no_torch = imported("torch", "PyTorch", "torch")  # its tensors and events are used on a GPU
         no_gpu = no_torch or cuda_absence(torch)
         on_gpu, limits = ((), {}) if no_gpu else cuda_precisions(torch)

@@ -74,8 +74,8 @@ class OpenVino(Backend):
         """fp32, and those of the lower precisions that OpenVINO says this CPU has."""
         openvino, missing = imported("openvino", "OpenVINO", "openvino")
         formats = onnx_formats()
-        if openvino is None or missing is not None:
-            return Capabilities(formats=formats, absent=(missing,) if missing else ())
+        if missing:
+            return Capabilities(formats=formats, absent=(missing,))
         abilities = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         precisions = tuple(name for name in ABILITIES if ABILITIES[name] in abilities)
         return Capabilities(

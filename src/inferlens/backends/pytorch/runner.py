@@ -50,8 +50,8 @@ def torch_capabilities(
 ) -> Capabilities:
     """Capabilities of a backend inside PyTorch; ``absence`` says what else it lacks on a device."""
     torch, missing = imported("torch", "PyTorch", "torch")
-    if torch is None or missing is not None:
-        return Capabilities(formats=formats, absent=(missing,) if missing else ())
+    if missing:
+        return Capabilities(formats=formats, absent=(missing,))
     no_gpu = cuda_absence(torch)
     lacking = {"cpu": absence(torch, "cpu"), "cuda": no_gpu or absence(torch, "cuda")}
     precisions, limits = (PRECISIONS, {}) if no_gpu else cuda_precisions(torch)

@@ -41,12 +41,12 @@ class TensorRT(Backend, Saver, Builder):
     def capabilities(self) -> Capabilities:
         """Those flavours that are installed, on CUDA; modules too if there is an exporter."""
         formats = (*onnx_formats(), "engine")
-        flavours = {variant: find(variant) for variant in self.variants}
+        flavours = [find(variant) for variant in self.variants]
         torch, no_torch = imported("torch", "PyTorch", "torch")  # its tensors, streams and events are used
         no_gpu = no_torch or cuda_absence(torch)
-        here = [found for found, _ in flavours.values() if found]
+        here = [found for found in flavours if isinstance(found, Flavour)]
         no_gpu = NO_GPU if no_gpu and not gpu_here() else no_gpu  # that comes before what is not installed
-        absent = [absence for _, absence in flavours.values() if absence and no_gpu is not NO_GPU]
+        absent = [found for found in flavours if isinstance(found, Absence) and no_gpu is not NO_GPU]
         if no_gpu:
             lack = self.variants if no_gpu is NO_GPU else [each.variant for each in here]
             absent += [Absence(each, no_gpu.reason, no_gpu.hint, device="cuda") for each in lack]

@@ -12,8 +12,7 @@ import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from inferlens.backends.availability import first_lines, imported
 from inferlens.backends.base import Absence
@@ -84,16 +83,16 @@ class Flavour:
 
 def flavour(variant: str) -> Flavour:
     """The flavour of a variant, its library imported."""
-    found, absence = find(variant)
-    if found is None:
-        raise Unsupported(absence.reason if absence else "", hint=absence.hint if absence else "")
+    found = find(variant)
+    if isinstance(found, Absence):
+        raise Unsupported(found.reason, hint=found.hint)
     return found
 
 
-def find(variant: str) -> tuple[Flavour | None, Absence | None]:
+def find(variant: str) -> Flavour | Absence:
     """The flavour of a variant, or why it is not here, with the hint; never raises for a missing library."""
     kind = KINDS[variant]
-    other = sys.modules.get(kind.module)
+    other: Any = sys.modules.get(kind.module)
     alias = Path(getattr(other, "__file__", None) or kind.module).parent.name == "tensorrt_rtx" != kind.module
     if alias:  # Torch-TensorRT for RTX puts TensorRT for RTX under the name ``tensorrt`` as well
         del sys.modules[kind.module]
@@ -101,10 +100,10 @@ def find(variant: str) -> tuple[Flavour | None, Absence | None]:
         module, absence = imported(kind.module, kind.name, kind.extra)
     finally:
         if alias:
-            sys.modules[kind.module] = cast("ModuleType", other)
-    if absence is not None or module is None:
-        return None, Absence(variant, absence.reason if absence else "", absence.hint if absence else "")
-    return Flavour(variant, kind.module, kind.name, str(module.__version__), module), None
+            sys.modules[kind.module] = other
+    if absence:
+        return Absence(variant, absence.reason, absence.hint)
+    return Flavour(variant, kind.module, kind.name, str(module.__version__), module)
 
 
 def current_gpu() -> Gpu | None:

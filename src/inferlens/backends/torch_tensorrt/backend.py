@@ -55,11 +55,9 @@ class TorchTensorRT(Backend, Saver, Partitioner):
 
     def capabilities(self) -> Capabilities:
         """On NVIDIA GPUs alone. Imports the library where there is one."""
-        library, absence = find()
-        if library is None:
-            return Capabilities(
-                formats=(*FORMATS, "torchscript", "torch_tensorrt"), absent=(absence,) if absence else ()
-            )
+        library = find()
+        if isinstance(library, Absence):
+            return Capabilities(formats=(*FORMATS, "torchscript", "torch_tensorrt"), absent=(library,))
         import torch
 
         precisions, limits = cuda_precisions(torch)
@@ -98,10 +96,9 @@ class TorchTensorRT(Backend, Saver, Partitioner):
             )
         if options.use_python_runtime:
             raise Unsupported("Engines of the Python runtime cannot be saved.", hint="without use_python_runtime")
-        library, absence = find()
-        if library is None:
-            reason, hint = (absence.reason, absence.hint) if absence else ("", "")
-            raise Unsupported(f"{TITLE} cannot build engines here: {reason}.", hint=hint)
+        library = find()
+        if isinstance(library, Absence):
+            raise Unsupported(f"{TITLE} cannot build engines here: {library.reason}.", hint=library.hint)
         with self._runner(model, case, preparation, options, library) as runner:
             runner.save(path)
         gpu = current_gpu() or Gpu(name="")
@@ -124,9 +121,9 @@ class TorchTensorRT(Backend, Saver, Partitioner):
 
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on; TensorRT for RTX computes fp32 in TF32 whatever the option says."""
-        library, _ = find()
+        library = find()
         tf32 = self.parse_options(case).tf32 or bool(provenance.option_of(case.model, "tf32"))
-        return tolerance_of(case, tf32=tf32 or (library is not None and library.rtx))
+        return tolerance_of(case, tf32=tf32 or (isinstance(library, Library) and library.rtx))
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:

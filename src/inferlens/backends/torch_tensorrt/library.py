@@ -66,17 +66,17 @@ class Library:
     parameters: frozenset[str]
 
 
-def find() -> tuple[Library | None, Absence | None]:
+def find() -> Library | Absence:
     """The library, or why it cannot be used here, with the hint. Imports it only where there is a GPU."""
     torch, absence = imported("torch", "PyTorch", "torch")
     if torch is not None and (found("torch_tensorrt") or not gpu_here()):
         absence = cuda_absence(torch)
-    if absence is not None:
-        return None, absence
+    if absence:
+        return absence
     try:
-        return load(), None
+        return load()
     except InferlensError as error:
-        return None, Absence("", error.what, error.hint)
+        return Absence("", error.what, error.hint)
 
 
 def load() -> Library:
@@ -85,8 +85,8 @@ def load() -> Library:
         raise MissingLibrary(TITLE, extra=EXTRA)
     with quiet():
         module, broken = imported("torch_tensorrt", TITLE, EXTRA)
-    if module is None:
-        raise InferlensError(broken.reason if broken else "", hint=broken.hint if broken else "")
+    if broken:
+        raise InferlensError(broken.reason, hint=broken.hint)
     package = str(getattr(module, "tensorrt_package_name", "")) or "tensorrt"
     version = str(importlib.import_module(package).__version__)
     features, dynamo = module.ENABLED_FEATURES, module.dynamo

@@ -45,7 +45,6 @@ OF_FILE = "A compiled module does not say which operators went into an engine, n
 BACKENDS = "torch_tensorrt.dynamo.backend.backends"
 EXPORTS = "aot_export_joint_simple"
 LOCAL = re.compile(r"^[LG]\[['\"][^'\"]*['\"]\]")  # what begins the name of everything in a compiled function
-KINDS = re.compile(r"\._(?:parameters|buffers|modules)\b")
 
 
 class Lowered:
@@ -283,36 +282,28 @@ class Captured:
 
 
 def set_paths(graph_module: Any, module: Any) -> None:
-    """Has every node of one of Dynamo's graphs carry the path of its module in ``module``, where that is certain."""
-    known = dict(module.named_modules())
-    own = own_path(graph_module, module)
+    """Has every node of one of Dynamo's graphs carry the path of its module in ``module``, where that is certain.
+
+    Dynamo notes modules by their ids, and by what they are called in the function that it compiles: of the two the path
+    of the module whose function that is follows, which is that of nodes without a note.
+    """
+    paths = {str(id(part)): path for path, part in module.named_modules()}
+    types = {path: type(part) for path, part in module.named_modules()}
+    found: dict[Any, str | None] = {}
+    own: set[str] = set()
     for node in graph_module.graph.nodes:
         stack = node.meta.pop(STACK, None)
-        path = own
-        if own is not None and stack:
-            inner, kind = list(stack.values())[-1][:2]
-            path = ".".join(filter(None, [own, clean_path(LOCAL.sub("", str(inner)))]))
-            if path not in known or (isinstance(kind, type) and not isinstance(known[path], kind)):
-                path = None
-        if path is not None:
-            node.meta[STACK] = {path: (path, type(known[path]))}
-
-
-def own_path(graph_module: Any, module: Any) -> str | None:
-    """Path of the module whose ``forward`` a graph of Dynamo's is, known by the parameters it reads, or ``None``."""
-    tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+        if stack:
+            key, (called, *_) = list(stack.items())[-1]
+            path, local = paths.get(str(key).partition("@")[0]), clean_path(LOCAL.sub("", str(called)))
+            found[node] = path
+            if path is not None and (not local or f".{path}".endswith(f".{local}")):
+                own.add(path.removesuffix(local).rstrip("."))
+    root = own.pop() if len(own) == 1 else None
     for node in graph_module.graph.nodes:
-        read = node.meta.get("grapharg") if node.op == "placeholder" else None
-        source = getattr(read, "source", None)
-        if read is None or source is None:
-            continue
-        name = source.name() if callable(source.name) else source.name
-        local = clean_path(KINDS.sub("", LOCAL.sub("", name)))
-        paths = [path for path, tensor in tensors if tensor is read.example]
-        ends = [path for path in paths if path == local or path.endswith(f".{local}")]
-        if local and len(ends) == 1:
-            return str(ends[0]).removesuffix(local).rstrip(".")
-    return None
+        path = found.get(node, root)
+        if path is not None:
+            node.meta[STACK] = {path: (path, types[path])}
 
 
 @contextmanager
