@@ -12,7 +12,6 @@ import torch
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.profiling.layer_runs import Taken
-from inferlens.backends.profiling.operator_layers import NamedLayer
 from inferlens.backends.profiling.traced_runs import TracedOperator
 from inferlens.backends.torch_compile import backend as torch_compile
 from inferlens.backends.torch_compile.layers import (
@@ -25,7 +24,7 @@ from inferlens.backends.torch_compile.layers import (
 )
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
-from inferlens.record.layer_profile import Layers
+from inferlens.record.layer_profile import Layer, Layers
 from tests.backends import small
 from tests.backends.profiling.layered import (
     ODD,
@@ -162,12 +161,20 @@ def test_lost_nodes_belong_to_what_lies_on_both_sides() -> None:
     assert path_of(end.all_input_nodes[0], paths) is None
 
 
+def made(name: str, modules: tuple[str, ...]) -> Layer:
+    return Layer(name=name, modules=modules)
+
+
 def test_calls_are_told_apart_by_graph_and_order() -> None:
     """A kernel that is called twice, a graph that runs twice, and an operator of which too many are seen."""
     kernel, product = "triton_poi_fused_relu_0", "mm"
     graphs = [
-        [NamedLayer(kernel, "k", ("a",)), NamedLayer(product, "p", ("b",)), NamedLayer(kernel, "k", ("c",))],
-        [NamedLayer(product, "p", ("d",)), NamedLayer(product, "p", ("e",))],
+        [
+            made(kernel, ("a",)),
+            made(product, ("b",)),
+            made(kernel, ("c",)),
+        ],
+        [made(product, ("d",)), made(product, ("e",))],
     ]
 
     def graph(number: int, *names: str) -> TracedOperator:

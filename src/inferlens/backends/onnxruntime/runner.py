@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,19 +45,17 @@ NUMPY = {name: kind for name, (kind, _) in TYPES.items() if kind != "bfloat16"} 
 LEVELS = {"all": "ENABLE_ALL", "extended": "ENABLE_EXTENDED", "basic": "ENABLE_BASIC", "disable": "DISABLE_ALL"}
 
 
+@dataclass(eq=False)
 class OnnxRunner(Runner):
     """Loads the file; subclasses bind and run."""
 
-    def __init__(
-        self, path: Path, provider: Provider, model: Model, case: Case, preparation: Preparation, options: Any
-    ) -> None:
-        self.path = path
-        self.provider = provider
-        self.model = model
-        self.case = case
-        self.preparation = preparation
-        self.options = options
-        self._loaded: Any = None
+    path: Path
+    provider: Provider
+    model: Model
+    case: Case
+    preparation: Preparation
+    options: Any
+    _loaded: Any = field(default=None, init=False)
 
     def __exit__(self, *error: Any) -> None:
         self._loaded = None
@@ -214,14 +213,10 @@ class CudaRunner(OnnxRunner):
     """
 
     clock: Clock = CudaClock()
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._entered = ExitStack()
-        self._own: DeviceFeed = {}
-        self._outputs: list[Any] = []
-        self._binding: Any = None
-        self._bound: DeviceFeed | None = None
+    _own: DeviceFeed
+    _outputs: list[Any]
+    _binding: Any = None
+    _bound: DeviceFeed | None = None
 
     def __enter__(self) -> CudaRunner:
         import onnxruntime as ort

@@ -14,6 +14,7 @@ nodes, some with an ending such as ``/WithoutBiases``. Nodes that did not run ar
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -97,25 +98,23 @@ class OpenVino(Backend):
         return OpenVinoRunner(onnx_file(model, case, preparation, "fp32"), model, case, preparation, options)
 
 
+@dataclass(eq=False)
 class OpenVinoRunner(Runner, LayerProfiler):
     """One synchronous request with its tensors set beforehand."""
 
-    def __init__(
-        self, path: Path, model: Model, case: Case, preparation: Preparation, options: OpenVINOOptions
-    ) -> None:
-        self._path = path
-        self._model = model
-        self._case = case
-        self._preparation = preparation
-        self._options = options
-        self.compiled: Any = None
-        self.request: Any = None
-        self._bound: list[Any] | None = None
+    path: Path
+    model: Model
+    case: Case
+    preparation: Preparation
+    options: OpenVINOOptions
+    compiled: Any = field(default=None, init=False)
+    request: Any = field(default=None, init=False)
+    _bound: list[Any] | None = field(default=None, init=False)
 
     def __enter__(self) -> OpenVinoRunner:
-        with self._preparation.phase("build"):
+        with self.preparation.phase("build"):
             self.compile_anew()
-        facts = self._preparation.facts
+        facts = self.preparation.facts
         facts["threads"] = self.compiled.get_property("INFERENCE_NUM_THREADS")
         facts["streams"] = self.compiled.get_property("NUM_STREAMS")
         facts["inference_precision"] = self.compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
@@ -130,15 +129,15 @@ class OpenVinoRunner(Runner, LayerProfiler):
 
         self.request = self.compiled = self._bound = None  # two would take twice the memory
         core = openvino.Core()
-        graph = core.read_model(str(self._path))
-        if self._model.format == "onnx":
+        graph = core.read_model(str(self.path))
+        if self.model.format == "onnx":
             inputs = [(port.get_any_name(), port.partial_shape) for port in graph.inputs]
             check_shapes(
                 [(name, [size.get_length() if size.is_static else "?" for size in shape]) for name, shape in inputs],
-                self._model.inputs,
+                self.model.inputs,
             )
             # With the case's sizes for free dimensions OpenVINO can plan memory.
-            names = {spec.name: spec.shape for spec in self._model.inputs}
+            names = {spec.name: spec.shape for spec in self.model.inputs}
             graph.reshape({port: names[name] for port in graph.inputs for name in port.names if name in names})
         try:
             self.compiled = core.compile_model(graph, "CPU", self._properties())
@@ -152,8 +151,8 @@ class OpenVinoRunner(Runner, LayerProfiler):
         """Tensors over arrays of the types that the graph declares, in the order of its inputs."""
         import openvino
 
-        names = [spec.name for spec in self._model.inputs]
-        by_name = dict(zip(names, ordered(inputs, self._model.inputs), strict=True))
+        names = [spec.name for spec in self.model.inputs]
+        by_name = dict(zip(names, ordered(inputs, self.model.inputs), strict=True))
         placed = []
         for port in self.compiled.inputs:
             name = next(name for name in port.names if name in by_name)
@@ -185,8 +184,8 @@ class OpenVinoRunner(Runner, LayerProfiler):
 
     def profile_layers(self, feed: list[Any], runs: int) -> Layers:
         """Times the nodes by OpenVINO's own counters, for which the model was compiled."""
-        check_level(self._preparation)
-        return layers_of(self, self._path, feed, runs)
+        check_level(self.preparation)
+        return layers_of(self, self.path, feed, runs)
 
     def collect(self, outputs: Any) -> Outputs:
         """See :class:`~inferlens.backends.base.Runner`."""
@@ -194,17 +193,17 @@ class OpenVinoRunner(Runner, LayerProfiler):
 
     def _properties(self) -> dict[str, Any]:
         """Properties of the compilation. Without the precision OpenVINO would compute fp32 in bf16 on some CPUs."""
-        named = self._options.inference_precision
-        precision = TYPES[self._case.precision] if named == "case" else named
+        named = self.options.inference_precision
+        precision = TYPES[self.case.precision] if named == "case" else named
         properties: dict[str, Any] = {
-            "PERFORMANCE_HINT": self._options.hint.upper(),
+            "PERFORMANCE_HINT": self.options.hint.upper(),
             "INFERENCE_PRECISION_HINT": precision,
         }
-        if self._options.streams:
-            properties["NUM_STREAMS"] = self._options.streams
-        if self._case.threads:
-            properties["INFERENCE_NUM_THREADS"] = self._case.threads
-        if self._preparation.level == "layer":
+        if self.options.streams:
+            properties["NUM_STREAMS"] = self.options.streams
+        if self.case.threads:
+            properties["INFERENCE_NUM_THREADS"] = self.case.threads
+        if self.preparation.level == "layer":
             properties["PERF_COUNT"] = True
         return properties
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from inferlens.backends.abilities import KernelOrigin
 from inferlens.backends.profiling.kernel_runs import MatchedKernels
@@ -25,21 +25,10 @@ from inferlens.backends.profiling.traced_runs import (
     one_run,
     trace_runs,
 )
-from inferlens.record.layer_profile import Layer, Layers, Tensor
+from inferlens.record.layer_profile import Layer, Layers
 
 # What is called in a run: its name, and how many of that name were called before it in the same run.
 Call = tuple[str, int]
-
-
-class NamedLayer(Struct, frozen=True):
-    """What a layer is, beside its times."""
-
-    name: str
-    kind: str
-    modules: tuple[str, ...] = ()
-    operators: tuple[str, ...] = ()
-    inputs: tuple[Tensor, ...] = ()
-    outputs: tuple[Tensor, ...] = ()
 
 
 class OperatorNames(ABC):
@@ -52,8 +41,8 @@ class OperatorNames(ABC):
         """The operators of a run that are layers."""
 
     @abstractmethod
-    def named(self, taken: Mapping[Call, Taken]) -> dict[Call, NamedLayer]:
-        """What each call is, in the order of execution; calls of one name are one layer."""
+    def named(self, taken: Mapping[Call, Taken]) -> dict[Call, Layer]:
+        """What each call is, without times, in the order of execution; calls of one name are one layer."""
 
     @abstractmethod
     def absent(self) -> dict[str, str]:
@@ -72,23 +61,14 @@ def layers_of(runner: Runnable, names: OperatorNames, feed: Any, runs: int, *, o
         for number, run in enumerate(traced, start=len(clocked.whole)):
             _take(taken, names, run.root, number, on_gpu=on_gpu)
         clocked += several
-    together: dict[str, tuple[NamedLayer, Taken]] = {}
+    together: dict[str, tuple[Layer, Taken]] = {}
     for call, known in names.named(taken).items():
         if known.name in together:
             together[known.name][1].join(taken[call])
         else:
             together[known.name] = known, taken[call]
     layers = [
-        Layer(
-            name=known.name,
-            kind=known.kind,
-            modules=known.modules,
-            operators=known.operators,
-            inputs=known.inputs,
-            outputs=known.outputs,
-            details={"kernels": list(each.kernels)} if each.kernels else {},
-            **each.timing(runs),
-        )
+        replace(known, details={"kernels": list(each.kernels)} if each.kernels else {}, **each.timing(runs))
         for known, each in together.values()
     ]
     return clocked.layers(

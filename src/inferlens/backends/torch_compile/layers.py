@@ -19,9 +19,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from inferlens.backends.profiling.layer_runs import Taken
-from inferlens.backends.profiling.operator_layers import Call, NamedLayer, OperatorNames, numbered, outermost
+from inferlens.backends.profiling.operator_layers import Call, OperatorNames, numbered, outermost
 from inferlens.backends.profiling.traced_runs import OURS, TracedOperator
-from inferlens.record.layer_profile import Tensor
+from inferlens.record.layer_profile import Layer, Tensor
 
 HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+):(\d+)")
 GRAPH = f"{OURS}graph "
@@ -67,7 +67,7 @@ class Compiler:
             settings["trace.provenance_tracking_level"] = 1
         self._settings = settings
         self._paths = {id(part): path for path, part in module.named_modules()}
-        self.graphs: list[list[NamedLayer]] = []
+        self.graphs: list[list[Layer]] = []
 
     def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
         """Compiles one of Dynamo's graphs; its calls are in a span that says which it is."""
@@ -76,7 +76,7 @@ class Compiler:
         from torch._inductor.compile_fx import compile_fx
         from torch._inductor.graph import GraphLowering
 
-        made: list[NamedLayer] = []
+        made: list[Layer] = []
         span = f"{GRAPH}{len(self.graphs)}"
         self.graphs.append(made)
         before = GraphLowering.save_output_code
@@ -94,7 +94,7 @@ class Compiler:
 
         return called
 
-    def _calls(self, code: str) -> list[NamedLayer]:
+    def _calls(self, code: str) -> list[Layer]:
         """The calls in a graph's code; Inductor is still at that graph."""
         from torch._inductor import debug
         from torch._inductor.virtualized import V
@@ -113,7 +113,7 @@ class Compiler:
             done |= {node for node in own if extern or called.startswith(TEMPLATE) or not is_product(node)}
         return found
 
-    def _made(self, name: str, extern: bool, own: list[Any], done: set[Any]) -> NamedLayer:
+    def _made(self, name: str, extern: bool, own: list[Any], done: set[Any]) -> Layer:
         """One call, of the nodes that it computes; those that are ``done`` already it only works on."""
         paths = (path_of(node, self._paths) for node in own)
         inner = [node for node in own if node not in done]
@@ -122,7 +122,7 @@ class Compiler:
         reads = [each for node in inner for each in node.all_input_nodes if each not in inside]
         writes = [node for node in inner if any(user not in inside for user in node.users)]
         kind = next((KINDS[start] for start in KINDS if name.startswith(start)), name)
-        return NamedLayer(
+        return Layer(
             name=name,
             kind=name if extern else kind,
             modules=tuple(dict.fromkeys(path for path in paths if path is not None)),
@@ -246,7 +246,7 @@ class InductorNames(OperatorNames):
         self.why_unknown = NO_ORIGINS if compiler.knows else TOO_OLD
         self._graphs = graphs
         self._count: Counter[str] = Counter()
-        self._expected: dict[Call, NamedLayer] = {}  # by graph and name, and the place among those of its name
+        self._expected: dict[Call, Layer] = {}  # by graph and name, and the place among those of its name
         for name, each in ((f"{i}/{each.name}", each) for i, graph in enumerate(compiler.graphs) for each in graph):
             self._expected[name, self._count[name]] = each
             self._count[name] += 1
@@ -266,7 +266,7 @@ class InductorNames(OperatorNames):
         calls = outermost(part, lambda each: "::" in each.name or f"{graph}/{plain(each.name)}" in self._count)
         return numbered(calls, lambda name: f"{graph}/{plain(name)}")
 
-    def named(self, taken: Mapping[Call, Taken]) -> dict[Call, NamedLayer]:
+    def named(self, taken: Mapping[Call, Taken]) -> dict[Call, Layer]:
         """By the name of the call, with its graph where there are several, and a number where several are the same."""
         seen = Counter(name for name, _ in taken)
         alike = {
@@ -282,7 +282,7 @@ class InductorNames(OperatorNames):
             shown = name if several and made else name.partition("/")[2] or name
             shown_before[shown] += 1
             turn = f" #{shown_before[shown]}" if shown_before[shown] > 1 else ""
-            made = made or NamedLayer(plain(name), plain(name), operators=(name,))
+            made = made or Layer(name=plain(name), kind=plain(name), operators=(name,))
             found[call] = replace(made, name=shown + turn)
         return found
 

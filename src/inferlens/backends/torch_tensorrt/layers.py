@@ -30,12 +30,12 @@ from inferlens.backends.tensorrt.layers import (
     CLOCK,
     Lookup,
     Report,
-    Reporting,
     absences,
     inspected_layers,
     inspectors_names,
     layers_and_bindings,
     numbered,
+    recorder,
     timed_layers,
 )
 from inferlens.backends.torch_tensorrt.library import Library, replaced
@@ -88,19 +88,19 @@ class PythonEngine(Inside):
 
     def __init__(self, name: str, owner: Any, context: Any, module: Any) -> None:
         super().__init__(name, owner.get_layer_info)
-        self._reporting = Reporting(context, module)
+        self._context = context
+        self._recorder = recorder(module)()
 
     def __enter__(self) -> PythonEngine:
-        self._reporting.__enter__()
-        self._reporting.emit()
+        self._context.profiler = self._recorder  # reported to from within each call, which is TensorRT's default
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._reporting.__exit__()
+        """A profiler cannot be taken away again."""
 
     def take(self) -> Report:
         """See :class:`Inside`."""
-        return self._reporting.take()
+        return list(self._recorder.take())
 
 
 class NativeEngine(Inside):

@@ -17,9 +17,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.backends.profiling.layer_runs import Runnable, Taken
-from inferlens.backends.profiling.operator_layers import Call, NamedLayer, OperatorNames, numbered, outermost
+from inferlens.backends.profiling.operator_layers import Call, OperatorNames, numbered, outermost
 from inferlens.backends.profiling.traced_runs import SPAN, TracedOperator, one_run
-from inferlens.record.layer_profile import Tensor
+from inferlens.record.layer_profile import Layer, Tensor
 
 GROUP, LOOP = "prim::TensorExprGroup", "prim::Loop"
 NO_NAMES = "the graph that ran names no modules for them."
@@ -130,13 +130,13 @@ class ScriptNames(OperatorNames):
         """The operators of a run that the interpreter called itself."""
         return numbered(outermost(root, lambda each: "::" in each.name or each.name.startswith("fused_")))
 
-    def named(self, taken: Mapping[Call, Taken]) -> dict[Call, NamedLayer]:
+    def named(self, taken: Mapping[Call, Taken]) -> dict[Call, Layer]:
         """By module and operator, with a number where several are the same; the turns of a loop are one layer."""
         count: Counter[str] = Counter()
-        alike: dict[Any, NamedLayer] = {}
+        alike: dict[Any, Layer] = {}
         found = {}
         for call in taken:
-            known = self._known.get(call) or NamedLayer("", short(call[0]), operators=(call[0],))
+            known = self._known.get(call) or Layer(name="", kind=short(call[0]), operators=(call[0],))
             key = (call[0], known.modules, known.inputs) if self._loops else call
             if key not in alike:
                 name = "/".join(filter(None, (known.modules[0] if known.modules else "", known.kind)))
@@ -151,9 +151,9 @@ class ScriptNames(OperatorNames):
         count = self._without_tensors
         return {"tensors": f"not known of {count} operators that were fused."} if count else {}
 
-    def _named(self, name: str, node: ExecutedNode | None, tensors: Tensors) -> NamedLayer:
+    def _named(self, name: str, node: ExecutedNode | None, tensors: Tensors) -> Layer:
         known = node.paths if node and not self._bare else ()
-        return NamedLayer(
+        return Layer(
             name="",
             kind=short(name),
             modules=tuple(dict.fromkeys(path for path in known if path is not None)),
