@@ -22,7 +22,6 @@ from tests.backends import small
 from tests.backends.profiling.layered import (
     ODD,
     Attention,
-    Costly,
     Fused,
     Shared,
     hooks,
@@ -37,27 +36,6 @@ from tests.backends.profiling.layered import (
 
 ONNX = ("onnxruntime:cpu", "openvino:cpu")
 LABELS = ("pytorch", *ONNX, "torchscript:trace", "torch_compile:default")
-
-
-@pytest.mark.parametrize("label", LABELS)
-def test_costs_are_where_the_work_is(label: str, tmp_path: Path) -> None:
-    costly = model(Costly, 1, 64, 56, 56)
-    layers = profiled(label, costly, prepared(tmp_path), runs=5)
-    covered = [total(layers, run) / whole for run, whole in enumerate(layers.whole)]
-    assert max(covered) > 0.8
-    first, second = (seconds(of(layers, name)) for name in ("first", "second"))
-    assert 3 < second / first < 60
-
-
-@pytest.mark.parametrize("label", LABELS)
-def test_shared_and_repeated_modules(label: str, tmp_path: Path) -> None:
-    layers = profiled(label, model(Shared), prepared(tmp_path))
-    assert not of(layers, "never")
-    assert sum(layer.calls for layer in of(layers, "twice")) >= 2
-    for name in ("one", "other"):
-        found = of(layers, name)
-        assert seconds(found) > 0
-        assert any(tensor.shape[2:] == (32, 32) for layer in found for tensor in layer.outputs)
 
 
 @pytest.mark.parametrize("label", LABELS)

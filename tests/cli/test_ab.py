@@ -57,16 +57,6 @@ def test_the_next_command_is_the_same_with_more_of_what_was_short(tmp_path: Path
     assert not [word for word in last if word.startswith("--max-rounds=")]
 
 
-def test_it_goes_into_a_file(tmp_path: Path) -> None:
-    given = ("ab", "fake:demo", "fake", "fake:fast", *QUICK, "-o")
-    done = inferlens(*given, "answer.md", "--json", cwd=tmp_path)
-    assert json.loads(done.stdout)["verdict"] == "FASTER"
-    assert "| A fake:steady | 4.00 ms |" in (tmp_path / "answer.md").read_text()
-    refused = inferlens(*given, "answer.doc", cwd=tmp_path)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "ending of a file" in refused.stderr
-
-
 def test_json_is_all_that_standard_output_has(tmp_path: Path) -> None:
     done = inferlens("ab", "fake:demo", "fake", "fake:fast", *QUICK, "--json", cwd=tmp_path)
     data = json.loads(done.stdout)
@@ -92,20 +82,3 @@ def test_an_interrupted_one_says_how_it_stands(tmp_path: Path, monkeypatch: pyte
     assert done.returncode == 130, done.stderr
     assert "Interrupted" in done.stderr
     assert ("UNDECIDED, B is probably faster (99 %): no ratio yet, 2 rounds" in done.stdout) is (calls == 9)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("fake:demo", "fake"), ("fake:demo", "fake", "fake"), ("fake:demo", "fake", "fake fp61"),
-        ("fake:demo", "fake", "nothing"), ("nowhere.onnx", "pytorch", "onnxruntime"),
-        ("fake:demo", "fake", "fake:fast", "--max-rounds", "1"), ("fake:demo", "fake", "fake:fast", "--within", "x"),
-        ("fake:demo", "fake", "fake:fast", "--batch", "0"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_one_message(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = inferlens("ab", *words, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr
-    assert "Traceback" not in done.stderr
-    assert not done.stdout

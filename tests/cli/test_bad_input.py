@@ -38,6 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "lacking.py").write_text("import nosuchlibrary\n")
     (folder / "cut.py").write_text("def small(:\n")
     torch.save(torch.nn.Linear(2, 2).state_dict(), folder / "linear.pth")
+    torch.save(torch.nn.Linear(2, 2), folder / "pickle.pt")
     module, image = torch.nn.Conv2d(3, 4, 3).eval(), torch.zeros(1, 3, 8, 8)
     torch.onnx.export(module, (image,), str(folder / "fixed.onnx"), input_names=["image"], dynamo=False)
     torch.jit.trace(module, image).save(str(folder / "script.pt"))
@@ -63,8 +64,9 @@ BAD = {
     "ours.py:small": "Try: ours:small",
     "ours.py": "Try: ours:FACTORY",
     "torchvison:resnet18": "Try: torchvision:resnet18",
-    "resnet81": "did you mean resnet",
     "fixd.onnx": "did you mean fixed.onnx?",
+    "plan.toml": "cannot be read",
+    "pickle.pt": "can run code when it is opened",
     "fixed.onnx --input imag=1x3x8x8": "Expected: image\n",
     "fixed.onnx --input image=1x3x9x9": "Expected: image=1x3x8x8:float32",
     "fixed.onnx --batch 4": "does not take image=4x3x8x8",
@@ -75,10 +77,13 @@ BAD = {
     "ours:shown --weights pretrained": "has no weights by name",
     "ours:shown --precision int8 -b pytorch": "does not run int8",
     "ours:shown --precision fp61": "did you mean fp16?",
+    "ours:shown --batch 0": "a whole number, 1 or more",
+    "ours:shown --format chart": "inferlens plot",
     "ours:shown -b pytroch": "did you mean pytorch?",
     "ours:shown -b torchscript:trase": "did you mean trace?",
     "ours:shown -b fake": "cannot run a model of format 'module'",
     "ours:shown --option latency=2": "Try: --option fake.latency=2",
+    "ours:shown --option fake.latency": "has no value",
     "ours:shown --option fake.latncy=2": "did you mean latency?",
     "ours:shown --option fake.latency=fast": "Expected: number",
     "ours:shown --option fake.latency=2": "runs none of these cases",

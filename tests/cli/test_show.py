@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -55,24 +54,3 @@ def test_each_run_has_a_table_and_no_row_is_compared_with_another_run_s(runs: Pa
     assert [row["fastest"] for row in rows] == [True, False, True, True]
     refused = inferlens("show", "results", "--runs", "some", cwd=runs)
     assert (refused.returncode, refused.stdout) == (2, "")
-
-
-@pytest.mark.parametrize("ending", [".txt", ".md", ".csv", ".json", ".html"])
-def test_a_file_has_what_would_be_printed_in_the_format_of_its_ending(runs: Path, ending: str) -> None:
-    formats = {".txt": "table", ".md": "markdown"}
-    printed = inferlens("show", "results", "-f", formats.get(ending, ending[1:]), cwd=runs)
-    done = inferlens("show", "results", "-o", f"table{ending}", cwd=runs)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert f"Wrote table{ending}" in done.stderr
-    assert (runs / f"table{ending}").read_bytes().decode() == printed.stdout
-    assert inferlens("show", "results", "-o", "named.out", "--format", "csv", cwd=runs).returncode == 0
-    assert len(list(csv.reader((runs / "named.out").open()))) == 3
-
-
-@pytest.mark.parametrize("file", ["table.xlsx", "table", "nowhere/table.md", "results"])
-def test_what_cannot_be_written_is_one_message_and_leaves_nothing(runs: Path, file: str) -> None:
-    before = sorted(runs.rglob("*"))
-    done = inferlens("show", "results", "-o", file, cwd=runs)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Traceback" not in done.stderr
-    assert sorted(runs.rglob("*")) == before

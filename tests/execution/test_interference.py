@@ -67,15 +67,6 @@ def test_a_short_disturbance_leaves_samples_out() -> None:
     assert alone.repeat, "rates alone are measured again for their own sake"
 
 
-def test_too_much_is_measured_again_once() -> None:
-    log = cpu_log(others=during(3.0, 8.0, 3.9, 0.0), busy=during(3.0, 8.0, 4.0, 1.0))
-    assert interference(ON_CPU, answer(), log).repeat
-    again = interference(ON_CPU, answer(), log, last=True)
-    assert not again.repeat
-    assert again.marks.disturbed
-    assert again.marks.discarded == ()
-
-
 @pytest.mark.parametrize(("wave", "repeat"), [(0.0, False), (during(3.0, 5.0, 3.9, 0.0), True)], ids=["calm", "loud"])
 def test_windows_of_throughput_may_ask_for_it_too(wave: Any, repeat: bool) -> None:
     """Five of them have to remain; of calls more than there are here."""

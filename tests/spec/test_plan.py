@@ -202,29 +202,7 @@ def test_a_compiled_model_and_its_source_are_fed_alike() -> None:
         assert (planned.reference.model, planned.reference.weights) == (SOURCE["spec"], "a.pth")
 
 
-# What a person writes, and writes wrongly
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ({"backend": "pytorhc"}, "did you mean pytorch?"),
-        ({"backend": "pytorch:eager"}, "no variant 'eager'"),
-        ({"precision": "fp23"}, "did you mean fp32"),
-        ({"batch": "0"}, "a whole number, 1 or more"),
-        ({"option": "graph_optimization=all"}, "names no backend"),
-        ({"option": "onnxruntime.graph_optimization"}, "has no value"),
-        ({"option": "fake.latencyy=2", "backend": "fake"}, "did you mean latency?"),
-        ({"option": "fake.latency=soon", "backend": "fake"}, "does not take"),
-        ({"option": "fake.latency=2", "backend": "pytorch"}, "leaves out"),
-        ({"trust": "yes"}, "true or false"),
-        ({"sead": 1}, "did you mean seed?"),
-    ],
-)
-def test_mistakes_are_one_clear_message(words: dict[str, Any], message: str) -> None:
-    with pytest.raises(InferlensError) as raised:
-        cases(**words)
-    assert message in str(raised.value)
+# A plan file
 
 
 def test_a_plan_file_has_the_same_words(tmp_path: Path) -> None:
@@ -261,6 +239,8 @@ def test_a_plan_file_has_the_same_words(tmp_path: Path) -> None:
         ({"cold": True, "depth": 4}, "not measured with --cold"),
         ({"mode": "speed"}, "no mode 'speed'"),
         ({"repeats": 0}, "'0' is no value for repeats"),
+        ({"trust": "yes"}, "true or false"),
+        ({"sead": 1}, "did you mean seed"),
     ],
 )
 def test_words_that_contradict_each_other_are_refused(words: dict[str, Any], message: str) -> None:

@@ -74,14 +74,6 @@ def test_where_none_ran_it_is_said(records, says):
     assert says in told(*records)[0]
 
 
-def test_a_fast_wrong_answer_wins_nothing():
-    wrong = record(case("torchscript:trace"), samples=(0.001,) * 100, agreement=WRONG)
-    found = rows([record(case(), samples=(0.02,) * 100), wrong])
-    assert [(row.backend, row.place, row.fastest) for row in found] == [
-        ("pytorch", 1, True), ("torchscript:trace", None, False)
-    ]  # fmt: skip
-
-
 def test_machines_and_batches_have_their_own_answers():
     elsewhere = record(case("openvino"), samples=(0.01,) * 100, environment=Environment(cpu="AMD EPYC 9654"))
     here = [record(case(batch=batch), samples=(0.02 * batch,) * 100) for batch in (1, 8)]

@@ -23,11 +23,7 @@ from inferlens.views.table import FORMATS
 from .samples import UNCHECKED, WRONG, case, cpu_records, failure, gpu_records, io_records, record, shown
 
 TERMINALS = {"table, narrow": {"width": 80}, "table, coloured": {"color": True}}
-PICTURES = {
-    "chart, svg": Chart,
-    "chart, png": lambda **options: Chart(format="png", **options),
-    "chart, html": lambda **options: Chart(format="html", **options),
-}
+PICTURES = {"chart, svg": Chart}  # PNG and HTML are made of the same chart: test_chart has them
 TEXTS = [*FORMATS, *TERMINALS]
 MEMBERS = [*TEXTS, *PICTURES]
 
@@ -84,7 +80,6 @@ def test_every_view_is_under_test():
 
 
 @pytest.mark.parametrize("records", SETS.values(), ids=SETS)
-@pytest.mark.parametrize("name", [*TEXTS, "chart, svg"])  # PNG and HTML are made of the same chart: test_chart has them
 def test_renders(name, records):
     assert drawn(name, records)
 

@@ -82,12 +82,6 @@ def test_as_data(tmp_path: Path) -> None:
     assert "| changes the answer | Wrong outputs" in (tmp_path / "notes.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("words", [("nowhere",), (".",), (".", "--format", "chart")])
-def test_what_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = inferlens("notes", *words, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-
-
 def test_the_first_demo_says_nothing_against_itself_and_a_failed_case_has_its_log(tmp_path: Path) -> None:
     inferlens("bench", "fake:demo", "--backend", "all", "--batch", "1,8", "--iterations", "50", "--quick", cwd=tmp_path)
     assert inferlens("notes", "results", cwd=tmp_path).stdout == "fake:demo, 6 cases. Notes: none.\n"

@@ -46,6 +46,7 @@ def test_nothing_in_a_name_breaks_out(table, format):
     shown = drawn(table, NASTY_ONES[table], *ALL, KERNELS, format=format)
     if format == "json":
         assert repr(NASTY) in str(json.loads(shown))
+        assert json.loads(shown)["schema"] == f"inferlens.{table}/1"
     elif format == "csv":
         assert NASTY in {cell for line in csv.reader(io.StringIO(shown)) for cell in line}
     else:

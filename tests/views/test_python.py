@@ -21,7 +21,6 @@ from tests.analysis.compare.sides import ran, saved
 from tests.views.samples import case, cpu_records, gpu_records, sample_records, shown
 
 CPU = Records(cpu_records())
-SHORT = case("openvino").backend
 
 
 def test_it_is_the_records_in_their_order() -> None:

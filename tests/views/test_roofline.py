@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
 
@@ -11,7 +10,6 @@ import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Kernels, Profile
-from inferlens.record.profile_store import load_profiles
 from inferlens.units import bandwidth, flop_rate, megaflops
 from inferlens.views.picture import THEMES
 from inferlens.views.profiled import plots
@@ -22,8 +20,6 @@ from tests.analysis.profile.samples import eager, failed
 from tests.views import profiled
 from tests.views.profiled import loaded, row
 from tests.views.samples import case
-
-EXAMPLES = Path(__file__).parents[2] / "examples" / "h200"
 
 
 def fast() -> Profile:
@@ -119,22 +115,6 @@ def test_what_is_not_known_is_said() -> None:
     text = drawn(worked([timed("a", 70e-3), timed("b", 13.8e-3)]))
     assert "The whole model cannot take less than 21.0 ms here, and takes 84.0 ms." in text
     assert "the model" in drawn(worked([timed("", 70e-3, "")], work_of(module("", flops=1))))
-
-
-def test_by_module() -> None:
-    text = drawn(fast(), by="module")
-    assert row(text, "conv") == ["5.00", "25.0", "20.0", "1.25x", "compute", "Module"]
-    assert row(text, "of no known module")[0] == "–"
-
-
-@pytest.mark.parametrize("folder", sorted({each.parents[2] for each in EXAMPLES.rglob("profile-*")} | {EXAMPLES}))
-def test_examples_fit_on_a_screen(folder: Path) -> None:
-    cases = load_profiles([folder])
-    for shown in ([cases], [load_profiles([each.parent]) for each in folder.rglob("profile-*")][:8]):
-        for each in shown:
-            lines = render(document(roofed(each), results="examples/h200/kernels"), width=100).splitlines()
-            assert len(lines) <= 24, lines
-            assert max(map(len, lines)) <= 100, lines
 
 
 def test_json_has_the_ceilings_and_why_there_are_no_floors() -> None:

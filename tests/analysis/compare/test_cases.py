@@ -23,17 +23,6 @@ def one(base, candidate, **words):
     return found
 
 
-@pytest.mark.parametrize(
-    ("seconds", "noise", "verdict", "code"),
-    [(11e-3, 1, "SLOWER", 1), (9e-3, 1, "FASTER", 0), (10e-3, 1, "SAME", 0), (10e-3, 20, "UNDECIDED", 3)],
-)
-def test_the_verdict_and_the_exit_code(seconds, noise, verdict, code):
-    compared = compare(ran(noise=noise), ran(seconds=seconds, noise=noise, run="new"))
-    assert [each.verdict for each in compared.cases] == [verdict]
-    assert compared.exit_code == code
-    assert compared.cases[0].reason
-
-
 def test_figures_are_those_of_the_statistics():
     base, candidate = ran(), ran(seconds=11e-3, run="new")
     found = one(base, candidate)
@@ -121,14 +110,6 @@ def test_cases_share_the_error():
     alone = one(ran(), ran(run="new"))
     assert compared.cases[0].interval.low < alone.interval.low
     assert compared.cases[0].interval.high > alone.interval.high
-
-
-def test_threshold_and_level():
-    base, candidate = ran(), ran(seconds=10.4e-3, run="new")
-    assert one(base, candidate).verdict == "SLOWER"
-    assert one(base, candidate, threshold=0.1).verdict == "SAME"
-    sure, unsure = (one(base, candidate, level=level).interval for level in (0.999, 0.6))
-    assert sure.low < unsure.low < unsure.high < sure.high
 
 
 @pytest.mark.parametrize(

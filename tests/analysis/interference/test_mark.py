@@ -12,15 +12,6 @@ BEGINS = [i / 100 for i in range(100, 900)]  # 800 samples from 1 s to 9 s
 LATENCIES = [0.009] * len(BEGINS)
 
 
-def test_an_undisturbed_series_is_kept_whole() -> None:
-    marks = mark(BEGINS, LATENCIES, gpu_log())
-    assert marks.clean
-    assert not marks.repeat
-    assert marks.kept == tuple(range(800))
-    assert (marks.why, marks.touched, marks.unseen) == ("", {}, {})
-    assert warnings(marks) == ()
-
-
 def test_a_few_disturbed_samples_are_left_out() -> None:
     log = gpu_log(reasons=during(5.0, 5.0, 0x20, 0))
     marks = mark(BEGINS, LATENCIES, log)

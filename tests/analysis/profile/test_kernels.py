@@ -57,13 +57,6 @@ def test_the_account_of_a_real_trace():
     assert engine.attributed == 0
 
 
-def test_kernels_side_by_side_are_busy_for_less_than_their_sum():
-    both = made(kernel("a", 1e-3, stream=1), kernel("b", 1e-3, stream=2), busy=1.2e-3)
-    account = table(of_kernels("pytorch", both)).reconciliation
-    assert account.overlap.typical == pytest.approx(-0.8e-3, rel=0.05)
-    assert account.idle.typical == pytest.approx(1e-3)
-
-
 def test_of_several_shapes_the_one_that_takes_most_is_shown():
     few = kernel("k", 1e-4, grid=(1, 1, 1), block=(32,), occupancy=0.1)
     many = kernel("k", 3e-4, grid=(9, 1, 1), block=(64,), occupancy=0.5)
