@@ -23,7 +23,7 @@ from inferlens.execution.child_process import Outcome
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
-from inferlens.models.model import CompiledOrigin, ModelInfo
+from inferlens.models.model import ModelInfo
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import Record
 from inferlens.spec.case import Case
@@ -91,8 +91,9 @@ def test_single_values_lists_and_texts_with_commas_are_the_same_also_of_models(t
         inferlens.bench("fake:demo", torch.zeros(1), output=str(tmp_path))
 
 
-def compiled_from(**origin: Any) -> ModelInfo:
-    return ModelInfo(spec="engine:net.engine", name="net", format="engine", origin=CompiledOrigin(**origin))
+def compiled_from(spec: str, format: Any, **made: Any) -> ModelInfo:
+    origin = Case(model=spec, backend="tensorrt", **made)
+    return ModelInfo(spec="engine:net.engine", name="net", format="engine", origin=origin, origin_format=format)
 
 
 def reference_of(found: ModelInfo, folder: Path, *, trust: bool = False, seed: int = 0) -> Reference:

@@ -13,7 +13,7 @@ import pytest
 
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
-from inferlens.models.model import CompiledOrigin, Model
+from inferlens.models.model import Model
 from inferlens.models.resolve import find, load
 from inferlens.spec.case import Case, TensorSpec
 
@@ -56,8 +56,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 def test_a_compiled_file_is_found_and_opened_with_what_it_was_made_for(tmp_path: Path, name: str, format: str) -> None:
     found = find(str(compiled(tmp_path, name)))
     assert (found.name, found.format, found.batch, found.precision) == ("net", format, 2, "fp16")
-    made_from = {"weights": "w.pth", "seed": 7, "inputs": (X,), "variant": "rtx"}
-    assert found.origin == CompiledOrigin(spec=CASE.model, format="module", precision="fp16", **made_from)
+    assert (found.origin, found.origin_format) == (CASE, "module")
     case = Case(model=found.spec, backend="tensorrt", batch=4)
     if format != "engine":
         with pytest.raises(InferlensError, match="can run code when it is opened") as raised:

@@ -11,8 +11,8 @@ from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, Support
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned, expand
-from inferlens.models.model import CompiledOrigin, ModelInfo
-from inferlens.spec.case import TensorSpec
+from inferlens.models.model import ModelInfo
+from inferlens.spec.case import Case, TensorSpec
 from inferlens.spec.plan import Plan
 
 FLOATS = ("fp32", "fp16", "bf16")
@@ -73,10 +73,10 @@ def onnx_file(precision: str) -> ModelInfo:
     return ModelInfo(spec="onnx:net.onnx", name="net", format="onnx", precision=precision)
 
 
-def engine(**origin: Any) -> ModelInfo:
+def engine(spec: str = "", format: Any = None, **made: Any) -> ModelInfo:
     return ModelInfo(
         spec="engine:net.engine", name="net", format="engine", batch=2, precision="fp16",
-        origin=CompiledOrigin(**origin) if origin else None,
+        origin=Case(model=spec, backend="tensorrt", **made) if spec else None, origin_format=format,
     )  # fmt: skip
 
 

@@ -41,9 +41,9 @@ class Planned:
         case, origin = self.case, self.found.origin
         if origin is not None:
             case = msgspec.structs.replace(
-                case, model=origin.spec, weights=origin.weights, seed=origin.seed, inputs=case.inputs or origin.inputs
+                case, model=origin.model, weights=origin.weights, seed=origin.seed, inputs=case.inputs or origin.inputs
             )  # its own example, if it has one, is not in the compiled file
-        format = origin.format if origin else self.found.format
+        format = self.found.origin_format or self.found.format
         backend = reference_of(format)
         if not backend:
             return None

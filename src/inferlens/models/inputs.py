@@ -32,7 +32,7 @@ def make_inputs(model: Model, seed: int) -> dict[str, Array]:
     drawn = draw(model.inputs, seed)
     for spec in model.inputs:
         if spec.name in model.example:
-            drawn[spec.name] = _batched(model.example[spec.name], spec.shape)
+            drawn[spec.name] = np.resize(model.example[spec.name], spec.shape)
     return drawn
 
 
@@ -56,14 +56,6 @@ def _array(spec: TensorSpec, random: np.random.Generator) -> Array:
     low = spec.low if spec.low is not None else low
     high = spec.high if spec.high is not None else max(high, low + 1)
     return np.asarray(random.integers(low, high, spec.shape), dtype=spec.dtype)
-
-
-def _batched(example: Array, shape: tuple[int, ...]) -> Array:
-    """``example`` repeated and cut along its first dimension to fit ``shape``."""
-    if example.shape == shape:
-        return example
-    repeats = -(-shape[0] // example.shape[0])
-    return np.ascontiguousarray(np.concatenate([example] * repeats)[: shape[0]])
 
 
 def try_inputs(opened: Opened, specs: tuple[TensorSpec, ...], found: ModelInfo, *, asked: bool) -> None:

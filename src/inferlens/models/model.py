@@ -12,25 +12,13 @@ from numpy.typing import NDArray
 
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.record import ModelFacts
-from inferlens.spec.case import TensorSpec
+from inferlens.spec.case import Case, TensorSpec
 
 if TYPE_CHECKING:
     import torch
 
 Format = Literal["module", "torchscript", "exported", "onnx", "engine", "torch_tensorrt", "fake"]
 Array = NDArray[np.generic]
-
-
-class CompiledOrigin(Struct, frozen=True, kw_only=True):
-    """What a compiled model was made from, enough to load that again: ``inputs`` are those that both are fed with."""
-
-    spec: str
-    format: Format
-    precision: str = "fp32"
-    weights: str | None = None
-    seed: int = 0
-    inputs: tuple[TensorSpec, ...] = ()
-    variant: str = ""
 
 
 TRUST = "--trust, if you trust its author"
@@ -66,7 +54,8 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
         batch: batch size of its own inputs, if known without loading it.
         asked: the name as it was asked for.
         precision: what it is in and runs in, if nothing else is asked for.
-        origin: what it was compiled from, for compiled models whose origin is known.
+        origin: what it was compiled from and for, where that is known: its inputs are those that both are fed with,
+            its precision that of what it was compiled from; and the format of that.
         danger: what of the file can run code when it is opened, one sentence; empty if nothing is known of such.
         problem: why the file cannot run with what is installed here.
         unfit: batches that were asked for and the file does not take, and why.
@@ -78,7 +67,8 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     batch: int | None = 1
     asked: str = ""
     precision: str = "fp32"
-    origin: CompiledOrigin | None = None
+    origin: Case | None = None
+    origin_format: Format | None = None
     danger: str = ""
     problem: Problem | None = None
     unfit: tuple[tuple[int | None, Problem], ...] = ()

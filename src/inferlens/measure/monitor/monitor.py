@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from statistics import median
@@ -69,7 +70,7 @@ class Monitor:
         absent = self._absent | (self._neighbours.absent if self._neighbours else {})
         for table in tables.values():
             absent |= table.absent
-        columns = {name: table.as_columns() for name, table in tables.items() if table.times}
+        columns = {name: table.as_columns() for name, table in tables.items() if table.taken}
         peaks = {name: peak for table in tables.values() for name, peak in table.peaks.items()}
         gpu = columns.get("gpu")
         if gpu and self._gpu:
@@ -126,23 +127,21 @@ class Monitor:
 
 
 class SampledColumns:
-    """Columns of equal length under one column of times; readings are asked in turn, and what they answer is a row.
+    """Readings asked in turn, whose answers are a row; the rows become columns under one column of times.
 
     One that has never answered and fails is left out from then on, and why is kept; one that fails later leaves a hole.
-    One that takes long is asked less often.
+    One that takes long is asked less often. Of more than ``most`` rows the oldest go.
     """
 
     def __init__(self, readings: Mapping[str, Reading], clock: Callable[[], float], most: int = MOST_ROWS) -> None:
         self._readings = dict(readings)
         self._clock = clock
-        self._most = most
-        self._costs: dict[str, list[float]] = {}
+        self._rows: deque[tuple[float, dict[str, Value]]] = deque(maxlen=most)
+        self._costs: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=most))
         self._rests: dict[str, float] = {}
-        self.times: list[float] = []
-        self.columns: dict[str, list[Value]] = {}
+        self.taken = 0
         self.absent: dict[str, str] = {}
         self.peaks: dict[str, float | int] = {}
-        self.forgotten = 0
 
     def take(self) -> None:
         """Adds a row, stamped with the time before the first reading."""
@@ -151,36 +150,28 @@ class SampledColumns:
         for name in list(self._readings):
             if now >= self._rests.get(name, now):
                 row.update(self._ask(name, now))
-        for name in row.keys() - self.columns.keys():
-            self.columns[name] = [None] * len(self.times)
-        self.times.append(round(now, 4))
-        for name, column in self.columns.items():
-            value = row.get(name)
-            column.append(value)
+        self._rows.append((round(now, 4), row))
+        self.taken += 1
+        for name, value in row.items():
             if value is not None:
                 self.peaks[name] = max(value, self.peaks.get(name, value))
-        if len(self.times) > self._most:  # the older half goes
-            half = len(self.times) // 2
-            self.forgotten += half
-            kept: list[list[Any]] = [self.times, *self.columns.values(), *self._costs.values()]
-            for each in kept:
-                del each[:half]
+
+    @property
+    def forgotten(self) -> int:
+        """How many rows were dropped."""
+        return self.taken - len(self._rows)
 
     def as_columns(self) -> dict[str, Any]:
         """The columns and their times as tuples, without columns that have no value at all."""
-        # A watch that hangs may be in the middle of a row.
-        rows = min([len(self.times), *(len(column) for column in list(self.columns.values()))])
-        told = {
-            name: tuple(column[:rows])
-            for name, column in list(self.columns.items())
-            if any(value is not None for value in column)
-        }
-        return {"times": tuple(self.times[:rows]), **told}
+        rows = list(self._rows)
+        names = dict.fromkeys(name for _, row in rows for name, value in row.items() if value is not None)
+        times = tuple(time for time, _ in rows)
+        return {"times": times, **{name: tuple(row.get(name) for _, row in rows) for name in names}}
 
     @property
     def costs(self) -> dict[str, float]:
         """Median seconds that each reading took."""
-        return {name: round(median(spent), 7) for name, spent in list(self._costs.items()) if spent}
+        return {name: round(median(spent), 7) for name, spent in list(self._costs.items())}
 
     def _ask(self, name: str, now: float) -> Mapping[str, Value]:
         begin = self._clock()
@@ -192,7 +183,7 @@ class SampledColumns:
                 del self._readings[name]
             return {}
         cost = self._clock() - begin
-        self._costs.setdefault(name, []).append(cost)
+        self._costs[name].append(cost)
         self._rests[name] = begin + cost / MOST_SHARE
         return values
 

@@ -10,14 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
+
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import engine_header, provenance
-from inferlens.models.model import TRUST, CompiledOrigin, Format, ModelInfo, Problem
+from inferlens.models.model import TRUST, Format, ModelInfo, Problem
 from inferlens.models.provenance import Provenance
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.files import existing
 from inferlens.models.sources.onnx import OnnxFile
 from inferlens.record.files import sha256
+from inferlens.spec.case import Case
 
 
 class Compiled(Source):
@@ -38,6 +41,7 @@ class Compiled(Source):
             batch=first[0] if first else None,
             precision=made.case.precision if made else "fp32",
             origin=_origin(made) if made else None,
+            origin_format=made.format if made else None,
             danger=self.danger.format(path=path),
             problem=self.problem(path, made),
         )
@@ -98,13 +102,10 @@ class TorchTensorRtFile(Compiled):
     danger = "{path} is a compiled module, which can run code when it is opened."  # pickles and native code
 
 
-def _origin(made: Provenance) -> CompiledOrigin:
+def _origin(made: Provenance) -> Case:
     """What it was made from. An ONNX file tells its own precision: a builder may have lowered it."""
     precision = made.case.precision
     if made.format == "onnx":
         with suppress(InferlensError):  # if the file is gone, there is nothing to compare with either
             precision = OnnxFile().find(made.case.model.partition(":")[2]).precision
-    return CompiledOrigin(
-        spec=made.case.model, format=made.format, precision=precision, weights=made.case.weights, seed=made.case.seed,
-        inputs=made.inputs, variant=made.case.variant,
-    )  # fmt: skip
+    return msgspec.structs.replace(made.case, precision=precision, inputs=made.inputs)
