@@ -93,12 +93,11 @@ def test_a_recurrent_network_and_products_without_a_matrix() -> None:
 def test_operators_in_place_count_as_those_that_are_not() -> None:
     def in_place(_: Any, x: Any, y: Any) -> Any:
         moved = torch.stack([x, x]).index_fill_(0, torch.zeros(1, dtype=torch.int64), 0.0).sum(0)
-        return nn.functional.hardswish(moved, inplace=True).addmm_(x, y).transpose_(0, 1)
+        return nn.functional.hardswish(moved, inplace=True).addmm_(x, y)
 
     work = counted(Made(in_place), (4, 4), (4, 4))
     assert not work.uncovered
     assert total(work) == 2 * 4 * 4 * 4
-    assert not {"aten.transpose_"} & set(of(work).operators)  # it moves nothing
 
 
 def test_a_module_called_twice_counts_twice_and_goes_by_its_first_path() -> None:

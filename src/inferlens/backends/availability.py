@@ -46,15 +46,29 @@ def found(*libraries: str) -> bool:
 @cache
 def gpu_here() -> bool:
     """Whether NVIDIA's driver shows a GPU: without one nothing that needs it is worth installing."""
-    with contextlib.suppress(Exception):  # a missing library, a missing driver and a broken one mean the same here
+    # A missing library, a missing driver and a broken one mean the same here.
+    with contextlib.suppress(Exception), nvml_open() as nvml:
+        return bool(nvml.nvmlDeviceGetCount())
+    return False
+
+
+@contextmanager
+def nvml_open(nvml: Any = None) -> Iterator[Any]:
+    """NVML, or what stands in for nvidia-ml-py; lets go of it, which counts its callers, at the end.
+
+    Raises:
+        Exception: whatever library and driver come up with.
+    """
+    if nvml is None:
         import pynvml
 
-        pynvml.nvmlInit()
-        try:
-            return bool(pynvml.nvmlDeviceGetCount())
-        finally:
-            pynvml.nvmlShutdown()
-    return False
+        nvml = pynvml
+    nvml.nvmlInit()
+    try:
+        yield nvml
+    finally:
+        with contextlib.suppress(Exception):
+            nvml.nvmlShutdown()
 
 
 def cuda_absence(torch: Any) -> Absence | None:

@@ -16,6 +16,7 @@ import psutil
 
 import inferlens
 from inferlens.backends import importable
+from inferlens.backends.availability import nvml_open
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.record.record import Environment, Gpu
 
@@ -62,16 +63,10 @@ def collect() -> Environment:
 
 def _gpus() -> tuple[tuple[Gpu, ...], str, str]:
     """GPUs, driver version and the CUDA version of the driver, from NVML; nothing where there is no driver."""
-    with suppress(Exception):  # a missing library and a missing or broken driver mean the same here
-        import pynvml as nvml
-
-        nvml.nvmlInit()
-        try:
-            gpus = tuple(_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(n)) for n in range(nvml.nvmlDeviceGetCount()))
-            cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
-            return gpus, str(nvml.nvmlSystemGetDriverVersion()), f"{cuda // 1000}.{cuda % 1000 // 10}"
-        finally:
-            nvml.nvmlShutdown()
+    with suppress(Exception), nvml_open() as nvml:  # a missing library and a missing or broken driver mean the same
+        gpus = tuple(_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(n)) for n in range(nvml.nvmlDeviceGetCount()))
+        cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
+        return gpus, str(nvml.nvmlSystemGetDriverVersion()), f"{cuda // 1000}.{cuda % 1000 // 10}"
     return (), "", ""
 
 

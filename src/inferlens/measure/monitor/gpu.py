@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from statistics import median
 from typing import Any
 
 import psutil
 
+from inferlens.backends.availability import nvml_open
 from inferlens.measure.monitor.cpu import Reading, Untold, Value, reason_of
 from inferlens.record.machine import Before
 
@@ -32,7 +33,7 @@ SLICED = "NVML does not report this for a slice of a GPU (MIG)"
 
 
 class WatchedGpu:
-    """One GPU, open for reading."""
+    """The GPU that CUDA calls the first. ``Untold`` is raised if it cannot be told which that is."""
 
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
@@ -40,25 +41,6 @@ class WatchedGpu:
         self.uuid = str(nvml.nvmlDeviceGetUUID(handle))
         self.power_basis, self.power_window, self.power = _power(nvml, handle)
         self._first_energy: int | None = None
-
-    @staticmethod
-    @contextmanager
-    def open(nvml: Any = None) -> Iterator[WatchedGpu]:
-        """The GPU that CUDA calls the first; lets go of NVML, which counts its callers, at the end.
-
-        Raises:
-            Exception: whatever library and driver come up with; ``Untold`` if it cannot be told which GPU that is.
-        """
-        if nvml is None:
-            import pynvml
-
-            nvml = pynvml
-        nvml.nvmlInit()
-        try:
-            yield WatchedGpu(nvml)
-        finally:
-            with suppress(Exception):
-                nvml.nvmlShutdown()
 
     def readings(self) -> dict[str, Reading]:
         """What is read in every tick, by name; the energy first, for its time matters most."""
@@ -203,7 +185,8 @@ def gpu_before(seconds: float = 0.0, nvml: Any = None) -> Before:
             return None
 
     try:
-        with WatchedGpu.open(nvml) as gpu:
+        with nvml_open(nvml) as opened:
+            gpu = WatchedGpu(opened)
             memory, processes = told("memory_used", gpu.memory_used), told("processes", gpu.processes)
             watts = told("idle_power", lambda: _idle_power(gpu, seconds)) if seconds > 0 else None
     except Exception as error:

@@ -35,8 +35,6 @@ PLACING = frozenset(
     ("index_add_", "index_copy_", "index_put_", "index_reduce_", "masked_scatter_", "put_", "scatter_", "scatter_add_",
      "scatter_reduce_")
 )  # fmt: skip
-# They look at their tensor in another way from then on, and write nothing.
-TURNING = frozenset(("as_strided_", "detach_", "squeeze_", "t_", "transpose_", "unsqueeze_"))
 # They write their first tensor and do not read it.
 OVERWRITING = frozenset(("copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_"))
 STACK = "nn_module_stack"  # of a node's meta: from the model down, by call, path and class
@@ -61,17 +59,11 @@ def count_module(module: Any, inputs: tuple[TensorSpec, ...], element: int) -> W
     with taken_apart(), torch.no_grad(), fake:
         feed = tuple(torch.empty(spec.shape, dtype=_dtype(spec)) for spec in inputs)
         counter = Counter(ByteCounter(_storage(tensor) for tensor in feed), element)
-        result = counter.by_node(copied, feed) if tells_modules(copied) else counter.by_call(copied, feed)
+        exported = isinstance(copied, torch.fx.GraphModule) and any(node.meta.get(STACK) for node in copied.graph.nodes)
+        result = counter.by_node(copied, feed) if exported else counter.by_call(copied, feed)
         counter.bytes_.returned(map(counter.seen, _tensors(result)))
     version = torch.__version__.partition("+")[0]
     return counter.bytes_.work(f"counted from shapes, by the formulas of torch.utils.flop_counter of PyTorch {version}")
-
-
-def tells_modules(module: Any) -> bool:
-    """Whether it is a graph whose nodes tell from which modules they came: an exported program."""
-    import torch
-
-    return isinstance(module, torch.fx.GraphModule) and any(node.meta.get(STACK) for node in module.graph.nodes)
 
 
 @contextmanager
@@ -147,7 +139,7 @@ class Counter:
         known = {_storage(tensor) for tensor in read}
         written = [tensor for tensor in made if _storage(tensor) not in known] + _changed(operator, arguments, named)
         self._kept += made
-        if not written or is_view(operator):
+        if not written or operator.is_view:
             return
         short = operator._overloadpacket.__name__
         seen, writes = list(map(self.seen, read)), list(map(self.seen, written))
@@ -256,12 +248,7 @@ def plain(operator: Any) -> Any:
 def is_light(operator: Any) -> bool:
     """Whether an operator's bytes are its work."""
     name = str(operator._overloadpacket.__name__)
-    return is_view(operator) or (str(operator.namespace) in ("aten", "prims") and HEAVY.search(name) is None)
-
-
-def is_view(operator: Any) -> bool:
-    """Whether an operator only looks at its tensor in another way, or makes it look so in place (``transpose_``)."""
-    return bool(operator.is_view) or str(operator._overloadpacket.__name__) in TURNING
+    return bool(operator.is_view) or (str(operator.namespace) in ("aten", "prims") and HEAVY.search(name) is None)
 
 
 def picked(name: str, arguments: tuple[Any, ...], size: int, written: int) -> int:
