@@ -90,7 +90,6 @@ BAD = {
     "ours:shown -b pytorch --option fake.latency=2": "--backend fake",
     "ours:shown -b pytorch --reference openvino": "No case fits the reference 'openvino'.",
     "ours:shown -b pytorch --reference pytorch,tf32=true": "No case fits the reference",
-    "ours:shown -b pytorch --precision fp16,bf16 --reference pytorch": "fits 2 cases",
     "ours:shown --bakend pytorch": "did you mean --backend?",
     "ours:shown --rotat": "did you mean --rotate?",
     "": "Missing argument 'model'.",

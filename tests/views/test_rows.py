@@ -178,9 +178,13 @@ def test_a_reference_is_named_by_words(words, name):
     assert {row.reference for row in rows([r for r in cpu_records() if r.status == "ok"], words)} == {name}
 
 
-def test_an_ambiguous_reference_lists_what_it_fits():
-    with pytest.raises(InferlensError, match="fits 3 cases") as caught:
-        rows(gpu_records((1,)), "fp32 cuda")
+def test_of_several_that_a_reference_fits_it_is_the_plainest():
+    assert {row.reference for row in rows(gpu_records((1,)), "fp32 cuda") if row.ok} == {"pytorch fp32"}
+    assert {row.reference for row in rows(gpu_records((1,)), "fp16 onnxruntime") if row.ok} == {
+        "onnxruntime:tensorrt fp16"
+    }
+    with pytest.raises(InferlensError, match="No case fits") as caught:
+        rows(gpu_records((1,)), "fp32 cpu")
     assert "'onnxruntime:cuda fp32 batch 1 cuda'" in str(caught.value)
 
 

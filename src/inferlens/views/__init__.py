@@ -35,7 +35,7 @@ class View(ABC):
         """Draws ``records``.
 
         Raises:
-            InferlensError: if they cannot be drawn, or the reference names no row, or more than one.
+            InferlensError: if they cannot be drawn, or the reference names no row.
         """
 
 

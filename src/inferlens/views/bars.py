@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from inferlens.errors import InferlensError
 from inferlens.units import number
 from inferlens.views.renderers.terminal import GAP, widest
-from inferlens.views.table import Column, Document, Line, Table, chosen
+from inferlens.views.table import Column, Document, Table, chosen
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LONGEST, SHORTEST = 48, 12  # of bars, in characters
@@ -59,12 +59,12 @@ def _barred(table: Table, width: int, asked: bool) -> Table:
     numbers = [None if line.sums else number(line.cells[drawn]) for line in table.lines]
     longest = _longest(table, numbers)
     names = widest([table.first, *(line.indent + line.name for line in table.lines)])
-    figures = sum(GAP + max(widest([line.cells[place] for line in table.lines]), cell_len(table.columns[place].heading))
-                  for place in beside)  # fmt: skip
+    figures = sum(GAP + max(widest(table.cells(place)), cell_len(table.columns[place].heading)) for place in beside)
     room = min(max(width - min(names, width * 2 // 5) - figures - GAP, SHORTEST), LONGEST)
+    bars = ["" if each is None else bar(each / most, room) for each, most in zip(numbers, longest, strict=True)]
     lines = [
-        _line(line, beside, "" if each is None else bar(each / most, room))
-        for line, each, most in zip(table.lines, numbers, longest, strict=True)
+        replace(line, cells=[drawn_bar, *(line.cells[place] for place in beside)])
+        for line, drawn_bar in zip(table.lines, bars, strict=True)
     ]
     shown = [replace(table.columns[place], wide=False, fold=False) for place in beside]
     columns = [Column("", "", numeric=False, most=LONGEST), *shown]
@@ -87,8 +87,3 @@ def _is_beside(column: Column) -> bool:
 def _is_drawn(table: Table, place: int, asked: bool) -> bool:
     known = any(number(line.cells[place]) is not None for line in table.lines if not line.sums)
     return known and (asked or table.columns[place].bars == "drawn")
-
-
-def _line(line: Line, beside: Sequence[int], drawn: str) -> Line:
-    marks = ["", *(line.mark(place) for place in beside)]
-    return replace(line, cells=[drawn, *(line.cells[place] for place in beside)], marks=marks)

@@ -21,7 +21,7 @@ from inferlens.record.store import load_records as loaded
 from inferlens.units import listing, plural
 from inferlens.views import table
 from inferlens.views.answer import answers
-from inferlens.views.records import document
+from inferlens.views.records import document, fields_of
 from inferlens.views.renderers.html import fragment
 from inferlens.views.rows import Row, by, rows
 
@@ -108,7 +108,7 @@ class Records(Sequence[Record]):
         """The numbers of the table, a row for each case in its order; seconds and bytes.
 
         Raises:
-            InferlensError: if the reference is no row, or several.
+            InferlensError: if the reference is no row.
         """
         return rows(self.records, self.reference)
 
@@ -162,8 +162,9 @@ class Records(Sequence[Record]):
         """
         frames = library("polars", extra="frames")
         of: dict[object, Any] = {str: frames.String, bool: frames.Boolean, int: frames.Int64, float: frames.Float64}
+        _, lines = fields_of(self.rows)
         schema = {name: of.get(kind, frames.List(frames.String)) for name, kind in _kinds().items()}
-        frame: polars.DataFrame = frames.DataFrame(self._columns(), schema=schema)
+        frame: polars.DataFrame = frames.DataFrame(lines, schema=schema, orient="row")
         return frame
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -174,16 +175,10 @@ class Records(Sequence[Record]):
         """
         frames = library("pandas", extra="frames")
         of: dict[object, str] = {bool: "boolean", int: "Int64", float: "float64"}
+        names, lines = fields_of(self.rows)
         kinds = {name: of.get(kind, "object") for name, kind in _kinds().items()}
-        frame: pandas.DataFrame = frames.DataFrame(self._columns()).astype(kinds)
+        frame: pandas.DataFrame = frames.DataFrame(lines, columns=names).astype(kinds)
         return frame
-
-    def _columns(self) -> dict[str, list[Any]]:
-        fields = msgspec.structs.fields(Row)
-        values = {field.encode_name: [getattr(row, field.name) for row in self.rows] for field in fields}
-        return {
-            name: [list(map(str, v)) if isinstance(v, tuple) else v for v in column] for name, column in values.items()
-        }
 
     def _by_row(self) -> dict[tuple[str, str], Record]:
         return {(record.id, machine_name(record.environment)): record for record in self}

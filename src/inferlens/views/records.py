@@ -47,31 +47,28 @@ SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
 COLUMNS = (
     Column("precision", "precision", keep=3, numeric=False, bars="beside"),
     Column("batch", "batch", "", text, 2, bars="beside"),
-    Column("median", "latency", "ms", milliseconds, 0, better="lower", chart="median latency (ms)", bars="drawn"),
+    Column("median", "latency", "ms", milliseconds, 0, chart="median latency (ms)", bars="drawn"),
     Column("", "±", "95 %", lambda row: half_width(row.median, row.median_low, row.median_high), 7, wide=True),
-    Column("mean", "mean", "ms", milliseconds, 10, better="lower", wide=True),
-    Column("p95", "p95", "ms", milliseconds, 5, better="lower"),
-    Column("p99", "p99", "ms", milliseconds, 11, better="lower", wide=True),
-    Column("gpu_time", "GPU time", "ms", milliseconds, 9, better="lower", wide=True),
-    Column("", "enqueue", "ms", lambda row: milliseconds(row.enqueue if row.io == "host" else None), 9, better="lower",
-           wide=True),
-    Column("h2d", "H2D", "ms", milliseconds, 8, better="lower", wide=True),
-    Column("compute", "compute", "ms", milliseconds, 8, better="lower", wide=True),
-    Column("d2h", "D2H", "ms", milliseconds, 8, better="lower", wide=True),
-    Column("iterations_per_second", "calls", "per s", rate, 8, better="higher", wide=True),
-    Column("items_per_second", "items/s", "", rate, 4, better="higher", chart="throughput (items per second)",
-           bars="drawn"),
+    Column("mean", "mean", "ms", milliseconds, 10, wide=True),
+    Column("p95", "p95", "ms", milliseconds, 5),
+    Column("p99", "p99", "ms", milliseconds, 11, wide=True),
+    Column("gpu_time", "GPU time", "ms", milliseconds, 9, wide=True),
+    Column("", "enqueue", "ms", lambda row: milliseconds(row.enqueue if row.io == "host" else None), 9, wide=True),
+    Column("h2d", "H2D", "ms", milliseconds, 8, wide=True),
+    Column("compute", "compute", "ms", milliseconds, 8, wide=True),
+    Column("d2h", "D2H", "ms", milliseconds, 8, wide=True),
+    Column("iterations_per_second", "calls", "per s", rate, 8, wide=True),
+    Column("items_per_second", "items/s", "", rate, 4, chart="throughput (items per second)", bars="drawn"),
     Column("", "in flight", "", lambda row: _in_flight(row), 9, wide=True),
-    Column("", "energy", "mJ per item", lambda row: _energy(row), 9, better="lower", wide=True),
+    Column("", "energy", "mJ per item", lambda row: _energy(row), 9, wide=True),
     Column("bound", "bound by", "", text, 12, numeric=False, wide=True),
-    Column("", "speed-up", "", lambda row: _speedup(row), 1, better="higher", numeric=False, bars="beside"),
+    Column("", "speed-up", "", lambda row: _speedup(row), 1, numeric=False, bars="beside"),
     Column("", "interval", "95 %", lambda row: ratio_range(row.speedup_low, row.speedup_high), 14, wide=True),
     Column("", "outputs", "", lambda row: _outputs(row), 2, numeric=False),
-    Column("", "error", "rel. L2", lambda row: error_size(row.error) if row.ok else ABSENT, 10, better="lower",
-           wide=True),
+    Column("", "error", "rel. L2", lambda row: error_size(row.error) if row.ok else ABSENT, 10, wide=True),
     Column("", "build", "s", lambda row: bare_seconds(row.build) + (" cached" if row.cached else ""), 12, wide=True),
-    Column("host_peak", "memory", "host MiB", mebibytes, 13, better="lower", wide=True),
-    Column("device_peak", "memory", "GPU MiB", mebibytes, 13, better="lower", wide=True),
+    Column("host_peak", "memory", "host MiB", mebibytes, 13, wide=True),
+    Column("device_peak", "memory", "GPU MiB", mebibytes, 13, wide=True),
     Column("processes", "processes", "", text, 15, wide=True),
     Column("samples", "samples", "", text, 15, wide=True),
     Column("", "", "", lambda row: _remark(row), 6, numeric=False, fold=True),
@@ -96,16 +93,16 @@ def document(
         every_run: whether each run is shown, in tables of its own, the oldest first.
 
     Raises:
-        InferlensError: if ``reference`` names no row, or more than one.
+        InferlensError: if ``reference`` names no row.
     """
     shown = _run_by_run(records, reference) if every_run else rows(records, reference)
     if not shown:
         nothing = {"schema": SCHEMA, "rows": [], "verdict": []}
-        return Document(lambda: ["There are no records to show."], lambda: nothing, lambda: _csv(shown))
+        return Document(lambda: ["There are no records to show."], lambda: nothing, lambda: fields_of(shown))
     return Document(
         blocks=lambda: _blocks(shown, where),
         data=lambda: {"schema": SCHEMA, "rows": shown, "verdict": [str(each) for each in answers(shown)]},
-        csv=lambda: _csv(shown),
+        csv=lambda: fields_of(shown),
         title=f"{shown[0].model} – Inferlens",
         screen=None if every_run else lambda: _screen(shown, where, top),
     )
@@ -271,16 +268,11 @@ def _next(shown: Sequence[Row], where: str) -> list[str]:
     return [*log, *([f"{profile} · {picture}"] if len(profile) + len(picture) + 3 <= WIDTH else [profile, picture])]
 
 
-def _csv(shown: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
-    """Every field of every row, in their order."""
+def fields_of(shown: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
+    """The names of all fields, and the values of every row; its notes, which are the last, as texts."""
     fields = msgspec.structs.fields(Row)
-    return [field.encode_name for field in fields], [
-        [_cell(getattr(row, field.name)) for field in fields] for row in shown
-    ]
-
-
-def _cell(value: Any) -> Any:
-    return [str(each) for each in value] if isinstance(value, tuple) else value
+    lines = [[getattr(row, field.name) for field in fields[:-1]] + [list(map(str, row.notes))] for row in shown]
+    return [field.encode_name for field in fields], lines
 
 
 def _in_flight(row: Row) -> str:

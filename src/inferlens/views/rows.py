@@ -220,7 +220,7 @@ def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
             that outputs were checked against.
 
     Raises:
-        InferlensError: if ``reference`` names no row, or more than one.
+        InferlensError: if ``reference`` names no row.
     """
     runs = latest(records)
     took = run_seconds(records)

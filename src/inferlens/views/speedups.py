@@ -1,7 +1,8 @@
 """Which row is the fastest of its comparison, which one the others are compared with, and how much faster they are.
 
 The reference is the plainest row of the backend that outputs were checked against: fp32, no options, the library's own
-number of threads. Each device has its own, or else takes another device's. Words may name another one.
+number of threads. Each device has its own, or else takes another device's. Words may name another one: of several that
+they fit it is the plainest.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def compared(
         usual: the backends of which a plain row is it where none is named.
 
     Raises:
-        InferlensError: if ``named`` fits no row of any comparison, or more than one of a comparison and device.
+        InferlensError: if ``named`` fits no row of any comparison.
     """
     every = [row for rows in comparisons for row in rows]
     if named and every and not any(_fits(row, named) for row in every):
@@ -50,7 +51,7 @@ def compared(
         able = [
             replace(row, ranked=row.ranked and row.id not in out and getattr(row, metric) is not None) for row in rows
         ]
-        chosen = _matching(able, named) if named else _defaults(able, usual)
+        chosen = _references(able, named, usual)
         done = [_against(row, chosen[row.device], among) if row.device in chosen else row for row in able]
         found += _placed(done, among)
     return found
@@ -66,16 +67,6 @@ def refuse_unknown(cases: Sequence[Case], named: str | None) -> None:
     wanted = {word for word in _words(named) if not re.search(r"[(]|\.\.", word)}
     if not any(wanted <= _words(case.label) | {case.backend} for case in cases):
         raise _unknown(named, [case.label for case in cases])
-    groups: dict[object, list[Case]] = {}
-    for case in cases:
-        if wanted <= _words(case.label) | {case.backend}:
-            groups.setdefault((case.model, case.batch, case.device, *case.call_mode), []).append(case)
-    for fitting in groups.values():
-        names = [" ".join([case.backend_label, case.precision, case.options_label]).strip() for case in fitting]
-        exact = [case for case, name in zip(fitting, names, strict=True) if named.strip() in (case.label, name)]
-        plain = [case for case in fitting if case.precision == "fp32" and not case.options and case.threads is None]
-        if 1 not in (len(fitting), len(exact), len(plain)):
-            raise _several(named, [case.label for case in fitting])
 
 
 LEVEL = 0.95  # of speed-ups; those of the answer share the error of all looks at the race
@@ -107,7 +98,6 @@ def _placed(rows: Sequence[Row], among: Race) -> list[Row]:
     """The rows in order: ranked ones by speed, the fastest first, wrong ones by speed, what did not run."""
     answer = among.answer
     rivals = among.standing.rivals if among.standing else {}
-
     order = [answer.best, *rivals]
 
     def place(row: Row) -> tuple[int, bool, float]:
@@ -121,9 +111,8 @@ def _placed(rows: Sequence[Row], among: Race) -> list[Row]:
         standing: Place = answer.kind
         if row.id in rivals:
             comparison = rivals[row.id].comparison
-            row = replace(row, behind=comparison.ratio)
             low, high = ends(comparison.interval)
-            row = replace(row, behind_low=low, behind_high=high)
+            row = replace(row, behind=comparison.ratio, behind_low=low, behind_high=high)
             standing = "equal" if row.id in answer.equal else "open" if row.id in answer.open else "slower"
         placed.append(
             replace(
@@ -143,46 +132,27 @@ def _seconds(row: Row) -> float:
     return math.inf if row.seconds_per_call is None else row.seconds_per_call
 
 
-def _defaults(rows: Sequence[Row], usual: Set[str]) -> dict[str, Row]:
-    """The reference of each device: the plainest row of the usual backend, in whatever order the rows were measured.
+def _references(rows: Sequence[Row], named: str | None, usual: Set[str]) -> dict[str, Row]:
+    """The reference of each device: the plainest that ``named`` fits, in whatever order rows were measured.
 
-    On the device itself, or else on the CPU; fp32, with the fewest options, the library's own number of threads or else
-    the most of them, in the usual variant. Without a row of the usual backend the same order holds among the others.
+    Of the usual backend; on the device itself, or else on the CPU; fp32, with the fewest options, the library's own
+    number of threads or else the most of them, in the usual variant. Without a row of the usual backend the same order
+    holds among the others.
     """
     backends = {label.partition(":")[0] for label in usual}
     able = [row for row in rows if row.ranked]
+    if named:
+        able = [row for row in rows if row.ok and row.seconds_per_call is not None and _fits(row, named)]
 
     def place(row: Row, device: str) -> tuple[Any, ...]:
         return (
-            row.backend.partition(":")[0] not in backends, row.device != device, row.device != "cpu",
+            named not in (row.label, row.name), row.backend.partition(":")[0] not in backends,
+            row.device != device, row.device != "cpu",
             row.precision != "fp32", len(row.options.split()), row.threads is not None, -(row.threads or 0),
             row.backend not in usual, len(row.name), row.name,
         )  # fmt: skip
 
     return {device: min(able, key=partial(place, device=device)) for device in {row.device for row in rows} if able}
-
-
-def _matching(rows: Sequence[Row], named: str) -> dict[str, Row]:
-    """The row that fits ``named`` for each device: on that device, or else the only one that fits on another."""
-    fitting = [row for row in rows if _fits(row, named)]
-    single = [
-        _single([row for row in fitting if row.device == device], named) for device in {r.device for r in fitting}
-    ]
-    able = [row for row in single if row.ok and row.seconds_per_call is not None]
-    return {row.device: able[0] for row in rows} if len(single) == len(able) == 1 else {row.device: row for row in able}
-
-
-def _single(fitting: Sequence[Row], named: str) -> Row:
-    """The one row meant: an exact label, the only one that fits, or the only plain one."""
-    exact = [row for row in fitting if named.strip() in (row.label, row.name)]
-    for choice in (exact, fitting, [row for row in fitting if _is_plain(row)]):
-        if len(choice) == 1:
-            return choice[0]
-    raise _several(named, [row.label for row in fitting])
-
-
-def _is_plain(row: Row) -> bool:
-    return row.precision == "fp32" and not row.options and row.threads is None
 
 
 def _fits(row: Row, named: str) -> bool:
@@ -195,19 +165,8 @@ def _words(text: str) -> set[str]:
     return set(re.sub(r"\b(\d+) threads?\b", r"threads=\1", text).split())
 
 
-def _several(named: str, labels: Sequence[str]) -> InferlensError:
-    return InferlensError(
-        f"The reference '{named}' fits {len(labels)} cases.",
-        expected=_one_of(labels),
-        hint=f"--reference '{labels[0]}'",
-    )
-
-
 def _unknown(named: str, labels: Sequence[str]) -> InferlensError:
     hint = suggestion(named, {*labels, *(label.partition(" ")[0] for label in labels)})
-    return InferlensError(f"No case fits the reference '{named}'.", expected=_one_of(labels), hint=hint)
-
-
-def _one_of(labels: Sequence[str]) -> str:
     labels = list(dict.fromkeys(labels))
-    return f"one of {', '.join(map(repr, labels[:12]))}{' ...' if len(labels) > 12 else ''}"
+    expected = f"one of {', '.join(map(repr, labels[:12]))}{' ...' if len(labels) > 12 else ''}"
+    return InferlensError(f"No case fits the reference '{named}'.", expected=expected, hint=hint)

@@ -4,7 +4,7 @@ A command makes a :class:`Document`; :func:`render` writes it. Nothing else in t
 
     COLUMNS = (
         Column("calls", "calls", write=count, keep=2),                      # key in the row, title
-        Column("time.median", "p50", "ms", milliseconds, better="lower"),
+        Column("time.median", "p50", "ms", milliseconds),
         Column("", "layers", write=layers_of_row, numeric=False),           # no key: written from the whole row
     )
     lines = [Line.of(row.name, COLUMNS, row, indent="  " * row.depth) for row in rows]
@@ -67,7 +67,6 @@ class Column:
         numeric: whether cells are flush right.
         most: characters of a cell that a terminal shows at most.
         fold: whether long cells run on over several lines rather than being shortened.
-        better: which direction is better, of a metric.
         chart: title of its axis where charts draw it.
         bars: whether it is drawn as bars where they are asked for, or stands beside them.
         wide: whether it is shown only where all columns are asked for, or this one by name.
@@ -81,7 +80,6 @@ class Column:
     numeric: bool = True
     most: int = 28
     fold: bool = False
-    better: Literal["", "lower", "higher"] = ""
     chart: str = ""
     bars: Literal["", "drawn", "beside"] = ""
     wide: bool = False
@@ -104,7 +102,6 @@ class Line:
     """One row as text: a name, and a cell for each column.
 
     Attributes:
-        marks: what stands behind the cells (``12.3*``); numbers stay in line.
         full: the whole name of a row in a tree, for pages.
         style: one of rich's (``bold``, ``dim``, ``red``); bold is bold in Markdown and HTML too.
         ends: whether a line is ruled beneath it.
@@ -113,7 +110,6 @@ class Line:
 
     name: str
     cells: Sequence[str]
-    marks: Sequence[str] = ()
     indent: str = ""
     full: str = ""
     style: str = ""
@@ -124,10 +120,6 @@ class Line:
     def of(cls, name: str, columns: Sequence[Column], row: Any, **more: Any) -> Line:
         """A row's line; ``more`` are fields of it."""
         return cls(name, tuple(column.text(row) for column in columns), **more)
-
-    def mark(self, place: int) -> str:
-        """What stands behind a cell."""
-        return self.marks[place] if self.marks else ""
 
 
 @dataclass(frozen=True)
@@ -150,13 +142,13 @@ class Table:
     sentences: Sequence[str] = ()
     fold: bool = False
 
+    def cells(self, place: int) -> list[str]:
+        """The cells of a column."""
+        return [line.cells[place] for line in self.lines]
+
     def used(self) -> list[int]:
         """Places of the columns in which at least one line has something to say."""
-        return [
-            place
-            for place in range(len(self.columns))
-            if any(line.cells[place] not in (ABSENT, "") or line.mark(place) for line in self.lines)
-        ]
+        return [place for place in range(len(self.columns)) if {*self.cells(place)} - {ABSENT, ""}]
 
 
 @dataclass(frozen=True)
@@ -233,14 +225,7 @@ def _with(table: Table, names: Sequence[str]) -> Table:
     if names:
         found = [[place for place, column in enumerate(table.columns) if name in _names(column)] for name in names]
         places = list(dict.fromkeys(place for each in found for place in each))
-    lines = [
-        replace(
-            line,
-            cells=[line.cells[place] for place in places],
-            marks=[line.marks[place] for place in places] if line.marks else (),
-        )
-        for line in table.lines
-    ]
+    lines = [replace(line, cells=[line.cells[place] for place in places]) for line in table.lines]
     return replace(table, columns=[table.columns[place] for place in places], lines=lines)
 
 

@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
 
 from inferlens.errors import InferlensError
 from inferlens.views.table import Document
 
 
 def render(document: Document, width: int = 0, color: bool = False) -> str:  # noqa: ARG001 - as every format
-    """The document's names and lines.
-
-    Raises:
-        InferlensError: if it has none.
-    """
-    if document.csv is None:
-        raise InferlensError("This cannot be written as CSV.", hint="--format json")
-    return csv_text(*document.csv())
-
-
-def csv_text(names: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
     """A line of names, then the lines; ``None`` is an empty field, booleans are as in JSON, several texts are in one.
 
     A zero byte, which no reader of such files takes and Python 3.10 does not write, becomes U+FFFD.
+
+    Raises:
+        InferlensError: if the document has none.
     """
+    if document.csv is None:
+        raise InferlensError("This cannot be written as CSV.", hint="--format json")
+    names, lines = document.csv()
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
     writer.writerow(names)

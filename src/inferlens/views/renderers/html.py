@@ -73,8 +73,7 @@ def _table(table: Table) -> Iterator[str]:
 
 def _line(line: Line, shown: Sequence[int], columns: Sequence[Column]) -> str:
     cells = "".join(
-        f"<td{_kind(column)}>{_text(line.cells[place] + line.mark(place))}</td>"
-        for place, column in zip(shown, columns, strict=True)
+        f"<td{_kind(column)}>{_text(line.cells[place])}</td>" for place, column in zip(shown, columns, strict=True)
     )
     bold = ' class="bold"' if "bold" in line.style else ""
     name = f'<td class="name" title="{_text(line.full or line.name)}">{escape(line.indent)}{_text(line.name)}</td>'

@@ -57,7 +57,7 @@ def _fitting(table: Table, width: int) -> tuple[list[int], list[int]]:
     chosen: dict[int, int] = {}
     for place in sorted(table.used(), key=lambda place: table.columns[place].keep):
         full = _width(table, place)
-        words = [word for cell in _cells(table, place) for word in cell.split()]
+        words = [word for cell in table.cells(place) for word in cell.split()]
         needed = min(full, max(_NARROWEST, min(widest(words), 32))) if table.columns[place].fold else full
         if needed + GAP > room and not table.columns[place].numeric and room - GAP >= _SHORTENED:
             needed = room - GAP
@@ -80,7 +80,7 @@ def _width(table: Table, place: int) -> int:
 
 
 def _cells_width(table: Table, place: int) -> int:
-    column, cells = table.columns[place], widest(_cells(table, place))
+    column, cells = table.columns[place], widest(table.cells(place))
     return cells if column.fold else min(cells, column.most)
 
 
@@ -90,32 +90,21 @@ def _title(table: Table, place: int) -> list[str]:
     return wrap(" ".join(words), max(_cells_width(table, place), widest(words), 1))
 
 
-def _cells(table: Table, place: int) -> list[str]:
-    """The cells of a column; behind numbers there is room for the longest mark, so that they stand in line."""
-    longest = max(len(line.mark(place)) for line in table.lines) if table.columns[place].numeric else 0
-    return [line.cells[place] + line.mark(place).ljust(longest) for line in table.lines]
-
-
 def _grid(table: Table, shown: Sequence[int], widths: Sequence[int], color: bool) -> Iterator[str]:
     columns = [table.columns[place] for place in shown]
     rule = "─" * (sum(widths) + GAP * len(shown))
     heads = [[table.first]]
-    for place, column in zip(shown, columns, strict=True):
-        room = max(len(line.mark(place)) for line in table.lines) if column.numeric else 0
-        lines = [*_title(table, place), *([column.unit] if column.unit else [])]
-        width = widths[shown.index(place) + 1]
-        heads.append([line + " " * min(room, width - cell_len(line)) for line in lines])
+    heads += [[*_title(table, place), *filter(None, [table.columns[place].unit])] for place in shown]
     numeric = [False, *(column.numeric for column in columns)]
     height = max(map(len, heads))
     if any(any(head) for head in heads):
         padded = [[""] * (height - len(head)) + head for head in heads]
         yield from (_styled(line, "bold", color) for line in _beside(padded, widths, numeric))
         yield rule
-    cells = [_cells(table, place) for place in shown]
-    for number, (line, name) in enumerate(zip(table.lines, _names(table.lines, widths[0], table.fold), strict=True)):
+    for line, name in zip(table.lines, _names(table.lines, widths[0], table.fold), strict=True):
         row = [name]
-        for column, width, texts in zip(columns, widths[1:], cells, strict=True):
-            text = plain(texts[number]) if not column.numeric else texts[number]
+        for place, column, width in zip(shown, columns, widths[1:], strict=True):
+            text = line.cells[place] if column.numeric else plain(line.cells[place])
             row.append(wrap(text, width) if column.fold else [shorten(text, width)])
         yield from (_styled(each, line.style, color) for each in _beside(row, widths, numeric))
         if line.ends:
