@@ -10,7 +10,6 @@ from inferlens.cli.show import plot
 from inferlens.errors import InferlensError
 from inferlens.record.record import encode
 from inferlens.views.chart import Chart
-from inferlens.views.picture import colours_of, shapes_of
 
 from .samples import case, cpu_records, failure, gpu_records, io_records, record, series
 
@@ -120,11 +119,6 @@ def boxes_of(node, across=0.0, down=0.0):
         width = 0.45 * size * len(text)
         left = x - {"middle": width / 2, "end": width}.get(child.getAttribute("text-anchor"), 0.0)
         yield left, y - 0.7 * size, left + width, y + 0.1 * size, text
-
-
-def test_no_two_of_sixty_four_series_look_alike_nor_share_twelve_a_colour():
-    assert len(set(colours_of(12))) == 12
-    assert len(set(zip(colours_of(64), shapes_of(64), strict=True))) == 64
 
 
 @pytest.fixture

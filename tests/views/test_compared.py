@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from inferlens.analysis.compare.cases import Compared, compare
 from inferlens.record.record import Agreement, Environment, Warning
 from inferlens.views.ci import command
-from inferlens.views.compared import FORMATS, answer, groups, render, sentences
+from inferlens.views.compared import FORMATS, answer, lines, render, sentences
 from tests.analysis.compare.sides import broken, ran
 from tests.views.samples import CPU_MACHINE, case
 
@@ -117,8 +117,8 @@ def test_the_worst_come_first_and_the_rest_by_asking():
 
 def test_a_case_measured_once_says_what_is_likeliest():
     compared = compare(ran(processes=1), ran(seconds=10.3e-3, processes=1, run="new"))
-    (line,) = groups(compared)[0].lines
-    assert (line.verdict, line.why) == ("UNDECIDED", "likely slower")
+    (line,) = lines(compared)
+    assert (line.of.verdict, line.why) == ("UNDECIDED", "likely slower")
     assert "each side measured once" in " ".join(render(compared).split())
     assert answer(compared) == "1 undecided (1 likely slower)."
     assert "--repeats 5" in render(compared)
@@ -144,12 +144,11 @@ def test_what_else_differs_is_one_note_however_much_it_is():
 
 def test_names_tell_cases_apart():
     ways = [case(), case(batch=8), case(options={"a": 1}), case(threads=2), case(seed=3), case(weights="w.pth")]
-    (group,) = groups(compare(*([each for of in ways for each in ran(of, run=run)] for run in ("base", "new"))))
-    names = [line.name for line in group.lines]
+    found = lines(compare(*([each for of in ways for each in ran(of, run=run)] for run in ("base", "new"))))
+    names = [line.name for line in found]
     assert len(set(names)) == len(ways)
     assert (names[1], names[3]) == ("pytorch fp32 batch 8", "pytorch fp32 batch 1 2 threads")
-    (group,) = groups(compare(ran(), ran(run="new")))
-    assert [line.name for line in group.lines] == ["pytorch fp32"]
+    assert [line.name for line in lines(compare(ran(), ran(run="new")))] == ["pytorch fp32"]
 
 
 @pytest.mark.parametrize("width", [60, 85, 160])

@@ -88,13 +88,13 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str) -> AnswerLin
     rivals = [row for row in rows if row.standing == "open"]
     slower = [row for row in rows if row.standing == "slower" and row.behind is not None]
     following = min(slower, key=lambda row: row.behind or 0.0, default=None)
-    who = "  ".join([names[best.id], _written(best), *doubts(best)])
+    who = "  ".join([names[best.id], written(best), *doubts(best)])
     than = [_than(best, names)]
     if best.standing == "equal":
-        others = [f"{names[row.id]} {_written(row)}" for row in equal]
+        others = [f"{names[row.id]} {written(row)}" for row in equal]
         head = f"EQUALLY FAST (within {percent(best.threshold)})"
         return AnswerLine(
-            where=where, head=head, who=listing([f"{names[best.id]} {_written(best)}", *others]), than=than[0]
+            where=where, head=head, who=listing([f"{names[best.id]} {written(best)}", *others]), than=than[0]
         )
     if best.standing == "likeliest":
         chance = f"{_chance(best.chance)} sure; not told apart from {listing([names[row.id] for row in rivals[:3]])}"
@@ -140,6 +140,6 @@ def _where(rows: Sequence[Row], table: Sequence[Row], tables: Sequence[Sequence[
     return ", ".join(words)
 
 
-def _written(row: Row) -> str:
+def written(row: Row) -> str:
     """The median latency, or the rate where no latency was measured."""
     return duration(row.median) if row.median is not None else f"{rate(row.iterations_per_second)} calls/s"

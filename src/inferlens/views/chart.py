@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record
-from inferlens.units import duration, listing, milliseconds, plural, rate, ratio, ratio_range
+from inferlens.units import listing, milliseconds, ratio, ratio_range
 from inferlens.views import View, picture
-from inferlens.views.picture import THEMES, Theme, colours_of, config, shapes_of
+from inferlens.views.answer import written
+from inferlens.views.picture import PALETTE, SHAPES, THEMES, Theme, config
 from inferlens.views.plain import cut, plain
 from inferlens.views.records import COLUMNS, headline
 from inferlens.views.rows import Row, by, rows
@@ -116,25 +118,14 @@ def _block(table: Sequence[Row], top: int | None) -> Any:
 
 
 def names_of(table: Sequence[Row]) -> dict[str, str]:
-    """The names of a table's rows by their ids, without a precision that all share."""
+    """The names of a table's rows by their ids, without a precision that all share, nor what stands above the bars."""
     names = {row.id: plain(row.name) for row in table}
-    if _shared(table):
-        bare = {row.id: plain(row.name.replace(f"{row.backend} {row.precision}", row.backend, 1)) for row in table}
-        names = bare if all(bare.values()) else names
-    if len({row.io for row in table}) > 1:  # it stands above the bars
+    if len({row.precision for row in table}) == 1:
+        names = {row.id: plain(row.name.replace(f"{row.backend} {row.precision}", row.backend, 1)) for row in table}
+    if len({row.io for row in table}) > 1:
         names = {row.id: names[row.id].replace(f" {row.io} io", "", 1) for row in table}
-    short: dict[str, str] = {}
-    for name in names.values():
-        told = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 17]}…{name[-16:]}"
-        if name not in short:  # shortened names may be equal, and two rows of one name would be one bar
-            short[name] = f"{told} #{len(short) + 1}" if told in short.values() else told
-    return {id: short[name] for id, name in names.items()}
-
-
-def _shared(table: Sequence[Row]) -> list[str]:
-    """The precision, if it is the same for all."""
-    found = {row.precision for row in table}
-    return [plain(each) for each in found] if len(found) == 1 else []
+    short = Counter(cut(name, LONGEST_NAME) for name in {*names.values()})  # two ways of one name would be one bar
+    return {id: cut(name, LONGEST_NAME) if short[cut(name, LONGEST_NAME)] == 1 else name for id, name in names.items()}
 
 
 def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
@@ -154,16 +145,16 @@ def _answer(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: f
         return cut(f"{model}: {_said(comparisons[0], names, room - len(model))}", int(room))
     fastest = {_where(rows, comparisons): [names[row.id] for row in rows if row.fastest] for rows in comparisons}
     leads: dict[str, list[str]] = {}
-    # The fewest ways of which one is the fastest, or as fast as that, at each: first what is so at the most of them.
-    while left := [where for where, found in fastest.items() if found and not {*found} & {*leads}]:
-        every = [name for where in left for name in fastest[where]]
-        name = max(every, key=every.count)
-        leads[name] = [where.removeprefix("batch ") for where in left if name in fastest[where]]
+    for where, best in fastest.items():
+        if best:  # of those that are equally fast, one that leads elsewhere too
+            name = max(best, key=lambda name: sum(name in others for others in fastest.values()))
+            leads.setdefault(name, []).append(where.removeprefix("batch "))
     word = "batch " * any(where.startswith("batch") for where in fastest)
-    found = [f"{name} leads at {word}{listing(where)}" for name, where in leads.items()]
-    said = ", ".join([*found[:1], *(each.replace(f" leads at {word}", " at ") for each in found[1:])])
-    if list(map(len, leads.values())) == [len(fastest)]:
-        said = f"{next(iter(leads))} leads {'at every batch size' if word else 'everywhere'}"
+    (first, most), *others = sorted(leads.items(), key=lambda lead: -len(lead[1]))
+    said = f"{first} leads at {word}{listing(most)}"
+    said = ", ".join([said, *(f"{name} at {listing(where)}" for name, where in others)])
+    if len(most) == len(fastest):
+        said = f"{first} leads {'at every batch size' if word else 'everywhere'}"
     options = [said, f"which way is fastest depends on the {'batch size' if word else 'inputs'}"]
     return cut(next((f"{model}: {each}" for each in options if len(model + each) + 2 <= room), model), int(room))
 
@@ -174,22 +165,21 @@ def _said(rows: Sequence[Row], names: dict[str, str], room: float) -> str:
     best = [row for row in ranked if row.fastest]
     if not best:
         return "no way ran with right outputs"
-    took, first = _written(best[0]), names[best[0].id]
+    took, first = written(best[0]), names[best[0].id]
     how = {"likeliest": "most likely the fastest", "once": "fastest, measured once"}.get(best[0].standing, "fastest")
     if len(ranked) == 1:
-        options = [f"{first} takes {took}" if best[0].median is not None else f"{first} does {took}"]
-    elif len(best) > 1:
+        return f"{first} {'does' if best[0].median is None else 'takes'} {took}"
+    if len(best) > 1:
         options = [f"{listing([names[row.id] for row in best])} are equally fast: {took}"]
-        options.append(f"{first} and {plural(len(best) - 1, 'other')} are equally fast: {took}")
         options.append(f"{len(best)} of {len(ranked)} ways are equally fast: {took}")
     elif best[0].is_reference or best[0].speedup is None:
-        options = [f"{first} is {how}: {took}"]
-        options[:0] = [f"{options[0]}, next is {names[ranked[1].id]}, {_written(ranked[1])}"] if ranked[1:] else []
+        options = [f"{first} is {how}: {took}, next is {names[ranked[1].id]}, {written(ranked[1])}"]
+        options.append(f"{first} is {how}: {took}")
     else:
         base = next(names[row.id] for row in rows if row.is_reference and row.name == best[0].reference)
         by_much = f"{first} is {how}: {took}, {ratio(best[0].speedup)} {base}"
         low, high = best[0].speedup_low, best[0].speedup_high
-        options = [f"{by_much} ({ratio_range(low, high)})"] if low is not None else []
+        options = [f"{by_much} ({ratio_range(low, high)})"] * (low is not None)
         options += [by_much, f"{first} is {how}: {took}"]
     return next((each for each in options if len(each) + 2 <= room), options[-1])
 
@@ -197,17 +187,11 @@ def _said(rows: Sequence[Row], names: dict[str, str], room: float) -> str:
 def _where(rows: Sequence[Row], comparisons: Sequence[Sequence[Row]]) -> str:
     """What tells one comparison from the others."""
     told = {
-        "batch": f"batch {rows[0].batch}", "io": f"{rows[0].io} io",
-        "call_mode": rows[0].call_mode or "repeated", "inputs": rows[0].inputs,
-    }  # fmt: skip
-    differ = [name for name in told if len({getattr(each[0], name) for each in comparisons}) > 1]
-    differ = [name for name in differ if name != "inputs" or len(differ) == 1]
-    return plain(", ".join(told[name] for name in differ))
-
-
-def _written(row: Row) -> str:
-    """The median latency, or the rate where no latency was measured."""
-    return duration(row.median) if row.median is not None else f"{rate(row.iterations_per_second)} calls/s"
+        "batch": f"batch {rows[0].batch}",
+        "io": f"{rows[0].io} io",
+        "call_mode": rows[0].call_mode or "repeated",
+    }
+    return plain(", ".join(told[name] for name in told if len({getattr(each[0], name) for each in comparisons}) > 1))
 
 
 def _word(row: Row) -> str:
@@ -233,12 +217,12 @@ def _from_the_largest(row: Row) -> tuple[int, float]:
 
 def _first(comparisons: Sequence[Sequence[Row]], names: dict[str, str], most: int) -> set[str]:
     """The names of ``most`` ways: the references, and those that are among the fastest somewhere."""
-    places: dict[str, tuple[bool, int, float]] = {}
-    for each in comparisons:
-        for place, row in enumerate(sorted(each, key=_order)):
-            found = (not (row.is_reference or row.fastest), place if drawn(row) else len(each), _seconds(row))
-            places[names[row.id]] = min(places.get(names[row.id], found), found)
-    return set(sorted(places, key=lambda name: places[name])[:most])
+    places = sorted(
+        (not (row.is_reference or row.fastest), place if drawn(row) else len(each), _seconds(row), names[row.id])
+        for each in comparisons
+        for place, row in enumerate(sorted(each, key=_order))
+    )
+    return set(list(dict.fromkeys(name for *_, name in places))[:most])
 
 
 # Panels
@@ -255,7 +239,7 @@ def _bars(rows: Sequence[Row], names: dict[str, str], keys: dict[str, str], seri
     ordered = sorted(rows, key=_order)
     shown = labels(ordered, names)
     values = [{**_values(row, keys), "name": name} for row, name in zip(ordered, shown, strict=True)]
-    colour_scale = alt.Scale(domain=list(series), range=colours_of(len(series)))
+    colour_scale = alt.Scale(domain=list(series), range=PALETTE)
     colour = alt.Color("colour:N", scale=colour_scale, legend=None)
     data, panels, columns = alt.Data(values=values), list[Any](), _measured(values) or CHARTED[:1]
     width = (WIDTH - _BETWEEN * (len(columns) - 1)) / len(columns)
@@ -295,9 +279,9 @@ def _lines(rows: Sequence[Row], keys: dict[str, str], names: Sequence[str]) -> A
     axis = alt.Axis(values=batches, format="d", labelOverlap=True)
     x = alt.X("batch:Q", title="batch size (log scale)", scale=alt.Scale(type="log", base=2, nice=False), axis=axis)
     legend = alt.Legend(title=None, orient="top", columns=max(1, 110 // (max(map(len, names)) + 6)), offset=16)
-    domain, count = list(names), len(names)
-    colour = alt.Color("colour:N", scale=alt.Scale(domain=domain, range=colours_of(count)), legend=legend)
-    shape = alt.Shape("colour:N", scale=alt.Scale(domain=domain, range=shapes_of(count)), legend=legend)
+    domain = list(names)
+    colour = alt.Color("colour:N", scale=alt.Scale(domain=domain, range=PALETTE), legend=legend)
+    shape = alt.Shape("colour:N", scale=alt.Scale(domain=domain, range=SHAPES), legend=legend)
     panels, columns = list[Any](), _measured(values)
     width = (WIDTH - _BETWEEN * (len(columns) - 1)) / len(columns)
     for column in columns:

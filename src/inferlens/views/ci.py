@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from xml.etree import ElementTree as Xml
 
 from inferlens.analysis.compare.cases import Compared, Verdict
 from inferlens.analysis.compare.environment_diff import about
 from inferlens.record.record import Metric
-from inferlens.views.compared import CaseLine, Group, groups, sentences, unit
+from inferlens.views.compared import CaseLine, lines, sentences, unit
 from inferlens.views.plain import plain
 
 # What a case is to GitHub and to JUnit. Those that ran on neither side do not say that the candidate is worse.
@@ -34,13 +35,12 @@ def github(compared: Compared) -> str:
         if one.unlike:
             text = f"{plain(one.field)}: {plain(one.base)} and {plain(one.candidate)}"
             commands.append(command("warning", "Not measured under the same conditions", text))
-    for line in sorted(
-        [line for group in groups(compared) for line in group.lines], key=lambda line: -(line.of.ratio or 0.0)
-    ):
-        if line.verdict in _KINDS and not line.of.on_neither:
+    for line in sorted(lines(compared), key=lambda line: -(line.of.ratio or 0.0)):
+        verdict = line.of.verdict
+        if verdict in _KINDS and not line.of.on_neither:
             said = _figures(line, compared.metric)
             message = "\n".join([*([f"Median {compared.metric}: {said}."] if said else []), *line.notes])
-            commands.append(command(_KINDS[line.verdict], f"{line.verdict}: {line.full}", message))
+            commands.append(command(_KINDS[verdict], f"{verdict}: {line.full}", message))
     return "\n".join(commands) + "\n"
 
 
@@ -57,9 +57,10 @@ def _escaped(text: str) -> str:
 def junit(compared: Compared) -> str:
     """A JUnit report, which most systems of continuous integration read: a suite a model, a test case a case."""
     root = Xml.Element("testsuites", name="inferlens compare")
-    for group in groups(compared):
-        suite = Xml.SubElement(root, "testsuite", name=group.model)
-        created = max((side.created for line in group.lines for side in (line.of.base, line.of.candidate)), default="")
+    for model, group in itertools.groupby(lines(compared), key=lambda line: line.model):
+        mine = list(group)
+        suite = Xml.SubElement(root, "testsuite", name=model)
+        created = max(side.created for line in mine for side in (line.of.base, line.of.candidate))
         if created:
             suite.set("timestamp", plain(created)[:19])
         properties = Xml.SubElement(suite, "properties")
@@ -68,8 +69,8 @@ def junit(compared: Compared) -> str:
             told[f"differs: {one.field}{about(one, compared.on_both)}"] = f"{one.base} / {one.candidate}"
         for name, value in told.items():
             Xml.SubElement(properties, "property", name=plain(name), value=plain(value))
-        for line in group.lines:
-            _test_case(suite, group, line, compared.metric)
+        for line in mine:
+            _test_case(suite, line, compared.metric)
         _count(suite)
         Xml.SubElement(suite, "system-out").text = "\n".join(sentences(compared))
     _count(root)
@@ -77,15 +78,15 @@ def junit(compared: Compared) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
 
 
-def _test_case(suite: Xml.Element, group: Group, line: CaseLine, metric: Metric) -> None:
-    case = Xml.SubElement(suite, "testcase", classname=group.model, name=line.name)
-    median = line.of.candidate.median
+def _test_case(suite: Xml.Element, line: CaseLine, metric: Metric) -> None:
+    case = Xml.SubElement(suite, "testcase", classname=line.model, name=line.name)
+    median, verdict = line.of.candidate.median, line.of.verdict
     if median is not None and metric != "throughput":
         case.set("time", f"{median:.9f}")
-    kind = "skipped" if line.of.on_neither else _OUTCOMES.get(line.verdict)
-    message = f"{line.verdict}: {_figures(line, metric) or next(iter(line.notes), '')}"
+    kind = "skipped" if line.of.on_neither else _OUTCOMES.get(verdict)
+    message = f"{verdict}: {_figures(line, metric) or next(iter(line.notes), '')}"
     if kind:
-        Xml.SubElement(case, kind, message=message, type=line.verdict).text = "\n".join(line.notes) or line.of.reason
+        Xml.SubElement(case, kind, message=message, type=verdict).text = "\n".join(line.notes) or line.of.reason
     else:
         Xml.SubElement(case, "system-out").text = "\n".join([message, *line.notes])
 

@@ -19,6 +19,7 @@ from inferlens.analysis.compare.environment_diff import Difference, about
 from inferlens.errors import check_choice
 from inferlens.record.record import Metric
 from inferlens.spec.case import Case
+from inferlens.stats.intervals import ends
 from inferlens.units import ABSENT, change, change_range, listing, milliseconds, percent, plural, significant
 from inferlens.views import table
 from inferlens.views.plain import plain
@@ -39,6 +40,7 @@ class CaseLine:
     """One case, as text; ``full`` tells it from the cases of all models, ``why`` has what is to be said of it."""
 
     of: ComparedCase
+    model: str
     name: str
     full: str
     base: str
@@ -47,20 +49,11 @@ class CaseLine:
     interval: str
     why: str
     notes: tuple[str, ...]
-    verdict: Verdict
 
     @property
     def processes(self) -> str:
         """How many each side has."""
         return f"{self.of.base.processes} / {self.of.candidate.processes}" if self.of.compared else ABSENT
-
-
-@dataclass(frozen=True)
-class Group:
-    """The cases of one model."""
-
-    model: str
-    lines: tuple[CaseLine, ...]
 
 
 def render(
@@ -97,31 +90,32 @@ def document(compared: Compared, top: int | None = None) -> Document:
     )
 
 
-def groups(compared: Compared) -> list[Group]:
-    """The lines of each model, in the order of the cases."""
+def lines(compared: Compared) -> list[CaseLine]:
+    """A line for each case, model by model."""
     models: dict[str, list[ComparedCase]] = {}
     for each in compared.cases:
         models.setdefault(each.case.model, []).append(each)
-    found = []
-    for model, cases in models.items():
-        start = f"{plain(model)} " if len(models) > 1 else ""
-        pairs = zip(cases, _names([each.case for each in cases]), strict=True)
-        lines = (_line(compared, each, name, f"{start}{name}") for each, name in pairs)
-        found.append(Group(plain(model), tuple(lines)))
-    return found
+    return [
+        _line(compared, of, name, several=len(models) > 1)
+        for cases in models.values()
+        for of, name in zip(cases, _names([each.case for each in cases]), strict=True)
+    ]
 
 
-def _lines(compared: Compared) -> list[CaseLine]:
-    return [line for group in groups(compared) for line in group.lines]
-
-
-def _line(compared: Compared, of: ComparedCase, name: str, full: str) -> CaseLine:
-    found, settled = of.change_interval, of.verdict in ("FASTER", "SAME", "SLOWER")
-    interval = change_range(found.low, found.high) if found else ABSENT
-    notes = [*([] if settled else [of.reason]), *notes_of(Base=of.base, Candidate=of.candidate)]
-    base, candidate = (_median(side, compared.metric) for side in (of.base, of.candidate))
-    why, changed = plain(_why(compared, of)), _change(of)
-    return CaseLine(of, name, full, base, candidate, changed, interval, why, tuple(map(plain, notes)), of.verdict)
+def _line(compared: Compared, of: ComparedCase, name: str, *, several: bool) -> CaseLine:
+    found, settled, model = of.change_interval, of.verdict in ("FASTER", "SAME", "SLOWER"), plain(of.case.model)
+    return CaseLine(
+        of=of,
+        model=model,
+        name=name,
+        full=f"{model} {name}" if several else name,
+        base=_median(of.base, compared.metric),
+        candidate=_median(of.candidate, compared.metric),
+        change=_change(of),
+        interval=change_range(found.low, found.high) if found else ABSENT,
+        why=plain(_why(compared, of)),
+        notes=tuple(map(plain, [*([] if settled else [of.reason]), *notes_of(Base=of.base, Candidate=of.candidate)])),
+    )
 
 
 def _change(of: ComparedCase) -> str:
@@ -171,21 +165,15 @@ def _names(cases: Sequence[Case]) -> list[str]:
     batches, devices = len({case.batch for case in cases}) > 1, len({case.device for case in cases}) > 1
     found = []
     for case in cases:
-        batch = [] if case.batch is None else [f"batch {case.batch}"]
-        start = [case.backend_label, case.precision]
-        rest = case.label.removeprefix(" ".join([*start, *batch, case.device])).strip()
-        words = [*start, *(batch if batches else []), *([case.device] if devices else []), rest]
-        found.append(" ".join(word for word in words if word))
+        start, batch = f"{case.backend_label} {case.precision}", "" if case.batch is None else f"batch {case.batch}"
+        rest = case.label.removeprefix(" ".join(filter(None, [start, batch, case.device]))).strip()
+        found.append(" ".join(filter(None, [start, batch * batches, case.device * devices, rest])))
     hidden = [(", ".join(map(str, case.inputs)), case.weights or "", f"seed {case.seed}") for case in cases]
     for words_of in zip(*hidden, strict=True):
         counts, differ = Counter(found), len(set(words_of)) > 1
         pairs = zip(found, words_of, strict=True)
         found = [f"{name} {word}".strip() if differ and counts[name] > 1 else name for name, word in pairs]
     return [plain(name) for name in found]
-
-
-def _verdict(line: CaseLine) -> str:
-    return f"{line.verdict}: {line.why}" if line.why else line.verdict
 
 
 def _table(compared: Compared, top: int) -> Table:
@@ -196,19 +184,26 @@ def _table(compared: Compared, top: int) -> Table:
         Column("change", "change", percent(compared.level)),
         Column("interval", "interval", percent(compared.level), keep=4, wide=True),
         Column("processes", "processes", "of each", keep=4, wide=True),
-        Column("", "verdict", "", _verdict, numeric=False, fold=True),
+        Column(
+            "",
+            "verdict",
+            "",
+            lambda line: ": ".join(filter(None, [line.of.verdict, line.why])),
+            numeric=False,
+            fold=True,
+        ),
     )
-    found = _lines(compared)
-    found.sort(key=lambda line: (line.of.on_neither, _WORST_FIRST.index(line.verdict), -abs(line.of.change or 0.0)))
+    found = lines(compared)
+    found.sort(key=lambda line: (line.of.on_neither, _WORST_FIRST.index(line.of.verdict), -abs(line.of.change or 0.0)))
     one = len({each.case.precision for each in compared.cases}) == 1  # and the line above says which
-    lines = []
+    shown = []
     for line in found[:top]:
         label = line.of.case.backend_label
         name = line.full.replace(f"{label} {line.of.case.precision}", label, 1) if one else line.full
-        lines.append(table.Line.of(name, columns, line, style=_STYLES[line.verdict]))
-    left = len(found) - len(lines)
+        shown.append(table.Line.of(name, columns, line, style=_STYLES[line.of.verdict]))
+    left = len(found) - len(shown)
     more = [f"{plural(left, 'more row')}: --top {len(found)}, or --format csv"] if left > 0 else []
-    return Table(answer(compared), "case", columns, lines, about=_headline(compared), notes=more, fold=True)
+    return Table(answer(compared), "case", columns, shown, about=_headline(compared), notes=more, fold=True)
 
 
 def answer(compared: Compared) -> str:
@@ -289,7 +284,7 @@ def _data(compared: Compared) -> dict[str, object]:
     """Every field of every case, the exit code, and what is said."""
     cases = [
         {"name": line.full, "digest": line.of.case.digest, **msgspec.structs.asdict(line.of)}
-        for line in _lines(compared)
+        for line in lines(compared)
     ]
     return {
         "schema": SCHEMA,
@@ -304,22 +299,24 @@ def _csv(compared: Compared) -> tuple[list[str], list[list[object]]]:
     """A line for each case: seconds, or calls per second; the change as a share."""
     names = ["model", "case", "verdict", "reason", "change", "change_low", "change_high", "ratio"]
     of_side = ("state", "median", "processes", "samples")
-    lines: list[list[object]] = []
-    for group in groups(compared):
-        for line in group.lines:
-            of, ends = line.of, line.of.change_interval
-            found: list[object] = [of.case.model, line.name, of.verdict, of.reason, of.change]
-            found += [ends.low if ends else None, ends.high if ends else None, of.ratio]
-            lines.append([*found, *(getattr(side, name) for side in (of.base, of.candidate) for name in of_side)])
-    return [*names, *(f"{side}_{name}" for side in ("base", "candidate") for name in of_side)], lines
+    values: list[list[object]] = []
+    for line in lines(compared):
+        of = line.of
+        found = [of.case.model, line.name, of.verdict, of.reason, of.change, *ends(of.change_interval), of.ratio]
+        values.append([*found, *(getattr(side, name) for side in (of.base, of.candidate) for name in of_side)])
+    return [*names, *(f"{side}_{name}" for side in ("base", "candidate") for name in of_side)], values
 
 
 def sentences(compared: Compared) -> list[str]:
     """What is to be said of ``compared`` where there is no table, the most important first."""
-    lines = _lines(compared)
-    slower = sorted((line for line in lines if line.verdict == "SLOWER"), key=lambda line: -abs(line.of.change or 0.0))
+    every = lines(compared)
+    slower = sorted(
+        (line for line in every if line.of.verdict == "SLOWER"), key=lambda line: -abs(line.of.change or 0.0)
+    )
     told = [f"{line.full}, {line.change}" for line in slower]
-    alone = [f"{line.full} ({line.why})" for line in lines if line.verdict == "DID NOT RUN" and not line.of.on_neither]
+    alone = [
+        f"{line.full} ({line.why})" for line in every if line.of.verdict == "DID NOT RUN" and not line.of.on_neither
+    ]
     found = [answer(compared), f"Slower: {_first(told)}." if told else ""]
     found += [f"Not compared: {_first(alone)}." if alone else "", *_notes(compared)]
     return [sentence for sentence in found if sentence]

@@ -2,15 +2,11 @@
 
 The palette is that of M. Okabe and K. Ito, "Color Universal Design" (2008), its yellow and black replaced, since they
 vanish on white and on dark, and four more that people who see no red or no green tell apart as well. In HTML the
-libraries are inside, and a content security policy forbids every request, and every script but the two that are here.
-Data goes in as JSON in which no ``<`` is left, so that no name can close its script.
+libraries are inside. Data goes in as JSON in which no ``<`` is left, so that no name can close its script.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
 import json
 import re
 from collections.abc import Callable
@@ -19,6 +15,7 @@ from typing import Any
 
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.views.plain import plain
+from inferlens.views.renderers.html import page
 
 FORMATS = ("svg", "png", "html")
 PALETTE = (
@@ -72,39 +69,14 @@ def config(theme: Theme) -> dict[str, Any]:
     }
 
 
-def colours_of(count: int) -> list[str]:
-    """Colours of ``count`` series, from the first again after the last."""
-    return [PALETTE[index % len(PALETTE)] for index in range(count)]
-
-
-def shapes_of(count: int) -> list[str]:
-    """Shapes of ``count`` series: those that share a colour have different ones."""
-    return [SHAPES[(index + index // len(PALETTE)) % len(SHAPES)] for index in range(count)]
-
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
-script-src {hashes}; img-src data: blob:">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>
-body {{ margin: 0; padding: 16px; background: {light}; }}
-#chart {{ max-width: 100%; overflow-x: auto; }}
-@media (prefers-color-scheme: dark) {{ body {{ background: {dark}; }} }}
-</style>
-<script>{libraries}</script>
-</head>
-<body>
-<div id="chart"></div>
-<noscript>This chart is drawn by JavaScript, which is inside this file; nothing is loaded.</noscript>
-<script>{drawing}</script>
-</body>
-</html>
+_STYLE = """\
+body { margin: 0; padding: 16px; background: %s; }
+#chart { max-width: 100%%; overflow-x: auto; }
+@media (prefers-color-scheme: dark) { body { background: %s; } }
 """
+_BODY = """\
+<div id="chart"></div>
+<noscript>This chart is drawn by JavaScript, which is inside this file; nothing is loaded.</noscript>"""
 # "ast" has expressions interpreted, so that the page needs no permission to make code of text.
 _DRAWING = """
 const charts = %s;
@@ -161,12 +133,6 @@ def _renumbered(svg: str) -> str:
 def _page(light: dict[str, Any], dark: dict[str, Any], title: str, libraries: str) -> str:
     """``libraries`` is JavaScript that defines ``vegaEmbed``."""
     charts = json.dumps({"light": light, "dark": dark}, sort_keys=True).replace("<", "\\u003c")
-    scripts = {"libraries": libraries.replace("</script", "<\\/script"), "drawing": _DRAWING.replace("%s", charts)}
-    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts.values()]
-    return _PAGE.format(
-        title=html.escape(title),
-        light=light["config"]["background"],
-        dark=dark["config"]["background"],
-        hashes=" ".join(f"'sha256-{digest}'" for digest in digests),
-        **scripts,
-    )
+    style = _STYLE % (light["config"]["background"], dark["config"]["background"])
+    drawing = _DRAWING.replace("%s", charts)
+    return page(title, style, _BODY, libraries.replace("</script", "<\\/script"), drawing)

@@ -6,9 +6,6 @@ has seen yet, and a process has a deadline and leaves this one alive.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
 import importlib.util
 import re
 import subprocess
@@ -22,6 +19,7 @@ from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.units import plural
 from inferlens.views.graph.dot import clean, dot
 from inferlens.views.plain import plain
+from inferlens.views.renderers.html import page
 
 FORMATS = ("svg", "png", "html", "json")
 MOST_GRAPHS = 6
@@ -38,26 +36,13 @@ with pygraphviz.AGraph(string=sys.stdin.read()) as graph:
 """
 _DRAWING = re.compile(r'<svg width="([\d.]+)pt"\s+height="([\d.]+)pt"\s+(.*</svg>\n)', re.S)
 _NAMES = re.compile(r"<title>.*?</title>")  # of nodes: Graphviz's own, in place of which tooltips are to be seen
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
-script-src '{digest}'">
-<title>{title}</title>
-<style>
-html, body {{ margin: 0; height: 100%; overflow: hidden; }}
-body > svg {{ width: 100%; height: 100%; cursor: grab; touch-action: none; }}
-.node:hover {{ filter: drop-shadow(0 0 3px #0072B2); }}
-.edge:hover path, .cluster:hover path {{ stroke: #0072B2; stroke-width: 2; }}
-p {{ position: fixed; right: 12px; bottom: 0; color: #59636E; font: 12px Helvetica, Arial, sans-serif; }}
-</style>
-</head>
-<body>
-{svg}<p>drag to move, wheel to zoom, double click to see all</p>
-<script>{script}</script>
-</body>
-</html>
+_STYLE = """\
+:root { color-scheme: light; }
+html, body { margin: 0; height: 100%; overflow: hidden; }
+body > svg { width: 100%; height: 100%; cursor: grab; touch-action: none; }
+.node:hover { filter: drop-shadow(0 0 3px #0072B2); }
+.edge:hover path, .cluster:hover path { stroke: #0072B2; stroke-width: 2; }
+p { position: fixed; right: 12px; bottom: 0; color: #59636E; font: 12px Helvetica, Arial, sans-serif; }
 """
 _SCRIPT = """
 const svg = document.querySelector("svg");
@@ -119,7 +104,8 @@ def render(graphs: Sequence[Graph], format: str, *, title: str, fused: bool = Fa
         )
     drawn = _svg(graphs, title, fused)
     if format == "html":
-        return _page(drawn, clean(title))
+        body = f"{drawn}<p>drag to move, wheel to zoom, double click to see all</p>"
+        return page(f"{clean(title)} – Inferlens", _STYLE, body, _SCRIPT)
     return _png(drawn) if format == "png" else drawn
 
 
@@ -162,12 +148,3 @@ def _png(svg: str) -> bytes:
         )
     image: bytes = vl_convert.svg_to_png(svg, scale=scale)
     return image
-
-
-def _page(svg: str, title: str) -> str:
-    """One HTML file with a drawing, escaped already, in it that can be moved and enlarged, offline.
-
-    A content security policy forbids every request, and every script but the one here.
-    """
-    digest = f"sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}"
-    return _PAGE.format(digest=digest, title=html.escape(f"{title} – Inferlens"), svg=svg, script=_SCRIPT)

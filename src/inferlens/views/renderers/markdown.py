@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from inferlens.views.plain import cut, plain
+from inferlens.views.plain import plain
 from inferlens.views.table import Document, Line, Table
 
 # What GitHub would take for a table's edge, a tag, an entity, emphasis, code, a link, a formula or a mention.
@@ -41,8 +41,13 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _line(line: Line, shown: Sequence[int]) -> str:
-    cells = [escape(cut(text, _LONGEST)) for text in (line.full or line.name, *(line.cells[place] for place in shown))]
+    cells = [escape(_short(text)) for text in (line.full or line.name, *(line.cells[place] for place in shown))]
     return _row(map(_bold, cells) if "bold" in line.style else cells)
+
+
+def _short(text: str) -> str:
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half:]}"
 
 
 def _bold(text: str) -> str:
