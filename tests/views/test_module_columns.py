@@ -54,7 +54,7 @@ TRACED = eager_kernels("torch_compile", 0.5)
 
 def test_shares_are_of_all_kernels_and_not_of_the_idle_run():
     text = drawn(eager_kernels(unknown=0.5), depth=1)
-    assert "kernel times, as shares of all kernels · 20 runs" in text
+    assert "GPU time of kernels in a profiled call, as share of all kernels · 20 calls" in text
     assert row(text, "all kernels") == ["4.00", "100", "%"]
     assert row(text, "conv1") == ["1.00", "25", "%"]
     assert row(text, "layer1") == ["2.50", "62.5", "%"]
@@ -148,8 +148,8 @@ def test_a_case_without_the_level_says_so():
 
 def test_columns_of_both_levels_are_told_apart():
     text = drawn(traced(), of_layers("tensorrt", (1, "conv1"), (1, None)), depth=1)
-    assert "GPU times of layers, as shares of the whole run and kernel times, as shares of all kernels" in text
-    assert row(text, "whole run, or all kernels")
+    assert "GPU time of kernels in a profiled call, as share of all kernels; GPU time of layers in a profiled" in text
+    assert row(text, "profiled call, or all kernels")
     assert "pytorch kernels" in " ".join(text.split())
     assert "Columns are timed in different ways: compare shares, not times." in text
     text = drawn(eager_kernels(), TRACED, traced(ENGINE), level="kernel", reference="torch_compile", median=1e-3)

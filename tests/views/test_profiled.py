@@ -118,9 +118,10 @@ def test_layers_what_is_in_none_and_what_it_cost():
     assert {"1x64x56x56", "23.8"} <= set(row(text, "conv1"))
     assert row(text, "9 more: --top 12")[-2:] == ["50", "%"]
     assert row(text, "in no layer")[-2:] == ["2.36", "%"]
-    assert row(text, "whole run")[-2:] == ["100", "%"]
-    assert text.splitlines()[2] == "conv1 takes most: 23.8 % of a run; the first 5 take 71.4 %."
-    assert text.splitlines()[-1] == "Profiling made a call 1.40x as long (8.46 instead of 6.06 ms): judge by shares."
+    assert row(text, "profiled call")[-2:] == ["100", "%"]
+    assert text.splitlines()[1] == "Host time of layers in a profiled call of 8.46 ms; unprofiled, a call takes 6.06 ms"
+    assert text.splitlines()[3] == "conv1 takes most: 23.8 % of the call; the first 5 take 71.4 %."
+    assert text.splitlines()[-1] == "Profiling makes a call 1.40x as long: judge by shares, not by times."
 
 
 def test_layers_by_time_or_in_order():
@@ -138,7 +139,7 @@ def test_layers_by_time_or_in_order():
 
 def test_the_model_itself_has_a_name_and_layers_that_overlap_say_so():
     text = drawn("layers", profile(case("pytorch"), [layer("", 3e-3, "", kind="ResNet"), layer("fc", 1e-3, "fc")]))
-    assert "the model takes most" in text
+    assert "the model itself takes most" in text, "without the modules in it"
     of = profile(case(), [layer("a", 3e-3, "a"), layer("b", 3e-3, "b")], outside=-2e-3)
     assert "Some layers ran at the same time." in drawn("layers", of)
     assert row(drawn("layers", of), "in no layer")[-2:] == ["-49.6", "%"]
@@ -157,7 +158,7 @@ def test_kernels_what_they_fill_and_how_they_add_up():
     assert "no 31.2 % 18.6 % 392x2 8x8 92 2.2" in conv1, "tensor cores, occupancies, grid, block, registers, KiB"
     assert row(text, "11 more: --top 14")
     assert row(text, "all kernels")
-    assert text.splitlines()[2] == (
+    assert text.splitlines()[3] == (
         "nchwToNhwcKernel<…> takes most: 26.3 % of the GPU's time; the first 5 take 72.9 %. The GPU works 0.428 of "
         "2.02 ms (21.2 %); 30.7 % of it uses tensor cores."
     )
@@ -183,7 +184,7 @@ def test_several_cases_share_a_screen(table):
     for count in (2, 3, 8, 9):
         shown = drawn(table, *many[:count], width=100).splitlines()
         assert len(shown) <= 24, count
-        assert f"each of {count} cases" in shown[1]
+        assert "in a profiled call; 'call' is an unprofiled one" in shown[1]
         assert "more: --top 10" in shown[-1]
         assert all(any(line.startswith(f"b{n} ") for line in shown) for n in range(min(count, 8)))
     assert drawn(table, *many, top=15).count("takes most:") == 9

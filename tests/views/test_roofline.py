@@ -57,7 +57,7 @@ def test_the_layer_with_most_to_win_comes_first() -> None:
     assert row(text, "conv") == ["40.0", "60.0", "20.0", "3.00x", "compute", "Module"]
     assert [each.split()[0] for each in text.splitlines() if " Module" in each] == ["conv", "head", "norm", "relu"]
     assert row(text, "all layers")[0] == "51.5"
-    assert "best here: fp32 1.00 GFLOP/s, memory 1.00 GB/s" in text
+    assert "floor: the least time for a layer's FLOPs at 1.00 GFLOP/s (fp32) or bytes at 1.00 GB/s" in text
     assert "At most 51.5 of 84.0 ms could be won, most in conv: 40.0 ms." in text
     assert text.rstrip().endswith("What to try: inferlens findings RESULTS")
     assert row(widely(slow()), "conv")[:8] == ["40.0", "60.0", "20.0", "3.00x", "compute", "Module", "71.3", "%"]
@@ -81,7 +81,7 @@ def test_of_several_cases_each_is_a_row() -> None:
     text = drawn(*ALL)
     assert "Most could be won with pytorch: at most 51.5 of 84.0 ms." in text
     assert row(text, "pytorch") == ["51.5", "84.0", "32.5", "2.58x", "conv"]
-    assert row(text, "openvino") == ["12.0", "40.0", "27.0", "1.44x", "head"]
+    assert row(text, "openvino") == ["13.0", "40.0", "27.0", "1.48x", "head"]
     assert "1 case without floors: It <broke>." in text
     assert "1 case without floors: Its work was not counted." in text
     assert text.rstrip().endswith("Where in each: inferlens roofline RESULTS --top 5")

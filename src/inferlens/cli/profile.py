@@ -247,7 +247,7 @@ def modules(
     """Show where the time goes by module of the model: modules as rows, backends as columns.
 
     Profiles of one model, the same inputs and one machine share a table. Time of no known
-    module has a row of its own, so that columns of layers add up to a profiled run, and of kernels to all kernels.
+    module has a row of its own, so that columns of layers add up to a profiled call, and of kernels to all kernels.
     """
     from inferlens.views.profiled.cases import groups
     from inferlens.views.profiled.modules import document

@@ -167,7 +167,7 @@ class Pieces(Generic[Piece]):
 
     @property
     def much(self) -> str:
-        """``25 % of a profiled run (2.00 ms)``."""
+        """``25 % of a profiled call (2.00 ms)``."""
         return f"{percent(self.share)} of {self.of} ({duration(self.seconds)})"
 
     @property
@@ -308,13 +308,13 @@ class Evidence:
         return self.table.reconciliation.whole.typical if self.table else self.call
 
     def share(self, seconds: float) -> float:
-        """Seconds of layers as a share of a profiled run."""
+        """Seconds of layers as a share of a profiled call."""
         return seconds / self.profiled if self.profiled else 0.0
 
     def layers(self, parts: Iterable[TimedLayer]) -> Pieces[TimedLayer]:
-        """Those of some layers that took any time, as shares of a profiled run."""
+        """Those of some layers that took any time, as shares of a profiled call."""
         timed = tuple(each for each in parts if each.seconds > 0)
-        return Pieces(timed, self.profiled or 0.0, "a profiled run", self.profiled)
+        return Pieces(timed, self.profiled or 0.0, "a profiled call", self.profiled)
 
     # Of the kernels
 

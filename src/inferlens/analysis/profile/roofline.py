@@ -83,7 +83,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
             has none, and floors are those of memory alone.
         time: typical time of the whole run; ``outside``: of it, in no layer, or in no kernel.
         known: typical time of the rows that have a floor; ``floor``: what their floors add up to.
-        won: what there is to be won in them at most: the sum over the rows.
+        won: what there is to be won at most: the time of all rows less ``floor``.
         least: the least time of the whole model, if all activations stayed in caches: all FLOPs, and all weights.
         unplaced: modules with FLOPs that are in no layer, so that some floors may be too low.
     """
@@ -163,13 +163,13 @@ def roofline(
     if by == "module":
         kinds = {each.module: each.kind for each in work.modules}
         rows = list(_by_module(rows, whole, kinds, rule_of("split", flops_of(work)), depth))
-    known = [row for row in rows if row.floor is not None]
+    known = sum(row.time for row in rows if row.floor is not None)
+    floor = sum(row.floor or 0.0 for row in rows)
     timed_parts: Literal["layer", "kernel"] = "layer" if profile.layers else "kernel"
     return Roofline(
         rows=tuple(rows), by=timed_parts if by == "layer" else by, timed=timed_parts, precision=precision,
-        ceilings=ceilings, rate=rate, time=whole, outside=runs.typical(runs.outside),
-        known=sum(row.time for row in known), floor=sum(row.floor or 0.0 for row in known),
-        won=sum(row.won or 0.0 for row in known),
+        ceilings=ceilings, rate=rate, time=whole, outside=runs.typical(runs.outside), known=known, floor=floor,
+        won=sum(row.time for row in rows) - floor if known else 0.0,
         least=max(sum(each.flops for each in work.modules) / rate if rate else 0.0, weights / ceilings.bandwidth, 0.0),
         unplaced=unplaced,
     )  # fmt: skip
@@ -199,18 +199,16 @@ def _floored(row: Floor, done: PartWork | None, rate: float | None, ceilings: Ce
         far = (done.weights if weights > ceilings.cache else 0) + (moved if moved > ceilings.cache else 0)
         memory = max(far / ceilings.bandwidth, done.bytes / ceilings.cached)
     compute, memory = (min(compute, row.time), 0.0) if compute > memory else (0.0, min(memory, row.time))
-    return _with_work(row, done.flops, done.bytes, compute, memory, row.time - compute - memory, row.time)
+    return _with_work(row, done.flops, done.bytes, compute, memory)
 
 
-def _with_work(
-    row: Floor, flops: float, moved: float, compute: float, memory: float, won: float, known: float
-) -> Floor:
-    """``row`` with a floor of so many seconds that are made by each, of what took the ``known`` time of it."""
+def _with_work(row: Floor, flops: float, moved: float, compute: float, memory: float) -> Floor:
+    """``row`` with a floor of so many seconds that are made by each."""
     floor = compute + memory
     return replace(
-        row, flops=flops, bytes=moved, floor=floor, won=won, intensity=flops / moved if moved else None,
+        row, flops=flops, bytes=moved, floor=floor, won=row.time - floor, intensity=flops / moved if moved else None,
         bound=("compute" if compute > memory else "memory") if floor else "",
-        distance=known / floor if floor else None,
+        distance=row.time / floor if floor else None,
     )  # fmt: skip
 
 
@@ -229,7 +227,7 @@ def _total(row: Floor, shares: Sequence[tuple[Floor, float]], whole: float) -> F
     if all(each.floor is None for each, _ in shares) or time - known > _MOST_UNKNOWN * time:
         return row
     made = total("floor", "compute"), total("floor", "memory")
-    return _with_work(row, total("flops"), total("bytes"), *made, total("won"), known)
+    return _with_work(row, total("flops"), total("bytes"), *made)
 
 
 def _by_module(

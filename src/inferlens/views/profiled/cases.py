@@ -80,7 +80,9 @@ def told_apart(cases: Sequence[ProfiledCase], *, backends: bool = True) -> tuple
         "device": [one.device for one in cases],
     }
     shared = {key for key, words in every.items() if len(set(words)) == 1}
-    devices = {one.profile.case.device for one in cases}
+    models = [model.partition(":")[2] or model for model in every["model"]]
+    if "model" not in shared and len(set(models)) == len(set(every["model"])):
+        every["model"] = models  # without where they are from
     devices = {one.profile.case.device for one in cases}
     names = []
     for place, one in enumerate(cases):

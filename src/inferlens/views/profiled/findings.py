@@ -99,15 +99,16 @@ def _most(cases: Sequence[Judged], lines: int, brief: bool) -> Iterator[Table | 
     for number, several in enumerate(every, 1):
         first, name = several[0]
         others = len({each for _, each in several} - {name})
-        also = f" and {plural(others, 'other')}" if others else ""
-        where = f" ({name}{also})" if len(cases) > 1 else ""
+        where = [name] if len(cases) > 1 else []
+        where = [": ".join([*where, _most_won(first)])] if first.won else where
+        where += [f"{plural(others, 'other case')} too"] if others else []
         won = percent(first.won) if first.won else ""
-        sentence = f"{first.sentence.removesuffix('.')}{where}."
-        lines -= len(wrap(sentence, ROOM)) + len(wrap(f"Try: {first.hint}", ROOM))
+        sentence = first.sentence.removesuffix(".") + (f" ({'; '.join(where)})." if where else ".")
+        lines -= len(wrap(sentence, ROOM)) + len(wrap(_hint(first), ROOM))
         if lines < 0 and rows:
             break
         shown += len(several)
-        rows += [Line(str(number), (won, plain(sentence))), Line("", ("", plain(f"Try: {first.hint}")), style="dim")]
+        rows += [Line(str(number), (won, plain(sentence))), Line("", ("", plain(_hint(first))), style="dim")]
     failed = [f"{name}: {of.reason}" for of, name in zip(cases, names, strict=True) if of.reason]
     notes = few([*failed, *_unseen(cases, names)])
     if rest := sum(map(len, every)) - shown:
@@ -139,18 +140,26 @@ def _each(cases: Sequence[Judged], top: int | None) -> Iterator[Table | str]:
         rows = []
         for number, each in enumerate(of.found[:top], 1):
             rows.append(Line(str(number), (percent(each.won) if each.won else "", plain(each.sentence))))
-            rows.append(Line("", ("", plain(f"Try: {each.hint} ({about(each)})")), style="dim"))
+            rows.append(Line("", ("", plain(f"{_hint(each)} ({about(each)})")), style="dim"))
         notes = [f"Not looked at: {listing(of.unseen)}."] if of.unseen else []
         said = () if rows else (of.reason or "No rule has anything to say.",)
         yield Table(f"{head} · {name}", "", COLUMNS, rows, notes=notes, sentences=said)
 
 
 def about(of: Finding) -> str:
-    """What could be won, and the rule: ``at most 1.3 ms of a profiled run could be won (11 %) · reformats``."""
+    """What could be won, and the rule: ``at most 1.30 ms of a profiled call of 11.8 ms could be won · reformats``."""
     if of.seconds is None or of.won is None:
         return of.code
-    run = "an unprofiled call" if of.unprofiled else "a profiled run"
-    return f"at most {duration(of.seconds)} of {run} could be won ({percent(of.won)}) · {of.code}"
+    return f"{_most_won(of)} could be won · {of.code}"
+
+
+def _most_won(of: Finding) -> str:
+    """What could be won of which call."""
+    return f"at most {duration(of.seconds)} of a{'' if of.unprofiled else ' profiled'} call of {duration(of.whole)}"
+
+
+def _hint(of: Finding) -> str:
+    return of.hint if of.hint.startswith("Try ") else f"Try: {of.hint}"
 
 
 def _object(of: Judged, top: int | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from inferlens.analysis.profile.kernels import (
@@ -14,23 +15,29 @@ from inferlens.analysis.profile.kernels import (
     short_name,
     short_names,
 )
-from inferlens.analysis.profile.layers import LayerRow, LayerTable, ProfileRow, RunTimes, layer_table
+from inferlens.analysis.profile.layers import LayerRow, LayerTable, ProfileRow, Reconciliation, RunTimes, layer_table
+from inferlens.analysis.profile.modules import path_of
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level, Tensor
-from inferlens.units import ABSENT, kibibytes, microseconds, milliseconds, percent, plural
+from inferlens.units import ABSENT, kibibytes, microseconds, milliseconds, percent, plural, ratio
 from inferlens.views.profiled import profile_tables
-from inferlens.views.profiled.cases import ProfiledCase
+from inferlens.views.profiled.cases import ProfiledCase, told_apart
 from inferlens.views.profiled.profile_tables import (
     FEW,
+    NOTES,
     TIMES,
     ShownCase,
     by_time,
+    few,
+    few_names,
     shapes,
     sum_line,
     time_fields,
 )
 from inferlens.views.table import Column, Document, Line, Table, count, ruled, share, text
 
+TOP = 10  # rows that people get of one case if they ask for no other number; programs get all
+LINES = 17  # of the rows of several cases together, so that all of it fits on a screen
 SORTS = {"layer": ("time", "order"), "kernel": ("time", "order", "calls")}
 _OVERLAP = 0.005  # of the busy time: less comes from the clock's rounding
 _COSTLY = 1.3  # times an unprofiled call: a profiled one that takes longer is said to
@@ -128,16 +135,69 @@ def document(
         InferlensError: for another order, or another way to group kernels.
     """
     kind = by if level == "kernel" else "layer"
+    every = shown(level, cases, sort, by)
     return profile_tables.document(
         f"{level}s",
-        shown(level, cases, sort, by),
+        every,
         top,
-        table=lambda of, table: _table(of, table, level),
+        blocks=lambda: list(_blocks(every, level, top) if top or len(every) < 2 else _together(every, level)),
         data=lambda of, table: _data(of, table, kind),
         names=("row", *OWN[level], *TIMES),
         lines=lambda of, table: _lines(of, table, level, kind),
-        in_one=True,
     )
+
+
+def _blocks(cases: Sequence[ShownCase[PartTable]], level: Level, top: int | None) -> Iterator[Table | str]:
+    """A table of each case, under what its times are and its answer."""
+    for of in cases:
+        head, (name,) = told_apart([of.case])
+        if isinstance(of.table, str):
+            why = f"No {level}s: {of.table} {of.case.profile.hint}".strip()
+            yield Table(f"{head} · {name}", "", (), (), sentences=[why])
+            continue
+        about = profile_tables.timed(str(of.case.profile.timed), f"{level}s", of.table.reconciliation)
+        yield Table(f"{head} · {name}", "", (), (), about=about)
+        yield " ".join(answer(of.table))
+        yield _table(replace(of, top=top or TOP), of.table, level)
+
+
+def _together(cases: Sequence[ShownCase[PartTable]], level: Level) -> Iterator[Table | str]:
+    """One table of several cases, with the rows that take most of each: as many as fit on a screen."""
+    head, names = told_apart([of.case for of in cases])
+    why: dict[str, list[str]] = {}
+    for of, name in zip(cases, names, strict=True):
+        if isinstance(of.table, str):
+            why.setdefault(f"{of.table} {of.case.profile.hint}".strip(), []).append(name)
+    notes = [f"No {level}s of {few_names(those)}: {reason}" for reason, those in why.items()]
+    if sum(map(len, why.values())) == len(cases):
+        yield Table(head, "", (), (), sentences=few(notes))
+        return
+    tables = [of.table.reconciliation for of in cases if not isinstance(of.table, str)]
+    notes += ["Over 100 %: kernels ran side by side."] if any(map(_side_by_side, tables)) else []
+    room = LINES - 2 * min(len(notes), NOTES + 1)
+    each = max(1, min(TOP, room // len(cases) - 1))
+    rest, lines = sum(len(of.ranked) for of in cases), list[Line]()
+    clocks: dict[str, None] = {}
+    for of, name in list(zip(cases, names, strict=True))[: room // (each + 1)]:
+        if isinstance(of.table, str):
+            continue
+        drawn, count = _table(replace(of, top=each), of.table, level), len(of.ranked[:each])
+        before = of.table.reconciliation.unprofiled
+        call = f" · call {milliseconds(before)} ms" if before else ""
+        lines.append(Line(f"{name}{call}", drawn.lines[-1].cells, style="bold", sums=True))
+        lines += [replace(line, indent="  ", ends=False) for line in drawn.lines[:count]]
+        clocks[str(of.case.profile.timed)] = None
+        rest -= count
+    if rest:
+        more = f"{rest:,} more: --top {TOP}, or --format csv"
+        lines.append(Line(more, [""] * len(COLUMNS[level]), style="dim", sums=True))
+    about = profile_tables.timed(" or ".join(clocks), f"the {level}s that take most")
+    calls = "; 'call' is an unprofiled one" if any("· call " in line.name for line in lines) else ""
+    yield Table(head, _first(level), COLUMNS[level], lines, about=about + calls, notes=few(notes))
+
+
+def _first(level: Level) -> str:
+    return "module" if level == "layer" else "kernel"
 
 
 def shown(level: Level, cases: Sequence[ProfiledCase], sort: str, by: By = "name") -> list[ShownCase[PartTable]]:
@@ -168,9 +228,18 @@ def _own_name(row: LayerRow) -> str:
 
 
 def row_names(rows: Sequence[ProfileRow]) -> list[str]:
-    """The names of the rows of one table; different kernels have different ones."""
+    """The names of the rows of one table: different for different kernels; a module without those in it says so."""
     short = short_names(row.name for row in rows if isinstance(row, KernelRow))
-    return [profile_tables.name_of(short[row.name]) if row.name in short else row_name(row) for row in rows]
+    paths = [path_of(path) for row in rows for path in row.modules]
+    above = {path[:length] for path in paths for length in range(len(path))}
+
+    def name(row: ProfileRow) -> str:
+        if row.name in short:
+            return profile_tables.name_of(short[row.name])
+        alone = len(row.modules) == 1 and path_of(row.modules[0]) in above
+        return f"{row_name(row)} itself" if alone else row_name(row)
+
+    return [name(row) for row in rows]
 
 
 def _table(of: ShownCase[PartTable], table: PartTable, level: Level) -> Table:
@@ -186,16 +255,15 @@ def _table(of: ShownCase[PartTable], table: PartTable, level: Level) -> Table:
         more = f"{len(of.rest):,} more: --top {len(table.rows)}"
         lines.append(line(more, table.sum_of(of.rest), style="dim"))
     sums = {"all kernels": account.kernels} if isinstance(account, GpuAccount) else {
-        "in no layer": account.outside, "whole run": account.whole,
+        "in no layer": account.outside, profile_tables.PROFILED_CALL: account.whole,
     }  # fmt: skip
     absent = [f"{what}: {why}" for what, why in profile.found.absent.items()] if profile.found else []
     return Table(
         "",
-        "module" if level == "layer" else "kernel",
+        _first(level),
         COLUMNS[level],
         ruled(lines, [line(name, times) for name, times in sums.items()]),
-        notes=[*_doubts(table), *(f"{each.message} {each.advice}" for each in profile.warnings), *absent],
-        sentences=[" ".join(answer(table))],
+        notes=few([*_doubts(table), *(f"{each.message} {each.advice}" for each in profile.warnings), *absent]),
     )
 
 
@@ -211,12 +279,12 @@ def answer(table: PartTable) -> list[str]:
     account, first = table.reconciliation, by_time(table.rows)[:FEW]
     if not (first and first[0].times and first[0].times.typical > 0):
         return ["Nothing has a time."]
-    whole = "of the GPU's time" if isinstance(account, GpuAccount) else "of a run"
+    whole = "of the GPU's time" if isinstance(account, GpuAccount) else "of the call"
     one, some = (percent(_of_busy(table, times) or times.share or 0.0)
                  for times in (first[0].times, table.sum_of(first)))  # fmt: skip
     names = dict(zip((row.place for row in table.rows), row_names(table.rows), strict=True))
     busy = account.busy.median if isinstance(account, GpuAccount) else 0.0
-    side = isinstance(account, GpuAccount) and -account.overlap.typical > _OVERLAP * account.busy.typical > 0
+    side = _side_by_side(account)
     rest = f"; the first {FEW} take {some}" if len(table.rows) > FEW and not side else ""
     said = [f"{profile_tables.short(names[first[0].place])} takes most: {one} {whole}{rest}."]
     if not isinstance(account, GpuAccount):
@@ -228,13 +296,19 @@ def answer(table: PartTable) -> list[str]:
     return [*said, f"{works}; {percent(account.with_tensor_cores)} of it uses tensor cores."]
 
 
+def _side_by_side(account: Reconciliation | GpuAccount) -> bool:
+    """Whether kernels add up to more than the time in which the GPU was busy."""
+    return isinstance(account, GpuAccount) and -account.overlap.typical > _OVERLAP * account.busy.typical > 0
+
+
 def _doubts(table: PartTable) -> list[str]:
     """What weakens the answer."""
     account = table.reconciliation
     if isinstance(account, GpuAccount):
         traced = f"Only {percent(account.attributed)} of the kernels' time is traced to modules."
         return [traced] if account.attributed < _LEAST_TRACED else []
-    return [profile_tables.cost(account)] if (account.cost or 0.0) >= _COSTLY else []
+    costly = account.cost is not None and account.cost >= _COSTLY
+    return [f"Profiling makes a call {ratio(account.cost)} as long: judge by shares, not by times."] if costly else []
 
 
 def sentences(table: PartTable) -> list[str]:

@@ -22,7 +22,17 @@ from inferlens.record.layer_profile import Level
 from inferlens.units import ABSENT, listing, milliseconds, percent, plural, ratio
 from inferlens.views.profiled.cases import ProfiledCase, check_reference, told_apart
 from inferlens.views.profiled.module_columns import LEVELS, ModuleColumn, ModuleTree, columns
-from inferlens.views.profiled.profile_tables import CASE, THE_MODEL, TIMES, few, name_of, short, time_fields
+from inferlens.views.profiled.profile_tables import (
+    CASE,
+    PROFILED_CALL,
+    THE_MODEL,
+    TIMES,
+    few,
+    name_of,
+    short,
+    time_fields,
+    timed,
+)
 from inferlens.views.table import Column, Document, Line, Table, ruled, share
 
 SCHEMA = "inferlens.modules/1"
@@ -107,9 +117,9 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> It
         said, notes = answer(of.table, names), few([*_notes(of.shown, names), *missing])[: 1 if brief else None]
         sums = _sums(of, of.table)
         taken = sum(1 + len(text) // WIDTH for text in (head, said, *notes)) + bool(notes) + len(sums)
-        runs = plural(min(one.runs.count for one in of.shown), "run")
+        calls = plural(min(one.runs.count for one in of.shown), "call")
         if not brief:
-            yield Table(head, "", (), (), about=f"{_times(of.shown)} · {runs}")
+            yield Table(head, "", (), (), about=f"{_times(of.shown)} · {calls}")
         yield said
         lines = _lines_of(of.table, len(names), most and max(most - taken, 1))
         yield Table("", "module", _headings(names), ruled(lines, sums), notes=notes)
@@ -126,13 +136,18 @@ def _together(trees: Sequence[ModuleTree], most: int) -> Table:
     lines: list[Line] = []
     left = sum(_chosen(table.rows[1:], each)[1] for _, table in drawn)
     for (of, table), name in list(zip(drawn, names, strict=True))[: room // (each + 1)]:
-        mine = [replace(_sums(of, table)[0], name=name), *_lines_of(table, len(of.shown), each, rest=False)]
+        whole, *calls = _sums(of, table)
+        calls = calls[: each > 2]
+        modules = _lines_of(table, len(of.shown), each - len(calls), rest=False)
+        mine = [replace(whole, name=name), *calls, *modules]
         for number, line in enumerate(mine):
             pairs = dict(zip(_names_of(of), zip(line.cells[::2], line.cells[1::2], strict=True), strict=True))
             cells = [cell for column in columns for cell in pairs.get(column, ("", ""))]
             lines.append(replace(line, cells=cells, indent=f"  {line.indent}" if number else ""))
     lines += [Line(f"{left:,} more: --depth 2", [""] * 2 * len(columns), style="dim", sums=True)] if left else []
-    about = f"The modules that take most, of {plural(len(drawn), 'profiled model')}"
+    shown = [one for of, _ in drawn for one in of.shown]
+    about = f"The modules that take most · {_times(shown, shares=False)}"
+    about += "; the call takes longer" * any(one.of_kernels for one in shown)
     return Table(head, "module", _headings(columns), lines, about=about, notes=few(list(dict.fromkeys(notes)))[:1])
 
 
@@ -144,14 +159,15 @@ def _missing_notes(of: ModuleTree) -> list[str]:
     return [f"{one.case.name} has no {one.level}s: {one.why} {one.case.profile.hint}".strip() for one in of.missing]
 
 
-def _times(shown: Sequence[ModuleColumn]) -> str:
-    times = {
-        "kernel times, as shares of all kernels"
+def _times(shown: Sequence[ModuleColumn], *, shares: bool = True) -> str:
+    """Whose time is shown, and what shares are of."""
+    found = {
+        timed("GPU", "kernels") + ", as share of all kernels" * shares
         if one.of_kernels
-        else f"{one.case.profile.timed} times of layers, as shares of the whole run"
+        else timed(str(one.case.profile.timed), "layers") + ", as share of the call" * shares
         for one in shown
     }
-    return listing(sorted(times))
+    return "; ".join(sorted(found))
 
 
 def _headings(names: Sequence[str]) -> list[Column]:
@@ -181,7 +197,7 @@ def _lines_of(table: ModuleTable, columns: int, most: int | None, *, rest: bool 
 def _sums(of: ModuleTree, table: ModuleTable) -> list[Line]:
     """The whole, an unprofiled call, and how long the GPU works in it."""
     kernels = {one.of_kernels for one in of.shown}
-    title = "whole run" if kernels == {False} else "all kernels" if kernels == {True} else "whole run, or all kernels"
+    title = ", or ".join([PROFILED_CALL] * (False in kernels) + ["all kernels"] * (True in kernels))
     sums = [replace(_line(table.rows[0], "", title), style="bold", sums=True)]
     unprofiled = [one.account.unprofiled for one in of.shown]
     if any(unprofiled):

@@ -1,30 +1,26 @@
-"""What the tables of layers, kernels and floors share: which rows are shown, sums, names and the sentence on cost.
-
-Columns and rows stand in ``layers_and_kernels`` and ``roofline``; :func:`document` makes of them what formats need.
-"""
+"""What the tables of layers, kernels and floors share: which rows are shown, sums, names, and what their times are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from inferlens.analysis.profile.layers import ProfilingCost, RowT, RunTimes
 from inferlens.analysis.profile.modules import ancestor, path_of
 from inferlens.record.layer_profile import Tensor
-from inferlens.units import ABSENT, half_width, listing, milliseconds, plural, ratio
+from inferlens.units import ABSENT, half_width, listing, milliseconds, plural
 from inferlens.views.plain import cut, plain
-from inferlens.views.profiled.cases import ProfiledCase, told_apart
+from inferlens.views.profiled.cases import ProfiledCase
 from inferlens.views.table import Column, Document, Line, Table
 
-TOP = 10  # rows that people get of one case if they ask for no other number; programs get all
-LINES = 17  # of the rows of several cases together, so that all of it fits on a screen
 NOTES, LONGEST_NOTE = 2, 190  # beneath a table
 CASE = ("model", "case", "digest", "profile")  # the first fields of every line of CSV
 TIMES = ("typical", "share", "mean", "median", "median_low", "median_high", "p95")
 LONGEST_NAME = 60
 FEW = 5  # rows that a sentence adds up
 THE_MODEL = "the model"
+PROFILED_CALL = "profiled call"  # the row of all that a call took while it was profiled
 MOST_MODULES = 3  # that are named
 
 
@@ -58,40 +54,21 @@ def document(
     cases: Sequence[ShownCase[T]],
     top: int | None,
     *,
-    table: Callable[[ShownCase[T], T], Table],
+    blocks: Callable[[], Sequence[Table | str]],
     data: Callable[[ShownCase[T], T], dict[str, Any]],
     names: Sequence[str],
     lines: Callable[[ShownCase[T], T], Iterable[Sequence[object]]],
-    in_one: bool = False,
 ) -> Document:
-    """A table of each case.
+    """What programs get of each case, beside what people do.
 
     Args:
         noun: what the rows are, in the plural, or the table's name.
         cases: with all of their rows.
-        top: how many of them are shown; ``None``: :data:`TOP` for people, all for programs.
-        table: draws a case; ``data``: what JSON has of it besides its rows.
+        top: how many of them programs get; ``None``: all.
+        blocks: what people see.
+        data: what JSON has of a case besides its rows.
         names: fields of CSV after those of the case; ``lines``: their values.
-        in_one: whether the answer stands first, and several cases share a table unless a number of rows is asked for.
     """
-
-    def blocks() -> Iterator[Table | str]:
-        if in_one and len(cases) > 1 and top is None:
-            yield from together(noun, cases, table)
-            return
-        for of in cases:
-            head, (name,) = told_apart([of.case])
-            title = f"{head} · {name}"
-            if isinstance(of.table, str):
-                yield Table(title, noun, (), (), sentences=[f"No {noun}: {of.table} {of.case.profile.hint}".strip()])
-                continue
-            drawn = table(replace(of, top=top or TOP), of.table)
-            if not in_one:
-                yield replace(drawn, title=title)
-                continue
-            yield Table(title, "", (), ())
-            yield from drawn.sentences
-            yield replace(drawn, sentences=(), notes=few(drawn.notes))
 
     def told(of: ShownCase[T]) -> dict[str, Any]:
         shown, reason = replace(of, top=top), of.table if isinstance(of.table, str) else ""
@@ -105,41 +82,10 @@ def document(
                 yield [*of.case.fields, *line]
 
     return Document(
-        blocks=lambda: list(blocks()),
+        blocks=blocks,
         data=lambda: {"schema": f"inferlens.{noun}/1", "cases": [told(each) for each in cases]},
         csv=lambda: ((*CASE, *names), fields()),
     )
-
-
-def together(
-    noun: str, cases: Sequence[ShownCase[T]], table: Callable[[ShownCase[T], T], Table]
-) -> Iterator[Table | str]:
-    """One table of several cases, with the rows that take most of each: as many as fit on a screen."""
-    head, names = told_apart([of.case for of in cases])
-    why: dict[str, list[str]] = {}
-    for of, name in zip(cases, names, strict=True):
-        if isinstance(of.table, str):
-            why.setdefault(f"{of.table} {of.case.profile.hint}".strip(), []).append(name)
-    missing = [f"No {noun} of {few_names(those)}: {reason}" for reason, those in why.items()]
-    if sum(map(len, why.values())) == len(cases):
-        yield Table(head, "", (), (), sentences=few(missing))
-        return
-    room = LINES - 2 * min(len(missing), NOTES + 1)
-    each = max(1, min(TOP, room // len(cases) - 1))
-    rest, lines, first = sum(len(of.ranked) for of in cases), list[Line](), noun
-    columns: Sequence[Column] = ()
-    for of, name in list(zip(cases, names, strict=True))[: room // (each + 1)]:
-        if isinstance(of.table, str):
-            continue
-        drawn, count = table(replace(of, top=each), of.table), len(of.ranked[:each])
-        columns, first, rest = drawn.columns, drawn.first, rest - count
-        lines.append(Line(name, drawn.lines[-1].cells, style="bold", sums=True))
-        lines += [replace(line, indent="  ", ends=False) for line in drawn.lines[:count]]
-    if rest:
-        more = f"{rest:,} more: --top {TOP}, or --format csv"
-        lines.append(Line(more, [""] * len(columns), style="dim", sums=True))
-    about = f"What takes most in each of {plural(len(cases), 'case')}"
-    yield Table(head, first, columns, lines, about=about, notes=few(missing))
 
 
 def few_names(names: Sequence[str]) -> str:
@@ -179,7 +125,7 @@ def time_fields(times: RunTimes | None) -> list[object]:
 def sum_line(name: str, columns: Sequence[Column], numbers: Sequence[Column], row: Any, *, style: str = "") -> Line:
     """A line of what rows add up to, which has ``numbers`` alone."""
     cells = [column.text(row) if column in numbers else "" for column in columns]
-    return Line(name, cells, style=style or ("bold" if name == "whole run" else ""), sums=True)
+    return Line(name, cells, style=style or ("bold" if name == PROFILED_CALL else ""), sums=True)
 
 
 # Names
@@ -219,9 +165,9 @@ def half(times: RunTimes | None) -> str:
 # Sentences
 
 
-def cost(account: ProfilingCost) -> str:
-    """What profiling cost."""
-    if account.cost is None:
-        return "What profiling cost is not known: there is no record of unprofiled calls beside the profile."
-    whole, before = milliseconds(account.whole.median), milliseconds(account.unprofiled)
-    return f"Profiling made a call {ratio(account.cost)} as long ({whole} instead of {before} ms): judge by shares."
+def timed(clock: str, what: str, account: ProfilingCost | None = None) -> str:
+    """Whose time is shown, the ``host``'s or the ``GPU``'s, and what a call takes."""
+    said = f"{clock[:1].upper()}{clock[1:]} time of {what} in a profiled call"
+    said += f" of {milliseconds(account.whole.median)} ms" if account else ""
+    before = account and account.unprofiled
+    return f"{said}; unprofiled, a call takes {milliseconds(before)} ms" if before else said

@@ -55,7 +55,7 @@ NUMBERS = (
            wide=True),
     Column("floor", "floor", "ms", milliseconds, keep=2),
     Column("bound", "bound by", keep=5, numeric=False),
-    Column("distance", "distance", write=ratio, keep=3),
+    Column("distance", "times floor", write=ratio, keep=3),
     Column("won", "to win", "ms", milliseconds, keep=0),
 )  # fmt: skip
 SHOWN = ("won", "time", "floor", "distance", "bound", "share", "flops", "bytes", "intensity")
@@ -94,7 +94,7 @@ OF_CASES = (
     Column("won", "to win", "ms", milliseconds, keep=0),
     Column("time", "time", "ms", milliseconds, keep=1),
     Column("floor", "floor", "ms", milliseconds, keep=2),
-    Column("distance", "distance", write=ratio, keep=3),
+    Column("distance", "times floor", write=ratio, keep=3),
 )
 TOTALS = [name for name in Roofline.__struct_fields__ if name != "rows"]
 
@@ -127,10 +127,9 @@ def document(cases: Sequence[ShownCase[Roofline]], *, top: int | None = None, re
     ``results`` is where the profiles are, for the command that says more.
     """
     names = ("precision", "row", "place", "name", "kind", "modules", *(column.key for column in NUMBERS))
-    made = profile_tables.document(
-        "roofline", cases, top, table=lambda of, found: _table(of, found, ROWS), data=_data, names=names, lines=_lines
-    )  # fmt: skip
-    return copied(made, blocks=lambda: list(_blocks(cases, top, results)))
+    return profile_tables.document(
+        "roofline", cases, top, blocks=lambda: list(_blocks(cases, top, results)), data=_data, names=names, lines=_lines
+    )
 
 
 def _blocks(cases: Sequence[ShownCase[Roofline]], top: int | None, results: str) -> Iterator[Table | str]:
@@ -166,10 +165,7 @@ def _table(of: ShownCase[Roofline], found: Roofline, top: int) -> Table:
     lines = [Line.of(where(each), columns, each) for each in rows]
 
     def summed(name: str, those: Sequence[Alike], style: str) -> Line:
-        total = found.sum_of(row for each in those for row in each.rows)
-        if those is groups:
-            far = found.known / found.floor if found.floor else None
-            total = replace(total, floor=found.floor or None, won=found.won if found.known else None, distance=far)
+        total = whole(found) if those is groups else found.sum_of(row for each in those for row in each.rows)
         cells = [column.text(Alike((), total)) for column in columns]
         return Line(name, [ABSENT if column.title in ("layer", "kernel", "#") else cell
                            for column, cell in zip(columns, cells, strict=True)], style=style)  # fmt: skip
@@ -184,35 +180,42 @@ def _table(of: ShownCase[Roofline], found: Roofline, top: int) -> Table:
 def _together(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Table | str]:
     """A row for each case, those first in which most could be won, and where that is."""
     head, names = told_apart([of.case for of in cases])
-    several = len({of.case.profile.case.model for of in cases}) > 1 and all(":" in name for name in names)
     found, why = [], dict[str, int]()
     for of, name in zip(cases, names, strict=True):
         if isinstance(of.table, str):
             reason = f"{of.table} {of.case.profile.hint}".strip()
             why[reason] = why.get(reason, 0) + 1
             continue
-        known = of.table.known > 0
-        every = Floor(
-            time=sum(row.time for row in of.table.rows), floor=of.table.floor if known else None,
-            won=of.table.won if known else None, distance=of.table.known / of.table.floor if of.table.floor else None,
-        )  # fmt: skip
-        found.append((of.table, every, profile_tables.short(name.partition(":")[2] if several else name)))
+        found.append((of.table, whole(of.table), profile_tables.short(name)))
     found.sort(key=lambda each: -(each[1].won or 0.0))
     columns = (*OF_CASES, Column("name", "most in", keep=4, numeric=False, most=26))
-    lines, room = [], CASES - 2 * min(len(why), NOTES)
+    notes = [f"{plural(count, 'case')} without floors: {reason}" for reason, count in why.items()]
+    if any((every.distance or 0.0) > FAR for _, every, _ in found):
+        notes.append(f"Over {FAR:g}x something else bounds it: launches, the host, or the profiling itself.")
+    lines, room = [], CASES - 2 * min(len(notes), NOTES)
     for table, every, name in found[:room]:
         best = next(iter(alike(table, table.ranked)), None)
         lines.append(Line.of(name, columns, replace(every, name=where(best) if best and best.total.won else "")))
     if len(found) > room:
         lines.append(Line(f"{len(found) - room:,} more: --format csv", [ABSENT] * len(columns), style="dim"))
-    yield Table(head, "", (), ())
+    clocks = listing(list(dict.fromkeys(str(of.case.profile.timed) for of in cases)))
+    about = f"To win: {clocks} time less the floor, the least time for the work of its layers as the case fuses them"
+    yield Table(head, "", (), (), about=about)
     near = [each for each in found if each[1].won and (each[1].distance or 0.0) <= FAR]
     if near:
         _, every, name = near[0]
         yield f"Most could be won with {name}: at most {milliseconds(every.won)} of {milliseconds(every.time)} ms."
-    missing = [f"{plural(count, 'case')} without floors: {reason}" for reason, count in why.items()]
-    yield Table("", "case", columns, lines, notes=missing[:NOTES])
+    yield Table("", "case", columns, lines, notes=notes[:NOTES])
     yield f"Where in each: inferlens roofline {results} --top 5"
+
+
+def whole(found: Roofline) -> Floor:
+    """What all rows add up to. What has no floor counts as if nothing had to be done in it: more cannot be won."""
+    time, known = sum(row.time for row in found.rows), found.known > 0
+    return replace(
+        found.sum_of(found.rows), floor=found.floor if known else None, won=found.won if known else None,
+        distance=time / found.floor if found.floor else None,
+    )  # fmt: skip
 
 
 def alike(found: Roofline, ranked: Sequence[Floor]) -> list[Alike]:
@@ -253,10 +256,9 @@ def where(each: Alike) -> str:
 
 
 def ceilings(found: Roofline) -> str:
-    """What the device reaches at best, as far as it was measured."""
-    rate = f"{found.precision} {flop_rate(found.rate)}, " if found.rate else ""
-    basis = found.ceilings.basis.rpartition(" of ")[2] or found.ceilings.basis
-    return f"best here: {rate}memory {bandwidth(found.ceilings.bandwidth)}" + (f", by {basis}" if basis else "")
+    """What a floor is: the work at the best that was measured on the device."""
+    rate = f"FLOPs at {flop_rate(found.rate)} ({found.precision}) or " if found.rate else ""
+    return f"floor: the least time for a {found.by}'s {rate}bytes at {bandwidth(found.ceilings.bandwidth)}"
 
 
 def answer(found: Roofline) -> str:
@@ -270,9 +272,11 @@ def answer(found: Roofline) -> str:
     first = next(iter(alike(found, found.ranked)))
     if not first.total.won:
         return f"Nothing can be won: no {found.by} takes longer than its floor."
-    if found.floor and found.known > FAR * found.floor:
-        far = ratio(found.known / found.floor)
-        return f"Neither arithmetic nor memory bounds it: the {found.timed}s take {far} their floors."
+    if found.floor and timed > FAR * found.floor:
+        return (
+            f"Neither arithmetic nor memory bounds it: the {found.timed}s take {ratio(timed / found.floor)} their "
+            "floors."
+        )
     return (
         f"At most {milliseconds(found.won)} of {milliseconds(timed)} ms could be won, most in "
         f"{profile_tables.short(where(first), 36)}: {milliseconds(first.total.won)} ms."
@@ -289,7 +293,8 @@ def notes(of: ShownCase[Roofline], found: Roofline) -> list[str]:
     timed = sum(row.time for row in found.rows)
     unknown = sum(row.time for row in found.rows if row.floor is None)
     if timed and unknown > UNKNOWN * timed:
-        said.append(f"–: for {percent(unknown / timed)} of the time it cannot be told which work was done.")
+        part = percent(unknown / timed)
+        said.append(f"–: for {part} of the time it cannot be told which work was done; all of it counts as to win.")
     if found.unplaced:
         names = [profile_tables.short(path) if path else THE_MODEL for path in found.unplaced]
         said.append(f"In no {found.timed}: the work of {plural(len(names), 'module')}, such as {names[0]}.")

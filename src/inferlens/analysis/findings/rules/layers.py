@@ -40,8 +40,8 @@ def far_above_floor(seen: Evidence) -> Iterator[Finding]:
             hint = f"Have it fused with the layers around it, or try {_OTHERS}."
         numbers = {"seconds": each.steady, "floor": floor.floor, "flops": floor.flops, "bytes": floor.bytes}
         yield found(
-            "{subject} takes {share:percent} of a profiled run ({seconds:duration}), {distance:two} times its floor of "
-            "{floor:duration}.",
+            "{subject} takes {share:percent} of a profiled call ({seconds:duration}), {distance:two} times its floor "
+            "of {floor:duration}.",
             {**numbers, "distance": each.steady / floor.floor} if floor.floor else numbers,
             subject=each.name, seconds=won, share=seen.share(each.steady), hint=hint,
         )  # fmt: skip
@@ -181,7 +181,7 @@ def outside_layers(seen: Evidence) -> Iterator[Finding]:
     left = account.outside.typical - added
     if left > 0 and seen.share(left) >= thresholds.OUTSIDE:
         yield found(
-            "{share:percent} of a profiled run ({left:duration}) is spent outside of all layers.",
+            "{share:percent} of a profiled call ({left:duration}) is spent outside of all layers.",
             {"outside": account.outside.typical, "added by profiling": added, "whole": account.whole.typical},
             subject="the run", seconds=left, share=seen.share(left), left=left,
         )  # fmt: skip

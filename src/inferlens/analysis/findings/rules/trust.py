@@ -28,7 +28,7 @@ def doubtful_profile(seen: Evidence) -> Iterator[Finding]:
             )
     if seen.latency and seen.busy >= thresholds.GPU_COST * seen.latency:
         yield found(
-            "Kernel times are doubtful: the GPU works {busy:duration} of a profiled run, an unprofiled call takes "
+            "Kernel times are doubtful: the GPU works {busy:duration} of a profiled call, an unprofiled call takes "
             "{latency:duration}.",
             {"busy": seen.busy, "latency": seen.latency},
             subject="the kernels",
