@@ -50,13 +50,13 @@ def test_public_traces_of_old_and_new_writers(path: Path, events: int, gpu: int,
 
 def test_gpu_events_have_what_the_profiler_writes_of_them() -> None:
     known = {
-        "External id": 5, "registers per thread": 40, "shared memory": 1024, "blocks per SM": 0.5,
+        "registers per thread": 40, "shared memory": 1024, "blocks per SM": 0.5,
         "est. achieved occupancy %": 31, "grid": [7, 2, 1], "block": [128, 1, 1],
     }  # fmt: skip
     gpu = read(text(launch(3, 1), kernel(3, 4, 2, **known), kernel(4, 9, 1, "Memset", "gpu_memset"))).gpu
     assert (gpu.grid.tolist(), gpu.block[0].tolist()) == ([[7, 2, 1], [0, 0, 0]], [128, 1, 1])
-    whole = (gpu.registers, gpu.shared_memory, gpu.stream, gpu.device, gpu.external)
-    assert [column.tolist() for column in whole] == [[40, -1], [1024, -1], [7, 7], [0, 0], [5, -1]]
+    whole = (gpu.registers, gpu.shared_memory, gpu.stream, gpu.device)
+    assert [column.tolist() for column in whole] == [[40, -1], [1024, -1], [7, 7], [0, 0]]
     assert (gpu.blocks_per_sm[0], gpu.occupancy[0], np.isnan(gpu.occupancy[1])) == (0.5, 31, True)
 
 

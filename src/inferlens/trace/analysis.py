@@ -72,15 +72,7 @@ class Overview(Struct, frozen=True, kw_only=True):
 
 
 class Analysis:
-    """A trace, looked at as a whole or one step of it.
-
-    Args:
-        trace: what was read.
-        step: number of the step to look at; ``None``: all.
-
-    Raises:
-        InferlensError: if there is no such step.
-    """
+    """A trace, looked at as a whole or one step of it, by its number; InferlensError if there is no such step."""
 
     def __init__(self, trace: Trace, step: int | str | None = None) -> None:
         self.trace, self.launch_links = trace, LaunchLinks(trace)

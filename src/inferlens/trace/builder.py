@@ -149,7 +149,6 @@ class TraceBuilder:
     def _add_gpu(self, rows: Ints, args: Sequence[Arguments]) -> None:
         columns = {
             "row": rows,
-            "external": _external(args),
             "grid": _triples([each.grid for each in args]),
             "block": _triples([each.block for each in args]),
             "blocks_per_sm": _floats([each.blocks_per_sm for each in args]),
@@ -161,7 +160,7 @@ class TraceBuilder:
         self._keep(Calls, {"row": rows, **_wholes(args, "correlation")})
 
     def _add_scopes(self, rows: Ints, args: Sequence[Arguments]) -> None:
-        columns: dict[str, Any] = {"row": rows, "external": _external(args)}
+        columns: dict[str, Any] = {"row": rows}
         for name in ("shapes", "stack"):
             raws = map(attrgetter(name), args)
             # The raw text points into its whole block, which must not live on.
@@ -210,10 +209,6 @@ def _nanoseconds(microseconds: NDArray[Any]) -> Ints:
     found: Ints = floor.astype(np.int64) * 1000
     found += np.rint((microseconds - floor) * 1000).astype(np.int64)
     return found
-
-
-def _external(args: Sequence[Arguments]) -> Ints:
-    return _whole([each.external_before if each.external is None else each.external for each in args])
 
 
 def _wholes(args: Sequence[Arguments], *names: str) -> dict[str, Ints]:

@@ -26,8 +26,6 @@ Number = int | float | None
 class Arguments(Struct, gc=False):
     """Arguments of an event, of every category."""
 
-    external: Number = field(default=None, name="External id")
-    external_before: Number = field(default=None, name="external id")
     correlation: Number = None
     device: Number = None
     stream: Number = None

@@ -53,18 +53,8 @@ class LaunchLinks:
 
     @cached_property
     def operator(self) -> Ints:
-        """For each GPU event the place, in ``trace.scopes``, of the innermost operator around its launch.
-
-        Without a known launch it is the operator whose external id the event names; -1 where there is none.
-        """
-        scopes, external = self.trace.scopes, self.trace.gpu.external
-        found = np.full(len(external), NONE, dtype=np.int64)
-        if not len(scopes):
-            return found
-        ids = np.where(self.trace.category[scopes.row] == Category.OPERATOR, scopes.external, NONE)
-        order = np.argsort(ids, kind="stable")
-        place = order[np.minimum(np.searchsorted(ids[order], external), len(order) - 1)]
-        found = np.where((ids[place] == external) & (external > 0), place, NONE)
+        """For each GPU event the place, in ``trace.scopes``, of the operator around its launch; -1 without one."""
+        found = np.full(len(self.trace.gpu), NONE, dtype=np.int64)
         launched = self.launch >= 0
         found[launched] = self.around_calls(Category.OPERATOR)[self.launch[launched]]
         return found

@@ -118,9 +118,7 @@ def _alive(analysis: Analysis, places: Ints) -> Ints:
 def curves(analysis: Analysis, points: int | None = None) -> Columns:
     """The curve of each device: the most that was given out in each of 200 equal slices of the time.
 
-    Args:
-        analysis: of the trace.
-        points: of each device, no more than so many of the slices where there are more than twice as many in all.
+    Where there are more than twice as many as ``points`` in all, of each device no more than so many.
     """
     memory, every = analysis.trace.allocations, devices(analysis)
     some = SLICES if points is None or len(every) * SLICES <= 2 * points else min(points, SLICES)

@@ -27,13 +27,7 @@ NO_MODULE = "(no module)"
 def module_tree(analysis: Analysis, *, depth: int | None = None) -> Columns:
     """A row for each module, in the order of a walk through the tree; the last is for what belongs to none.
 
-    Args:
-        analysis: of the trace.
-        depth: how deep to unfold; 1 is the outermost modules alone.
-
-    Returns:
-        ``path`` with dots, ``depth`` from 0, ``calls``, seconds of ``host_total``, ``host_self``, ``device_total`` and
-        ``device_self``.
+    ``depth`` is how deep to unfold; 1 is the outermost modules alone. Times are seconds, paths have dots.
     """
     trace = analysis.trace
     rows = _module_rows(analysis)

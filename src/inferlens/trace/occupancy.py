@@ -42,11 +42,7 @@ def blocks_that_fit(
 ) -> int | None:
     """How many blocks one multiprocessor holds at a time; ``None`` where that cannot be known.
 
-    Args:
-        gpu: what it runs on.
-        block: threads of a block, by dimension.
-        registers: of each thread.
-        shared_memory: of each block, static and dynamic, in bytes.
+    ``registers`` are of each thread, ``shared_memory`` is of each block, static and dynamic, in bytes.
     """
     digits = gpu.compute_capability.partition(".")[0]
     major = int(digits) if digits.isdecimal() else 0

@@ -24,19 +24,14 @@ from inferlens.trace.text import EventReader, blocks
 from inferlens.trace.trace import Trace
 
 SUFFIX = ".inferlens"
-VERSION = 4
+VERSION = 5
 LEAST_SECONDS = 1.0  # what is read in less is not kept
 
 
 def read(source: Path | bytes) -> Trace:
-    """The complete events of a trace.
+    """The complete events of a trace; what was skipped or mended stands in its ``notes``.
 
-    Args:
-        source: a file, plain or packed with gzip or zstd, a pipe, or ``-`` for the standard input; or what such a
-            file holds.
-
-    Returns:
-        The trace; what was skipped or mended stands in its ``notes``.
+    ``source`` is a file, plain or packed with gzip or zstd, a pipe, or ``-``; or what such a file holds.
 
     Raises:
         InferlensError: if it cannot be opened, is no trace, or memory has no room for it.

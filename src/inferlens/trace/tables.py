@@ -23,15 +23,10 @@ KINDS: dict[int, str] = {Category.KERNEL: "kernel", Category.MEMCPY: "copy", Cat
 
 
 def operators(analysis: Analysis, *by: str) -> Columns:
-    """A row for each operator, what takes most on the GPU first, or without one on the host.
+    """A row for each operator, by ``shapes`` or ``stack`` too, what takes most on the GPU first, or else on the host.
 
-    Args:
-        analysis: of the trace.
-        by: distinguished not by name alone: ``shapes`` of the inputs, ``stack`` of calls.
-
-    Returns:
-        Times in seconds. ``tensor_share`` is that of kernels with tensor cores in the operator's GPU time; ``eligible``
-        says whether it could use them. Times on a GPU are NaN where the trace has no GPU events.
+    Times are seconds; those on a GPU are NaN where the trace has no GPU events. ``tensor_share`` is that of kernels
+    with tensor cores in the operator's GPU time; ``eligible`` says whether it could use them.
     """
     trace, costs, scopes = analysis.trace, analysis.costs, analysis.trace.scopes
     places = np.flatnonzero(costs.is_operator & analysis.within(trace.begin[scopes.row]))
@@ -68,15 +63,10 @@ def _compact(text: str) -> str:
 
 
 def kernels(analysis: Analysis, *, by_operator: bool = False) -> Columns:
-    """A row for each name of a GPU event, what takes most first.
+    """A row for each name of a GPU event, what takes most first; ``by_operator``: by what launched it, and how, too.
 
-    Args:
-        analysis: of the trace.
-        by_operator: distinguished by the operator that launched it, grid, block, registers and shared memory too.
-
-    Returns:
-        Times in seconds, ``shared_memory`` in bytes, ``occupancy`` from 0 to 1. Blocks per SM and occupancy are means
-        weighted by duration; registers, shared memory, grid and block are those of the longest call.
+    Times are seconds, sizes bytes, ``occupancy`` is from 0 to 1. Blocks per SM and occupancy are means weighted by
+    duration; registers, shared memory, grid and block are those of the longest call.
     """
     trace, costs, gpu = analysis.trace, analysis.costs, analysis.trace.gpu
     events = np.flatnonzero(analysis.gpu_within)

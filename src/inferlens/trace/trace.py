@@ -76,7 +76,6 @@ class GpuEvents(_Rows):
 
     Attributes:
         correlation: number that the launch shares.
-        external: ``External id`` of the operator that launched it.
         grid, block: of shape (events, 3); zeros where it is no kernel.
         registers: of each thread.
         shared_memory: of each block, in bytes.
@@ -86,7 +85,6 @@ class GpuEvents(_Rows):
     device: Ints
     stream: Ints
     correlation: Ints
-    external: Ints
     grid: Ints
     block: Ints
     registers: Ints
@@ -107,11 +105,9 @@ class Scopes(_Rows):
     """Operators and annotations of the host, by thread, then by begin, outer ones first.
 
     Attributes:
-        external: ``External id``.
         shapes, stack: places in the trace's ``texts``: JSON as the trace has it, empty where it has none.
     """
 
-    external: Ints
     shapes: Codes
     stack: Codes
 

@@ -131,7 +131,7 @@ def test_runs_that_differ_are_put_together_by_likeness() -> None:
 
 def test_what_nobody_is_known_to_have_launched_is_in_the_run_in_which_it_began() -> None:
     trace = read(FOLDER / f"{GRAPH}.json.gz")
-    gpu = dataclasses.replace(trace.gpu, correlation=trace.gpu.correlation * 0, external=trace.gpu.external * 0)
+    gpu = dataclasses.replace(trace.gpu, correlation=trace.gpu.correlation * 0)
     lost = dataclasses.replace(trace, gpu=gpu)
     known, unknown = traced_runs.traced_runs(trace), traced_runs.traced_runs(lost)
     assert [len(run.events) for run in unknown] == [len(run.events) for run in known]

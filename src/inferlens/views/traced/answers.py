@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from inferlens.trace import memory
@@ -102,15 +103,10 @@ def pause(rows: Sequence[Row], busy: str, whole: float) -> list[str]:
         return ["There is nothing in this trace."]
     what, who = ("A kernel runs", "the GPU") if busy == "kernel" else ("An operator runs", "the host")
     worked = sum(row[busy] * row["length"] for row in rows)
-    longest = (0.0, 0.0)
-    since: float | None = None
-    for row in rows:
-        if row[busy] >= _IDLE:
-            since = None
-            continue
-        since = row["begin"] if since is None else since
-        end = row["begin"] + row["length"]
-        longest = max(longest, (since, end), key=lambda pair: pair[1] - pair[0])
-    begin, end = longest
+    begin, end = 0.0, 0.0
+    for idle, some in groupby(rows, key=lambda row: row[busy] < _IDLE):
+        first, *_, last = [*some] * 2
+        if idle and last["begin"] + last["length"] - first["begin"] > end - begin:
+            begin, end = first["begin"], last["begin"] + last["length"]
     pause = f"; {who} is idle longest from {milliseconds(begin)} to {milliseconds(end)} ms" if end > begin else ""
     return [f"{what} {percent(worked / whole)} of the time{pause}."]

@@ -53,13 +53,7 @@ def document(
 ) -> tuple[Document, list[str]]:  # fmt: skip
     """What was asked for, and remarks on how it was read; ``view`` and ``by`` may name several, with commas.
 
-    Args:
-        path: a trace, a log folder with one, the traces of a job's ranks, or log folders.
-        format: one of :data:`inferlens.views.table.FORMATS`.
-        against: the trace that is the base, which what ``path`` shows is compared with.
-        view, step, by, top, depth: as the command has them.
-        cache: whether to keep what was read of a large trace, and to look for what was kept.
-        wide: whether people get all tables, and those of each trace of several.
+    All is as the command ``inferlens trace`` has it.
 
     Raises:
         InferlensError: if there is no trace, no such step, or what was asked for cannot be compared.

@@ -16,26 +16,8 @@ from inferlens.trace.tables import CUT_OFF, kernels, operators, stepping, timeli
 from inferlens.units import ABSENT, duration, listing, milliseconds, percent, plural
 from inferlens.views.plain import plain
 from inferlens.views.table import Column, Line, Table, text
-from inferlens.views.traced import answers
+from inferlens.views.traced import answers, trace_columns
 from inferlens.views.traced.answers import Row
-from inferlens.views.traced.trace_columns import (
-    CURVE,
-    GPUS,
-    HOLDERS,
-    KERNELS,
-    LAUNCHED,
-    MODULES,
-    OPERATORS,
-    PEAKS,
-    SHARES,
-    STEPS,
-    STRIP,
-    STRIPS,
-    TIMELINE,
-    USE,
-    shapes,
-    strip,
-)
 
 TOP = 10
 BY = ("name", "shapes", "stack", "operator")
@@ -159,7 +141,7 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
     beneath = [f"GPU idle: {', '.join(causes)} of a step.", answers.gpu_use(made.gpus[0])]
     tables = [
         replace(parts, sentences=[*beneath, *([f"({', '.join(more)}: --format json)"] if more else [])]),
-        TraceTable("gpus", "GPUs", "GPU", GPUS, _gpus(made), wide=True),
+        TraceTable("gpus", "GPUs", "GPU", trace_columns.GPUS, _gpus(made), wide=True),
         replace(_shares("idle", "Why the GPU is idle", "cause", made.idle, step), wide=True),
     ]
     return TraceView(" · ".join(about), said, tables, _look(analysis))
@@ -179,8 +161,8 @@ def _gpus(made: Overview) -> Columns:
         name = f"{gpu.device}: {gpu.name}" if gpu.name else f"GPU {gpu.device}"
         capability = known.compute_capability if known and known.major else ABSENT
         size = (known.multiprocessors, known.memory) if known else (None, None)
-        rows.append((name, *(getattr(gpu, each) for each in USE), capability, *size))
-    return Columns.named(("name", *USE, "compute_capability", "multiprocessors", "memory"), rows)
+        rows.append((name, *(getattr(gpu, each) for each in trace_columns.USE), capability, *size))
+    return Columns.named(("name", *trace_columns.USE, "compute_capability", "multiprocessors", "memory"), rows)
 
 
 def _shares(name: str, title: str, first: str, parts: Mapping[str, float], step: float) -> TraceTable:
@@ -189,16 +171,19 @@ def _shares(name: str, title: str, first: str, parts: Mapping[str, float], step:
 
     rows = [(what, seconds, seconds / step) for what, seconds in parts.items()]
     data = Columns.named(("what", "time", "share"), rows)
-    return TraceTable(name, title, first, SHARES, data, "what", brief=largest)
+    return TraceTable(name, title, first, trace_columns.SHARES, data, "what", brief=largest)
 
 
 def _operators(analysis: Analysis, selection: Selection) -> TraceView:
     keys = [key for key in selection.by if key in ("shapes", "stack")]
     data = operators(analysis, *keys)
-    more = (Column(key, key, keep=1, write=shapes if key == "shapes" else text, most=36, numeric=False) for key in keys)
+    more = (
+        Column(key, key, keep=1, write=trace_columns.shapes if key == "shapes" else text, most=36, numeric=False)
+        for key in keys
+    )
     times, of = _on_gpu(analysis, data)
     said = answers.most(zip(data.columns["name"], times, strict=True), of)
-    table = TraceTable("operators", "", "operator", (*OPERATORS, *more), data, top=selection.top)
+    table = TraceTable("operators", "", "operator", (*trace_columns.OPERATORS, *more), data, top=selection.top)
     about = f"operators · {plural(int(sum(data.columns['calls'])), 'call')}{_in_steps(analysis)}"
     look = ("Which kernels?", "--view kernels --by operator") if keys else ("Of which shapes?", "--by shapes")
     return TraceView(about, said, [table], (look[0], look[1] if keys else f"--view operators {look[1]}"))
@@ -219,7 +204,15 @@ def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
     data = kernels(analysis, by_operator=by_operator)
     label = answers.short(data, selection.top)
     times = zip(data.columns["name"], map(float, data.columns["total"]), strict=True)
-    table = TraceTable("kernels", "", "kernel", LAUNCHED if by_operator else KERNELS, data, label, top=selection.top)
+    table = TraceTable(
+        "kernels",
+        "",
+        "kernel",
+        trace_columns.LAUNCHED if by_operator else trace_columns.KERNELS,
+        data,
+        label,
+        top=selection.top,
+    )
     about = f"kernels, copies and fills · {plural(int(sum(data.columns['calls'])), 'launch')}{_in_steps(analysis)}"
     look = (
         ("Of which modules?", "--view modules")
@@ -234,7 +227,7 @@ def _modules(analysis: Analysis, selection: Selection) -> TraceView:
     data = module_tree(analysis, depth=selection.depth)
     rank = "device_total" if len(analysis.trace.gpu) else "host_total"
     top = None if selection.depth else selection.top
-    table = TraceTable("modules", "", "module", MODULES, data, tree=True, top=top, rank=rank)
+    table = TraceTable("modules", "", "module", trace_columns.MODULES, data, tree=True, top=top, rank=rank)
     about = f"modules{_in_steps(analysis)}"
     said = answers.heaviest([row for row in data.rows() if row["path"] != NO_MODULE], rank)
     return TraceView(about, said, [table], _look(analysis))
@@ -243,17 +236,19 @@ def _modules(analysis: Analysis, selection: Selection) -> TraceView:
 def _memory(analysis: Analysis, selection: Selection) -> TraceView:
     devices = sorted(memory.devices(analysis), key=lambda each: -each.peak)
     top = TOP - 1 - len(devices) if selection.top == TOP else selection.top  # beneath the devices' own rows
-    held, curve = memory.holders(analysis), memory.curves(analysis, selection.top and STRIP)
+    held, curve = memory.holders(analysis), memory.curves(analysis, selection.top and trace_columns.STRIP)
     lines = []
     for each in devices:
         levels = [row["allocated"] for row in curve.rows() if row["device"] == each.name]
-        row = {"peak": each.peak, "time": each.time, "strip": strip(levels, each.peak)}
-        lines.append(Line.of(each.name, PEAKS, row))
-    table = TraceTable("holders", "", "held at the peak by", HOLDERS, held, "operator", top=top, rank="held")
+        row = {"peak": each.peak, "time": each.time, "strip": trace_columns.strip(levels, each.peak)}
+        lines.append(Line.of(each.name, trace_columns.PEAKS, row))
+    table = TraceTable(
+        "holders", "", "held at the peak by", trace_columns.HOLDERS, held, "operator", top=top, rank="held"
+    )
     tables: list[TraceTable | Table] = [
-        Table("", "device", PEAKS, lines),
+        Table("", "device", trace_columns.PEAKS, lines),
         replace(table, brief=lambda rows: sorted(rows, key=lambda row: -row["held"])),
-        TraceTable("curve", "Memory over time", "time", CURVE, curve, _moment, wide=True),
+        TraceTable("curve", "Memory over time", "time", trace_columns.CURVE, curve, _moment, wide=True),
     ]
     said = (
         answers.peak(devices[0], held)
@@ -279,7 +274,9 @@ def _steps(analysis: Analysis, selection: Selection) -> TraceView:
     )
     took = {part: sum(row[part] for row in rows) for part in PARTS}
     most = [part for part in sorted(PARTS, key=lambda part: -took[part])[:_PARTS] if took[part]]
-    columns = [replace(each, wide=each.wide or (each.key in PARTS and each.key not in most)) for each in STEPS]
+    columns = [
+        replace(each, wide=each.wide or (each.key in PARTS and each.key not in most)) for each in trace_columns.STEPS
+    ]
     table = TraceTable("steps", "", "step", columns, data, "step", top=selection.top, rank="time")
     slowest = max(rows, key=lambda row: float(row["time"]))["step"] if rows else ""
     look = (
@@ -291,18 +288,20 @@ def _steps(analysis: Analysis, selection: Selection) -> TraceView:
 
 
 def _timeline(analysis: Analysis, _: Selection) -> TraceView:
-    data, rows = timeline(analysis), list(timeline(analysis, STRIP).rows())
+    data, rows = timeline(analysis), list(timeline(analysis, trace_columns.STRIP).rows())
     whole = sum(row["length"] for row in rows)
-    columns = (STRIPS[0], replace(STRIPS[1], title=f"from 0 to {duration(whole)}"))
+    columns = (trace_columns.STRIPS[0], replace(trace_columns.STRIPS[1], title=f"from 0 to {duration(whole)}"))
     lines = []
-    for column in TIMELINE:
+    for column in trace_columns.TIMELINE:
         values = [row[column.key] for row in rows]
         if column.title and any(values):
             mean = sum((row[column.key] or 0.0) * row["length"] for row in rows) / whole
-            lines.append(Line.of(column.title, columns, {"mean": mean, "strip": strip(values)}))
+            lines.append(Line.of(column.title, columns, {"mean": mean, "strip": trace_columns.strip(values)}))
     busy = "kernel" if any(row["kernel"] for row in rows) else "operator"
     name, title, first = "timeline", "Slices of the time", "from (ms)"
-    slices = TraceTable(name, title, first, TIMELINE, data, lambda row: milliseconds(row["begin"]), wide=True)
+    slices = TraceTable(
+        name, title, first, trace_columns.TIMELINE, data, lambda row: milliseconds(row["begin"]), wide=True
+    )
     tables: list[TraceTable | Table] = [Table("", "what ran", columns, lines), slices]
     look = ("What is in a step?", "--view steps")
     return TraceView(f"timeline of {duration(whole)}", answers.pause(rows, busy, whole), tables, look)
