@@ -87,6 +87,7 @@ def bench(
     warmup: int | None = None,
     timeout: Duration | None = None,
     output: str | PathLike[str] = "results",
+    reference: str | None = None,
     observer: Observer | None = None,
 ) -> Records:
     """Measures a model on the backends of this machine: ``print`` of what it returns shows the table.
@@ -111,4 +112,5 @@ def bench(
     from inferlens.execution.protocol import Observer as Silent
     from inferlens.views.python import Records
 
-    return Records(measured(model, example_inputs, words, observer or Silent()), where=str(output))
+    records = measured(model, example_inputs, words, observer or Silent())
+    return Records(records, reference=reference, where=str(output))

@@ -54,3 +54,15 @@ def test_each_run_has_a_table_and_no_row_is_compared_with_another_run_s(runs: Pa
     assert [row["fastest"] for row in rows] == [True, False, True, True]
     refused = inferlens("show", "results", "--runs", "some", cwd=runs)
     assert (refused.returncode, refused.stdout) == (2, "")
+
+
+def test_a_run_without_the_reference_has_its_own(runs: Path) -> None:
+    words = ("show", "results", "--runs", "all", "--reference")
+    done = inferlens(*words, "openvino", cwd=runs)
+    assert "The run of 2026-05-02 10:00 has no 'openvino', and shows its own reference." in done.stdout
+    assert "The run of 2026-05-01" not in done.stdout
+    shown = json.loads(inferlens(*words, "openvino", "--json", cwd=runs).stdout)["rows"]
+    references = [row["reference"].partition(" ")[0] for row in shown]
+    assert references == ["openvino", "openvino", "pytorch", "pytorch"]
+    refused = inferlens(*words, "tensorrt", cwd=runs)
+    assert (refused.returncode, "No case fits the reference 'tensorrt'" in refused.stderr) == (2, True)

@@ -23,6 +23,7 @@ from inferlens.execution.survey import cases_of
 from inferlens.record.record import IN_TURNS, Record
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan
+from inferlens.views.rows import rows
 from tests.views.samples import case, record
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -159,3 +160,10 @@ def test_how_long_it_will_take_is_not_told_by_processes_that_waited_for_others(t
     (planned,) = cases_of(plan)
     planned = replace(planned, case=alone.case)
     assert seconds_of([planned], plan) == [STARTING + sum(phase.seconds for phase in alone.phases)]
+
+
+def test_a_named_reference_takes_part_in_the_first_rounds(tmp_path: Path) -> None:
+    records, told = raced(tmp_path, "4,4.6,9", backend="fake:steady", reference="fake:steady latency=9.0")
+    assert [names for _, names, _ in told.rounds[:3]] == [["latency=4.0", "latency=4.6", "latency=9.0"]] * 3
+    slow = next(row for row in rows(records, "latency=9.0") if row.place == 1)
+    assert (slow.reference, slow.sure, slow.speedup) == ("fake:steady fp32 latency=9.0", True, pytest.approx(9 / 4))

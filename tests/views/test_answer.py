@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+
 import numpy as np
 import pytest
+import typer
+from msgspec.structs import replace
 
+from inferlens.cli.commands import app
 from inferlens.record.record import Environment
+from inferlens.spec.case import Budget, TensorSpec
+from inferlens.spec.plan import words_of
 from inferlens.views.answer import answers
 from inferlens.views.rows import rows
 
@@ -56,6 +63,25 @@ def test_the_likeliest_is_told_with_its_probability_and_what_decides_it():
     assert answer.head == "LIKELIEST"
     assert "% sure; not told apart from" in answer.than
     assert answer.decide.startswith("inferlens ab torchvision:resnet18 'openvino fp32")
+
+
+def test_the_command_that_decides_has_all_words_of_the_plan() -> None:
+    spec = TensorSpec.parse("ids=1..4x128:int64:0..30522:opt=2x128")
+    fields = {"inputs": (spec, TensorSpec("mask", (1, 128), "int64")), "weights": "my weights.pth", "seed": 3}
+    cases = [case("pytorch", options={"channels_last": True}, **fields), case("openvino", threads=2, **fields)]
+    budget = Budget(threshold=0.01, level=0.9, iterations=60, warmup=2, timeout=90.0)
+    race = rounds(4, {"pytorch": 16.4e-3, "openvino": 16e-3}, spread=0.03, budget=budget)
+    (answer,) = answers(rows([replace(each, case=cases[each.case.backend == "openvino"]) for each in race]))
+    name, *said = shlex.split(answer.decide)[1:]
+    command = typer.main.get_command(app).get_command(None, name)
+    context = command.make_context(name, said)
+    told = {key: value for key, value in context.params.items() if value not in (None, [], False, ())}
+    sides = [told.pop(side) for side in "ab"]
+    assert [words_of(side, ["pytorch", "openvino"])["weights"] for side in sides] == ["my weights.pth"] * 2
+    assert {words_of(side, ["pytorch", "openvino"])["backend"] for side in sides} == {"pytorch", "openvino"}
+    assert TensorSpec.parse_all(told["input"]) == fields["inputs"]
+    assert (told["threshold"], told["level"]) == ("1%", "90%")
+    assert (told["iterations"], told["warmup"], told["timeout"]) == (60, 2, "90s")
 
 
 def test_what_was_measured_once_says_so():

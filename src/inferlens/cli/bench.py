@@ -31,7 +31,7 @@ HALF_WIDTH = "How far the median's 95 % interval may reach to either side of it.
 ITERATIONS = "Latency samples of each case. [dim]Default: as --stop says.[/dim]"
 SECONDS = "Time for the latency samples. [dim]Default: as --stop says.[/dim]"
 SHOWN = ("wide", "columns", "top", "bars", "file")  # options of what is shown
-OWN = ("reference", "format", "json", "dry_run", *SHOWN)  # options that are no words of a plan
+OWN = ("format", "json", "dry_run", *SHOWN)  # options that are no words of a plan
 DRY_RUN = "List the cases and how long they may take; run none."
 MOST_LISTED = 18  # cases of --dry-run, so that all of it fits on a screen
 
@@ -90,19 +90,19 @@ def bench(
     screen.check(format)  # an unknown format is refused before hours of measuring
     screen.format_of("table", file)
     if dry_run:
-        screen.document(listed(plan, reference), "json" if json else "table", file=file)
+        screen.document(listed(plan), "json" if json else "table", file=file)
         return
-    records, interrupted = measured(plan, reference)
-    report(plan, records, interrupted, format, reference, wide=wide, columns=columns, top=top, bars=bars, file=file)
+    records, interrupted = measured(plan)
+    report(plan, records, interrupted, format, wide=wide, columns=columns, top=top, bars=bars, file=file)
 
 
-def measured(plan: Plan, reference: str | None) -> tuple[list[Record], bool]:
+def measured(plan: Plan) -> tuple[list[Record], bool]:
     """The records of a plan, and whether it was interrupted."""
     from inferlens.cli import screen
     from inferlens.cli.progress import Bar
     from inferlens.execution.bench import run
 
-    with Bar(screen.errors(), reference) as bar:
+    with Bar(screen.errors()) as bar:
         try:
             run(plan, bar)
         except KeyboardInterrupt:
@@ -110,9 +110,7 @@ def measured(plan: Plan, reference: str | None) -> tuple[list[Record], bool]:
     return bar.records, False
 
 
-def report(
-    plan: Plan, records: Sequence[Record], interrupted: bool, format: str, reference: str | None, **how: Any
-) -> None:
+def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, **how: Any) -> None:
     """Shows what was measured and says where it is kept.
 
     Raises:
@@ -123,7 +121,8 @@ def report(
 
     if records:
         folders = sorted({str(Path(plan.output) / safe_name(record.model.name)) for record in records})
-        screen.show(records, format, reference, where=folders[0] if len(folders) == 1 else plan.output, **how)
+        where = folders[0] if len(folders) == 1 else plan.output
+        screen.show(records, format, plan.reference or None, where=where, **how)
     if interrupted:
         screen.note(f"Interrupted; {len(records)} measured cases are kept.")
         raise typer.Exit(130)
@@ -145,16 +144,14 @@ def read_plan(words: dict[str, Any]) -> Plan:
     return Plan.from_words({**Plan.from_file(Path(files[0])), **said})
 
 
-def listed(plan: Plan, reference: str | None) -> Document:
+def listed(plan: Plan) -> Document:
     """What would run, and about how long, and what could not; people see the first that fit on a screen."""
     from inferlens import units
     from inferlens.execution.estimate import seconds_of
     from inferlens.execution.survey import cases_of
-    from inferlens.views.speedups import refuse_unknown
     from inferlens.views.table import Column, Document, Line, Table
 
     cases = cases_of(plan, listed=True)
-    refuse_unknown([each.case for each in cases], reference)
     seconds = seconds_of(cases, plan)
     whole = sum(seconds) * max(plan.repeats, 1)
     able = [not each.refusal for each in cases]

@@ -24,7 +24,6 @@ from inferlens.execution.protocol import Observer
 from inferlens.record.record import PhaseName, Record
 from inferlens.spec.case import AXES, Case
 from inferlens.stats.quantiles import median
-from inferlens.views.speedups import refuse_unknown
 
 BEFORE_STEADY: dict[PhaseName, str] = {"load": "loading", "export": "exporting", "build": "building"}
 CAUSES = {
@@ -35,19 +34,13 @@ PIPE = 100  # columns
 
 
 class Bar(Observer):
-    """An observer that draws, and keeps the records, so that those of an interrupted plan are not lost.
-
-    A plan of which no case fits the ``reference`` that the table is to be relative to is refused.
-    """
+    """An observer that draws, and keeps the records, so that those of an interrupted plan are not lost."""
 
     foresees = True  # whether the planned cases will all be measured, so that their time can be told
 
-    def __init__(
-        self, console: Console, reference: str | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self.records: list[Record] = []
         self._console = console
-        self._reference = reference
         self._clock = clock
         self._since = clock()
         self._cases: list[Planned] = []
@@ -69,7 +62,6 @@ class Bar(Observer):
 
     def planned(self, cases: Sequence[Planned]) -> None:
         """See :class:`Observer`."""
-        refuse_unknown([planned.case for planned in cases], self._reference)
         self._cases, self._since = list(cases), self._clock()
         self._bar.update(self._task, total=len(cases))
         for found in {planned.found.spec: planned.found for planned in cases}.values():

@@ -22,7 +22,8 @@ from inferlens.execution.scheduler import Scheduler
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.gpu import gpu_before
 from inferlens.record.record import Record
-from inferlens.spec.case import Budget
+from inferlens.spec.case import DEVICES, Budget
+from inferlens.spec.reference import fitting
 from inferlens.stats.intervals import ends
 from inferlens.stats.race import LEAST_ROUNDS, MOST_ROUNDS
 from inferlens.units import ratio, ratio_range
@@ -126,8 +127,14 @@ class Rounds:
         return [able[name] for name in dict.fromkeys(names)]
 
     def _reference(self) -> list[str]:
-        """The plain case of the backend that outputs are checked against."""
-        for name, each in self._able.items():
+        """What the plan names, of each device; or the plain case of the backend that outputs are checked against."""
+        able, named = self._able, self.scheduler.plan.reference
+        if named:
+            cases = [each.planned.case for each in able.values()]
+            every = [fitting([case for case in cases if case.device == device], named) for device in DEVICES]
+            chosen = [found[0] for found in every if found]
+            return [name for name, each in able.items() if each.planned.case in chosen]
+        for name, each in able.items():
             case, checked = each.planned.case, each.planned.reference
             plain = case.precision == "fp32" and not case.options and case.threads is None
             if checked and plain and case.backend == checked.backend:

@@ -27,6 +27,7 @@ from inferlens.models import resolve
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
+from inferlens.spec.reference import refuse_unknown
 
 TIMEOUT = 300.0
 
@@ -71,6 +72,7 @@ def cases_of(plan: Plan, model: Named | None = None, *, listed: bool = False) ->
     cases = expand(plan, found(plan, model), probe(backends_named(plan)))
     if not listed:
         refuse_if_none_runs(cases)
+    refuse_unknown([planned.case for planned in cases], plan.reference)
     return cases
 
 

@@ -112,6 +112,15 @@ class TensorSpec(Struct, frozen=True):
             return self.shape, self.shape, self.shape
         return self.least, self.best or self.shape, self.most
 
+    @property
+    def asked(self) -> str:
+        """The text that :meth:`parse` reads, with its ranges of sizes."""
+        least, _, most = self.profile
+        sizes = "x".join(f"{low}" if low == high else f"{low}..{high}" for low, high in zip(least, most, strict=True))
+        bounds = "" if self.low is None else f":{self.low}..{self.high}"
+        best = f":opt={'x'.join(map(str, self.best))}" if self.best else ""
+        return f"{self.name}={sizes or 'scalar'}:{self.dtype}{bounds}{best}"
+
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape)) or "scalar"
         bounds = "" if self.low is None else f":{self.low}..{self.high}"

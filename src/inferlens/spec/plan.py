@@ -16,12 +16,13 @@ from typing import Any
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, check_choice, suggestion
-from inferlens.spec.case import AXES, MODES, STOPS, Axis, Budget, TensorSpec
+from inferlens.spec.case import AXES, MODES, STOPS, Axis, Budget, Case, TensorSpec
 from inferlens.units import parse_duration, parse_share
 
 BUDGET_WORDS = (
     "mode", "warmup", "iterations", "seconds", "stop", "half_width", "max_time", "timeout", "threshold",
 )  # fmt: skip
+DURATIONS = ("seconds", "max_time", "timeout")
 RACE_WORDS = ("quick", "thorough", "within", "repeats")
 THOROUGH_ROUNDS = 10
 LONG_SERIES = 10.0  # seconds, with --thorough
@@ -48,6 +49,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             which is fastest, see ``within`` and ``rounds``.
         within: seconds for the rounds in which those that may be fastest meet.
         rounds: how many of these rounds there are at least, decided or not.
+        reference: words of the case that speed-ups are against; empty is the usual one.
     """
 
     model: tuple[str, ...]
@@ -72,6 +74,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     rounds: int = 0
     budget: Budget = Budget()
     output: str = "results"
+    reference: str = ""
 
     @staticmethod
     def from_words(words: Mapping[str, Any]) -> Plan:
@@ -99,6 +102,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             **_race_of(words),
             budget=budget_of(words),
             output=str(words.get("output", "results")),
+            reference=str(words.get("reference", "")),
         )
 
     @staticmethod
@@ -115,7 +119,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 _WORDS = frozenset(
-    ("model", "backend", "option", "input", "weights", "checkout", "trust", "seed", "rebuild", "output",
+    ("model", "backend", "option", "input", "weights", "checkout", "trust", "seed", "rebuild", "output", "reference",
      *RACE_WORDS, *BUDGET_WORDS, *(axis.name for axis in AXES))
 )  # fmt: skip
 
@@ -160,7 +164,7 @@ def budget_of(words: Mapping[str, Any]) -> Budget:
     for name, least in (("warmup", 0), ("iterations", 1)):
         if name in words:
             given[name] = count(name, words[name], least)
-    for name in ("seconds", "timeout", "max_time"):
+    for name in DURATIONS:
         if name in words:
             given[name] = parse_duration(str(words[name]))
             if not given[name] and name != "seconds":
@@ -198,6 +202,25 @@ def _check_sense(budget: Budget, words: Mapping[str, Any]) -> None:
     if "depth" in words and (budget.mode == "latency" or one_at_a_time):
         why = f"with {one_at_a_time[0]}" if one_at_a_time else "in mode latency"
         raise InferlensError(f"depth needs throughput, which is not measured {why}.", hint="without --depth")
+
+
+def case_text(case: Case) -> str:
+    """A case in one text, from which :func:`words_of` has its words again, but for its inputs."""
+    said = {"weights": case.weights, "seed": case.seed}
+    return " ".join([case.label, *(shlex.quote(f"{name}={value}") for name, value in said.items() if value)])
+
+
+def shared_options(case: Case, budget: Budget) -> list[str]:
+    """What :func:`case_text` does not say, as options of ``inferlens ab``: inputs, and what is asked of the samples."""
+    usual = Budget()
+    texts = {name: getattr(budget, name) for name in ("iterations", "warmup")}
+    texts |= {name: f"{value:g}s" if (value := getattr(budget, name)) is not None else None for name in DURATIONS}
+    texts |= {name: f"{100 * getattr(budget, name):g}%" for name in ("threshold", "level")}
+    said = [part for spec in case.inputs for part in ("--input", spec.asked)]
+    for name, text in texts.items():
+        if getattr(budget, name) != getattr(usual, name):
+            said += [f"--{name.replace('_', '-')}", str(text)]
+    return [*said, *(["--metric", "throughput"] if budget.mode == "throughput" else [])]
 
 
 def words_of(text: str, backends: Sequence[str]) -> dict[str, Any]:

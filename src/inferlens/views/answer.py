@@ -98,9 +98,8 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str) -> AnswerLin
         )
     if best.standing == "likeliest":
         chance = f"{_chance(best.chance)} sure; not told apart from {listing([names[row.id] for row in rivals[:3]])}"
-        decide = "the same with --thorough" if best.processes > best.rounds else "the same with more --repeats"
-        if len(rivals) == 1:
-            decide = f"inferlens ab {plain(best.model)} '{plain(best.label)}' '{plain(rivals[0].label)}'"
+        again = "the same with --thorough" if best.processes > best.rounds else "the same with more --repeats"
+        decide = plain(best.hint) or again
         return AnswerLine(where=where, head="LIKELIEST", who=who, than=chance, decide=decide)
     if best.standing == "once":
         return AnswerLine(where=where, head="FASTEST", who=who, than=", ".join([*filter(None, than), "measured once"]))

@@ -35,6 +35,7 @@ from inferlens.views.answer import DOUBTS, answers, doubts
 from inferlens.views.plain import plain
 from inferlens.views.renderers import terminal
 from inferlens.views.rows import Row, by, rows, ways
+from inferlens.views.speedups import fits
 from inferlens.views.table import Column, Document, Line, Table, chosen, text
 
 SCHEMA = "inferlens.table/1"
@@ -95,12 +96,12 @@ def document(
     Raises:
         InferlensError: if ``reference`` names no row.
     """
-    shown = _run_by_run(records, reference) if every_run else rows(records, reference)
+    shown, lacking = _run_by_run(records, reference) if every_run else (rows(records, reference), [])
     if not shown:
         nothing = {"schema": SCHEMA, "rows": [], "verdict": []}
         return Document(lambda: ["There are no records to show."], lambda: nothing, lambda: fields_of(shown))
     return Document(
-        blocks=lambda: _blocks(shown, where),
+        blocks=lambda: [*_blocks(shown, where), *lacking],
         data=lambda: {"schema": SCHEMA, "rows": shown, "verdict": [str(each) for each in answers(shown)]},
         csv=lambda: fields_of(shown),
         title=f"{shown[0].model} – Inferlens",
@@ -108,9 +109,20 @@ def document(
     )
 
 
-def _run_by_run(records: Sequence[Record], reference: str | None) -> list[Row]:
-    parts = each_run(records)
-    return [msgspec.structs.replace(row, run=part[0].created) for part in parts for row in rows(part, reference)]
+def _run_by_run(records: Sequence[Record], reference: str | None) -> tuple[list[Row], list[str]]:
+    """The rows of each run, and which runs have no such ``reference``, and so their own."""
+    found, lacking = [], []
+    for part in each_run(records):
+        shown, begun = rows(part), part[0].created
+        if reference and any(fits(row, reference) for row in shown):
+            shown = rows(part, reference)
+        elif reference:
+            day = begun[:16].replace("T", " ")
+            lacking.append(f"The run of {day} has no '{reference}', and shows its own reference.")
+        found += [msgspec.structs.replace(row, run=begun) for row in shown]
+    if len(lacking) == len(each_run(records)):
+        rows(records, reference)  # refuses what no run has
+    return found, lacking
 
 
 def measured_again(runs: Sequence[tuple[str, int]], hint: str = "") -> list[str]:

@@ -43,6 +43,7 @@ class Row(Struct, frozen=True, kw_only=True):
         name: the case within its table: backend, precision and what else tells it from the other rows.
         machine: what tells the machine from another; rows of two machines are never compared.
         device_name: name of the GPU, or of the CPU for cases on the CPU.
+        hint: what may help one that did not run; of the likeliest beside one other, the command that decides it.
         inputs: the actual inputs; ``batch`` is the number of items in one call.
         runs: how many runs of the case there are, of which this is the newest.
         run: when the run began, of rows that are shown run by run; rows of two runs are not compared then.

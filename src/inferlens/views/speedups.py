@@ -8,7 +8,7 @@ they fit it is the plainest.
 from __future__ import annotations
 
 import math
-import re
+import shlex
 from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,9 @@ from msgspec.structs import replace
 from inferlens.analysis.answer import Race, race
 from inferlens.analysis.findings.notes import AUTOCORRELATED, OTHER_CARD, ordered
 from inferlens.analysis.interference.samples import CaseRuns
-from inferlens.errors import InferlensError, suggestion
-from inferlens.spec.case import Case
+from inferlens.record.record import IN_TURNS
+from inferlens.spec.plan import case_text, shared_options
+from inferlens.spec.reference import unknown, words
 from inferlens.stats.intervals import ends
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ def compared(
         InferlensError: if ``named`` fits no row of any comparison.
     """
     every = [row for rows in comparisons for row in rows]
-    if named and every and not any(_fits(row, named) for row in every):
-        raise _unknown(named, [row.label for row in every])
+    if named and every and not any(fits(row, named) for row in every):
+        raise unknown(named, [row.label for row in every])
     found: list[Row] = []
     for rows in comparisons:
         among = race({row.id: runs[row.id, row.machine] for row in rows})
@@ -53,20 +54,20 @@ def compared(
         ]
         chosen = _references(able, named, usual)
         done = [_against(row, chosen[row.device], among) if row.device in chosen else row for row in able]
-        found += _placed(done, among)
+        placed = _placed(done, among)
+        found += [_with_hint(row, runs, placed) for row in placed]
     return found
 
 
-def refuse_unknown(cases: Sequence[Case], named: str | None) -> None:
-    """Refuses, before anything is measured, a reference of which the words are not those of any case's label.
-
-    Sizes and what is known only once a case ran are left for then.
-    """
-    if not named or not cases or any(spec.dynamic for case in cases for spec in case.inputs):
-        return
-    wanted = {word for word in _words(named) if not re.search(r"[(]|\.\.", word)}
-    if not any(wanted <= _words(case.label) | {case.backend} for case in cases):
-        raise _unknown(named, [case.label for case in cases])
+def _with_hint(row: Row, runs: Mapping[tuple[str, str], CaseRuns], rows: Sequence[Row]) -> Row:
+    """A row that is the likeliest beside one other: with the command that decides it."""
+    rivals = [each for each in rows if each.standing == "open"]
+    if row.standing != "likeliest" or len(rivals) != 1:
+        return row
+    one, other = (runs[each.id, each.machine].first for each in (row, rivals[0]))
+    budget = replace(one.budget, max_time=None) if IN_TURNS in one.facts else one.budget
+    words = [row.model, case_text(one.case), case_text(other.case), *shared_options(one.case, budget)]
+    return replace(row, hint=shlex.join(["inferlens", "ab", *words]))
 
 
 LEVEL = 0.95  # of speed-ups; those of the answer share the error of all looks at the race
@@ -142,7 +143,7 @@ def _references(rows: Sequence[Row], named: str | None, usual: Set[str]) -> dict
     backends = {label.partition(":")[0] for label in usual}
     able = [row for row in rows if row.ranked]
     if named:
-        able = [row for row in rows if row.ok and row.seconds_per_call is not None and _fits(row, named)]
+        able = [row for row in rows if row.ok and row.seconds_per_call is not None and fits(row, named)]
 
     def place(row: Row, device: str) -> tuple[Any, ...]:
         return (
@@ -155,18 +156,6 @@ def _references(rows: Sequence[Row], named: str | None, usual: Set[str]) -> dict
     return {device: min(able, key=partial(place, device=device)) for device in {row.device for row in rows} if able}
 
 
-def _fits(row: Row, named: str) -> bool:
+def fits(row: Row, named: str) -> bool:
     """Whether every word of ``named`` is a word of the row's label, or its backend without the variant."""
-    return _words(named) <= _words(row.label) | _words(row.name) | {row.backend.partition(":")[0]}
-
-
-def _words(text: str) -> set[str]:
-    text = re.sub(r"\bbatch[ =]?(\d+)", r"batch=\1", text.replace(",", " "))
-    return set(re.sub(r"\b(\d+) threads?\b", r"threads=\1", text).split())
-
-
-def _unknown(named: str, labels: Sequence[str]) -> InferlensError:
-    hint = suggestion(named, {*labels, *(label.partition(" ")[0] for label in labels)})
-    labels = list(dict.fromkeys(labels))
-    expected = f"one of {', '.join(map(repr, labels[:12]))}{' ...' if len(labels) > 12 else ''}"
-    return InferlensError(f"No case fits the reference '{named}'.", expected=expected, hint=hint)
+    return words(named) <= words(row.label) | words(row.name) | {row.backend.partition(":")[0]}
