@@ -54,13 +54,13 @@ def test_time_is_from_the_first_begin_to_the_last_end() -> None:
     ("rule", "missed"),
     [
         (FixedCount(100), None),
-        (FixedCount(100, 0.3), "The time was up after 30 of 100 samples."),
+        (FixedCount(100, 0.3), "30 samples were taken in 300 ms; 100 were wanted."),
         (FixedTime(1.0, 10, 5000), None),
         (FixedTime(1.0, 10, 5000, 0.5), "50 samples were taken in 500 ms; 1.00 s and at least 10 samples were wanted."),
         (FixedTime(0.1, 50, 5000, 0.2), "20 samples were taken in 200 ms; 100 ms and at least 50 samples were wanted."),
         (FixedTime(1.0, 10, 50), "50 samples were taken in 500 ms; 1.00 s and at least 10 samples were wanted."),
         (Plateau(10.0), None),
-        (Plateau(0.4), "The noise had not become flat in 40 samples."),
+        (Plateau(0.4), "40 samples were taken in 400 ms; the noise had not become flat."),
         (HalfWidth(1e-9, 0.5), ""),  # the samples tell
     ],
 )

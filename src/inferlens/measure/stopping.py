@@ -29,14 +29,15 @@ LEVEL = 0.95
 class StoppingRule(ABC):
     """Decides when a series of ``least`` to ``most`` samples is long enough.
 
-    ``max_time`` is in seconds, what happens between samples included; ``wanted`` when it will probably end.
+    ``max_time`` is in seconds, what happens between samples included; ``expected`` when it will probably end.
     """
 
     growth = GROWTH
+    wanted = ""  # what is said where it is missed
 
-    def __init__(self, least: int, most: int, max_time: float, wanted: float = math.inf) -> None:
+    def __init__(self, least: int, most: int, max_time: float, expected: float = math.inf) -> None:
         self.samples: list[float] = []
-        self._expected = max(min(wanted, max_time), 1e-9)
+        self._expected = max(min(expected, max_time), 1e-9)
         self._least, self._limit, self._max_time = least, most, max_time
         self._first = self._last = 0.0
         self._judged = 0
@@ -71,10 +72,8 @@ class StoppingRule(ABC):
     @property
     def missed(self) -> str:
         """What was wanted and not reached; empty if it was, or if the samples themselves tell."""
-        return "" if self.reached else self._missed()
-
-    def _missed(self) -> str:
-        return ""
+        taken = f"{plural(len(self.samples), 'sample')} were taken in {duration(self.spent)}"
+        return f"{taken}; {self.wanted}." if self.wanted and not self.reached else ""
 
     @property
     def most(self) -> int:
@@ -92,12 +91,10 @@ class FixedCount(StoppingRule):
 
     def __init__(self, count: int, max_time: float = math.inf) -> None:
         super().__init__(count, count, max_time)
+        self.wanted = f"{count:,} were wanted"
 
     def _enough(self) -> bool:
         return True
-
-    def _missed(self) -> str:
-        return f"The time was up after {len(self.samples):,} of {self._limit:,} samples."
 
 
 class FixedTime(StoppingRule):
@@ -108,13 +105,10 @@ class FixedTime(StoppingRule):
     def __init__(self, seconds: float, least: int, most: int, max_time: float = math.inf) -> None:
         super().__init__(least, most, max_time, seconds)
         self._seconds = seconds
+        self.wanted = f"{duration(seconds)} and at least {plural(least, 'sample')} were wanted"
 
     def _enough(self) -> bool:
         return self.spent >= self._seconds
-
-    def _missed(self) -> str:
-        wanted = f"{duration(self._seconds)} and at least {plural(self._least, 'sample')} were wanted"
-        return f"{plural(len(self.samples), 'sample')} were taken in {duration(self.spent)}; {wanted}."
 
 
 class HalfWidth(StoppingRule):
@@ -147,6 +141,7 @@ class Plateau(StoppingRule):
     deviation, which a single outlier can move at will.
     """
 
+    wanted = "the noise had not become flat"
     LOOKS = 5
     TOLERANCE = 0.05
 
@@ -161,9 +156,6 @@ class Plateau(StoppingRule):
         mean = sum(last) / len(last)
         flat = len(last) == self.LOOKS and all(abs(noise - mean) <= self.TOLERANCE * mean for noise in last)
         return flat and (self.spent >= LEAST_SECONDS or not self.most)
-
-    def _missed(self) -> str:
-        return f"The noise had not become flat in {plural(len(self.samples), 'sample')}."
 
 
 class SteadyState(StoppingRule):

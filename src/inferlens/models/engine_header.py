@@ -19,11 +19,10 @@ AGAIN = "build it again here: inferlens build MODEL -o FILE"
 
 
 class Header(Struct, frozen=True):
-    """What an engine says of itself: the variant that built it, its version, its size in bytes (``None``: not told)."""
+    """What an engine says of itself: the variant that built it, and its version, if that is told."""
 
     variant: str
-    version: str = ""
-    size: int | None = None
+    version: str
 
 
 def whole(path: Path) -> Header:
@@ -44,4 +43,4 @@ def whole(path: Path) -> Header:
     if size < SIZE or told not in (None, size):
         raise Unsupported(f"{path} is damaged: it has {size} of {told or 'more'} bytes.", hint=AGAIN)
     version = "" if data[:4] == b"ptrt" else ".".join(str(part) for part in data[24:28])
-    return Header(variant, version, told)
+    return Header(variant, version)

@@ -51,7 +51,7 @@ def test_real_models_become_engines_without_a_gpu(name: str, tmp_path: Path, rtx
     job = EngineJob(path, model, case, rtx, TensorRTOptions(compute_capability=TARGETS), None)
     made = built(job, preparation)
     header = whole(made.path)
-    assert (header.variant, header.size, header.version) == ("rtx", len(made.content), rtx.version)
+    assert (header.variant, header.version) == ("rtx", rtx.version)
     read = provenance.read(made.path)
     assert read == made.provenance
     graph = onnx.load(path).graph
