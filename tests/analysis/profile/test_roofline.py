@@ -7,7 +7,7 @@ import pytest
 
 from inferlens.analysis.profile.layers import runs_of
 from inferlens.analysis.profile.modules import flops_of, module_table, rule_of
-from inferlens.analysis.profile.roofline import TOO_LOW, Floor, Roofline, precision_of, roofline
+from inferlens.analysis.profile.roofline import Floor, Roofline, precision_of, roofline
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Warning
@@ -65,12 +65,6 @@ def test_what_fits_into_the_cache_may_come_from_there() -> None:
         near = msgspec.structs.replace(ceilings(), cached=1e10, cache=round(cache * MEGA))
         of = found(worked(EACH, ceilings=near))
         assert [each.floor for each in of.rows[:2]] == pytest.approx(list(floors)), cache
-
-
-def test_ceilings_that_others_made_lower_are_none() -> None:
-    low = msgspec.structs.replace(ceilings(), disturbed="They may be too low.")
-    assert found(worked(EACH, ceilings=low)).won == pytest.approx(7.5e-3)
-    assert roofline(worked([timed("conv", 10e-3, "conv"), timed("norm", 3e-3, "norm")], ceilings=low)) == TOO_LOW
 
 
 @pytest.mark.parametrize("modules", [("conv", "norm", "relu"), ("conv", "relu")])

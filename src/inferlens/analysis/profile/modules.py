@@ -233,7 +233,7 @@ def module_table(
         len(ways) == 1 and (not right or right[index]) and (one.runs.share(one.unknown) or 0.0) <= MOST_UNKNOWN
         for index, one in enumerate(columns)
     )
-    rows = [_marked(row, marked, APART) for row in _rows(columns, paths, shown)]
+    rows = [_marked(row, marked) for row in _rows(columns, paths, shown)]
     return ModuleTable(rows=tuple(rows), rule=rule, depth=shown, deepest=deepest, marked=marked)
 
 
@@ -273,7 +273,7 @@ def _rows(columns: Sequence[ModuleTimes], paths: Sequence[Path], depth: int) -> 
         yield sums("outside layers", (True, True), lambda one: one.outside)
 
 
-def _marked(row: ModuleRow, marked: Sequence[bool], apart: float) -> ModuleRow:
+def _marked(row: ModuleRow, marked: Sequence[bool]) -> ModuleRow:
     """The row with its marks; rows that are no module have none: what is in them differs."""
     if row.kind != "module" or len(row.cells) < 2:
         return row
@@ -282,7 +282,7 @@ def _marked(row: ModuleRow, marked: Sequence[bool], apart: float) -> ModuleRow:
     for index, (cell, mine) in enumerate(zip(row.cells, bounds, strict=True)):
         if cell and mine:
             others = bounds[:index] + bounds[index + 1 :]
-            fastest = all(other is not None and mine[1] * apart < other[0] for other in others)
-            slower = bounds[0] is not None and mine[0] > bounds[0][1] * apart
+            fastest = all(other is not None and mine[1] * APART < other[0] for other in others)
+            slower = bounds[0] is not None and mine[0] > bounds[0][1] * APART
             cells[index] = replace(cell, fastest=fastest, slower=slower)
     return replace(row, cells=tuple(cells))

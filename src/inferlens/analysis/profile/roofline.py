@@ -31,12 +31,7 @@ LOWERED = "lower-precision"  # the warning of a record whose fp32 was computed i
 NAMED = "inference_precision"  # the fact of a backend that may compute in another precision than the case's
 PRECISIONS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 
-TOO_LOW = (
-    "The ceilings of its device were measured while other programs ran: layers are faster. "
-    "inferlens profile --rebuild measures them again."
-)
 WEIGHTY = 0.01  # of a run, for a layer's rate to be taken for one that the device can reach
-_TOO_LOW = 0.1  # of the time that layers take that are faster than ceilings which something else made lower
 _MOST_UNKNOWN = 0.1  # of the time of several layers, for what is known of the rest to be said of all
 
 
@@ -157,9 +152,6 @@ def roofline(
     measured = max(ceilings.rates.get(precision, 0.0), 0.0)
     rate = max(measured, *reached) if measured and reached else measured or None
     rows = [_floored(*each, rate, ceilings, weights) for each in zip(rows, works, strict=True)]
-    beaten = sum(row.time for row in rows if row.floor == row.time)
-    if ceilings.disturbed and beaten > _TOO_LOW * sum(row.time for row in rows):
-        return TOO_LOW
     if by == "module":
         kinds = {each.module: each.kind for each in work.modules}
         rows = list(_by_module(rows, whole, kinds, rule_of("split", flops_of(work)), depth))

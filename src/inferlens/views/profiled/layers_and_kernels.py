@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from inferlens.analysis.findings.thresholds import COST
 from inferlens.analysis.profile.kernels import (
     By,
     GpuAccount,
@@ -31,7 +32,6 @@ from inferlens.views.profiled.profile_tables import (
     few,
     few_names,
     shapes,
-    sum_line,
     time_fields,
 )
 from inferlens.views.table import Column, Document, Line, Table, count, ruled, share, text
@@ -40,7 +40,6 @@ TOP = 10  # rows that people get of one case if they ask for no other number; pr
 LINES = 17  # of the rows of several cases together, so that all of it fits on a screen
 SORTS = {"layer": ("time", "order"), "kernel": ("time", "order", "calls")}
 _OVERLAP = 0.005  # of the busy time: less comes from the clock's rounding
-_COSTLY = 1.3  # times an unprofiled call: a profiled one that takes longer is said to
 _LEAST_TRACED = 0.9  # of the kernels' time: less is said
 _TENSOR_CORES = {True: "yes", False: "no", None: "?"}
 
@@ -245,9 +244,11 @@ def row_names(rows: Sequence[ProfileRow]) -> list[str]:
 def _table(of: ShownCase[PartTable], table: PartTable, level: Level) -> Table:
     profile, account = of.case.profile, table.reconciliation
 
-    def line(name: str, times: RunTimes, **more: Any) -> Line:
-        busy = _of_busy(table, times)
-        return sum_line(name, COLUMNS[level], NUMBERS[level], {"times": times, "of_busy": busy}, **more)
+    def line(name: str, times: RunTimes, style: str = "") -> Line:
+        row = {"times": times, "of_busy": _of_busy(table, times)}
+        cells = [column.text(row) if column in NUMBERS[level] else "" for column in COLUMNS[level]]
+        style = "bold" if name == profile_tables.PROFILED_CALL else style
+        return Line(name, cells, style=style, sums=True)
 
     names = dict(zip((row.place for row in table.rows), row_names(table.rows), strict=True))
     lines = [Line.of(names[row.place], COLUMNS[level], row) for row in of.rows]
@@ -307,7 +308,7 @@ def _doubts(table: PartTable) -> list[str]:
     if isinstance(account, GpuAccount):
         traced = f"Only {percent(account.attributed)} of the kernels' time is traced to modules."
         return [traced] if account.attributed < _LEAST_TRACED else []
-    costly = account.cost is not None and account.cost >= _COSTLY
+    costly = account.cost is not None and account.cost >= COST
     return [f"Profiling makes a call {ratio(account.cost)} as long: judge by shares, not by times."] if costly else []
 
 

@@ -288,13 +288,8 @@ def _notes(shown: Sequence[ModuleColumn], names: Sequence[str]) -> Iterator[str]
         yield f"Profiling stretched the calls of {listing(costly)}: compare shares, not times."
     elif len({(one.case.profile.timed, one.of_kernels) for one in shown}) > 1:
         yield "Columns are timed in different ways: compare shares, not times."
-    if lost := [name for one, name in named if (one.runs.share(_unknown(one)) or 0.0) > MOST_UNKNOWN]:
+    if lost := [name for one, name in named if one.runs.unknown(one.case.profile) > MOST_UNKNOWN]:
         yield f"Over {percent(MOST_UNKNOWN)} of {listing(lost)} is of no known module."
-
-
-def _unknown(one: ModuleColumn) -> Any:
-    known = [bool(part.modules) for part in one.case.profile.parts]
-    return one.runs.layers[[not each for each in known]].sum(axis=0)
 
 
 def answer(table: ModuleTable, names: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from inferlens.record.layer_profile import Tensor
 from inferlens.units import ABSENT, half_width, listing, milliseconds, plural
 from inferlens.views.plain import cut, plain
 from inferlens.views.profiled.cases import ProfiledCase
-from inferlens.views.table import Column, Document, Line, Table
+from inferlens.views.table import Document, Table
 
 NOTES, LONGEST_NOTE = 2, 190  # beneath a table
 CASE = ("model", "case", "digest", "profile")  # the first fields of every line of CSV
@@ -120,12 +120,6 @@ def by_time(rows: Iterable[RowT]) -> list[RowT]:
 def time_fields(times: RunTimes | None) -> list[object]:
     """The fields of :data:`TIMES`, in seconds."""
     return [getattr(times, name, None) for name in TIMES]
-
-
-def sum_line(name: str, columns: Sequence[Column], numbers: Sequence[Column], row: Any, *, style: str = "") -> Line:
-    """A line of what rows add up to, which has ``numbers`` alone."""
-    cells = [column.text(row) if column in numbers else "" for column in columns]
-    return Line(name, cells, style=style or ("bold" if name == PROFILED_CALL else ""), sums=True)
 
 
 # Names

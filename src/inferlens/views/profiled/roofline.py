@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from inferlens.analysis.findings import families
+from inferlens.analysis.findings.thresholds import COST
 from inferlens.analysis.profile.kernels import short_name
 from inferlens.analysis.profile.layers import profiling_cost, runs_of
 from inferlens.analysis.profile.roofline import Floor, Roofline, RowsBy, roofline
@@ -42,7 +43,6 @@ from inferlens.views.table import Column, Document, Line, Table, ruled, share
 SORTS = ("won", "time", "order")
 ROWS, CASES, NOTES = 8, 12, 2  # that a screen has room for, unless more are asked for
 UNKNOWN = 0.05  # of the time, for a note to say that nobody knows what is done in it
-COSTLY = 1.3  # times as long as an unprofiled call
 FAR = 20.0  # times the floors, for what bounds a run to be something else
 ATTENTION = re.compile(r"(?<!dot_product_)(?:flash|sdpa|_mha)", re.IGNORECASE)
 SHORTER = {"matrix product": "product", "normalisation": "norm", "elementwise": "pointwise"}
@@ -90,12 +90,7 @@ COLUMNS = (
     Column("", "layer", write=lambda each: plain(_name(each)), keep=10, numeric=False, most=60, wide=True),
     Column("total.place", "#", keep=11, wide=True),
 )
-OF_CASES = (
-    Column("won", "to win", "ms", milliseconds, keep=0),
-    Column("time", "time", "ms", milliseconds, keep=1),
-    Column("floor", "floor", "ms", milliseconds, keep=2),
-    Column("distance", "times floor", write=ratio, keep=3),
-)
+OF_CASES = tuple(BY_KEY[key] for key in SHOWN[:4])
 TOTALS = [name for name in Roofline.__struct_fields__ if name != "rows"]
 
 
@@ -302,7 +297,7 @@ def notes(of: ShownCase[Roofline], found: Roofline) -> list[str]:
         said.append(f"FLOPs not counted: {listing(list(profile.work.uncovered)[:FEW])}.")
     runs = runs_of(profile)
     account = None if isinstance(runs, str) else profiling_cost(runs, of.case.unprofiled)
-    if account and account.cost and account.cost > COSTLY and profile.timed == "host":
+    if account and account.cost and account.cost >= COST and profile.timed == "host":
         said.append(f"Profiling made a call {ratio(account.cost)} as long, and so may do what is to be won.")
     return said
 
