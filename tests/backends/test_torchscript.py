@@ -100,18 +100,6 @@ def test_transformers_are_attributed(kind: Callable[[], nn.Module], label: str, 
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("label", LABELS)
-def test_real_models_are_attributed(label: str, way: str, tmp_path: Path) -> None:
-    torchvision = pytest.importorskip("torchvision")
-    network = model(lambda: torchvision.models.mobilenet_v2(weights=None), 1, 3, 64, 64)
-    found = layers(label, network, tmp_path, way)
-    attributed(network, found)
-    assert network.module is not None
-    convolutions = {path for path, part in network.module.named_modules() if isinstance(part, nn.Conv2d)}
-    assert convolutions <= {path for layer in found.layers for path in layer.modules}
-
-
-@pytest.mark.parametrize("way", WAYS)
 def test_loops_and_branches(way: str, tmp_path: Path) -> None:
     network = model(Turns, 1, 4, 32)
     found = layers(SCRIPT, network, tmp_path, way)

@@ -53,11 +53,8 @@ def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cach
     [
         (("-o", "net.trt"), "net.trt is not named .engine or .plan"),
         (("-o", "nowhere/net.engine"), "net.engine cannot be written"),
-        (("-o", "folder.engine"), "folder.engine cannot be written"),
-        (("-o", f"{'a' * 300}.engine", *ON_AMPERE), "cannot be written: File name too long"),
         (("-o", "bad.engine", "--backend", "tensorrt:rtx", "--compute-capability", "9.9"), "cannot build for compute"),
         (("-o", "bad.engine", "--option", "tensorrt.optimization_level=1,2"), "one case, not 2"),
-        (("-o", "bad.engine", "--backend", "onnxruntime"), "cannot do that"),
         (("-o", "bad.engine", "--compute-capability", ","), "compute_capability does not take"),
         (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.max_num_tactics=99999999999"), "max_num_tactics"),
         (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.plugins=/nope/lib.so"), "/nope/lib.so is no file"),
@@ -67,7 +64,6 @@ def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cach
 def test_what_cannot_be_built_is_said_and_nothing_is_written(
     arguments: tuple[str, ...], message: str, graph: Path
 ) -> None:
-    (graph.parent / "folder.engine").mkdir(exist_ok=True)
     done = inferlens("build", "net.onnx", *arguments, cwd=graph.parent)
     assert done.returncode == 2
     assert message in done.stderr

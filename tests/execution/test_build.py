@@ -44,21 +44,6 @@ def test_the_suffix_says_who_writes_a_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "backend", "words"),
-    [
-        ("a.onxx", None, "did you mean .onnx"),
-        ("a", None, "files named 'a'. Expected: one of .engine, .ep, .onnx, .plan, .pt, .pt2, .ts."),
-        ("a.pt", "onnxruntime", "Expected: one of .onnx. Try: inferlens export without --backend"),
-        ("a.onnx", "onnxrutime", "did you mean onnxruntime"),
-    ],
-)
-def test_who_cannot_write_a_file_is_one_message(name: str, backend: str | None, words: str) -> None:
-    with pytest.raises(InferlensError) as raised:
-        build.saver(Path(name), backend)
-    assert words in str(raised.value)
-
-
-@pytest.mark.parametrize(
     ("words", "message"),
     [
         ({"model": "fake:demo", "precision": "fp32,fp16"}, "This takes one case, not 2."),

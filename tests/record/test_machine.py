@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import msgspec
 
-from inferlens.analysis.interference.mark import mark
-from inferlens.record.machine import Before, MachineLog, Marks, peak_device_memory
-from tests.analysis.interference.logs import during, gpu_log
+from inferlens.record.machine import Before, MachineLog, peak_device_memory
+from tests.analysis.interference.logs import gpu_log
 
 
 def test_a_part_of_a_log_keeps_one_sample_more_on_either_side() -> None:
@@ -18,23 +17,8 @@ def test_a_part_of_a_log_keeps_one_sample_more_on_either_side() -> None:
     assert log.processes.times == log.cpu.times == (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5)
 
 
-def test_a_part_of_a_log_shows_the_same_disturbances() -> None:
-    log = gpu_log(reasons=during(3.0, 3.5, 0x20, 0), processes={"foreign": during(3.0, 9.0, 1, 0)})
-    begins = [2 + i / 100 for i in range(200)]
-    whole, part = (mark(begins, [0.01] * 200, each) for each in (log, log.between(2.0, 4.0)))
-    assert whole.disturbed == part.disturbed
-    assert whole.touched == part.touched
-
-
 def test_the_peak_is_the_processs_own_where_nvml_tells() -> None:
     log = MachineLog(interval=0.1, peak_case_memory=5, peak_memory_used=100, before=Before(memory_used=70))
     found = (peak_device_memory(each) for each in (log, msgspec.structs.replace(log, peak_case_memory=None)))
     assert [peak and peak.bytes for peak in found] == [5, 30]
     assert peak_device_memory(MachineLog(interval=0.1, peak_memory_used=100)) is None
-
-
-def test_logs_and_marks_survive_json() -> None:
-    log = gpu_log(power=lambda time: None if time < 1 else 100.5, reasons=during(3.0, 3.5, 0x20, 0))
-    assert msgspec.json.decode(msgspec.json.encode(log), type=MachineLog) == log
-    marks = mark([1.0, 3.0], [1.0, 1.0], log)
-    assert msgspec.json.decode(msgspec.json.encode(marks), type=Marks) == marks
