@@ -15,16 +15,19 @@ from inferlens.analysis.findings import trace_findings
 from inferlens.errors import InferlensError, check_choice
 from inferlens.trace import several
 from inferlens.trace.analysis import Analysis
+from inferlens.trace.columns import Columns
 from inferlens.trace.reader import read, read_cached
-from inferlens.units import plural
+from inferlens.units import duration, milliseconds, plural
 from inferlens.views.plain import plain
 from inferlens.views.table import FOR_PROGRAMS, FORMATS, Column, Document, Line, Table
+from inferlens.views.traced.answers import Row
 from inferlens.views.traced.compared import compared
-from inferlens.views.traced.several_traces import MOST, ranks, runs
+from inferlens.views.traced.trace_columns import RANKS, RUNS
 from inferlens.views.traced.trace_views import BY, TOP, VIEWS, Selection, TraceTable, TraceView
 
 Load = Callable[[Path], Analysis]
 _TIMES = re.compile(r" \([^()]* ms\)")  # for which the row of a trace among others has no room
+_MOST = 12  # traces of several that people get
 _WIDEST = 100  # columns of a command that stays on one line
 
 
@@ -188,7 +191,7 @@ def _of_folder(
         one = replace(every[0], notes=[*problems, *every[0].notes])
         return [one if problems else replace(one, name=_name(folder), words=(str(folder),))]
     why = several.why_no_job(origins) if found else None
-    together = ranks([row for row, _ in rows]) if why == "" else runs([row for _, row in rows], why)
+    together = _ranks([row for row, _ in rows]) if why == "" else _runs([row for _, row in rows], why)
     words = every[0].words if why != "" else (str(folder),)
     made = [together] if "overview" in views or not brief else []
     if brief:
@@ -201,13 +204,49 @@ def _of_folder(
     return [ShownTrace(_name(folder), words, made, problems), *every]
 
 
+def _ranks(rows: Sequence[Row]) -> TraceView:
+    """The ranks of one job, how far they are apart, and which one the others wait for."""
+    said = [f"A step takes {_extremes(rows)}."]
+    fewest, *_, most = sorted(rows, key=lambda row: float(row["communicating"]))
+    if most["communicating"]:
+        times = f"{milliseconds(fewest['communicating'])} to {milliseconds(most['communicating'])} ms of a step"
+        said.append(f"Communication takes {times}; the others wait for {plain(fewest['name'])}, which does so least.")
+    table = _of_rows("ranks", "rank's trace", RANKS, rows)
+    return TraceView(f"{len(rows)} ranks of one job", said, [table], ("Each of them?", "--wide"))
+
+
+def _runs(rows: Sequence[Row], why: str | None) -> TraceView:
+    """Runs side by side; ``why`` says why traces that lie beside each other are not ranks, and are only listed."""
+    hosts = sum(row["bound"] == "host" for row in rows)
+    more = [f"The host is the bottleneck in {hosts} of {len(rows)}."] if hosts else []
+    if why is None:
+        said, about, first = f"A step takes {_extremes(rows)}.", f"{len(rows)} runs", "run"
+    else:
+        said = f"They are not ranks of one job ({why}): look at one, or compare two with --against."
+        about, first = f"{len(rows)} traces", "trace"
+    return TraceView(about, [said, *more], [_of_rows("runs", first, RUNS, rows)], ("One of them?", ""))
+
+
+def _of_rows(name: str, first: str, columns: Sequence[Column], rows: Sequence[Row]) -> TraceTable:
+    data = Columns.named([*rows[0]], [[*row.values()] for row in rows])
+    left = len(rows) - _MOST
+    more = [f"{plural(left, 'more row')}: --format csv"] if left > 0 else []
+    return TraceTable(name, "", first, columns, data, brief=lambda rows: rows[:_MOST], sentences=more)
+
+
+def _extremes(rows: Sequence[Row]) -> str:
+    fast, *_, slow = sorted(rows, key=lambda row: float(row["step_time"]))
+    ends = [f"{duration(row['step_time'])} ({plain(row['name'])})" for row in (fast, slow)]
+    return " to ".join(ends)
+
+
 def _answers(every: Sequence[ShownTrace], view: str, place: int) -> TraceView:
     """What one view says of each trace: its first sentence."""
     names = min(max(len(shown.name) for shown in every), _WIDEST * 2 // 5)
     column = Column("", "", numeric=False, most=_WIDEST - names - 2)
     said = (_TIMES.sub("", next(iter(shown.views[place].answer), "")) for shown in every)
-    lines = [Line(shown.name, [sentence]) for shown, sentence in zip(every[:MOST], said, strict=False)]
-    left = [f"{plural(len(every) - MOST, 'more trace')}: --wide"] if len(every) > MOST else []
+    lines = [Line(shown.name, [sentence]) for shown, sentence in zip(every[:_MOST], said, strict=False)]
+    left = [f"{plural(len(every) - _MOST, 'more trace')}: --wide"] if len(every) > _MOST else []
     table = Table("", "trace", [column], lines, notes=left)
     return TraceView(f"{view} of {len(every)} traces", (), [table], ("One of them?", f"--view {view}"))
 
