@@ -143,11 +143,11 @@ def test_weights_above_the_limit_lie_beside_the_graph_and_move_with_it(
 
 def test_on_the_command_line_in_a_process_of_its_own(here: Path) -> None:
     (here / "models.py").write_text("import torch\n\ndef net():\n    return torch.nn.Conv2d(3, 4, 3)\n")
-    done = started("export", "models:net", "--to", "files/net.onnx", "--input", "x=1..2x3x8x8", "--rebuild", cwd=here)
+    done = started("export", "models:net", "--to", "files/net.pt", "--input", "x=1..2x3x8x8", "--rebuild", cwd=here)
     assert done.returncode == 0, done.stderr
-    assert "Run it: inferlens bench files/net.onnx" in done.stderr
+    assert "Run it: inferlens bench files/net.pt" in done.stderr
     assert done.stdout == ""
-    assert [path.name for path in (here / "files").iterdir()] == ["net.onnx"]
+    assert [path.name for path in (here / "files").iterdir()] == ["net.pt"]
 
 
 FACTORY = """

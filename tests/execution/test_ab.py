@@ -160,8 +160,6 @@ def test_shared_words_are_of_both_and_a_case_overrules_them(tmp_path: Path) -> N
         ("fake", "fake:steady", {}, "the same case"),
         ("fake", "fake:fast", {"batch": "1,8"}, "A means 2 cases"),
         ("fake", "fake:all", {}, "B means 3 cases"),
-        ("fp16", "fp16", {}, "the same case"),
-        ("fake", "fake:quick", {}, "no variant 'quick'"),
         ("fake", "fake:fast pace=3", {}, "no option 'pace'"),
         ("fake", "fake:fast pytorch.tf32=true", {}, "leaves out"),
         ("fake", "fake:fast", {"option": ["pytorch.tf32=true"]}, "backend of neither case"),

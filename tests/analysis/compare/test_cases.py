@@ -112,17 +112,6 @@ def test_cases_share_the_error():
     assert compared.cases[0].interval.high > alone.interval.high
 
 
-@pytest.mark.parametrize(
-    "words",
-    [{"threshold": 0.0}, {"threshold": math.nan}, {"threshold": math.inf}, {"level": 0.2}, {"level": math.nan},
-     {"metric": "warm-up"}],
-)  # fmt: skip
-def test_arguments_out_of_range(words):
-    with pytest.raises(InferlensError) as error:
-        compare(ran(), ran(run="new"), **words)
-    assert error.value.expected
-
-
 def test_one_process_each_is_undecided_until_it_is_known_how_far_processes_differ():
     other = case(backend="openvino")
     once, again = ran(processes=1), ran(seconds=17e-3, processes=1, run="new")
