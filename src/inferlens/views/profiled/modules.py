@@ -105,8 +105,8 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> It
     """The trees, with as many rows as fit into ``most`` lines, or with all of them."""
     drawn = [each for each in trees if each.table]
     if most and len(drawn) > 1:
-        shown = _together(trees, most - 2 * brief)
-        yield replace(shown, title="", about="", notes=()) if brief else shown
+        shown = _together(trees, most - 3 * brief)
+        yield replace(shown, title="", notes=()) if brief else shown
         return
     for of in trees:
         head, names = told_apart([one.case for one in of.shown or of.missing])
@@ -115,6 +115,7 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> It
             yield Table(head, "", (), (), sentences=few(missing))
             continue
         said, notes = answer(of.table, names), few([*_notes(of.shown, names), *missing])[: 1 if brief else None]
+        said = f"{_times(of.shown)}. {said}" if brief else said
         sums = _sums(of, of.table)
         taken = sum(1 + len(text) // WIDTH for text in (head, said, *notes)) + bool(notes) + len(sums)
         calls = plural(min(one.runs.count for one in of.shown), "call")
@@ -147,7 +148,7 @@ def _together(trees: Sequence[ModuleTree], most: int) -> Table:
     lines += [Line(f"{left:,} more: --depth 2", [""] * 2 * len(columns), style="dim", sums=True)] if left else []
     shown = [one for of, _ in drawn for one in of.shown]
     about = f"The modules that take most · {_times(shown, shares=False)}"
-    about += "; the call takes longer" * any(one.of_kernels for one in shown)
+    about += "; the call takes longer" * all(one.of_kernels for one in shown)
     return Table(head, "module", _headings(columns), lines, about=about, notes=few(list(dict.fromkeys(notes)))[:1])
 
 
