@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Struct
 
 from inferlens.backends.base import ON_CUDA, Absence, Preparation
-from inferlens.errors import MissingLibrary, Unsupported
+from inferlens.errors import InferlensError, MissingLibrary, Unsupported, is_short_of_memory
 from inferlens.spec.case import PRECISIONS, Case
 
 NO_GPU = Absence("", "no NVIDIA driver shows a GPU", "the NVIDIA driver; nvidia-smi has to list the GPU", device="cuda")
@@ -164,6 +164,22 @@ def _tf32(on: tuple[bool, bool] | None = None) -> tuple[bool, bool]:
         if on is not None:
             backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = on
         return backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
+
+
+@contextmanager
+def refused(what: str, hint: str = "") -> Iterator[None]:
+    """Turns whatever a library raises for a model that it cannot take into the reason of a row; lack of memory is none.
+
+    Exporters, compilers and converters raise nearly every type there is.
+    """
+    try:
+        yield
+    except InferlensError:
+        raise
+    except Exception as error:
+        if is_short_of_memory(error):
+            raise
+        raise Unsupported(f"{what}: {first_lines(error)}", hint=hint) from error
 
 
 def first_lines(error: object, count: int = 3) -> str:

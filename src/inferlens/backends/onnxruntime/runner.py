@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 
 from inferlens.backends.abilities import LayerProfiler
-from inferlens.backends.availability import first_lines
+from inferlens.backends.availability import refused
 from inferlens.backends.base import Inputs, Outputs, Preparation, Runner, ordered
 from inferlens.backends.clocks import Clock, CudaClock
 from inferlens.backends.onnx.export import check_shapes
@@ -66,15 +66,9 @@ class OnnxRunner(Runner):
 
         self.preparation.cache.mkdir(parents=True, exist_ok=True)
         providers = provider_list(self.provider, self.case, self.options, stream, self.preparation.cache)
-        try:
+        with refused(f"{self.case.backend_label} cannot load the graph"):
             # Without its fallback: a provider that fails shall raise, not give way to the CPU.
             loaded = ort.InferenceSession(str(self.path), self._settings(), providers=providers, enable_fallback=0)
-        except (MemoryError, OSError):
-            raise
-        except Exception as error:
-            if "alloc" in str(error).lower():
-                raise
-            raise Unsupported(f"{self.case.backend_label} cannot load the graph: {first_lines(error)}") from error
         if self.provider.name not in loaded.get_providers():
             reason = load_error(ort, self.provider) or f"the {self.provider.name} was not created"
             raise Unsupported(f"ONNX Runtime fell back to {', '.join(loaded.get_providers())}: {reason}")
@@ -295,12 +289,8 @@ class CudaRunner(OnnxRunner):
             uncaptured = ort.RunOptions()
             uncaptured.add_run_config_entry("gpu_graph_id", "-1")
             first = self._bind([])
-            try:
+            with refused(f"{self.case.backend_label} cannot run the graph"):
                 self._loaded.run_with_iobinding(first, uncaptured)
-            except Exception as error:
-                if "alloc" in str(error).lower():
-                    raise
-                raise Unsupported(f"{self.case.backend_label} cannot run the graph: {first_lines(error)}") from error
             shapes = [tuple(value.shape()) for value in first.get_outputs()]
         self._outputs = [
             torch.empty(shape, dtype=getattr(torch, kind), device="cuda")

@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from inferlens.backends.abilities import LayerProfiler
-from inferlens.backends.availability import first_lines, imported
+from inferlens.backends.availability import imported, refused
 from inferlens.backends.base import Backend, Capabilities, Inputs, Outputs, Preparation, Runner, Support, ordered
 from inferlens.backends.onnx.export import check_precision, check_shapes, onnx_file
 from inferlens.backends.onnx.modules import OnnxNode, OnnxNodes, modules_among, operators_among, origins
@@ -44,7 +44,6 @@ CLOCK = f"OpenVINO's performance counters; each run's own time, within {RUNS_OF_
 INSERTED = "by OpenVINO, to change type or memory order"
 TENSOR_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32", "i8": "int8",
          "u8": "uint8", "boolean": "bool"}  # fmt: skip
-ABILITIES = {"fp32": "FP32", "fp16": "FP16", "bf16": "BF16", "int8": "INT8"}
 
 
 class OpenVINOOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,7 +77,7 @@ class OpenVino(Backend):
         if missing:
             return Capabilities(formats=formats, absent=(missing,))
         abilities = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-        precisions = tuple(name for name in ABILITIES if ABILITIES[name] in abilities)
+        precisions = tuple(name for name in TYPES if name.upper() in abilities)
         return Capabilities(
             formats=formats,
             supports=(Support("cpu", "cpu", precisions),),
@@ -139,12 +138,8 @@ class OpenVinoRunner(Runner, LayerProfiler):
             # With the case's sizes for free dimensions OpenVINO can plan memory.
             names = {spec.name: spec.shape for spec in self.model.inputs}
             graph.reshape({port: names[name] for port in graph.inputs for name in port.names if name in names})
-        try:
+        with refused("OpenVINO cannot compile the graph"):
             self.compiled = core.compile_model(graph, "CPU", self._properties())
-        except RuntimeError as error:
-            if "alloc" in str(error).lower():
-                raise
-            raise Unsupported(f"OpenVINO cannot compile the graph: {first_lines(error)}") from error
         self.request = self.compiled.create_infer_request()
 
     def place(self, inputs: Inputs) -> list[Any]:

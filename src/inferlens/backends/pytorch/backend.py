@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins, Saver
-from inferlens.backends.availability import first_lines
+from inferlens.backends.availability import refused
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.profiling.kernel_runs import (
     eager_kernels,
@@ -71,13 +71,9 @@ class PyTorch(Backend, Saver):
         with preparation.phase("export"):
             cast(model.module, case.precision)
             feed, sizes = example_feed(model, case), export_dimensions(model.module, model.inputs)
-            try:
+            hint = f"--to {path.stem}.pt, which traces or scripts it"
+            with refused(f"torch.export cannot export '{model.name}'", hint=hint):
                 program = torch.export.export(model.module, feed, dynamic_shapes=sizes, strict=False)
-            except Exception as error:  # the exporter raises nearly every type there is
-                hint = f"--to {path.stem}.pt, which traces or scripts it"
-                raise Unsupported(
-                    f"torch.export cannot export '{model.name}': {first_lines(error)}", hint=hint
-                ) from error
             torch.export.save(program, str(path), extra_files=input_note(model.inputs, DTYPES[case.precision]))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from inferlens.backends.availability import first_lines
+from inferlens.backends.availability import refused
 from inferlens.errors import Unsupported
 
 Feed = tuple[Any, ...]
@@ -34,14 +34,11 @@ class CudaGraph:
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(self._graph):
-                self._outputs = call(*self.inputs)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            what = f"The model cannot be captured in a CUDA graph: {first_lines(error)}"
-            raise Unsupported(what, hint="without cuda_graph") from error
+        with (
+            refused("The model cannot be captured in a CUDA graph", hint="without cuda_graph"),
+            torch.cuda.graph(self._graph),
+        ):
+            self._outputs = call(*self.inputs)
 
     def __call__(self, feed: Feed) -> Any:
         """Replays on the current stream; returns the outputs' tensors, the same ones every time."""

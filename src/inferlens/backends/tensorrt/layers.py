@@ -121,14 +121,24 @@ def profiled_engine(runner: Any, call: Any, feed: Any, runs: int, onnx: Path | N
     entries, bindings = call.engine.information()
     lookup, missing = onnx_lookup(onnx)
     known = inspected_layers(entries, lookup)
-    with Reporting(call.context, call.engine.flavour.module) as reporting:
+    context, heard = call.context, recorder(call.engine.flavour.module)()
+    context.profiler, context.enqueue_emits_profile = heard, False  # reported when asked for, not in enqueue
+
+    def take() -> Report:
+        if not context.enqueue_emits_profile:
+            context.report_to_profiler()
+        return list(heard.take())
+
+    try:
         runner.infer(feed)
         runner.synchronize()
-        if not reporting.take():  # this runtime reports only from within a call
-            reporting.emit()
+        if not take():  # this runtime reports only from within a call, which then waits for its own end
+            context.enqueue_emits_profile = True
             runner.infer(feed)
-            reporting.take()
-        layers = timed_layers(runner, feed, runs, known, lambda: inspectors_names(reporting.take(), known), lookup)
+            take()
+        layers = timed_layers(runner, feed, runs, known, lambda: inspectors_names(take(), known), lookup)
+    finally:
+        context.enqueue_emits_profile = True
     return replace(layers, absent=absences(entries, layers.layers, missing)), bindings
 
 
@@ -195,32 +205,3 @@ def recorder(module: Any) -> Any:
             return report
 
     return _Recorder
-
-
-class Reporting:
-    """A context that reports the times of its layers after each run: when it is asked to, not in enqueue."""
-
-    def __init__(self, context: Any, module: Any) -> None:
-        self._context = context
-        self.recorder = recorder(module)()
-        self._emits = True
-
-    def __enter__(self) -> Reporting:
-        self._context.profiler = self.recorder
-        if hasattr(self._context, "enqueue_emits_profile"):
-            self._context.enqueue_emits_profile = self._emits = False
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self._emits:
-            self._context.enqueue_emits_profile = True
-
-    def emit(self) -> None:
-        """Has each call report by itself, waiting for its own end: for contexts that do not report when asked."""
-        self._context.enqueue_emits_profile = self._emits = True
-
-    def take(self) -> Report:
-        """The report of the run that has just ended."""
-        if not self._emits:
-            self._context.report_to_profiler()
-        return list(self.recorder.take())

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
-from inferlens.backends.availability import first_lines
+from inferlens.backends.availability import refused
 from inferlens.backends.base import Inputs, Outputs, Preparation, Runner, ordered
 from inferlens.backends.clocks import Clock, CudaClock, Lane
 from inferlens.backends.profiling.layer_runs import check_level
@@ -196,15 +196,11 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
                 "The shape of an output depends on the data, which a CUDA graph cannot hold.", hint="without cuda_graph"
             )
         graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, stream=call.stream):
-                call.enqueue()
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            raise Unsupported(
-                f"The engine cannot be captured in a CUDA graph: {first_lines(error)}", hint="without cuda_graph"
-            ) from error
+        with (
+            refused("The engine cannot be captured in a CUDA graph", hint="without cuda_graph"),
+            torch.cuda.graph(graph, stream=call.stream),
+        ):
+            call.enqueue()
         return graph
 
     def _note_facts(self) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched, LayerProfiler, Origins, Saver
-from inferlens.backends.availability import first_lines
+from inferlens.backends.availability import first_lines, refused
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.profiling.kernel_runs import MatchedKernels, origins_by_match
 from inferlens.backends.profiling.layer_runs import check_level
@@ -106,7 +106,9 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
         """Traces or scripts, then freezes and optimises as asked, or refuses for the reason that TorchScript gives."""
         import torch
 
-        with quiet(), unsupported(self.case.variant, self.model.name):
+        variant, other = self.case.variant, "script" if self.case.variant == "trace" else "trace"
+        hint = f"--backend torchscript:{other}"
+        with quiet(), refused(f"TorchScript cannot {variant} '{self.model.name}'", hint=hint):
             script = self._script(module)
             if self._options.optimize_for_inference:
                 script = torch.jit.optimize_for_inference(script)
@@ -172,17 +174,3 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r".*torch\.jit\.\w+` is (deprecated|not supported)")
         yield
-
-
-@contextmanager
-def unsupported(variant: str, name: str) -> Iterator[None]:
-    """Turns whatever TorchScript raises for a model it cannot take into the reason of a row."""
-    import torch
-
-    try:
-        yield
-    except (torch.OutOfMemoryError, MemoryError, Unsupported):
-        raise
-    except Exception as error:  # scripting raises nearly every type there is, down to OSError for missing source code
-        hint = f"--backend torchscript:{'script' if variant == 'trace' else 'trace'}"
-        raise Unsupported(f"TorchScript cannot {variant} '{name}': {first_lines(error)}", hint=hint) from error
