@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+from inferlens.backends.availability import quiet
 from inferlens.backends.base import TOLERANCES, Preparation
-from inferlens.backends.torchscript.backend import quiet
 from inferlens.backends.torchscript.layers import Modules
 from inferlens.errors import Unsupported
 from inferlens.models.adapter import by_position

@@ -167,6 +167,15 @@ def _tf32(on: tuple[bool, bool] | None = None) -> tuple[bool, bool]:
 
 
 @contextmanager
+def quiet() -> Iterator[None]:
+    """Without notices of what is deprecated: it was asked for, and how versions differ is the backends' business."""
+    with warnings.catch_warnings():
+        for category in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", category)
+        yield
+
+
+@contextmanager
 def refused(what: str, hint: str = "") -> Iterator[None]:
     """Turns whatever a library raises for a model that it cannot take into the reason of a row; lack of memory is none.
 

@@ -80,9 +80,8 @@ class Compiler:
         span = f"{GRAPH}{len(self.graphs)}"
         self.graphs.append(made)
         before = GraphLowering.save_output_code
-        with ExitStack() as entered:
-            if hasattr(config, "enable_autograd_cache"):  # what comes from a cache is not made, and says nothing
-                entered.enter_context(config.patch(enable_autograd_cache=False))
+        # What comes from a cache is not made, and says nothing.
+        with config.patch(enable_autograd_cache=False), ExitStack() as entered:
             entered.callback(setattr, GraphLowering, "save_output_code", before)
             # A choice of autotuning may be a graph of its own, which is compiled before: the last one is what runs.
             GraphLowering.save_output_code = staticmethod(lambda code: made.__setitem__(slice(None), self._calls(code)))

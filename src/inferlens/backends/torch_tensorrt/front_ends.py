@@ -17,10 +17,10 @@ from typing import Any, ClassVar, cast
 import msgspec
 from msgspec import structs
 
-from inferlens.backends.availability import first_lines
+from inferlens.backends.availability import first_lines, quiet
 from inferlens.backends.pytorch.export import FLOATS, WRAPPED, dtype_of, export_dimensions, flat_outputs, free_sizes
 from inferlens.backends.pytorch.runner import Feed, not_entered
-from inferlens.backends.torch_tensorrt.library import counting_cache, dynamo_settings, quiet, script_settings
+from inferlens.backends.torch_tensorrt.library import counting_cache, dynamo_settings, script_settings
 from inferlens.backends.torch_tensorrt.partitions import (
     OF_SCRIPT,
     Captured,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -123,9 +124,7 @@ class NativeEngine(Inside):
 
     def __exit__(self, *_: object) -> None:
         self._engine.disable_profiling()
-        for path in self._folder.iterdir():
-            path.unlink()
-        self._folder.rmdir()
+        shutil.rmtree(self._folder)
 
     def take(self) -> Report:
         """See :class:`Inside`."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, structs
 
-from inferlens.backends.availability import changed, cuda_absence, found, gpu_here, imported, warn_unheeded
+from inferlens.backends.availability import changed, cuda_absence, found, gpu_here, imported, quiet, warn_unheeded
 from inferlens.backends.base import Absence, Preparation
 from inferlens.backends.pytorch.export import dtype_of
 from inferlens.backends.tensorrt.flavours import KINDS, words
@@ -114,15 +113,6 @@ def replaced(owner: Any, **new: Any) -> Iterator[None]:
     finally:
         for name, value in own.items():
             setattr(owner, name, value)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without notices of what is deprecated: what the versions differ in is this package's business."""
-    with warnings.catch_warnings():
-        for category in (DeprecationWarning, FutureWarning):
-            warnings.simplefilter("ignore", category)
-        yield
 
 
 @contextmanager

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
-from inferlens.backends.availability import first_lines, warn_unheeded
+from inferlens.backends.availability import first_lines, quiet, warn_unheeded
 from inferlens.backends.base import Preparation
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, not_entered
 from inferlens.backends.tensorrt.flavours import current_gpu
-from inferlens.backends.torch_tensorrt.library import TITLE, Library, TorchTensorRTOptions, quiet
+from inferlens.backends.torch_tensorrt.library import TITLE, Library, TorchTensorRTOptions
 from inferlens.backends.torch_tensorrt.partitions import OF_FILE, compiled_partition
 from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
 from inferlens.models import provenance

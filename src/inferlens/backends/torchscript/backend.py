@@ -7,8 +7,7 @@ device and in its precision, because a trace bakes both into its constants.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -16,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched, LayerProfiler, Origins, Saver
-from inferlens.backends.availability import first_lines, refused
+from inferlens.backends.availability import first_lines, quiet, refused
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.profiling.kernel_runs import MatchedKernels, origins_by_match
 from inferlens.backends.profiling.layer_runs import check_level
@@ -166,11 +165,3 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
         # Values that became constants. Mostly they are shapes and harmless; where not, the outputs disagree.
         self.preparation.facts["trace_warnings"] = [first_lines(warning.message, 1) for warning in heard]
         return traced
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without the notices that TorchScript is deprecated: it is what was asked for."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r".*torch\.jit\.\w+` is (deprecated|not supported)")
-        yield
