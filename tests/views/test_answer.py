@@ -14,7 +14,9 @@ from inferlens.record.record import Environment
 from inferlens.spec.case import Budget, TensorSpec
 from inferlens.spec.plan import words_of
 from inferlens.views.answer import answers
+from inferlens.views.records import document
 from inferlens.views.rows import rows
+from inferlens.views.table import render
 
 from .samples import WRONG, case, failure, record, shown
 
@@ -114,3 +116,23 @@ def test_of_several_batch_sizes_it_says_where_throughput_stops_growing():
         record(case(batch=batch), median=0.01 * batch, rate=rate) for batch, rate in ((1, 90), (8, 50), (32, 12.6))
     ]
     assert "Throughput stops growing at batch 8: 400 items a second." in shown(records)
+
+
+def test_answers_alone_say_the_precision_and_the_reference() -> None:
+    models = [f"torchvision:resnet{number}" for number in range(30)]
+    both = [(case(), 0.02), (case("openvino"), 0.01)]
+    made = [
+        record(replace(of, model=model), samples=(seconds,) * 100, id=f"{model} {of.backend}")
+        for model in models
+        for of, seconds in both
+    ]
+    assert "resnet0: openvino fp32 10.0 ms, 2.00x pytorch fp32" in shown(made)
+
+
+def test_where_only_the_first_of_each_batch_is_shown_it_says_so() -> None:
+    every = [(batch, threads) for batch in (1, 8, 16, 32) for threads in range(1, 9)]
+    made = [
+        record(case(batch=batch, threads=threads), samples=(0.01 * batch / threads,) * 100, id=f"{batch} {threads}")
+        for batch, threads in every
+    ]
+    assert "Only the first row of each comparison is shown. 28 more rows: --top 8" in render(document(made, top=1))

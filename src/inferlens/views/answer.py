@@ -67,14 +67,14 @@ def answers(rows: Sequence[Row], *, whole: bool = False) -> list[AnswerLine]:
 
     Args:
         rows: as :func:`inferlens.views.rows.rows` gives them.
-        whole: whether each says of which model and device it is, also where all are of one.
+        whole: whether each says of which model, device and precision it is, also where all are of one.
     """
-    tables = by(rows, "table")
-    return [
-        _answer(each, ways(table), _where(each, table, tables if whole or len(tables) > 1 else ()))
-        for table in tables
-        for each in by(table, "comparison")
-    ]
+    tables, found = by(rows, "table"), []
+    for table in tables:
+        names = {row.id: plain(row.name) for row in table} if whole else ways(table)
+        about = tables if whole or len(tables) > 1 else ()
+        found += [_answer(each, names, _where(each, table, about)) for each in by(table, "comparison")]
+    return found
 
 
 def _answer(rows: Sequence[Row], names: dict[str, str], where: str) -> AnswerLine:

@@ -203,6 +203,8 @@ def _table(table: Sequence[Row], where: str, most: int | None) -> Table:
             name = plain(row.name.replace(f"{row.backend} {row.precision}", row.backend, 1))
             lines.append(Line.of(name, columns, row, indent=f"{number:>2} ", style=style, ends=ends))
     more = f"{plural(hidden, 'more row')}: --top {max(map(len, comparisons))}, or --format csv" if hidden else ""
+    if hidden and several and len(lines) == len(comparisons):
+        more = f"Only the first row of each comparison is shown. {more}"
     sentences = [str(each) for each in answers(table)]
     return Table(
         headline(table), "   way", columns, lines, notes=[each for each in (more, *_notes(table, where)) if each],
@@ -224,7 +226,7 @@ def _column(column: Column, table: Sequence[Row]) -> Column:
     if column.key in ("precision", "batch"):
         return replace(column, wide=len({getattr(row, column.key) for row in table}) == 1)
     if column.title == "speed-up":
-        references = {ways(table).get(row.id, row.name) for row in table if row.is_reference}
+        references = {row.backend for row in table if row.is_reference}  # answers and its own row say the rest
         return replace(column, title=f"vs {min(references)}" if len(references) == 1 else "speed-up")
     return column
 
