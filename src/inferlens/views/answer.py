@@ -89,24 +89,24 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str) -> AnswerLin
     slower = [row for row in rows if row.standing == "slower" and row.behind is not None]
     following = min(slower, key=lambda row: row.behind or 0.0, default=None)
     who = "  ".join([names[best.id], written(best), *doubts(best)])
-    than = [_than(best, names)]
+    than = _than(best, names)
     if best.standing == "equal":
         others = [f"{names[row.id]} {written(row)}" for row in equal]
         head = f"EQUALLY FAST (within {percent(best.threshold)})"
-        return AnswerLine(
-            where=where, head=head, who=listing([f"{names[best.id]} {written(best)}", *others]), than=than[0]
-        )
+        everyone = listing([f"{names[best.id]} {written(best)}", *others])
+        return AnswerLine(where=where, head=head, who=everyone, than=than)
     if best.standing == "likeliest":
         chance = f"{_chance(best.chance)} sure; not told apart from {listing([names[row.id] for row in rivals[:3]])}"
         again = "the same with --thorough" if best.processes > best.rounds else "the same with more --repeats"
         decide = plain(best.hint) or again
         return AnswerLine(where=where, head="LIKELIEST", who=who, than=chance, decide=decide)
+    more = ""
     if best.standing == "once":
-        return AnswerLine(where=where, head="FASTEST", who=who, than=", ".join([*filter(None, than), "measured once"]))
-    if following and following.behind is not None and not following.is_reference:
+        more = "measured once"
+    elif following and not following.is_reference:
         interval = ratio_range(following.behind_low, following.behind_high)
-        than.append(f"{ratio(following.behind)} {names[following.id]} ({interval})")
-    return AnswerLine(where=where, head="FASTEST", who=who, than=", ".join(filter(None, than)))
+        more = f"{ratio(following.behind)} {names[following.id]} ({interval})"
+    return AnswerLine(where=where, head="FASTEST", who=who, than=", ".join(filter(None, [than, more])))
 
 
 def _than(best: Row, names: dict[str, str]) -> str:

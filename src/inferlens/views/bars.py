@@ -52,19 +52,20 @@ def bar(share: float, width: int) -> str:
 
 def _barred(table: Table, width: int, asked: bool) -> Table:
     used = table.used()
-    drawn = next((place for place in used if _is_drawn(table, place, asked)), None)
+    plots = [place for place in used if asked or table.columns[place].bars == "drawn"]
+    figures = {place: [None if line.sums else number(line.cells[place]) for line in table.lines] for place in plots}
+    drawn = next((place for place in plots if {*figures[place]} != {None}), None)
     if drawn is None:
         raise InferlensError("No column of this table has numbers to draw.", hint="the same without --bars")
-    beside = [place for place in used if asked or place == drawn or _is_beside(table.columns[place])]
-    numbers = [None if line.sums else number(line.cells[drawn]) for line in table.lines]
-    longest = _longest(table, numbers)
+    kept = [place for place in used if table.columns[place].bars == "beside" and not table.columns[place].wide]
+    beside = used if asked else sorted([drawn, *kept])
     names = widest([table.first, *(line.indent + line.name for line in table.lines)])
-    figures = sum(GAP + max(widest(table.cells(place)), cell_len(table.columns[place].heading)) for place in beside)
-    room = min(max(width - min(names, width * 2 // 5) - figures - GAP, SHORTEST), LONGEST)
-    bars = ["" if each is None else bar(each / most, room) for each, most in zip(numbers, longest, strict=True)]
+    taken = sum(GAP + max(widest(table.cells(place)), cell_len(table.columns[place].heading)) for place in beside)
+    room = min(max(width - min(names, width * 2 // 5) - taken - GAP, SHORTEST), LONGEST)
+    numbers = figures[drawn]
     lines = [
-        replace(line, cells=[drawn_bar, *(line.cells[place] for place in beside)])
-        for line, drawn_bar in zip(table.lines, bars, strict=True)
+        replace(line, cells=["" if each is None else bar(each / most, room), *(line.cells[place] for place in beside)])
+        for line, each, most in zip(table.lines, numbers, _longest(table, numbers), strict=True)
     ]
     shown = [replace(table.columns[place], wide=False, fold=False) for place in beside]
     columns = [Column("", "", numeric=False, most=LONGEST), *shown]
@@ -78,12 +79,3 @@ def _longest(table: Table, numbers: Sequence[float | None]) -> list[float]:
     for group, each in zip(groups, numbers, strict=True):
         most[group] = max(most.get(group, 0.0), each or 0.0)
     return [most[group] or 1.0 for group in groups]
-
-
-def _is_beside(column: Column) -> bool:
-    return column.bars == "beside" and not column.wide
-
-
-def _is_drawn(table: Table, place: int, asked: bool) -> bool:
-    known = any(number(line.cells[place]) is not None for line in table.lines if not line.sums)
-    return known and (asked or table.columns[place].bars == "drawn")

@@ -119,9 +119,8 @@ def _block(table: Sequence[Row], top: int | None) -> Any:
 
 def names_of(table: Sequence[Row]) -> dict[str, str]:
     """The names of a table's rows by their ids, without a precision that all share, nor what stands above the bars."""
-    names = {row.id: plain(row.name) for row in table}
-    if len({row.precision for row in table}) == 1:
-        names = {row.id: plain(row.name.replace(f"{row.backend} {row.precision}", row.backend, 1)) for row in table}
+    shared = len({row.precision for row in table}) == 1
+    names = {row.id: row.way if shared else plain(row.name) for row in table}
     if len({row.io for row in table}) > 1:
         names = {row.id: names[row.id].replace(f" {row.io} io", "", 1) for row in table}
     short = Counter(cut(name, LONGEST_NAME) for name in {*names.values()})  # two ways of one name would be one bar

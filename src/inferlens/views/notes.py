@@ -81,10 +81,8 @@ def _screen(shown: Sequence[Row], paths: str) -> list[Table | str]:
         table = _by_level(groups[:count])
         rest = len(groups) - count
         more = [f"{rest} more: inferlens notes {paths} --all"] if rest else []
-        if count <= height:
-            drawn = terminal.render(Document(lambda: [_head(shown), table, *more], data=dict), width)  # noqa: B023
-            if len(drawn.splitlines()) < height:
-                return [table, *more]
+        if count <= height and terminal.height([_head(shown), table, *more], width) < height:
+            return [table, *more]
     return []
 
 
@@ -97,16 +95,8 @@ def _by_level(groups: Sequence[tuple[Note, str]]) -> Table:
 
 
 def _by_case(shown: Sequence[Row]) -> list[Table]:
-    return [
-        Table(
-            f"{row.model} {row.label}",
-            "",
-            _COLUMNS,
-            [each for one in row.notes for each in _lines(one, LEVELS[one.level])],
-        )
-        for row in shown
-        if row.notes
-    ]
+    lines = [[each for one in row.notes for each in _lines(one, LEVELS[one.level])] for row in shown]
+    return [Table(f"{row.model} {row.label}", "", _COLUMNS, of) for row, of in zip(shown, lines, strict=True) if of]
 
 
 def _lines(one: Note, first: str) -> list[Line]:
@@ -116,20 +106,17 @@ def _lines(one: Note, first: str) -> list[Line]:
 
 def _grouped(shown: Sequence[Row]) -> list[tuple[Note, str]]:
     """Notes with the cases that have them, by level and then by how many these are."""
-    names = _names(shown)
     groups: dict[tuple[str, str, str], list[tuple[Note, str]]] = {}
-    for row, name in zip(shown, names, strict=True):
+    for row, name in zip(shown, _names(shown), strict=True):
         for one in row.notes:
             groups.setdefault((one.level, one.code, _FILLED.sub("", one.sentence)), []).append((one, name))
-    found = []
-    for mine in groups.values():
+    order, found = list(LEVELS), []
+    for mine in sorted(groups.values(), key=len, reverse=True):
         first, who = mine[0][0], list(dict.fromkeys(name for _, name in mine))
         alike = [one.hint for one, _ in mine if _FILLED.sub("", one.hint) == _FILLED.sub("", first.hint)]
-        together = Note(first.code, first.level, _together([one.sentence for one, _ in mine]), _together(alike))
-        found.append((len(mine), together, _who(who, len(shown))))
-    order = list(LEVELS)
-    found.sort(key=lambda each: (order.index(each[1].level), each[1].code not in _WORST, -each[0]))
-    return [(one, who) for _, one, who in found]
+        together = replace(first, message=_together([one.sentence for one, _ in mine]), hint=_together(alike))
+        found.append((together, _who(who, len(shown))))
+    return sorted(found, key=lambda each: (order.index(each[0].level), each[0].code not in _WORST))
 
 
 def _who(names: Sequence[str], cases: int) -> str:

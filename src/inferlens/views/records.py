@@ -166,7 +166,7 @@ def _screen(shown: Sequence[Row], where: str, top: int | None) -> list[Table | s
         return _blocks(shown, where, top)
     for most in range(max(len(each) for each in by(shown, "comparison")), 0, -1):
         blocks = _blocks(shown, where, most)
-        if len(terminal.render(Document(lambda: chosen(blocks, None), dict), WIDTH).splitlines()) <= LINES:  # noqa: B023
+        if terminal.height(chosen(blocks, None), WIDTH) <= LINES:
             return blocks
     return _briefly(shown, where)
 
@@ -200,8 +200,7 @@ def _table(table: Sequence[Row], where: str, most: int | None) -> Table:
             style = "dim" if not row.ok else "red" if row.agrees is False else "bold green" if row.fastest else ""
             number = "" if row.place is None or (row.is_reference and row.place != 1) else str(row.place)
             ends = several and row is first[-1] and each is not comparisons[-1] and len(first) > 1
-            name = plain(row.name.replace(f"{row.backend} {row.precision}", row.backend, 1))
-            lines.append(Line.of(name, columns, row, indent=f"{number:>2} ", style=style, ends=ends))
+            lines.append(Line.of(row.way, columns, row, indent=f"{number:>2} ", style=style, ends=ends))
     more = f"{plural(hidden, 'more row')}: --top {max(map(len, comparisons))}, or --format csv" if hidden else ""
     if hidden and several and len(lines) == len(comparisons):
         more = f"Only the first row of each comparison is shown. {more}"
@@ -233,20 +232,17 @@ def _column(column: Column, table: Sequence[Row]) -> Column:
 
 def _notes(table: Sequence[Row], where: str) -> list[str]:
     """The two most important things to know that no row says already, and how to see the rest."""
-    names = ways(table)
-    found: dict[str, list[Row]] = {}
     notes = {note.code: note for row in reversed(table) for note in row.notes}
-    for row in table:
-        for code in dict.fromkeys(note.code for note in row.notes):
-            found.setdefault(code, []).append(row)
-    weighty = [code for code in found if notes[code].level != "know" and code not in OF_THE_END and code not in DOUBTS]
-    weighty.sort(key=lambda code: (notes[code].level != "changes", -len(found[code])))
+    codes = dict.fromkeys(note.code for row in table for note in row.notes if note.code not in OF_THE_END)
+    whose = {code: [row for row in table if code in {note.code for note in row.notes}] for code in codes}
+    weighty = [code for code in codes if notes[code].level != "know" and code not in DOUBTS]
+    weighty.sort(key=lambda code: (notes[code].level != "changes", -len(whose[code])))
     said = []
     for code in weighty[:MOST_NOTES]:
-        whose = found[code]
-        who = f"{names[whose[0].id]}: " if len(whose) == 1 else f"{len(whose)} of {len(table)} ways: "
-        said.append(f"{'' if len(whose) == len(table) else who}{notes[code].sentence}")
-    rest = len([code for code in found if code not in OF_THE_END]) - len(said)
+        mine = whose[code]
+        who = f"{ways(table)[mine[0].id]}: " if len(mine) == 1 else f"{len(mine)} of {len(table)} ways: "
+        said.append(f"{'' if len(mine) == len(table) else who}{notes[code].sentence}")
+    rest = len(codes) - len(said)
     if rest > 0 and said:
         said[-1] += f" ({rest} more: inferlens notes {where or 'RESULTS'})"
     return said

@@ -174,6 +174,11 @@ class Row(Struct, frozen=True, kw_only=True):
         return self.status == "ok"
 
     @property
+    def way(self) -> str:
+        """The name without its precision, where that stands elsewhere."""
+        return plain(self.name.replace(f"{self.backend} {self.precision}", self.backend, 1))
+
+    @property
     def table(self) -> tuple[str, str, str, str]:
         """Rows that share this go into one table: model, machine, inputs but for the batch, and the run."""
         return self.model, self.machine, self.inputs_any_batch, self.run
@@ -207,7 +212,7 @@ def by(rows: Sequence[Row], name: str) -> list[list[Row]]:
 def ways(table: Sequence[Row]) -> dict[str, str]:
     """What the rows of a table are called there, by their ids: without what all share, or a column says."""
     shared = len({row.precision for row in table}) == 1
-    names = {row.id: plain(row.name.replace(f"{row.backend} {row.precision}", row.backend, 1)) for row in table}
+    names = {row.id: row.way for row in table}
     within = [len({names[row.id] for row in each}) == len(each) for each in by(table, "comparison")]
     return names if shared or all(within) else {row.id: plain(row.name) for row in table}
 
@@ -224,8 +229,7 @@ def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
         InferlensError: if ``reference`` names no row.
     """
     runs = latest(records)
-    took = run_seconds(records)
-    named = [replace(row, run_seconds=took.get(run.first.run)) for row, run in zip(_named(runs), runs, strict=True)]
+    named = _named(runs, run_seconds(records))
     of = {(row.id, row.machine): run for row, run in zip(named, runs, strict=True)}
     models, tables = (list(dict.fromkeys(getattr(row, name) for row in named)) for name in ("model", "table"))
     comparisons = sorted(
@@ -236,7 +240,7 @@ def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
     return compared(comparisons, of, reference, usual)
 
 
-def _named(runs: Sequence[CaseRuns]) -> list[Row]:
+def _named(runs: Sequence[CaseRuns], took: dict[str, float]) -> list[Row]:
     """A row for each run, with what tells it from others in its name: device, range of sizes, or a number.
 
     Those that failed before they knew their inputs take them from another of the same model, or as they were asked for.
@@ -258,7 +262,7 @@ def _named(runs: Sequence[CaseRuns]) -> list[Row]:
         if not inputs:
             fixed = (TensorSpec(spec.name, spec.shape, spec.dtype, spec.low, spec.high) for spec in case.inputs)
             inputs = with_batch(tuple(fixed), case.batch)
-        found.append(_row(run, inputs, device="" if said else case.device))
+        found.append(_row(run, inputs, device="" if said else case.device, run_seconds=took.get(run.first.run)))
     return _told_apart(found)
 
 
@@ -276,7 +280,7 @@ def _told_apart(found: Sequence[Row]) -> list[Row]:
     return named
 
 
-def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> Row:
+def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, run_seconds: float | None) -> Row:
     """What one run says by itself; ``device`` is a word of the name where it is not the same for all."""
     record = run.first
     case, agreement, notes = record.case, worst_agreement(run), notes_of(run)
@@ -304,6 +308,7 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         threads=case.threads,
         cpus=record.environment.cpu_threads,
         threshold=record.budget.threshold,
+        run_seconds=run_seconds,
         options=case.options_label,
         inputs=", ".join(map(str, inputs)),
         prepared=", ".join(_range(spec) for spec in inputs if spec.dynamic),

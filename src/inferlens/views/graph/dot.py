@@ -127,12 +127,8 @@ def _clusters(regions: Sequence[Region], name: str, inside: dict[int, Path], lev
     for region in regions:
         inside.update(dict.fromkeys(region.nodes, region.path))
         above = region.path[: -region.label.count(".") - 1]
-        label = _table(
-            [
-                _words(_short(_numbered(region.label, above), 50), 12, bold=True),
-                *([_words(_time(region), 11)] if _time(region) else []),
-            ]
-        )
+        name_of = _words(_short(_numbered(region.label, above), 50), 12, bold=True)
+        label = _table([name_of, *([_words(_time(region), 11)] if _time(region) else [])])
         yield f'subgraph cluster_{name}_{level}_{region.nodes[0]} {{ margin=10 style="rounded,filled" color="#D0D7DE"'
         yield f'fillcolor="{("#F6F8FA", "#EEF1F4")[level % 2]}" tooltip={_quoted(".".join(region.path))}'
         yield f"label=<{label}>"
@@ -233,19 +229,14 @@ def _width(row: str) -> int:
 
 
 def _extent(text: str, size: float, bold: object = False) -> float:
-    widths = (
-        1.4
-        if cell_len(char) > 1
-        else 1.0
-        if char in _WIDE
-        else 0.4
-        if char in _NARROW
-        else 0.72
-        if char.isupper()
-        else 0.64
-        for char in text
-    )
-    return size * sum(widths) * (1.12 if bold else 1.0)
+    return size * sum(map(_sign, text)) * (1.12 if bold else 1.0)
+
+
+def _sign(char: str) -> float:
+    """How wide it is at size 1."""
+    if cell_len(char) > 1:
+        return 1.4
+    return 1.0 if char in _WIDE else 0.4 if char in _NARROW else 0.72 if char.isupper() else 0.64
 
 
 def _quoted(*lines: str) -> str:

@@ -34,6 +34,11 @@ def render(document: Document, width: int = 120, color: bool = False) -> str:
     return "\n\n".join("\n".join(lines) for lines in paragraphs if lines) + "\n"
 
 
+def height(blocks: Sequence[Table | str], width: int) -> int:
+    """Lines that they take."""
+    return len(render(Document(lambda: blocks, dict), width).splitlines())
+
+
 def _paragraphs(table: Table, width: int, color: bool) -> Iterator[list[str]]:
     titles = ((table.title, "bold"), (table.about, "dim"))
     yield [_styled(line, style, color) for text, style in titles if text for line in wrap(plain(text), width)]
@@ -96,9 +101,8 @@ def _grid(table: Table, shown: Sequence[int], widths: Sequence[int], color: bool
     heads = [[table.first]]
     heads += [[*_title(table, place), *filter(None, [table.columns[place].unit])] for place in shown]
     numeric = [False, *(column.numeric for column in columns)]
-    height = max(map(len, heads))
     if any(any(head) for head in heads):
-        padded = [[""] * (height - len(head)) + head for head in heads]
+        padded = [[""] * (max(map(len, heads)) - len(head)) + head for head in heads]
         yield from (_styled(line, "bold", color) for line in _beside(padded, widths, numeric))
         yield rule
     for line, name in zip(table.lines, _names(table.lines, widths[0], table.fold), strict=True):
