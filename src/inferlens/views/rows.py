@@ -28,8 +28,6 @@ from inferlens.views.speedups import compared
 _PARTS: dict[str, Metric] = {
     "gpu_time": "GPU time", "enqueue": "enqueue time", "h2d": "H2D time", "compute": "compute time", "d2h": "D2H time",
 }  # fmt: skip
-
-
 Place = Literal["", "fastest", "equal", "likeliest", "once", "open", "slower", "none"]
 
 
@@ -196,9 +194,8 @@ class Row(Struct, frozen=True, kw_only=True):
     @property
     def seconds_per_call(self) -> float | None:
         """Seconds for one call, by which rows are ordered: the median latency, or one over a rate alone."""
-        if self.median is None and self.iterations_per_second:
-            return 1 / self.iterations_per_second
-        return self.median
+        alone = self.median is None and self.iterations_per_second
+        return 1 / alone if alone else self.median
 
 
 def by(rows: Sequence[Row], name: str) -> list[list[Row]]:
@@ -284,8 +281,8 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, run_seconds
     """What one run says by itself; ``device`` is a word of the name where it is not the same for all."""
     record = run.first
     case, agreement, notes = record.case, worst_agreement(run), notes_of(run)
-    lowered = any(note.code == "lower-precision" for note in notes)
-    words = [case.backend_label, case.precision, "(TF32)" if lowered else "", device]
+    lowered = "(TF32)" if any(note.code == "lower-precision" for note in notes) else ""
+    words = [case.backend_label, case.precision, lowered, device]
     words += ["" if case.threads is None else plural(case.threads, "thread"), *case.call_mode, case.options_label]
     batch = inputs[0].shape[0] if inputs and inputs[0].shape else case.batch
     built = [seconds for name in ("export", "build") if (seconds := record.phase_seconds(name)) is not None]
@@ -361,22 +358,20 @@ def _latencies(run: CaseRuns) -> dict[str, Any]:
     for name in ("mean", "p5", "p95", "p99", "deviation"):
         told = [getattr(each, name) for each in summaries if each.count > 1 or name != "deviation"]
         values[name] = geometric_mean([value for value in told if value is not None])
-    for name, share in (("mean", None), ("p95", 0.95), ("p99", 0.99)):
-        if alone is None:
-            interval = over_processes([getattr(each, name) for each in summaries])
-        else:
-            interval = mean_interval(alone) if share is None else quantile_interval(alone, share)
-        values |= _ends(name, interval)
+    for name, share in (("mean", 0.0), ("p95", 0.95), ("p99", 0.99)):
+        every = over_processes([getattr(each, name) for each in summaries])
+        if alone is not None:
+            every = quantile_interval(alone, share) if share else mean_interval(alone)
+        values |= _ends(name, every)
     return values
 
 
 def _rates(run: CaseRuns, batch: int | None) -> dict[str, Any]:
     """Rates of the windows, and medians of the parts of a call, which are the geometric means of the processes'."""
     found = estimate(run.windows)
-    throughput = run.first.measurement("throughput")
-    values: dict[str, Any] = {"in_flight": throughput.in_flight if throughput else None}
+    values: dict[str, Any] = {"in_flight": getattr(run.first.measurement("throughput"), "in_flight", None)}
     for name, metric in _PARTS.items():
-        every = [steady_samples(record, metric).samples for record in run.ran]
+        every = (steady_samples(record, metric).samples for record in run.ran)
         values[name] = geometric_mean([median(samples) for samples in every if samples])
     if found:
         values |= {"iterations_per_second": found.median, **_ends("iterations", found.interval)}
