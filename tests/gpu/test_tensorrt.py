@@ -16,6 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import inferlens  # noqa: E402
 from inferlens.backends.base import TOLERANCES, Absence, Preparation, Runner  # noqa: E402
 from inferlens.backends.host_io import HostIo  # noqa: E402
 from inferlens.backends.onnx.export import onnx_file  # noqa: E402
@@ -24,7 +25,6 @@ from inferlens.backends.tensorrt.flavours import current_gpu, find, flavour  # n
 from inferlens.backends.tensorrt.options import TensorRTOptions  # noqa: E402
 from inferlens.backends.tensorrt.runtime import BoundContext, Engine  # noqa: E402
 from inferlens.errors import InferlensError, Unsupported  # noqa: E402
-from inferlens.execution import bench as api  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
 from inferlens.record.record import Record  # noqa: E402
 from inferlens.spec.case import TensorSpec  # noqa: E402
@@ -188,7 +188,7 @@ def test_calls_from_and_to_the_host(label: str, options: dict[str, Any], prepara
 
 
 def bench(*models: Any, **words: Any) -> list[Record]:
-    return api.bench([str(model) for model in models], iterations=20, warmup=5, quick=True, **words)
+    return list(inferlens.bench([str(model) for model in models], iterations=20, warmup=5, quick=True, **words))
 
 
 @pytest.fixture

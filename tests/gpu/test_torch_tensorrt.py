@@ -15,10 +15,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import inferlens  # noqa: E402
 from inferlens.backends.base import TOLERANCES, Preparation, Runner  # noqa: E402
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT  # noqa: E402
 from inferlens.errors import InferlensError, Unsupported  # noqa: E402
-from inferlens.execution import bench as api  # noqa: E402
 from inferlens.execution.build import save, single  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
 from inferlens.spec.case import TensorSpec  # noqa: E402
@@ -230,11 +230,11 @@ def test_a_saved_module_runs_from_its_file_and_is_checked_against_its_source(
     file = tmp_path / f"model{suffix}"
     save(file, made, cache=tmp_path / "cache")
     words = {"output": str(tmp_path / "out"), "iterations": 20, "warmup": 5}
-    (record,) = api.bench(str(file), trust=True, **words)
+    (record,) = inferlens.bench(str(file), trust=True, **words)
     assert (record.status, record.reason) == ("ok", "")
     assert record.case.backend_label == "torch_tensorrt:loaded"
     assert record.agreement
     assert record.agreement.agrees is True
     with pytest.raises(InferlensError) as raised:
-        api.bench(str(file), **words)
+        inferlens.bench(str(file), **words)
     assert "--trust" in raised.value.hint
