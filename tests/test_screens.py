@@ -43,10 +43,10 @@ def folders(pattern: str) -> list[Path]:
 def _once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record's row is worked out once for all commands, and what a picture looks like is no matter of the screen."""
 
-    def row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> rows.Row:
-        key = (*(record.id for record in run.records), inputs, device)
+    def row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, run_seconds: float | None) -> rows.Row:
+        key = (*(record.id for record in run.records), inputs, device, run_seconds)
         if key not in ROWS:
-            ROWS[key] = worked_out(run, inputs, device)
+            ROWS[key] = worked_out(run, inputs, device, run_seconds)
         return ROWS[key]
 
     worked_out = rows._row
