@@ -482,7 +482,7 @@ def decide(asked: argparse.Namespace) -> None:
             sys.exit(f"{asked.reference} is of {' '.join(reference['words'])}: name another one with --reference")
     else:
         console.print("A reference first: 20 processes of each, in turns.")
-        said = bench(here, [*words, "--repeats", "20"])
+        said = bench(here, [*words, "--repeats", "20", "--mode", "latency"])
         reference = {"words": words, "fastest": said.fastest, "medians": said.medians, "seconds": said.seconds}
         asked.reference.parent.mkdir(parents=True, exist_ok=True)
         asked.reference.write_text(json.dumps(reference, indent=1) + "\n", encoding="utf-8")
