@@ -79,7 +79,6 @@ def bench(
     within: Duration | None = None,
     threshold: float | str | None = None,
     repeats: int | None = None,
-    stop: Literal["half-width", "plateau"] | None = None,
     half_width: float | str | None = None,
     iterations: int | None = None,
     seconds: Duration | None = None,

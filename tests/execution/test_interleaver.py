@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from inferlens.backends.base import Preparation
 from inferlens.backends.fake import Fake
 from inferlens.execution import child_process as launch
 from inferlens.execution.expand import Planned
-from inferlens.execution.interleaver import MORE, OVER, Interleaver, Slot, together
+from inferlens.execution.interleaver import MORE, OVER, Interleaver, Shared, Slot, together
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
 from inferlens.measure import series
@@ -52,6 +53,19 @@ class Heard:
 def slots() -> tuple[Heard, Heard]:
     interleaver = Interleaver()
     return Heard(interleaver.slots[0]), Heard(interleaver.slots[1])
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system lets no thread choose its CPU")
+def test_threads_that_call_a_gpu_run_on_the_same_cpu() -> None:
+    answers, theirs = os.pipe()
+    slots, alone = Interleaver().slots, []
+    for slot in slots:
+        with ThreadPoolExecutor(1) as thread:  # what it is kept to ends with it
+            thread.submit(Shared(lambda _: None, answers, slot.cpu).keep_to_one_cpu).result()
+            alone.append(thread.submit(os.sched_getaffinity, 0).result())
+    assert alone == [{slots[0].cpu}] * 2
+    os.close(answers)
+    os.close(theirs)
 
 
 def test_three_go_round_and_nobody_goes_before_all_are_there() -> None:

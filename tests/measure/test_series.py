@@ -14,7 +14,7 @@ from inferlens.backends.base import Preparation, Runner
 from inferlens.backends.clocks import threaded_window
 from inferlens.backends.fake import Fake
 from inferlens.measure import series
-from inferlens.measure.stopping import FixedCount, FixedTime, HalfWidth, Plateau, StoppingRule
+from inferlens.measure.stopping import FixedCount, FixedTime, HalfWidth, StoppingRule
 from inferlens.models.model import Model
 from inferlens.spec.case import Case, TensorSpec
 
@@ -43,7 +43,7 @@ def test_samples_come_with_the_time_when_they_began(tmp_path: Path) -> None:
     assert latency.begins == pytest.approx(sums, abs=1e-6)
 
 
-@pytest.mark.parametrize("rule", [FixedCount(40), FixedTime(0.1, 10, 50), HalfWidth(0.01, 9.0), Plateau(9.0)])
+@pytest.mark.parametrize("rule", [FixedCount(40), FixedTime(0.1, 10, 50), HalfWidth(0.01, 9.0)])
 def test_progress_grows_to_one(tmp_path: Path, rule: StoppingRule) -> None:
     shares: list[float] = []
     taken(runner(tmp_path, "noisy"), rule, shares.append)

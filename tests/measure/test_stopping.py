@@ -15,7 +15,6 @@ from inferlens.measure.stopping import (
     FixedCount,
     FixedTime,
     HalfWidth,
-    Plateau,
     SteadyState,
     StoppingRule,
     sampling_rule,
@@ -59,8 +58,6 @@ def test_time_is_from_the_first_begin_to_the_last_end() -> None:
         (FixedTime(1.0, 10, 5000, 0.5), "50 samples were taken in 500 ms; 1.00 s and at least 10 samples were wanted."),
         (FixedTime(0.1, 50, 5000, 0.2), "20 samples were taken in 200 ms; 100 ms and at least 50 samples were wanted."),
         (FixedTime(1.0, 10, 50), "50 samples were taken in 500 ms; 1.00 s and at least 10 samples were wanted."),
-        (Plateau(10.0), None),
-        (Plateau(0.4), "40 samples were taken in 400 ms; the noise had not become flat."),
         (HalfWidth(1e-9, 0.5), ""),  # the samples tell
     ],
 )
@@ -99,12 +96,6 @@ def test_what_is_not_reached_ends_at_the_time_and_at_the_most() -> None:
     assert fed(HalfWidth(0.0001, 3.0), wild, chunk=10, pause=0.02) == pytest.approx(100, abs=10), "between samples, too"
 
 
-def test_the_plateau_is_where_noise_no_longer_changes() -> None:
-    growing = [0.01 + 0.00001 * index * (index % 2) for index in range(MOST_SAMPLES)]
-    assert fed(Plateau(5.0), growing) > 200
-    assert fed(Plateau(1000.0), noisy(MOST_SAMPLES, 0.05)) < 5000
-
-
 def test_warmup_lasts_until_calls_are_steady_or_the_time_is_up() -> None:
     falling = [0.01 + 0.05 * 0.98**index for index in range(3000)]
     count = fed(SteadyState(1.0, 60.0), falling)
@@ -125,7 +116,5 @@ def test_warmup_that_is_steady_takes_a_second_and_ten_calls() -> None:
 def test_budgets_choose_their_rules() -> None:
     assert isinstance(warmup_rule(Budget(warmup=3)), FixedCount)
     assert isinstance(warmup_rule(Budget()), SteadyState)
-    kinds = [type(sampling_rule(budget)) for budget in (
-        Budget(), Budget(iterations=5), Budget(seconds=1.0), Budget(stop="plateau")
-    )]  # fmt: skip
-    assert kinds == [HalfWidth, FixedCount, FixedTime, Plateau]
+    kinds = [type(sampling_rule(budget)) for budget in (Budget(), Budget(iterations=5), Budget(seconds=1.0))]
+    assert kinds == [HalfWidth, FixedCount, FixedTime]

@@ -26,10 +26,9 @@ THOROUGH = "Measure longer, and at least ten rounds of those that may be fastest
 WITHIN = "Time for the rounds in which those that may be fastest meet, once each case was measured."
 THRESHOLD = "The smallest difference that matters: what is proven to be closer is called equally fast."
 REPEATS = "Processes that each case is measured in, in turns with the other cases, rather than as many as it takes."
-STOP = "When a series ends: half-width, when the median's interval is narrow, or plateau, when noise no longer changes."
-HALF_WIDTH = "How far the median's 95 % interval may reach to either side of it."
-ITERATIONS = "Latency samples of each case. [dim]Default: as --stop says.[/dim]"
-SECONDS = "Time for the latency samples. [dim]Default: as --stop says.[/dim]"
+HALF_WIDTH = "A series ends when the median's 95 % interval reaches no further to either side of it."
+ITERATIONS = "Latency samples of each case. [dim]Default: as --half-width says.[/dim]"
+SECONDS = "Time for the latency samples. [dim]Default: as --half-width says.[/dim]"
 SHOWN = ("wide", "columns", "top", "bars", "file")  # options of what is shown
 OWN = ("format", "json", "dry_run", *SHOWN)  # options that are no words of a plan
 DRY_RUN = "List the cases and how long they may take; run none."
@@ -59,7 +58,6 @@ def bench(
     within: Annotated[str | None, typer.Option(help=WITHIN, show_default="5m")] = None,
     threshold: Annotated[str | None, typer.Option(help=THRESHOLD, show_default="2%")] = None,
     repeats: Annotated[int | None, typer.Option(help=REPEATS)] = None,
-    stop: Annotated[str | None, typer.Option(help=STOP, show_default="half-width")] = None,
     half_width: Annotated[str | None, typer.Option(help=HALF_WIDTH, show_default="1%")] = None,
     iterations: Annotated[int | None, typer.Option(help=ITERATIONS)] = None,
     seconds: Annotated[str | None, typer.Option(help=SECONDS)] = None,

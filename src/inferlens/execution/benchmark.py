@@ -106,6 +106,8 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
     with HostIo(runner) if case.io == "host" else runner as runner:
         child.runner = runner
         feeding = Feeding(runner, model, case, arrays, child.preparation)
+        if case.device != "cpu":
+            child.turn.keep_to_one_cpu()
         child.turn.wait()
         first = runner.collect(child.infer_first(runner, feeding.first))
         with phase("warm-up"):

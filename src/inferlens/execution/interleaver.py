@@ -8,11 +8,15 @@ until all have enough samples.
 What one leaves to the next must not be in a sample. Libraries' threads spin for some milliseconds after a call: a
 process lets go when its own have come to rest. And it finds caches full of another one's data and its threads asleep:
 the calls with which a turn begins are not samples (``Turn.lead``).
+
+Calls of a GPU are made by one thread each, and one CPU may be half as fast as another while something else runs on the
+same core. So those threads keep to one CPU, the same for all that take turns, another one in each round.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 import time
@@ -35,9 +39,9 @@ class Shared(Turn):
     chunks_a_report = 3
     lead = 0.03
 
-    def __init__(self, ask: Callable[[bool], None], answers: int) -> None:
+    def __init__(self, ask: Callable[[bool], None], answers: int, cpu: int) -> None:
         os.set_inheritable(answers, False)
-        self._ask, self._answers = ask, answers
+        self._ask, self._answers, self._cpu = ask, answers, cpu
         self.over = False
         self.waited = 0.0
 
@@ -48,6 +52,12 @@ class Shared(Turn):
         self._ask(enough)
         self.over = os.read(self._answers, 1) != MORE
         self.waited += time.perf_counter() - begin
+
+
+    def keep_to_one_cpu(self) -> None:
+        """See :class:`~inferlens.measure.series.Turn`."""
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {self._cpu})  # of this thread, and of those that it will start
 
 
 def _rest(most: float = 0.5) -> None:
@@ -69,6 +79,11 @@ class Slot:
         self.asked = self.waiting = self.enough = self.ended = False
         self._answers = -1
         self._waited = self._since = 0.0
+
+    @property
+    def cpu(self) -> int:
+        """The one that threads keep to which call a GPU."""
+        return self._interleaver.cpu
 
     @property
     def waited(self) -> float:
@@ -122,6 +137,7 @@ class Interleaver:
         self.slots = [Slot(self) for _ in range(count)]
         self.next = self.slots[0]
         self.lock = threading.RLock()
+        self.cpu = random.choice(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 0
         self._stopped = False
 
     def after(self, slot: Slot) -> Slot:

@@ -74,7 +74,7 @@ class Scheduler:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     records: list[Record] = field(default_factory=list)  # in the order in which their cases ended
     kept: dict[str, Path] = field(default_factory=dict)  # the folder of each record, by its id
-    _exported: dict[str, tuple[str, ModelFacts]] = field(default_factory=dict)  # where, by the case's digest; and what
+    _earlier: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # of each case's first process
     _references: dict[str, Reference] = field(default_factory=dict)
     _futile: int = 0  # cases in a row whose second attempt was disturbed, too
 
@@ -166,8 +166,10 @@ class Scheduler:
     def _done(self, record: Record, folder: Path) -> None:
         self.records.append(record)
         self.kept[record.id] = folder
-        if record.status == "ok" and any(artefact.kind == "onnx" for artefact in record.artefacts):
-            self._exported.setdefault(record.case.digest, (str(folder.resolve()), record.model))
+        if record.status == "ok":
+            exported = any(artefact.kind == "onnx" for artefact in record.artefacts)
+            known = record.model if exported and resolve.inputs_are_drawn(record.case) else None
+            self._earlier.setdefault(record.case.digest, (str(folder.resolve()), known))
         self.observer.done(record, folder)
 
     def _slotted(self, planned: Planned, repeat: int, folder: Path, slot: Slot, **words: Any) -> Attempt:
@@ -207,9 +209,8 @@ class Scheduler:
         # What the first process built anew, those of the rounds find in the cache.
         rebuild = self.plan.rebuild and (repeat == 0 or bool(self.plan.repeats))
         given = {**self.given(case, folder), "rebuild": rebuild}
-        if case.digest in self._exported and repeat and not rebuild:
-            given["earlier"], known = self._exported[case.digest]
-            given["known"] = known if resolve.inputs_are_drawn(case) else None
+        if case.digest in self._earlier and repeat and not rebuild:
+            given["earlier"], given["known"] = self._earlier[case.digest]
         job = BenchmarkJob(**given, budget=budget or self.plan.budget, reference=self.reference(planned))
         before = before or self._before(case)
         neighbours = slot.neighbours if slot else tuple

@@ -1,8 +1,8 @@
 """The child process: reads one order from standard input, does the task, sends events and the result through a pipe.
 
-Started as ``python -m inferlens.execution.worker FD PARENT [FD]``, with a second descriptor if it takes turns with
-another process. Standard output and error are free for models and libraries. :class:`Child` has what every task on a
-case does first, and how every task ends.
+Started as ``python -m inferlens.execution.worker FD PARENT [FD CPU]``, with a second descriptor and a CPU to keep to if
+it takes turns with another process. Standard output and error are free for models and libraries. :class:`Child` has
+what every task on a case does first, and how every task ends.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def ending(error: BaseException) -> tuple[Status, str, str]:
 
 def main() -> None:
     """Does the order on standard input."""
-    descriptor, parent, *answers = map(int, sys.argv[1:])
+    descriptor, parent, *turns = map(int, sys.argv[1:])
     os.set_inheritable(descriptor, False)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # so that a hang can be seen
@@ -197,7 +197,7 @@ def main() -> None:
             while data:
                 data = data[os.write(descriptor, data) :]
 
-    turn = Shared(lambda enough: send(Waits(enough)), *answers) if answers else None
+    turn = Shared(lambda enough: send(Waits(enough)), *turns) if turns else None
     do(msgspec.json.decode(sys.stdin.buffer.read(), type=Order), send, turn)
 
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from inferlens.spec.case import MAX_TIME, Budget
 from inferlens.stats.intervals import half_width
-from inferlens.stats.quantiles import median, quantile
 from inferlens.stats.steady import LEAST_SAMPLES as LEAST_TO_JUDGE
 from inferlens.stats.steady import steady
 from inferlens.units import duration, plural
@@ -133,31 +132,6 @@ class HalfWidth(StoppingRule):
         return self._narrow >= self.LOOKS and self.spent >= LEAST_SECONDS
 
 
-class Plateau(StoppingRule):
-    """Until the noise of the samples no longer changes: more samples would tell nothing new of it.
-
-    The noise is the distance of the quartiles over the median; it is flat if its last :data:`LOOKS` values are within
-    :data:`TOLERANCE` of their mean. After the criterion ``stdrel`` of NVIDIA's nvbench, with quartiles for the standard
-    deviation, which a single outlier can move at will.
-    """
-
-    wanted = "the noise had not become flat"
-    LOOKS = 5
-    TOLERANCE = 0.05
-
-    def __init__(self, max_time: float) -> None:
-        super().__init__(LEAST_SAMPLES, MOST_SAMPLES, max_time)
-        self._noise: list[float] = []
-
-    def _enough(self) -> bool:
-        middle = median(self.samples)
-        self._noise.append((quantile(self.samples, 0.75) - quantile(self.samples, 0.25)) / middle if middle else 0.0)
-        last = self._noise[-self.LOOKS :]
-        mean = sum(last) / len(last)
-        flat = len(last) == self.LOOKS and all(abs(noise - mean) <= self.TOLERANCE * mean for noise in last)
-        return flat and (self.spent >= LEAST_SECONDS or not self.most)
-
-
 class SteadyState(StoppingRule):
     """Warm-up until ``stats.steady`` finds a level that lasts; at least ``seconds`` and :data:`LEAST_WARMUP` calls.
 
@@ -194,4 +168,4 @@ def sampling_rule(budget: Budget) -> StoppingRule:
         return FixedCount(budget.iterations, asked)
     if budget.seconds is not None:
         return FixedTime(budget.seconds, LEAST_SAMPLES, MOST_SAMPLES, asked)
-    return Plateau(most) if budget.stop == "plateau" else HalfWidth(budget.half_width, most)
+    return HalfWidth(budget.half_width, most)

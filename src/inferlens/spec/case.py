@@ -21,7 +21,6 @@ QUANTIZED = ("fp8", "int8")  # of models that are quantized already; nothing is 
 DEVICES = ("cpu", "cuda")
 IO = ("device", "host")
 MODES = ("latency", "throughput", "both")
-STOPS = ("half-width", "plateau")
 MAX_TIME = 3.0  # seconds that a series may take; how sure an answer is comes from several processes
 DTYPES = (
     "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool",
@@ -297,9 +296,8 @@ class Budget(Struct, frozen=True, kw_only=True):
         warmup: calls before the first sample; ``None``: until they are steady.
         warmup_seconds: how long that takes at least.
         iterations: latency samples; ``None``: see ``seconds``.
-        seconds: time for the latency samples; ``None``: as ``stop`` says.
-        stop: ``half-width``: until the median's 95 % interval is ``half_width`` of it to either side; ``plateau``:
-            until the noise no longer changes.
+        seconds: time for the latency samples; ``None``: until the median's 95 % interval is ``half_width`` of it to
+            either side.
         max_time: seconds after which a series ends anyway, that of the warm-up as well; ``None``: :data:`MAX_TIME`, but
             for series whose end is asked for, by ``iterations`` or ``seconds``.
         timeout: seconds after which the case's process is killed, its preparation included.
@@ -311,7 +309,6 @@ class Budget(Struct, frozen=True, kw_only=True):
     iterations: int | None = None
     warmup_seconds: float = 1.0
     seconds: float | None = None
-    stop: str = "half-width"
     half_width: float = 0.01
     max_time: float | None = None
     timeout: float = 900.0

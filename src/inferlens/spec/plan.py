@@ -16,12 +16,10 @@ from typing import Any
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, check_choice, suggestion
-from inferlens.spec.case import AXES, MODES, STOPS, Axis, Budget, Case, TensorSpec
+from inferlens.spec.case import AXES, MODES, Axis, Budget, Case, TensorSpec
 from inferlens.units import parse_duration, parse_share
 
-BUDGET_WORDS = (
-    "mode", "warmup", "iterations", "seconds", "stop", "half_width", "max_time", "timeout", "threshold",
-)  # fmt: skip
+BUDGET_WORDS = ("mode", "warmup", "iterations", "seconds", "half_width", "max_time", "timeout", "threshold")
 DURATIONS = ("seconds", "max_time", "timeout")
 RACE_WORDS = ("quick", "thorough", "within", "repeats")
 THOROUGH_ROUNDS = 10
@@ -169,9 +167,8 @@ def budget_of(words: Mapping[str, Any]) -> Budget:
             given[name] = parse_duration(str(words[name]))
             if not given[name] and name != "seconds":
                 raise InferlensError(f"{name} of 0 leaves no time for anything.", expected="a duration, such as 10s")
-    for name, values in (("mode", MODES), ("stop", STOPS)):
-        if name in words:
-            (given[name],) = known(name, str(words[name]), values)
+    if "mode" in words:
+        (given["mode"],) = known("mode", str(words["mode"]), MODES)
     if "threshold" in words:
         given["threshold"] = parse_share(str(words["threshold"]))
         if not 0 < given["threshold"] < 1:
@@ -190,8 +187,8 @@ def budget_of(words: Mapping[str, Any]) -> Budget:
 
 def _check_sense(budget: Budget, words: Mapping[str, Any]) -> None:
     """Refuses words that contradict each other, or mean nothing for what is measured."""
-    ends = [name for name in ("iterations", "seconds", "stop", "half_width") if name in words]
-    if len(ends) > 1 and (set(ends) != {"stop", "half_width"} or budget.stop != "half-width"):
+    ends = [name for name in ("iterations", "seconds", "half_width") if name in words]
+    if len(ends) > 1:
         raise InferlensError(
             f"{' and '.join(ends)} both say when a series of samples ends.", expected="one of them", hint=f"--{ends[0]}"
         )

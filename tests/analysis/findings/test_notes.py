@@ -118,7 +118,6 @@ def test_what_is_warned_of(code: str, record: Record) -> None:
         of(1 + noise(6, 0.2), Budget(half_width=0.031)),
         of(1 + noise(6, 0.2), Budget(iterations=300)),
         of(1 + noise(6, 0.2), Budget(seconds=3.0)),
-        of(1 + noise(6, 0.2), Budget(stop="plateau")),
         measured(FIT, "warm-up", RISING),
         timed(enqueue=8.8, GPU=9.0),
         timed(enqueue=1.0, GPU=9.0, H2D=3.0, D2H=1.4),

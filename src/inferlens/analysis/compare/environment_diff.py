@@ -98,7 +98,7 @@ def _fields(record: Record, of_model: bool) -> dict[str, str | float]:
         "system": here.system, "container": here.container, "Python": here.python, "inferlens": here.inferlens,
         "git revision": here.git_revision, "mode": budget.mode, "warm-up": _number(budget.warmup, "until steady"),
         "least warm-up": duration(budget.warmup_seconds), "iterations": _number(budget.iterations, "not fixed"),
-        "seconds": "not fixed" if budget.seconds is None else duration(budget.seconds), "stop": budget.stop,
+        "seconds": "not fixed" if budget.seconds is None else duration(budget.seconds),
         "half-width": percent(budget.half_width),
         "max time": "by default" if budget.max_time is None else duration(budget.max_time),
         "memory": float(here.memory or 0) or "",

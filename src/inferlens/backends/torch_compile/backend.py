@@ -111,13 +111,23 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         self._compiler: Compiler | None = None  # where layers or kernels are to be told
         self._matched: MatchedKernels | None = None
 
+    def __enter__(self) -> CompiledRunner:
+        super().__enter__()
+        from torch._inductor.async_compile import shutdown_compile_workers
+
+        shutdown_compile_workers()  # where all was in the cache they are still starting, and would slow down calls
+        return self
+
     def build(self, module: Any) -> Callable[..., Any]:
         """Compiles, by calling once; where CUDA graphs are used, until they are recorded."""
         import torch
+        import torch._inductor.config
         from torch._dynamo.utils import counters
 
         torch._dynamo.reset()
         counters.clear()
+        if self.preparation.earlier:  # all is in the cache: nobody has to help, but who starts to would disturb others
+            torch._inductor.config.compile_threads = 1
         level = self.preparation.level
         if level == "layer" or (level == "kernel" and not self._graphs):
             self._compiler = Compiler(module, self.case.variant, on_gpu=self.case.device == "cuda")

@@ -77,7 +77,7 @@ def series(seen: RecordEvidence) -> Iterator[Finding]:
 def not_reached(seen: RecordEvidence) -> Iterator[Finding]:
     """The time was up before the median was known as well as was asked for; by default nobody asked."""
     budget, samples = seen.record.budget, seen.series.samples
-    if not samples or budget.iterations is not None or budget.seconds is not None or budget.stop != "half-width":
+    if not samples or budget.iterations is not None or budget.seconds is not None:
         return
     width = half_width(samples)
     if Budget().half_width != budget.half_width < width < math.inf:
