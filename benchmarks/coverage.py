@@ -18,7 +18,7 @@ from inferlens.stats.between_process import Centre, centres
 from inferlens.stats.compare import compare, conclude, in_pairs
 from inferlens.stats.diagnostics import diagnostics
 from inferlens.stats.intervals import Interval, mean_interval, median_interval, quantile_interval, student_quantile
-from inferlens.stats.race import LEAST_ROUNDS, look_level
+from inferlens.stats.standing import LEAST_ROUNDS, look_level
 from inferlens.stats.steady import steady
 from tests.stats.series import Array, autoregressive, processes, shaped
 

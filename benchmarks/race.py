@@ -48,18 +48,18 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
-from inferlens.analysis.answer import Race
 from inferlens.analysis.interference.samples import finite, steady_samples
+from inferlens.analysis.race import Race
 from inferlens.execution.expand import Planned, backends_named, expand
 from inferlens.execution.protocol import Observer
-from inferlens.execution.race import Entrant, Rounds, budget_of_rounds
+from inferlens.execution.rounds import Entrant, Rounds, budget_of_rounds
 from inferlens.execution.scheduler import scheduled
 from inferlens.execution.survey import find, probe
 from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
 from inferlens.stats.between_process import Centre, centres
 from inferlens.stats.compare import seen_spread
-from inferlens.stats.race import MOST_ROUNDS, Entry, look_level
+from inferlens.stats.standing import MOST_ROUNDS, Entry, look_level
 from inferlens.units import duration, listing, percent
 
 POOLS = Path(__file__).parent / "pools"

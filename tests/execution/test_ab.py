@@ -15,7 +15,7 @@ from msgspec.structs import replace
 import inferlens
 from inferlens import ABResult, InferlensError, load_records
 from inferlens.analysis.compare.ab_result import ABRule
-from inferlens.analysis.interference.samples import latest
+from inferlens.analysis.runs import latest
 from inferlens.execution import ab as running
 from inferlens.execution import child_process as processes
 from inferlens.execution import interleaver, scheduler

@@ -18,9 +18,9 @@ from inferlens.backends.fake import FakeRunner
 from inferlens.errors import Unsupported
 from inferlens.execution import child_process as processes
 from inferlens.execution.bench import in_rounds
-from inferlens.execution.benchmark import BenchmarkJob, Reference
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.expand import Planned
+from inferlens.execution.measure_case import BenchmarkJob, Reference
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
 from inferlens.models.model import ModelInfo

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 import inferlens  # noqa: E402
 from inferlens.analysis.findings.notes import notes_of  # noqa: E402
 from inferlens.analysis.findings.rules.waiting import bound_by  # noqa: E402
-from inferlens.analysis.interference.samples import CaseRuns  # noqa: E402
+from inferlens.analysis.runs import CaseRuns  # noqa: E402
 from inferlens.backends.clocks import CudaClock  # noqa: E402
 from inferlens.measure.ceilings import measure  # noqa: E402
 from inferlens.measure.feeding import TIMES_CACHE, Feeding, cache_bytes, flusher  # noqa: E402

@@ -69,7 +69,7 @@ def plot(
 
     The HTML file is interactive and needs no network.
     """
-    from inferlens.analysis.interference.samples import latest
+    from inferlens.analysis.runs import latest
     from inferlens.cli import screen
     from inferlens.record.store import load_records
     from inferlens.views.chart import Chart

@@ -18,14 +18,14 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from inferlens.analysis.answer import race
 from inferlens.analysis.compare.ab_result import ABResult, ABRule, End, notes_of
 from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, read
-from inferlens.analysis.interference.samples import CaseRuns
+from inferlens.analysis.race import race
+from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
-from inferlens.execution.race import fit_together, records_of_round
+from inferlens.execution.rounds import fit_together, records_of_round
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.sides import Asked, asked_for, check_inputs, compared_outputs, named_models, planned_pair
 from inferlens.measure import environment
@@ -33,7 +33,7 @@ from inferlens.record.record import Agreement, Record
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Duration, Texts, texts
 from inferlens.stats.compare import Comparison, conclude
-from inferlens.stats.race import LEAST_ROUNDS
+from inferlens.stats.standing import LEAST_ROUNDS
 from inferlens.units import listing
 
 INTERLEAVE = ("calls", "processes")
@@ -193,7 +193,7 @@ class ABRun:
         return min(sum(record.ranked for record in records) for records in self._records)
 
     def _comparison(self) -> tuple[Comparison | None, dict[str, float]]:
-        """B against A by the rounds so far, and the odds; the rule is that of every race (``analysis.answer``)."""
+        """B against A by the rounds so far, and the odds; the rule is that of every race (``analysis.race``)."""
         if self._failed or not self._rounds:
             return None, {}
         rule = self.rule

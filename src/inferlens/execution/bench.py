@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
-from inferlens.execution.race import decide
+from inferlens.execution.rounds import hold_rounds
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named, cases_of, named
 from inferlens.record.record import CUT_SHORT, Record
@@ -42,7 +42,7 @@ def run(plan: Plan, observer: Observer, model: Named | None = None) -> list[Reco
         try:
             screened = [(planned, scheduler.measure(planned, repeat)[0]) for planned, repeat in order]
             if not plan.repeats:
-                decide(scheduler, screened)
+                hold_rounds(scheduler, screened)
         except BaseException:
             _cut_short(plan, scheduler)
             raise

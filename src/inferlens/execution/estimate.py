@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from inferlens.errors import InferlensError
-from inferlens.execution.benchmark import LATENCY_SHARE
 from inferlens.execution.expand import Planned
+from inferlens.execution.measure_case import LATENCY_SHARE
 from inferlens.record.record import IN_TURNS, Record
 from inferlens.record.store import load_records, safe_name
 from inferlens.spec.case import MAX_TIME

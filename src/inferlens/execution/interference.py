@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.interference.energy import cpu_energy_per_item, energy_per_item
 from inferlens.analysis.interference.mark import OWN_DOING, mark
-from inferlens.execution.benchmark import Measured
+from inferlens.execution.measure_case import Measured
 from inferlens.execution.protocol import TaskResult
 from inferlens.record.machine import Energy, MachineLog, Marks, peak_device_memory
 from inferlens.record.record import Measurement, Memory, Metric

@@ -53,7 +53,6 @@ class Shared(Turn):
         self.over = os.read(self._answers, 1) != MORE
         self.waited += time.perf_counter() - begin
 
-
     def keep_to_one_cpu(self) -> None:
         """See :class:`~inferlens.measure.series.Turn`."""
         if hasattr(os, "sched_setaffinity"):

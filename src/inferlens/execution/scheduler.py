@@ -20,11 +20,11 @@ from typing import Any
 import msgspec
 
 from inferlens.execution import child_process
-from inferlens.execution.benchmark import BenchmarkJob, Measured, Reference, ReferenceJob, benchmark, reference
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.expand import Planned
 from inferlens.execution.interference import Interference, interference
 from inferlens.execution.interleaver import Slot, together
+from inferlens.execution.measure_case import BenchmarkJob, Measured, Reference, ReferenceJob, benchmark, reference
 from inferlens.execution.protocol import Began, Event, Found, J, Observer, Task, TaskResult
 from inferlens.execution.survey import Named
 from inferlens.measure import environment

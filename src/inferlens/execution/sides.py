@@ -17,8 +17,8 @@ import msgspec
 from inferlens.backends import BACKENDS, reference_of
 from inferlens.backends.base import TOLERANCES
 from inferlens.errors import InferlensError
-from inferlens.execution.benchmark import Reference
 from inferlens.execution.expand import EVERY_VARIANT, Planned, backends_named, expand
+from inferlens.execution.measure_case import Reference
 from inferlens.execution.survey import Named, find, named, probe
 from inferlens.execution.survey import found as found_for
 from inferlens.measure import agreement

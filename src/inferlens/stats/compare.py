@@ -13,7 +13,7 @@ Several comparisons at once share the error: each has the level 1 - (1 - level) 
 ``level``. SAME is the two one-sided tests of D. J. Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15
 (1987), at half their usual error: it is shown, not assumed.
 
-Each look at a race (``stats.race``) is one more chance to find a difference where there is none. So every look
+Each look at a race (``stats.standing``) is one more chance to find a difference where there is none. So every look
 has the same stricter level, chosen so that the intervals of all looks hold together with the level asked for: repeated
 confidence intervals, C. Jennison and B. W. Turnbull, "Interim analyses: the repeated confidence interval approach",
 Journal of the Royal Statistical Society B 51 (1989), with equal levels as in S. J. Pocock, "Group sequential methods in

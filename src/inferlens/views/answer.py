@@ -1,6 +1,6 @@
 """The answer of each comparison as a line: which is fastest, by how much, how sure that is.
 
-Rows say how they stand (``Row.standing``), by the one rule of ``analysis.answer``; here it is put into words.
+Rows say how they stand (``Row.standing``), by the one rule of ``analysis.race``; here it is put into words.
 """
 
 from __future__ import annotations

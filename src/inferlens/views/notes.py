@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from inferlens.analysis.findings.notes import LEVELS, Note
-from inferlens.analysis.interference.samples import latest
+from inferlens.analysis.runs import latest
 from inferlens.record.record import Record, machine_name
 from inferlens.units import listing, plural
 from inferlens.views.plain import plain

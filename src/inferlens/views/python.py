@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints, overload
 
 import msgspec
 
-from inferlens.analysis.interference.samples import each_run
+from inferlens.analysis.runs import each_run
 from inferlens.errors import InferlensError, library
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import Paths, given_paths

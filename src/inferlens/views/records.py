@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from inferlens.analysis.findings.notes import OF_THE_END
-from inferlens.analysis.interference.samples import each_run
+from inferlens.analysis.runs import each_run
 from inferlens.record.record import Record
 from inferlens.units import (
     ABSENT,
@@ -33,9 +33,9 @@ from inferlens.units import (
 )
 from inferlens.views.answer import DOUBTS, answers, doubts
 from inferlens.views.plain import plain
+from inferlens.views.ranking import fits
 from inferlens.views.renderers import terminal
 from inferlens.views.rows import Row, by, rows, ways
-from inferlens.views.speedups import fits
 from inferlens.views.table import Column, Document, Line, Table, chosen, text
 
 SCHEMA = "inferlens.table/1"

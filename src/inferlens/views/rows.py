@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from inferlens.analysis.findings.notes import Note, notes_of, worst_agreement
 from inferlens.analysis.findings.rules.waiting import bound_by
-from inferlens.analysis.interference.samples import CaseRuns, card, device_name, latest, run_seconds, steady_samples
+from inferlens.analysis.interference.samples import steady_samples
+from inferlens.analysis.runs import CaseRuns, card, device_name, latest, run_seconds
 from inferlens.record.record import Metric, Record, machine_name
 from inferlens.spec.case import TensorSpec, with_batch
 from inferlens.stats.between_process import estimate, over_processes
@@ -23,7 +24,7 @@ from inferlens.stats.intervals import Interval, ends, mean_interval, quantile_in
 from inferlens.stats.quantiles import geometric_mean, median, summarise
 from inferlens.units import plural
 from inferlens.views.plain import plain
-from inferlens.views.speedups import compared
+from inferlens.views.ranking import ranked
 
 _PARTS: dict[str, Metric] = {
     "gpu_time": "GPU time", "enqueue": "enqueue time", "h2d": "H2D time", "compute": "compute time", "d2h": "D2H time",
@@ -234,7 +235,7 @@ def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
         key=lambda each: (models.index(each[0].model), tables.index(each[0].table), each[0].batch or 0),
     )
     usual = {record.agreement.reference.partition(" ")[0] for record in records if record.agreement}
-    return compared(comparisons, of, reference, usual)
+    return ranked(comparisons, of, reference, usual)
 
 
 def _named(runs: Sequence[CaseRuns], took: dict[str, float]) -> list[Row]:

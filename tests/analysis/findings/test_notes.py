@@ -17,7 +17,7 @@ from inferlens.analysis.findings.rule import rules_of
 from inferlens.analysis.findings.rules.records import OF_THE_SERIES
 from inferlens.analysis.findings.rules.waiting import bound_by
 from inferlens.analysis.interference import mark
-from inferlens.analysis.interference.samples import CaseRuns
+from inferlens.analysis.runs import CaseRuns
 from inferlens.record.machine import Marks
 from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Measurement, Record, Warning
 from inferlens.spec.case import Budget

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from inferlens.analysis.interference import samples
-from inferlens.analysis.interference.samples import CaseRuns, finite, latencies, latest
+from inferlens.analysis.interference.samples import finite, latencies
+from inferlens.analysis.runs import CaseRuns, latest
 from inferlens.record.machine import Marks
 from inferlens.record.record import Environment, Measurement, Record
 from tests.views.samples import CPU_MACHINE, case, failure, record

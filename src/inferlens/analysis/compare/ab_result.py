@@ -13,12 +13,12 @@ from msgspec import Struct
 
 from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, check, metric_of
 from inferlens.analysis.findings import notes
-from inferlens.analysis.interference.samples import CaseRuns
+from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError, one_line
 from inferlens.record.record import Agreement, Metric, Record
 from inferlens.spec.case import AXES, Case
 from inferlens.stats.intervals import Interval
-from inferlens.stats.race import LEAST_ROUNDS
+from inferlens.stats.standing import LEAST_ROUNDS
 from inferlens.units import (
     duration,
     error_size,
@@ -31,7 +31,7 @@ from inferlens.units import (
     significant,
 )
 
-MOST_ROUNDS = 100
+MOST_ASKED_FOR = 100
 WIDTH = 100  # columns of what is printed
 End = Literal["", "decided", "rounds", "time", "a side did not run"]
 _CODES = {"FASTER": 0, "SAME": 0, "SLOWER": 1, "UNDECIDED": 3, "DID NOT RUN": 4}
@@ -76,9 +76,9 @@ class ABRule(Struct, frozen=True, kw_only=True):
         check(rule.threshold, rule.level)
         if rule.threshold >= 1:
             raise InferlensError("The threshold is out of range.", expected="such as 2%: a difference that matters")
-        if not LEAST_ROUNDS <= max_rounds <= MOST_ROUNDS:
+        if not LEAST_ROUNDS <= max_rounds <= MOST_ASKED_FOR:
             what = f"{plural(max_rounds, 'round')} at most is out of range."
-            raise InferlensError(what, expected=f"{LEAST_ROUNDS} to {MOST_ROUNDS}")
+            raise InferlensError(what, expected=f"{LEAST_ROUNDS} to {MOST_ASKED_FOR}")
         return rule
 
 
@@ -193,12 +193,12 @@ class ABResult(Struct, frozen=True, kw_only=True):
             apart, matters = abs(math.log(self.ratio)), math.log1p(self.rule.threshold)
             wanted = apart if apart >= matters else matters - apart
             rounds = self.rounds * (width / wanted) ** 2 * 1.2 if wanted else math.inf
-            if rounds > MOST_ROUNDS:  # the difference is about as large as the smallest that matters
+            if rounds > MOST_ASKED_FOR:  # the difference is about as large as the smallest that matters
                 return {"threshold": f"{math.ceil(200 * math.expm1(apart + width)) / 2:g}%"}
         rounds = max(LEAST_ROUNDS, math.ceil(rounds), self.rounds + 1)
         minutes = math.ceil(1.2 * rounds * self.seconds / self.rounds / 60)
         found = {"within": f"{minutes}m"} if 60 * minutes > self.rule.within else {}
-        return found | ({"max-rounds": f"{min(rounds, MOST_ROUNDS)}"} if rounds > self.rule.max_rounds else {})
+        return found | ({"max-rounds": f"{min(rounds, MOST_ASKED_FOR)}"} if rounds > self.rule.max_rounds else {})
 
     @property
     def remarks(self) -> list[str]:

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from inferlens.analysis.compare.environment_diff import Difference, differences, refusal
 from inferlens.analysis.findings import notes
-from inferlens.analysis.interference.samples import CaseRuns, device_name, latest, steady_samples
+from inferlens.analysis.interference.samples import steady_samples
+from inferlens.analysis.runs import CaseRuns, device_name, latest
 from inferlens.errors import InferlensError
 from inferlens.record.record import Metric, Record, machine_name
 from inferlens.record.store import load_records

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from inferlens.analysis.interference.samples import card
+from inferlens.analysis.runs import card
 from inferlens.errors import InferlensError, one_line
 from inferlens.record.record import IN_TURNS, Record
 from inferlens.units import byte_count, duration, percent, plural

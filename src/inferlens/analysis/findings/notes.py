@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from inferlens.analysis.findings.rule import rules_of
 from inferlens.analysis.findings.rules.records import RecordEvidence
-from inferlens.analysis.interference.samples import CaseRuns
+from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import Agreement
 
 Level = Literal["changes", "weakens", "know"]

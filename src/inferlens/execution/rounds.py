@@ -2,7 +2,7 @@
 
 Each case was measured once before, by itself. Those within reach of the fastest meet in rounds: a fresh process of
 each, all alive at once and in turns where memory allows it, else one after the other. After each round those that are
-shown to be slower, or equally fast, take no further part (``analysis.answer``). It is over when none is left, or the
+shown to be slower, or equally fast, take no further part (``analysis.race``). It is over when none is left, or the
 time is. The reference takes part in the first rounds, so that speed-ups are known as well as the order is.
 """
 
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from inferlens.analysis.answer import Race, race
-from inferlens.analysis.interference.samples import CaseRuns
+from inferlens.analysis.race import Race, race
+from inferlens.analysis.runs import CaseRuns
 from inferlens.execution.expand import Planned
 from inferlens.execution.scheduler import Scheduler
 from inferlens.limits import memory_left
@@ -25,7 +25,7 @@ from inferlens.record.record import Record
 from inferlens.spec.case import DEVICES, Budget
 from inferlens.spec.reference import fitting
 from inferlens.stats.intervals import ends
-from inferlens.stats.race import LEAST_ROUNDS, MOST_ROUNDS
+from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS
 from inferlens.units import ratio, ratio_range
 
 REACH = 1.5  # times the fastest: what took longer by itself meets it in no round, unless it is in doubt later
@@ -51,7 +51,7 @@ class Entrant:
         return CaseRuns(tuple(self.records))
 
 
-def decide(scheduler: Scheduler, screened: Iterable[tuple[Planned, Record]]) -> None:
+def hold_rounds(scheduler: Scheduler, screened: Iterable[tuple[Planned, Record]]) -> None:
     """Holds the rounds of cases that were measured once; those that do the same work race each other."""
     races: dict[Hashable, list[Entrant]] = {}
     for planned, record in screened:
@@ -87,7 +87,7 @@ class Rounds:
         """Rounds until it is decided or the time is over."""
         number, longest = 0, 0.0
         while number < MOST_ROUNDS:
-            meeting = self._meeting(number)
+            meeting = self._next_meeting(number)
             if not meeting or (number and time.monotonic() + longest > self.end):
                 break
             begin = time.monotonic()
@@ -107,7 +107,7 @@ class Rounds:
         """Those of which no process has failed."""
         return {each.id: each for each in self.entrants if all(record.ranked for record in each.records)}
 
-    def _meeting(self, number: int) -> list[Entrant]:
+    def _next_meeting(self, number: int) -> list[Entrant]:
         """Who takes part in the next round; none where it is decided."""
         able, race = self._able, self.race
         if race.standing is None or not race.standing.rivals:

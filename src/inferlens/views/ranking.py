@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from inferlens.analysis.answer import Race, race
 from inferlens.analysis.findings.notes import AUTOCORRELATED, OTHER_CARD, ordered
-from inferlens.analysis.interference.samples import CaseRuns
+from inferlens.analysis.race import Race, race
+from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import IN_TURNS
 from inferlens.spec.plan import case_text, shared_options
 from inferlens.spec.reference import unknown, words
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from inferlens.views.rows import Place, Row
 
 
-def compared(
+def ranked(
     comparisons: Sequence[Sequence[Row]], runs: Mapping[tuple[str, str], CaseRuns], named: str | None, usual: Set[str]
 ) -> list[Row]:
     """The rows of each comparison with speed-ups, the fastest marked: the reference, ranked rows, wrong ones, failures.

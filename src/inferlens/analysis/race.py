@@ -13,11 +13,12 @@ from typing import Literal
 
 from msgspec import Struct
 
-from inferlens.analysis.interference.samples import CaseRuns, finite, steady_samples
-from inferlens.record.record import Metric, Record
+from inferlens.analysis.interference.samples import finite, steady_samples
+from inferlens.analysis.runs import CaseRuns
+from inferlens.record.record import IN_TURNS, Metric, Record
 from inferlens.stats.between_process import Centre, centres
 from inferlens.stats.compare import LogRatio, Spread
-from inferlens.stats.race import MOST_ROUNDS, Entry, Standing, difference, look_level, spread_of, standing
+from inferlens.stats.standing import MOST_ROUNDS, Entry, Standing, difference, look_level, spread_of, standing
 
 Kind = Literal["fastest", "equal", "likeliest", "once", "none"]
 
@@ -116,7 +117,7 @@ def race(
     found.sort(key=lambda each: each[1].created)
     together: dict[Hashable, list[tuple[str, Record]]] = {}
     for name, record in found:
-        together.setdefault(turn_of(record) or record.id, []).append((name, record))
+        together.setdefault(round_of(record) or record.id, []).append((name, record))
     processes: dict[str, list[tuple[str, Centre]]] = {}
     rounds: dict[str, dict[Hashable, Centre]] = {}
     alone: dict[str, dict[Hashable, Centre]] = {}
@@ -124,7 +125,7 @@ def race(
         for (name, record), centre in zip(members, _centres([record for _, record in members], metric), strict=True):
             if centre:
                 processes.setdefault(name, []).append((record.created, centre))
-                if turn_of(record):
+                if round_of(record):
                     rounds.setdefault(name, {})[key] = centre
                 elif record.run:
                     alone.setdefault(name, {})[record.run] = centre
@@ -150,10 +151,10 @@ def race(
     )
 
 
-def turn_of(record: Record) -> tuple[str, int] | None:
-    """The round in which a record's process took turns with other cases'; ``None`` of one that was measured alone."""
-    in_turns = record.repeats > 1 or record.repeat > 0
-    return (record.run, record.repeat) if in_turns else None
+def round_of(record: Record) -> tuple[str, int] | None:
+    """The round of its run that a record belongs to; ``None`` where each case was measured once."""
+    of_a_round = record.repeats > 1 or record.repeat > 0
+    return (record.run, record.repeat) if of_a_round else None
 
 
 def _centres(records: Sequence[Record], metric: Metric) -> list[Centre | None]:
@@ -162,7 +163,7 @@ def _centres(records: Sequence[Record], metric: Metric) -> list[Centre | None]:
     Of records that took turns all samples count: what the machine did to one it did to the others, and leaving out what
     disturbed or changed one alone would set its calm minutes against the others' disturbed ones.
     """
-    together = len(records) > 1
+    together = len(records) > 1 and all(IN_TURNS in record.facts for record in records)
     found = [finite(record, metric) if together else steady_samples(record, metric).samples for record in records]
     if metric == "throughput":
         found = [tuple(1 / rate for rate in rates if rate > 0) for rates in found]

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 import inferlens
-from inferlens.analysis.answer import race
 from inferlens.analysis.findings.notes import notes_of
-from inferlens.analysis.interference.samples import latest, steady_samples
-from inferlens.execution import race as running
+from inferlens.analysis.interference.samples import steady_samples
+from inferlens.analysis.race import race
+from inferlens.analysis.runs import latest
+from inferlens.execution import rounds as running
 from inferlens.execution.estimate import STARTING, seconds_of
 from inferlens.execution.protocol import Observer
-from inferlens.execution.race import budget_of_rounds, fit_together
+from inferlens.execution.rounds import budget_of_rounds, fit_together
 from inferlens.execution.survey import cases_of
 from inferlens.record.record import IN_TURNS, Record
 from inferlens.spec.case import Budget, Case

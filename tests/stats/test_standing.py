@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inferlens.stats.between_process import Centre
-from inferlens.stats.race import LEAST_ROUNDS, MOST_ROUNDS, Entry, Standing, look_level, spread_of, standing
+from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS, Entry, Standing, look_level, spread_of, standing
 
 LEVEL = look_level(MOST_ROUNDS)
 

@@ -1,0 +1,111 @@
+"""Which records are one case's, which run of it counts, and where it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+
+from inferlens.analysis.interference.samples import Series, latencies, steady_samples
+from inferlens.record.record import CUT_SHORT, Record, machine_name
+
+
+@dataclass(frozen=True)
+class CaseRuns:
+    """The records of one case in one run, in the order they were made: one for each of its processes.
+
+    ``later`` has those of a later run that was cut short, and does not count for it; ``of_runs`` is how many runs of
+    the case there are.
+    """
+
+    records: tuple[Record, ...]
+    later: tuple[Record, ...] = ()
+    of_runs: int = 1
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the run has fewer processes of the case than it was to have, or its cases never met."""
+        planned = max(record.repeats for record in self.records)
+        return len(self.records) < planned or any(CUT_SHORT in record.facts for record in self.records)
+
+    @cached_property
+    def ran(self) -> tuple[Record, ...]:
+        """Those that ran to their end."""
+        return tuple(record for record in self.records if record.status == "ok")
+
+    @property
+    def first(self) -> Record:
+        """The one that says what all have in common: the first that ran, or the first."""
+        return (self.ran or self.records)[0]
+
+    @cached_property
+    def series(self) -> tuple[Series, ...]:
+        """The latency samples of those that ran."""
+        return tuple(latencies(record) for record in self.ran)
+
+    @property
+    def processes(self) -> list[Sequence[float]]:
+        """The samples of each process, as ``stats.between_process`` and ``stats.compare`` take them."""
+        return [series.samples for series in self.series if series.samples]
+
+    @property
+    def windows(self) -> list[Sequence[float]]:
+        """Calls per second of each window of throughput, process by process."""
+        return [samples for record in self.ran if (samples := steady_samples(record, "throughput").samples)]
+
+
+def card(record: Record) -> str:
+    """The UUID of the GPU that was watched, or of the first; empty where there is none."""
+    gpus = record.environment.gpus
+    return (record.machine.gpu_uuid if record.machine else "") or (gpus[0].uuid if gpus else "")
+
+
+def device_name(record: Record) -> str:
+    """Name of the GPU, or of the CPU for cases on the CPU."""
+    environment = record.environment
+    if record.case.device == "cpu":
+        return environment.cpu or "CPU"
+    return environment.gpus[0].name if environment.gpus else "GPU"
+
+
+def latest(records: Sequence[Record]) -> list[CaseRuns]:
+    """The last run of each case on each machine, at the place of the case's first record.
+
+    One that was cut short does not hide an earlier one that was not, unless more of its processes ran. Of the records,
+    in any order, those of one run that share a case are its repeats.
+    """
+    runs: dict[tuple[str, str], dict[str, list[Record]]] = {}
+    for record in records:
+        case = record.case.digest, machine_name(record.environment)
+        runs.setdefault(case, {}).setdefault(record.run or record.id, []).append(record)
+    found = []
+    for mine in runs.values():
+        inside = [CaseRuns(tuple(sorted(each, key=lambda record: record.created))) for each in mine.values()]
+        inside.sort(key=lambda each: each.records[-1].created, reverse=True)  # the first of those that end together
+        last = inside[0]
+        whole = [each for each in inside if last.cut_short and not each.cut_short and len(each.ran) >= len(last.ran)]
+        chosen = replace(whole[0], later=last.records) if whole else last
+        found.append(replace(chosen, of_runs=len(inside)))
+    return found
+
+
+def each_run(records: Sequence[Record]) -> list[list[Record]]:
+    """The records of each run, the oldest run first; what belongs to no run is one of its own."""
+    runs: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda record: record.created):
+        runs.setdefault(record.run or record.id, []).append(record)
+    return list(runs.values())
+
+
+def run_seconds(records: Sequence[Record]) -> dict[str, float]:
+    """From the begin of each run's first case to the end of its last, by the run's id; of those that took long."""
+    spans: dict[str, tuple[float, float]] = {}
+    for record in records:
+        with suppress(ValueError):  # a record may come from anywhere
+            begin = datetime.fromisoformat(record.created.replace("Z", "+00:00")).timestamp()
+            low, high = spans.get(record.run, (begin, begin))
+            end = begin + sum(phase.seconds for phase in record.phases)
+            spans[record.run] = (min(low, begin), max(high, end))
+    return {run: high - low for run, (low, high) in spans.items() if run}
