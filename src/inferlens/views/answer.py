@@ -21,7 +21,7 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
 
     Attributes:
         where: of what it is, where there are several: model, device, batch.
-        head: ``FASTEST``, ``EQUALLY FAST``, ``LIKELIEST`` or ``NONE``.
+        head: ``FASTEST``, ``EQUALLY FAST``, ``LIKELIEST``, ``SHORTEST`` of what was measured once, or ``NONE``.
         who: the way that it is, or several; with its time.
         than: by how much, against the reference and the next one; or how likely it is.
         decide: the command that decides it; empty where it is decided.
@@ -36,10 +36,9 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
     @property
     def brief(self) -> str:
         """The answer in one line, without the command that decides it."""
-        told = f"{self.where}: {self.who if self.head == 'FASTEST' else f'{self.head.lower()} {self.who}'}"
-        return (
-            f"{told}, {self.than.removesuffix(', measured once')}" if self.than not in ("", "measured once") else told
-        )
+        head = "" if self.head in ("FASTEST", "SHORTEST") else f"{self.head.lower()} "
+        than = self.than.removesuffix("measured once").removesuffix(", ")
+        return f"{self.where}: {head}{self.who}{f', {than}' if than else ''}"
 
     def __str__(self) -> str:
         parts = [f"{self.where}:" if self.where else "", self.head, self.who, self.than]
@@ -102,8 +101,11 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str) -> AnswerLin
         return AnswerLine(where=where, head="LIKELIEST", who=who, than=chance, decide=decide)
     more = ""
     if best.standing == "once":
-        more = "measured once"
-    elif following and not following.is_reference:
+        second = next((row for row in rows if row.place == 2), None)
+        following = f"next {names[second.id]} {written(second)}" if second and not second.is_reference else ""
+        than = ", ".join(filter(None, [than, following, "measured once"]))
+        return AnswerLine(where=where, head="SHORTEST", who=who, than=than)
+    if following and not following.is_reference:
         interval = ratio_range(following.behind_low, following.behind_high)
         more = f"{ratio(following.behind)} {names[following.id]} ({interval})"
     return AnswerLine(where=where, head="FASTEST", who=who, than=", ".join(filter(None, [than, more])))

@@ -22,7 +22,7 @@ from inferlens.spec.case import Case
 from inferlens.stats.intervals import ends
 from inferlens.units import ABSENT, change, change_range, listing, milliseconds, percent, plural, significant
 from inferlens.views import table
-from inferlens.views.plain import plain
+from inferlens.views.plain import plain, profile_command
 from inferlens.views.table import Column, Document, Table
 
 SCHEMA = "inferlens.comparison/1"
@@ -270,10 +270,7 @@ def _next(compared: Compared) -> list[str]:
     slower = max(compared.of("SLOWER"), key=lambda case: abs(case.change or 0.0), default=None)
     if slower:
         case = slower.case
-        words = ["inferlens", "profile", case.model, "-b", case.backend_label]
-        words += [] if case.precision == "fp32" else ["--precision", case.precision]
-        words += [] if case.batch is None else ["--batch", str(case.batch)]
-        return [f"Why slower:  {plain(shlex.join(words))}"]
+        return [f"Why slower:  {profile_command(case.model, case.backend_label, case.precision, case.batch)}"]
     if undecided := compared.of("UNDECIDED"):
         model = plain(shlex.join([undecided[0].case.model]))
         return [f"To decide, measure both sides again:  inferlens bench {model} --repeats 5"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import unicodedata
 
 
@@ -16,3 +17,11 @@ def cut(text: str, longest: int) -> str:
     """A text without its middle, if it is longer."""
     half = longest // 2
     return text if len(text) <= longest else f"{text[: half - 1]}…{text[-half:]}"
+
+
+def profile_command(model: str, backend: str, precision: str, batch: int | None) -> str:
+    """The command that shows where the time of a case goes."""
+    words = ["inferlens", "profile", model, "-b", backend]
+    words += [] if precision == "fp32" else ["--precision", precision]
+    words += [] if batch in (None, 1) else ["--batch", str(batch)]
+    return plain(shlex.join(words))

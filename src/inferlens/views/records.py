@@ -32,7 +32,7 @@ from inferlens.units import (
     with_half_width,
 )
 from inferlens.views.answer import DOUBTS, answers, doubts
-from inferlens.views.plain import plain
+from inferlens.views.plain import plain, profile_command
 from inferlens.views.ranking import fits
 from inferlens.views.renderers import terminal
 from inferlens.views.rows import Row, by, rows, ways
@@ -240,7 +240,7 @@ def _notes(table: Sequence[Row], where: str) -> list[str]:
     said = []
     for code in weighty[:MOST_NOTES]:
         mine = whose[code]
-        who = f"{ways(table)[mine[0].id]}: " if len(mine) == 1 else f"{len(mine)} of {len(table)} ways: "
+        who = f"{ways(table)[mine[0].id]}: " if len(mine) == 1 else f"{len(mine)} of {len(table)} rows: "
         said.append(f"{'' if len(mine) == len(table) else who}{notes[code].sentence}")
     rest = len(codes) - len(said)
     if rest > 0 and said:
@@ -250,18 +250,20 @@ def _notes(table: Sequence[Row], where: str) -> list[str]:
 
 def _growth(comparisons: Sequence[Sequence[Row]]) -> list[str]:
     """Of several batch sizes, where throughput stops growing."""
-    best = {
-        each[0].batch: max((row.items_per_second or 0.0 for row in each if row.ranked), default=0.0)
-        for each in comparisons
-    }
-    sizes = sorted(size for size in best if size is not None and best[size])
+    rated = [[row for row in each if row.ranked and row.items_per_second] for each in comparisons]
+    best = {row.batch: (row.items_per_second or 0.0, row) for each in rated if each for row in [max(each, key=_rate)]}
+    sizes = sorted(size for size in best if size is not None)
     if len(sizes) < 2 or len(sizes) < len(comparisons):
         return []
-    most = max(best[size] for size in sizes)
-    enough = next(size for size in sizes if best[size] >= 0.95 * most)
-    if enough == sizes[-1]:
-        return [f"Throughput still grows at batch {enough}: {rate(best[enough])} items a second."]
-    return [f"Throughput stops growing at batch {enough}: {rate(best[enough])} items a second."]
+    most = max(best[size][0] for size in sizes)
+    enough = next(size for size in sizes if best[size][0] >= 0.95 * most)
+    grows = "still grows" if enough == sizes[-1] else "stops growing"
+    row = best[enough][1]
+    return [f"Throughput {grows} at batch {enough}: {rate(_rate(row))} items a second by {plain(row.way)}."]
+
+
+def _rate(row: Row) -> float:
+    return row.items_per_second or 0.0
 
 
 def _next(shown: Sequence[Row], where: str) -> list[str]:
@@ -273,7 +275,7 @@ def _next(shown: Sequence[Row], where: str) -> list[str]:
     best = next((row for row in shown if row.fastest), None)
     if best is None:
         return log
-    profile = f"Where does the time go? inferlens profile {plain(best.model)} -b {best.backend}"
+    profile = f"Where does the time go? {profile_command(best.model, best.backend, best.precision, best.batch)}"
     picture = f"A picture: inferlens plot {where}"
     return [*log, *([f"{profile} · {picture}"] if len(profile) + len(picture) + 3 <= WIDTH else [profile, picture])]
 
