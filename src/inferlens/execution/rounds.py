@@ -28,7 +28,7 @@ from inferlens.stats.intervals import ends
 from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS
 from inferlens.units import ratio, ratio_range
 
-REACH = 1.5  # times the fastest: what took longer by itself meets it in no round, unless it is in doubt later
+REACH = 1.25  # times the fastest: what took longer by itself meets it in no round, unless it is in doubt later
 ROUND_WARMUP, ROUND_SERIES = 0.5, 1.0  # seconds of each process of a round
 SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
 
