@@ -57,7 +57,7 @@ class Race:
     Attributes:
         entries: the cases that have samples; ``ranked``: those of them that may win.
         spread: how far processes were seen to differ; ``None`` where every case was measured once.
-        level: confidence of each comparison.
+        level: confidence of each comparison; ``alone``: of one with a case that was in no round.
         rounds: the largest number of rounds that two cases share.
     """
 
@@ -67,12 +67,13 @@ class Race:
     level: float
     threshold: float
     rounds: int
+    alone: float = 0.95
 
     @cached_property
     def standing(self) -> Standing | None:
         """How those that may win stand; ``None`` without any."""
         entries = {name: entry for name, entry in self.entries.items() if name in self.ranked}
-        return standing(entries, threshold=self.threshold, level=self.level, spread=self.spread)
+        return standing(entries, threshold=self.threshold, level=self.level, alone=self.alone, spread=self.spread)
 
     @cached_property
     def answer(self) -> Fastest:
@@ -139,13 +140,15 @@ def race(
     }
     raced = any(record.repeat and not record.repeats for _, record in found)
     shared = [set(each) & set(other) for one, each in rounds.items() for two, other in rounds.items() if one < two]
+    level = max((record.budget.level for _, record in found), default=0.95)
     return Race(
         entries=entries,
         ranked=frozenset(
             name for name, runs in cases.items() if name in entries and all(r.ranked for r in runs.records)
         ),
         spread=spread_of(entries.values()),
-        level=look_level(most if raced else 0, max((record.budget.level for _, record in found), default=0.95)),
+        level=look_level(most if raced else 0, level),
+        alone=level,
         threshold=max((record.budget.threshold for _, record in found), default=0.02),
         rounds=max(map(len, shared), default=0),
     )

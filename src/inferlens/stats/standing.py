@@ -122,9 +122,17 @@ def look_level(rounds: int, level: float = 0.95) -> float:
 
 
 def standing(
-    entries: Mapping[str, Entry], *, threshold: float, level: float, spread: Spread | None = None
+    entries: Mapping[str, Entry],
+    *,
+    threshold: float,
+    level: float,
+    alone: float | None = None,
+    spread: Spread | None = None,
 ) -> Standing | None:
-    """How a race stands, each verdict at confidence ``level``; ``None`` where no entry has a process."""
+    """How a race stands, each verdict at confidence ``level``; ``None`` where no entry has a process.
+
+    What met the leader in no round was measured once, however often one looks: its verdict has confidence ``alone``.
+    """
     able = {name: entry for name, entry in entries.items() if entry.processes}
     if not able:
         return None
@@ -145,7 +153,7 @@ def standing(
         found = difference(able[leader], able[name], spread)
         assert found
         rounds = len([round for round in able[leader].rounds if round in able[name].rounds])
-        comparison = conclude(found, threshold=threshold, level=level)
+        comparison = conclude(found, threshold=threshold, level=level if rounds or alone is None else alone)
         if 0 < rounds < LEAST_ROUNDS:
             comparison = Comparison(
                 verdict="UNDECIDED",
