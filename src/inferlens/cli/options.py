@@ -44,7 +44,7 @@ Rebuild = Annotated[bool, typer.Option("--rebuild", help="Build anew what was bu
 Seed = Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")]
 
 # How long it may take.
-MaxTime = Annotated[str | None, typer.Option(help=_MAX_TIME, show_default="3s")]
+MaxTime = Annotated[str | None, typer.Option(help=_MAX_TIME, show_default="2s")]
 Warmup = Annotated[int | None, typer.Option(help=_WARMUP)]
 Timeout = Annotated[str | None, typer.Option(help=_TIMEOUT, show_default="15m")]
 BuildTimeout = Annotated[str, typer.Option(help="Time it may take in all, such as 90s or 1h.")]

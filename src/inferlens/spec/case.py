@@ -21,7 +21,7 @@ QUANTIZED = ("fp8", "int8")  # of models that are quantized already; nothing is 
 DEVICES = ("cpu", "cuda")
 IO = ("device", "host")
 MODES = ("latency", "throughput", "both")
-MAX_TIME = 3.0  # seconds that a series may take; how sure an answer is comes from several processes
+MAX_TIME = 2.0  # seconds that a series may take; how sure an answer is comes from several processes
 DTYPES = (
     "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
