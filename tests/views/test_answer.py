@@ -88,7 +88,7 @@ def test_the_command_that_decides_has_all_words_of_the_plan() -> None:
 
 def test_what_was_measured_once_says_so():
     (answer,) = told(record(case(), samples=(0.02,) * 100), record(case("openvino"), samples=(0.01,) * 100))
-    assert answer == "FASTEST  openvino  10.0 ms  2.00x pytorch, measured once"
+    assert answer == "SHORTEST  openvino  10.0 ms  2.00x pytorch, measured once"
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,8 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str) -> AnswerLin
     more = ""
     if best.standing == "once":
         second = next((row for row in rows if row.place == 2), None)
-        following = f"next {names[second.id]} {written(second)}" if second and not second.is_reference else ""
-        than = ", ".join(filter(None, [than, following, "measured once"]))
+        beside = f"next {names[second.id]} {written(second)}" if second and not second.is_reference else ""
+        than = ", ".join(filter(None, [than, beside, "measured once"]))
         return AnswerLine(where=where, head="SHORTEST", who=who, than=than)
     if following and not following.is_reference:
         interval = ratio_range(following.behind_low, following.behind_high)

@@ -23,5 +23,5 @@ def profile_command(model: str, backend: str, precision: str, batch: int | None)
     """The command that shows where the time of a case goes."""
     words = ["inferlens", "profile", model, "-b", backend]
     words += [] if precision == "fp32" else ["--precision", precision]
-    words += [] if batch in (None, 1) else ["--batch", str(batch)]
+    words += [] if batch is None else ["--batch", str(batch)]
     return plain(shlex.join(words))

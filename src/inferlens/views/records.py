@@ -259,7 +259,8 @@ def _growth(comparisons: Sequence[Sequence[Row]]) -> list[str]:
     enough = next(size for size in sizes if best[size][0] >= 0.95 * most)
     grows = "still grows" if enough == sizes[-1] else "stops growing"
     row = best[enough][1]
-    return [f"Throughput {grows} at batch {enough}: {rate(_rate(row))} items a second by {plain(row.way)}."]
+    by = f" by {plain(row.way)}" if any(len(each) > 1 for each in rated) else ""
+    return [f"Throughput {grows} at batch {enough}: {rate(_rate(row))} items a second{by}."]
 
 
 def _rate(row: Row) -> float:
@@ -275,7 +276,8 @@ def _next(shown: Sequence[Row], where: str) -> list[str]:
     best = next((row for row in shown if row.fastest), None)
     if best is None:
         return log
-    profile = f"Where does the time go? {profile_command(best.model, best.backend, best.precision, best.batch)}"
+    batch = best.batch if best.batch != 1 else None
+    profile = f"Where does the time go? {profile_command(best.model, best.backend, best.precision, batch)}"
     picture = f"A picture: inferlens plot {where}"
     return [*log, *([f"{profile} · {picture}"] if len(profile) + len(picture) + 3 <= WIDTH else [profile, picture])]
 

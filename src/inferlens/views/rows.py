@@ -1,8 +1,7 @@
 """Records become rows: one :class:`Row` per case, with all that a table or a chart can show of it, computed once.
 
 Rows hold numbers, never text made from numbers, and only what was measured: rates come from windows of back-to-back
-calls, never from 1 / latency. Speed-ups are between rows of one *comparison* alone: the same model, inputs and batch on
-the same machine.
+calls, never from 1 / latency. Speed-ups are between rows of one *comparison*: model, inputs, batch and machine.
 """
 
 from __future__ import annotations
