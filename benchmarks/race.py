@@ -179,7 +179,7 @@ def record(asked: argparse.Namespace) -> None:
                     budget = budget_of_rounds(plan.budget)
                     records = scheduler.measure_interleaved([each, each], number, budget)
                 else:
-                    records = [scheduler.measure(each)[0]]
+                    records = [scheduler.measure(each, number)[0]]  # what the first one exported is used again
                 seconds = round(time.perf_counter() - tick, 2)
                 mine, at = found[each.case.backend_label], round(begin, 1)
                 if len(measured := list(_measured(records))) != len(records):
