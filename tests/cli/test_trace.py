@@ -104,6 +104,28 @@ def test_frames_of_polars(folder: Path) -> None:
     assert trace.advice()[0].seconds > 0
 
 
+def test_people_get_times_of_one_step_and_programs_the_sums(folder: Path) -> None:
+    shown = inferlens("trace", "gpu.json", "--view", "kernels", cwd=folder).stdout
+    assert "3 launches a step, mean of 2 steps" in shown
+    assert "(0.200 of 0.340 ms a step) goes to add." in shown
+    cells = [line.split() for line in shown.splitlines() if line.startswith("add")]
+    assert [each[:3] for each in cells] == [["add", "1", "0.200"]]
+    operators = inferlens("trace", "gpu.json", "--view", "operators", "--columns", "calls,device_self", cwd=folder)
+    assert ["aten::linear", "1", "0.200"] in [line.split() for line in operators.stdout.splitlines()]
+    done = inferlens("trace", "gpu.json", "--view", "kernels", "--format", "json", cwd=folder)
+    row, *_ = json.loads(done.stdout)["traces"][0]["tables"]["kernels"]
+    assert (row["calls"], row["total"]) == (2, pytest.approx(400e-6))
+
+
+def test_a_trace_says_each_share_once_and_that_tracing_adds_to_what_the_gpu_waits(folder: Path) -> None:
+    shown = inferlens("trace", "gpu.json", cwd=folder).stdout
+    assert "GPU busy 56.7 % of a traced step, waiting for the host 35 %; tracing adds to that." in shown
+    assert "GPU 0: tensor cores in 33.3 % of the kernels' time" in shown
+    for other in ("efficiency", "occupancy", "GPU idle", "bottleneck"):
+        assert other not in shown
+    assert "efficiency" in inferlens("trace", "gpu.json", "--wide", cwd=folder).stdout
+
+
 def test_what_is_shown_can_be_chosen_and_written(folder: Path) -> None:
     wide = inferlens("trace", "gpu.json", "--wide", cwd=folder).stdout
     assert "  SMs  " in wide, "a table of GPUs"
@@ -158,7 +180,11 @@ def test_against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (shown,) = json.loads(done.stdout)["traces"]
     assert [*shown["tables"]] == ["parts", "idle", "operators", "kernels", "modules", "execution"]
     assert shown["trace"] == "b.json against a.json"
-    assert shown["answer"][0] == "A step takes 400 µs, 600 µs in the base: 1.50x as fast."
+    assert shown["answer"][:2] == [
+        "Traced step: 600 -> 400 µs. Kernels: 300 -> 130 µs.",
+        "Tracing slows the host: inferlens bench measures the speed.",
+    ]
+    assert "Kernels, copies and fills: 340 -> 130 µs a step; 1 in both, 1 new, 2 gone." in shown["answer"]
     step_row = shown["tables"]["parts"][-1]
     assert [round(step_row[key] * 1e6) for key in ("before", "after", "change")] == [600, 400, -200]
     states = {row["name"]: row["state"] for row in shown["tables"]["kernels"]}
@@ -166,6 +192,7 @@ def test_against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = inferlens("trace", "b.json", "--against", "a.json", cwd=tmp_path)
     assert done.stdout.startswith("b.json against a.json\n")
     assert "base  candidate" in done.stdout
+    assert "inferlens trace b.json --against a.json --view kernels" in done.stdout
     monkeypatch.setenv("FORCE_COLOR", "1")
     coloured = inferlens("trace", "b.json", "--against", "a.json", "--view", "kernels", cwd=tmp_path).stdout
     monkeypatch.delenv("FORCE_COLOR")
@@ -174,6 +201,26 @@ def test_against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "a.json").write_bytes(faster())
     assert inferlens("trace", "c/a.json", "--against", "a.json", cwd=tmp_path).stdout.startswith("c/a.json against a.")
+
+
+def test_where_no_kernel_is_in_both_another_view_is_named(tmp_path: Path) -> None:
+    def one(name: str, module: str) -> bytes:
+        around = event(module, 5, 90, "user_annotation")
+        return text(step(0, 0, 100), around, launch(1, 10), kernel(1, 20, 50, name))
+
+    for name, data in (("a", one("old", "Net")), ("b", one("new", "Net")), ("c", one("new", "Engine"))):
+        (tmp_path / f"{name}.json").write_bytes(data)
+    for file, says, look in (
+        ("b.json", "No kernel is in both.\n", "--view modules"),
+        ("c.json", "No kernel is in both: inferlens modules compares profiles by module.\n", "--view timeline"),
+    ):
+        shown = inferlens("trace", file, "--against", "a.json", "--view", "kernels", cwd=tmp_path).stdout
+        assert says in shown
+        assert f"inferlens trace {file} --against a.json {look}" in shown
+    long = "b" * 60 + ".json"
+    (tmp_path / long).write_bytes(one("old", "Net"))
+    shown = inferlens("trace", long, "--against", "a.json", cwd=tmp_path).stdout
+    assert shown.endswith("Which kernels changed? inferlens trace FILE --against BASE --view kernels\n")
 
 
 def rank(number: int | None, size: int = 16, begin: float = 0) -> bytes:
@@ -201,8 +248,8 @@ def test_ranks_of_a_job(tmp_path: Path) -> None:
     (tmp_path / "notes.json").unlink()
     shown = inferlens("trace", ".", cwd=tmp_path).stdout
     assert "2 ranks of one job" in shown
-    assert "GPU idle" not in shown, "the overview of each is for those who ask for it"
-    assert inferlens("trace", ".", "--wide", cwd=tmp_path).stdout.count("GPU idle") == 2
+    assert "Why the GPU is idle" not in shown, "the overview of each is for those who ask for it"
+    assert inferlens("trace", ".", "--wide", cwd=tmp_path).stdout.count("Why the GPU is idle") == 2
 
 
 @pytest.mark.parametrize(
@@ -252,6 +299,8 @@ def test_runs_are_rows_and_other_views_are_each_runs(logs: Path) -> None:
     rows = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("bs")]
     assert rows == ["bs1", "bs8", "bs16"] * 2, "of the table of runs, then what takes most in each"
     assert "100 % of the GPU's time goes to gemm." in done.stdout
+    assert "While traced, the GPU waits for the host in 3 of 3; tracing adds to that." in done.stdout
+    assert not {"CPU", "bottleneck"} & set(done.stdout.split()), "the column is for --wide"
     done = inferlens("trace", "runs", "--view", "kernels", "--top", "1", cwd=logs.parent)
     assert [f"{name} · kernels" in done.stdout for name in ("bs1", "bs8", "bs16")] == [True] * 3
     (logs / "bs8" / "host_bs8.1.pt.trace.json").write_text("nothing of it")

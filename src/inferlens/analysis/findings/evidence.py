@@ -190,13 +190,17 @@ class Pieces(Generic[Piece]):
 
 
 class HostWait(NamedTuple):
-    """How long a GPU waits for the host, of how many seconds, what it does else, and the numbers that say so."""
+    """How long a GPU waits for the host, of how many seconds, what it does else, and the numbers that say so.
+
+    ``traced``: while a profiler slowed the host.
+    """
 
     idle: float
     whole: float
     calls: int
     mean: float
     numbers: Mapping[str, Number]
+    traced: bool = False
 
 
 @dataclass(frozen=True)

@@ -19,20 +19,19 @@ _LONGEST = 40  # characters of a name in a sentence
 Row = Mapping[str, Any]
 
 
-def gpu_use(gpu: GpuUse) -> str:
-    """How well a GPU is filled while it works."""
+def tensor_cores(gpu: GpuUse) -> list[str]:
+    """How much of its kernels' time a GPU used tensor cores, in a sentence; none where it ran nothing."""
+    if gpu.tensor_share is None:
+        return []
     unknown = gpu.tensor_untold or 0.0
     more = f" ({percent(unknown)} unknown)" if unknown > _UNKNOWN else ""
-    known = (("SM efficiency", gpu.sm_efficiency), ("occupancy", gpu.occupancy), ("tensor cores", gpu.tensor_share))
-    said = [f"kernels {percent(gpu.utilization)} of the time"]
-    said += [f"{name} {percent(value)}" for name, value in known if value is not None]
-    return f"GPU {gpu.device}: {', '.join(said)}{more}."
+    return [f"GPU {gpu.device}: tensor cores in {percent(gpu.tensor_share)} of the kernels' time{more}."]
 
 
 def most(
     times: Iterable[tuple[str, float]], of: str, label: Callable[[Row], str] = lambda row: str(row["name"])
 ) -> list[str]:
-    """What takes most of some time, in a sentence: as few names as take half of it, three at most."""
+    """What takes most of a step's time, in a sentence: as few names as take half of it, three at most."""
     sums: dict[str, float] = {}
     for name, seconds in times:
         sums[name] = sums.get(name, 0.0) + seconds
@@ -45,9 +44,8 @@ def most(
     if not names:
         return ["Nothing here takes any time."]
     said = [name if count == 1 else f"{count} like {name}" for name, count in Counter(names).items()]
-    return [
-        f"{percent(part / whole)} of {of} ({milliseconds(part)} of {milliseconds(whole)} ms) goes to {listing(said)}."
-    ]
+    took = f"{milliseconds(part)} of {milliseconds(whole)} ms a step"
+    return [f"{percent(part / whole)} of {of} ({took}) goes to {listing(said)}."]
 
 
 def _cut(name: str) -> str:
@@ -63,8 +61,8 @@ def short(data: Columns, top: int | None = None) -> Callable[[Row], str]:
     return lambda row: names.get(row["name"]) or short_name(row["name"])
 
 
-def heaviest(rows: Sequence[Row], key: str) -> list[str]:
-    """The module that the time is in: the innermost with half of it, or else the one that takes most in the model."""
+def heaviest(rows: Sequence[Row], key: str, steps: int) -> list[str]:
+    """The module that the time of so many steps is in: the innermost with half of it, or else the one with most."""
     if not rows:
         return ["No module is known: profile with stacks and modules, or name scopes."]
     outermost = [row for row in rows if not row["depth"]]
@@ -73,8 +71,9 @@ def heaviest(rows: Sequence[Row], key: str) -> list[str]:
     half = [row for row in inner if (row[key] or 0.0) >= whole / 2]
     found = max(half or inner, key=lambda row: (row["depth"] if half else 0, row[key] or 0.0))
     of = "the modules' GPU time" if key == "device_total" else "the modules' time"
-    share = f"{percent((found[key] or 0.0) / whole)} of {of} ({milliseconds(found[key])} of {milliseconds(whole)} ms)"
-    return [f"{share} is in {plain(found['path'])}."]
+    took = found[key] or 0.0
+    times = f"{milliseconds(took / steps)} of {milliseconds(whole / steps)} ms a step"
+    return [f"{percent(took / whole)} of {of} ({times}) is in {plain(found['path'])}."]
 
 
 def peak(device: memory.AllocatedMemory, held: Columns) -> str:

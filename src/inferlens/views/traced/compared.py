@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from inferlens.errors import InferlensError
 from inferlens.trace import several
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.columns import Columns
-from inferlens.units import ABSENT, duration, microseconds, milliseconds, ratio, significant
+from inferlens.trace.modules import NO_MODULE, module_tree
+from inferlens.trace.trace import Category
+from inferlens.units import ABSENT, duration, microseconds, milliseconds, plural
 from inferlens.views.table import Column, text
 from inferlens.views.traced.answers import Row, short
-from inferlens.views.traced.trace_columns import shapes
+from inferlens.views.traced.trace_columns import calls, shapes
 from inferlens.views.traced.trace_views import LEAST, Selection, TraceTable, TraceView
 
 _LEAST_CHANGE = 0.05  # of what a row takes: less has no colour
 COMPARED = ("overview", "operators", "kernels", "modules", "timeline")
+_NONE = {"kernels": "No kernel", "operators": "No operator of the same shapes", "modules": "No module"}
+_SPEED = "Tracing slows the host: inferlens bench measures the speed."
+_ELSEWHERE = "inferlens modules compares profiles by module"  # of engines too, whose traces have no modules
+_BY_MODULE = ("By module?", "--view modules")
 
 
 def _signed(value: float | None) -> str:
     if value is None:
         return ABSENT
     return f"{'+' if value > 0 else '-' if value < 0 else ''}{milliseconds(abs(value))}"
-
-
-def _calls(value: float | None) -> str:
-    return ABSENT if not value else significant(value) if value % 1 else f"{value:,.0f}"
 
 
 _TIMES = (
@@ -37,8 +38,8 @@ _TIMES = (
 _ROWS = (
     *_TIMES,
     Column("accumulated", "so far", "ms", _signed, 3, wide=True),
-    Column("calls_before", "calls, base", "", _calls, 5, wide=True),
-    Column("calls_after", "calls, candidate", "", _calls, 6, wide=True),
+    Column("calls_before", "calls, base", "", calls, 5, wide=True),
+    Column("calls_after", "calls, candidate", "", calls, 6, wide=True),
     Column("state", "", "", text, 4, numeric=False),
 )
 _EVENTS = (
@@ -67,10 +68,31 @@ def compared(before: Analysis, after: Analysis, view: str, selection: Selection)
     columns = (*_ROWS, _SHAPES) if view == "operators" else _ROWS
     label = short(data, selection.top) if view == "kernels" else "path" if view == "modules" else "name"
     table = TraceTable(view, "", view[:-1], columns, data, label, top=selection.top, style=_style)
-    said = f"{view.capitalize()} take {_sum(data)}"
-    return TraceView(
-        f"{view}, what changed most first", [said], [table], ("In the order of a step?", "--view timeline")
+    where = "GPU" if len(before.trace.gpu) and len(after.trace.gpu) else "host"
+    what = "Kernels, copies and fills" if view == "kernels" else f"{view.capitalize()} on the {where}"
+    said, look = [f"{what}: {_sum(data)}"], ("In the order of a step?", "--view timeline")
+    if not len(data):
+        said, look = [f"Neither has {view}."], ("Which operators changed?", "--view operators")
+    elif _shared(view, before, after, data):
+        said = [f"{said[0]}; {_states(data)}."]
+    elif view != "modules" and _shared("modules", before, after):
+        said, look = [f"{said[0]}.", f"{_NONE[view]} is in both."], _BY_MODULE
+    else:
+        said = [f"{said[0]}.", f"{_NONE[view]} is in both: {_ELSEWHERE}."]
+    return TraceView(f"{view}, what changed most first", said, [table], look)
+
+
+def _shared(view: str, before: Analysis, after: Analysis, data: Columns | None = None) -> bool:
+    """Whether some kernel, module or operator of the same shapes is in both; ``data`` are the rows of operators."""
+    if view == "operators":
+        return data is not None and several.BOTH in data.columns["state"]
+    first, second = (
+        set(module_tree(each).columns["path"]) - {NO_MODULE}
+        if view == "modules"
+        else set(each.trace.names_of(each.trace.rows(Category.KERNEL)))
+        for each in (before, after)
     )
+    return not first.isdisjoint(second)
 
 
 def _overviews(before: Analysis, after: Analysis) -> TraceView:
@@ -78,15 +100,30 @@ def _overviews(before: Analysis, after: Analysis) -> TraceView:
     parts = several.parts_compared({**first.parts, "step": first.step_time}, {**second.parts, "step": second.step_time})
     said = []
     if first.step_time and second.step_time:
-        faster = ratio(first.step_time / second.step_time)
-        said = [
-            f"A step takes {duration(second.step_time)}, {duration(first.step_time)} in the base: {faster} as fast."
-        ]
+        took = f"Traced step: {_times(first.step_time, second.step_time)}."
+        kernels = _times(first.parts["kernel"], second.parts["kernel"])
+        said = [f"{took} Kernels: {kernels}." if first.gpus or second.gpus else took, _SPEED]
     found = [TraceTable("parts", "", "a step's time", _TIMES, parts, brief=_changed, style=_style)]
     if first.gpus or second.gpus:
         idle = several.parts_compared(first.idle, second.idle)
         found.append(TraceTable("idle", "", "why the GPU is idle", _TIMES, idle, brief=_changed, style=_style))
-    return TraceView("", said, found, ("Which kernels changed?", "--view kernels"))
+    return TraceView("", said, found, _look(before, after))
+
+
+def _look(before: Analysis, after: Analysis) -> tuple[str, str]:
+    """Where to look next: at what both have."""
+    if not (before.overview.gpus and after.overview.gpus):
+        return "Which operators changed?", "--view operators"
+    if not _shared("kernels", before, after) and _shared("modules", before, after):
+        return _BY_MODULE
+    return "Which kernels changed?", "--view kernels"
+
+
+def _times(before: float, after: float) -> str:
+    """``17.1 -> 2.40 ms``."""
+    first, second = duration(before), duration(after)
+    number, _, unit = first.partition(" ")
+    return f"{number if unit == second.partition(' ')[2] else first} -> {second}"
 
 
 def _style(row: Row) -> str:
@@ -106,9 +143,7 @@ def _changed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _events(before: Analysis, after: Analysis, selection: Selection) -> TraceView:
     data = several.execution(before, after)
-    states = list(data.columns["state"])
-    both = states.count(several.BOTH)
-    said = f"{both:,} of {len(data):,} events are in both; {_new_and_gone(states)}."
+    said = f"{_states(data)}, of {plural(len(data), 'event')}."
     table = TraceTable(
         "execution", "", "event", _EVENTS, data, short(data, selection.top), top=selection.top, style=_style
     )
@@ -117,9 +152,10 @@ def _events(before: Analysis, after: Analysis, selection: Selection) -> TraceVie
 
 def _sum(data: Columns) -> str:
     first, second = (sum(data.columns[key]) for key in ("before", "after"))
-    times = f"{milliseconds(second)} ms of a step, {milliseconds(first)} in the base ({_signed(second - first)})"
-    return f"{times}; {_new_and_gone(list(data.columns['state']))}."
+    return f"{_times(first, second)} a step"
 
 
-def _new_and_gone(states: Sequence[str]) -> str:
-    return f"{states.count(several.NEW):,} are new, {states.count(several.GONE):,} are gone"
+def _states(data: Columns) -> str:
+    states = list(data.columns["state"])
+    both, new, gone = (states.count(each) for each in (several.BOTH, several.NEW, several.GONE))
+    return f"{both:,} in both, {new:,} new, {gone:,} gone"

@@ -26,7 +26,7 @@ from inferlens.views.traced.trace_columns import RANKS, RUNS
 from inferlens.views.traced.trace_views import BY, TOP, VIEWS, Selection, TraceTable, TraceView
 
 Load = Callable[[Path], Analysis]
-_TIMES = re.compile(r" \([^()]* ms\)")  # for which the row of a trace among others has no room
+_TIMES = re.compile(r" \([^()]* ms a step\)")  # for which the row of a trace among others has no room
 _MOST = 12  # traces of several that people get
 _WIDEST = 100  # columns of a command that stays on one line
 
@@ -116,7 +116,10 @@ def _look(shown: ShownTrace) -> str:
     """Where to look next: a command that can be pasted, or its options where the names would take several lines."""
     question, options = shown.views[-1].look if shown.views else ("", "")
     said = f"{question}  inferlens trace {shlex.join(shown.words)} {options}".rstrip()
-    return said if len(said) <= _WIDEST and "-" not in shown.words else f"{question}  inferlens trace FILE {options}"
+    if len(said) <= _WIDEST and "-" not in shown.words:
+        return said
+    names = " ".join(("FILE", "--against", "BASE")[: len(shown.words)])
+    return f"{question}  inferlens trace {names} {options}"
 
 
 def _csv(every: Sequence[ShownTrace]) -> tuple[list[str], list[list[Any]]]:
@@ -206,7 +209,7 @@ def _of_folder(
 
 def _ranks(rows: Sequence[Row]) -> TraceView:
     """The ranks of one job, how far they are apart, and which one the others wait for."""
-    said = [f"A step takes {_extremes(rows)}."]
+    said = [f"A traced step takes {_extremes(rows)}."]
     fewest, *_, most = sorted(rows, key=lambda row: float(row["communicating"]))
     if most["communicating"]:
         times = f"{milliseconds(fewest['communicating'])} to {milliseconds(most['communicating'])} ms of a step"
@@ -218,9 +221,10 @@ def _ranks(rows: Sequence[Row]) -> TraceView:
 def _runs(rows: Sequence[Row], why: str | None) -> TraceView:
     """Runs side by side; ``why`` says why traces that lie beside each other are not ranks, and are only listed."""
     hosts = sum(row["bound"] == "host" for row in rows)
-    more = [f"The host is the bottleneck in {hosts} of {len(rows)}."] if hosts else []
+    waits = f"While traced, the GPU waits for the host in {hosts} of {len(rows)}; tracing adds to that."
+    more = [waits] if hosts else []
     if why is None:
-        said, about, first = f"A step takes {_extremes(rows)}.", f"{len(rows)} runs", "run"
+        said, about, first = f"A traced step takes {_extremes(rows)}.", f"{len(rows)} runs", "run"
     else:
         said = f"They are not ranks of one job ({why}): look at one, or compare two with --against."
         about, first = f"{len(rows)} traces", "trace"

@@ -19,6 +19,11 @@ STRIP = 60  # characters of what went on over time
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
+def calls(value: float | None) -> str:
+    """Calls of a step, of which there need not be a whole number."""
+    return ABSENT if not value else significant(value) if value % 1 else f"{value:,.0f}"
+
+
 def shapes(value: str) -> str:
     """Dimensions of tensors from JSON, ``8x4, 4x4``; what is no tensor is a dash."""
     lists = re.sub(r"\[([\d,]*)\]", lambda match: match[1].replace(",", "x") or ABSENT, value)
@@ -46,7 +51,7 @@ _words = partial(Column, numeric=False)
 _COLUMNS = {
     column.key: column
     for column in (
-        _count("calls", "calls", keep=1),
+        Column("calls", "calls", write=calls, keep=1),
         _ms("host_self", "host self", keep=2),
         _ms("host_total", "host total", keep=4),
         _ms("device_self", "GPU self"),
@@ -55,7 +60,7 @@ _COLUMNS = {
         _share("tensor_share", "tensor cores used", keep=5),
         _share("tensor_untold", "unknown", keep=6),
         _words("kind", "kind", keep=9),
-        _ms("total", "total"),
+        _ms("total", "per step"),
         _ms("time", "time"),
         _share("share", "share", keep=2),
         _us("mean", "mean", keep=3),
@@ -82,8 +87,8 @@ _COLUMNS = {
         _bytes("held", "held", keep=1),
         _count("allocations", "allocations", keep=2),
         _count("rank", "rank", keep=1),
-        _ms("step_time", "step"),
-        _words("bound", "bound by", keep=4),
+        _ms("step_time", "traced step"),
+        _words("bound", "bound by", unit="traced", keep=4),
         _ms("computing", "computing", keep=3),
         _ms("communicating", "communicating", keep=4),
         _share("overlapped", "overlapped", keep=5),
@@ -128,5 +133,5 @@ PEAKS = (
 RANKS = _columns("rank, step_time, utilization, computing, communicating, overlapped, waiting")
 RUNS = _columns(
     "step_time, bound, utilization, sm_efficiency*, occupancy*, tensor_share*, tensor_untold*, "
-    "kernel, copy*, runtime*, cpu, waiting"
+    "kernel, copy*, runtime*, cpu*, waiting"
 )

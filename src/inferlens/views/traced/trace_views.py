@@ -25,9 +25,9 @@ _ADVICE = 2  # pieces of it that people get
 _PARTS = 4  # of a step, that the table of steps has
 LEAST = 0.0005  # of a step: what people need not see
 _BOUND = {
-    "GPU": "GPU busy {busy}: the GPU is the bottleneck.",
-    "host": "GPU busy {busy}: the host is the bottleneck, the GPU waits for it {host} of a step.",
-    "both": "GPU busy {busy}: neither the host nor the GPU alone is the bottleneck.",
+    "GPU": "GPU busy {busy} of a traced step: the GPU is the bottleneck.",
+    "host": "GPU busy {busy} of a traced step, waiting for the host {host}; tracing adds to that.",
+    "both": "GPU busy {busy} of a traced step: neither the host nor the GPU alone is the bottleneck.",
     "CPU only": "No kernel ran on a GPU.",
 }
 
@@ -44,6 +44,7 @@ class TraceTable:
         top: rows that are shown; ``None``: all.
         rank: the key by which these are chosen, which then stay in their order; empty: they are the first.
         brief: those of them that people get, in their order.
+        steps: whose calls and milliseconds the rows add up; people get those of one.
         wide: whether people get the table only where they ask for everything.
         style: a row's, as :class:`Line` takes it.
     """
@@ -59,6 +60,7 @@ class TraceTable:
     top: int | None = None
     rank: str = ""
     brief: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = list
+    steps: int = 1
     wide: bool = False
     style: Callable[[Row], str] = lambda _: ""
 
@@ -73,13 +75,17 @@ class TraceTable:
     def table(self) -> Table:
         """The table for people."""
         rows, lines = self.rows(), []
-        for row in self.brief(rows):
+        for row in self._of_a_step(self.brief(rows)):
             name = text(row[self.label] if isinstance(self.label, str) else self.label(row))
             tree = {"indent": "  " * int(row["depth"]), "full": text(row["path"])} if self.tree else {}
             lines.append(Line.of(name, self.columns, row, style=self.style(row), **tree))
         left = len(self.data) - len(rows)
         more = [f"{plural(left, 'more row')}: --top {len(self.data)}, or --format csv"] if left else []
         return Table(self.title, self.first, self.columns, lines, notes=more, sentences=self.sentences)
+
+    def _of_a_step(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        sums = [each.key for each in self.columns if each.key == "calls" or each.unit == "ms"] if self.steps > 1 else []
+        return [{**row, **{key: row[key] / self.steps for key in sums if row[key] is not None}} for row in rows]
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,7 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
     said = [_BOUND[made.bound].format(busy=busy, host=percent(made.waiting / step))]
     said += [f"{number}. {each}" for number, each in enumerate(advice[:_ADVICE], 1)]
     names = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in made.gpus)
-    about = [listing([*names]), f"{plural(made.steps, 'step')} of {duration(made.step_time)}"]
+    about = [listing([*names]), f"{plural(made.steps, 'traced step')} of {duration(made.step_time)}"]
     about += [f"{plural(made.left_out, 'step')} cut off"] if made.left_out else []
     parts = _shares("parts", "", "a step's time", made.parts, step)
     if not made.gpus:
@@ -135,16 +141,23 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
         times, of = _on_gpu(analysis, data)
         said[1:1] = answers.most(zip(data.columns["name"], times, strict=True), of)
         return TraceView(" · ".join(filter(None, about)), said, [parts], _look(analysis))
-    causes = [f"{cause} {percent(time)}" for cause, time in sorted(idle.items(), key=lambda pair: -pair[1])]
     more = [f"{len(advice) - _ADVICE} more pieces of advice"] if len(advice) > _ADVICE else []
     more += [f"{plural(len(made.gpus) - 1, 'more GPU')}"] if len(made.gpus) > 1 else []
-    beneath = [f"GPU idle: {', '.join(causes)} of a step.", answers.gpu_use(made.gpus[0])]
+    beneath = [*_causes(made.bound, idle), *answers.tensor_cores(made.gpus[0])]
     tables = [
         replace(parts, sentences=[*beneath, *([f"({', '.join(more)}: --format json)"] if more else [])]),
         TraceTable("gpus", "GPUs", "GPU", trace_columns.GPUS, _gpus(made), wide=True),
         replace(_shares("idle", "Why the GPU is idle", "cause", made.idle, step), wide=True),
     ]
     return TraceView(" · ".join(about), said, tables, _look(analysis))
+
+
+def _causes(bound: str, idle: Mapping[str, float]) -> list[str]:
+    """Why the GPU is idle, in shares of a step, where the headline has not said it."""
+    if bound == "host" or not any(idle.values()):
+        return []
+    causes = [f"{cause} {percent(share)}" for cause, share in sorted(idle.items(), key=lambda pair: -pair[1]) if share]
+    return [f"GPU idle: {', '.join(causes)} of a step."]
 
 
 def _look(analysis: Analysis) -> tuple[str, str]:
@@ -183,37 +196,38 @@ def _operators(analysis: Analysis, selection: Selection) -> TraceView:
     )
     times, of = _on_gpu(analysis, data)
     said = answers.most(zip(data.columns["name"], times, strict=True), of)
-    table = TraceTable("operators", "", "operator", (*trace_columns.OPERATORS, *more), data, top=selection.top)
-    about = f"operators · {plural(int(sum(data.columns['calls'])), 'call')}{_in_steps(analysis)}"
+    table = TraceTable("operators", "", "operator", (*trace_columns.OPERATORS, *more), data, top=selection.top,
+                       steps=analysis.tables_of)  # fmt: skip
+    about = f"operators · {_number(analysis, data, 'call')}"
     look = ("Which kernels?", "--view kernels --by operator") if keys else ("Of which shapes?", "--by shapes")
     return TraceView(about, said, [table], (look[0], look[1] if keys else f"--view operators {look[1]}"))
 
 
 def _on_gpu(analysis: Analysis, data: Columns) -> tuple[list[float], str]:
-    """Seconds of each row's own, on the GPU if anything ran there, and what they are of."""
+    """Seconds of a step of each row's own, on the GPU if anything ran there, and what they are of."""
     key, of = ("device_self", "the GPU's time") if len(analysis.trace.gpu) else ("host_self", "the host's time")
-    return [float(value) for value in data.columns[key]], of
+    return [float(value) / analysis.tables_of for value in data.columns[key]], of
 
 
 def _in_steps(analysis: Analysis) -> str:
     return f" in {plural(analysis.tables_of, 'step')}" if analysis.step is None else f" in step {analysis.step}"
 
 
+def _number(analysis: Analysis, data: Columns, what: str) -> str:
+    """How many calls there are in a step, and which step that is."""
+    steps = analysis.tables_of
+    number = plural(round(sum(data.columns["calls"]) / steps), what)
+    return f"{number} a step, mean of {steps} steps" if steps > 1 else f"{number}{_in_steps(analysis)}"
+
+
 def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
     by_operator = "operator" in selection.by
     data = kernels(analysis, by_operator=by_operator)
     label = answers.short(data, selection.top)
-    times = zip(data.columns["name"], map(float, data.columns["total"]), strict=True)
-    table = TraceTable(
-        "kernels",
-        "",
-        "kernel",
-        trace_columns.LAUNCHED if by_operator else trace_columns.KERNELS,
-        data,
-        label,
-        top=selection.top,
-    )
-    about = f"kernels, copies and fills · {plural(int(sum(data.columns['calls'])), 'launch')}{_in_steps(analysis)}"
+    steps, columns = analysis.tables_of, trace_columns.LAUNCHED if by_operator else trace_columns.KERNELS
+    times = [(row["name"], row["total"] / steps) for row in data.rows()]
+    table = TraceTable("kernels", "", "kernel", columns, data, label, top=selection.top, steps=steps)
+    about = f"kernels, copies and fills · {_number(analysis, data, 'launch')}"
     look = (
         ("Of which modules?", "--view modules")
         if by_operator
@@ -227,9 +241,10 @@ def _modules(analysis: Analysis, selection: Selection) -> TraceView:
     data = module_tree(analysis, depth=selection.depth)
     rank = "device_total" if len(analysis.trace.gpu) else "host_total"
     top = None if selection.depth else selection.top
-    table = TraceTable("modules", "", "module", trace_columns.MODULES, data, tree=True, top=top, rank=rank)
-    about = f"modules{_in_steps(analysis)}"
-    said = answers.heaviest([row for row in data.rows() if row["path"] != NO_MODULE], rank)
+    steps = analysis.tables_of
+    table = TraceTable("modules", "", "module", trace_columns.MODULES, data, tree=True, top=top, rank=rank, steps=steps)
+    about = f"modules · mean of {steps} steps" if steps > 1 else f"modules{_in_steps(analysis)}"
+    said = answers.heaviest([row for row in data.rows() if row["path"] != NO_MODULE], rank, steps)
     return TraceView(about, said, [table], _look(analysis))
 
 
@@ -268,7 +283,7 @@ def _steps(analysis: Analysis, selection: Selection) -> TraceView:
     times = [row["time"] for row in rows if row["note"] != CUT_OFF]
     odd = [f"Step {row['step']} is {row['note']}" for row in rows if row["note"] not in ("", CUT_OFF)]
     said = (
-        [f"A step takes {answers.between(times)}.", *([f"{listing(odd[:2])}."] if odd else [])]
+        [f"A traced step takes {answers.between(times)}.", *([f"{listing(odd[:2])}."] if odd else [])]
         if times
         else ["There is none."]
     )

@@ -48,7 +48,7 @@ class TraceEvidence:
         if not calls:
             return None
         numbers = {"time": idle, "share": idle / self.step}
-        return HostWait(idle, self.step, round(calls / self.analysis.tables_of), total / calls, numbers)
+        return HostWait(idle, self.step, round(calls / self.analysis.tables_of), total / calls, numbers, traced=True)
 
 
 @rule("data-loader", of="trace", hint="Load data in other processes: num_workers of DataLoader, and pin_memory.")

@@ -18,6 +18,17 @@ if TYPE_CHECKING:
     from inferlens.analysis.findings.rules.records import RecordEvidence
     from inferlens.analysis.findings.rules.traces import TraceEvidence
 
+_RUNS = "has {calls:#kernel} of {mean:duration} to run"
+_WAITS = f"Bound by the host: the GPU waits for {{share:percent}} of {{whole:duration}}, and {_RUNS}."
+# The host is slower while it is traced: by a trace alone nobody knows whether the GPU waits for it as long otherwise.
+_WAITS_TRACED = (
+    f"While traced, the GPU waits for the host for {{share:percent}} of {{whole:duration}}, and {_RUNS}; "
+    "tracing adds to that."
+)
+_IF_UNTRACED = (
+    "If bench says host-bound too, launch less: torch.compile(mode='reduce-overhead'), a CUDA graph, or a larger batch."
+)
+
 
 @rule(
     "host-bound",
@@ -29,10 +40,9 @@ def host_bound(seen: RecordEvidence | Evidence | TraceEvidence) -> Iterator[Find
     if wait := seen.host_wait:
         if gpu_waits(wait.idle, wait.whole):
             yield found(
-                "Bound by the host: the GPU waits for {share:percent} of {whole:duration}, and has {calls:#kernel} of "
-                "{mean:duration} to run.",
+                _WAITS_TRACED if wait.traced else _WAITS,
                 wait.numbers, subject="the run", seconds=wait.idle, whole=wait.whole, share=wait.idle / wait.whole,
-                calls=wait.calls, mean=wait.mean, hint=_hint(seen),
+                calls=wait.calls, mean=wait.mean, hint=_IF_UNTRACED if wait.traced else _hint(seen),
             )  # fmt: skip
     elif seen.record and bound_by(seen.record) == "host":
         latency, enqueue = (median(steady_samples(seen.record, each).samples) for each in ("latency", "enqueue time"))
