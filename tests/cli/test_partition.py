@@ -59,7 +59,7 @@ def test_counts_operators_breaks_and_choices_are_shown() -> None:
         "the model 5 4 1 2 3 3, 1",
         "aten.relu.default 3/0", "aten.linalg_inv_ex.default 0/1",
         "between engines 1 and 2 inverse aten.linalg_inv_ex.default unsupported (no converter)",
-        "1 2 3, 1 4 3 in use", "2 to 3 1 3 3 2 fewest segments",
+        "1 2 3, 1 4 3 in use", "2 to 3 1 3 3 2",
     ):  # fmt: skip
         assert row in lines(text)
     assert "compute capability 8.9 was assumed" in text
@@ -97,6 +97,17 @@ def test_several_are_side_by_side_and_told_apart_by_what_differs() -> None:
     assert shown(*((each, MIXED) for each in alike)).count("What PyTorch runs") == 1, "said once of all"
 
 
+def test_values_that_give_the_same_are_said_together_and_which_is_the_default() -> None:
+    none = partition_of([TORCH], front_end="dynamo", min_block_size=100)
+    cases = [case(min_block_size=size, precision="fp16", batch=8) for size in (1, 5, 100)]
+    answers = [Answer(each, part) for each, part in zip(cases, (WHOLE, WHOLE, none), strict=True)]
+    text = render(document(answers, defaults={"min_block_size": "5"}), width=200)
+    assert "Most is in TensorRT with min_block_size=1 and 5 (default): all 3 operators run in TensorRT, in 1" in text
+    assert "fewest" not in text
+    assert "bench resnet18 -b torch_tensorrt:dynamo --precision fp16 --batch 8 --option" in text
+    assert "The same with each: all 3 operators run in TensorRT, in 1 engine." in render(document(answers[:2]))
+
+
 def test_graph_breaks_have_rows() -> None:
     graphs = [ENGINE, Segment("TensorRT", ENGINE.operators, 1), Segment("PyTorch", TORCH.operators, 2)]
     breaks = [Interruption(0, "Failed to trace print", "model.py line 7", ""), Interruption(1, "a jump")]
@@ -132,8 +143,8 @@ def test_many_places_and_choices_fit_on_a_screen() -> None:
         assert "800 of 1,600 operators run in TensorRT, in 40 engines" in text
         assert ": --wide)" in text
     text = render(document([Answer(case(precision="fp16"), part, warnings)]))
-    marked = [line.split()[0] for line in text.splitlines() if line.endswith(("in use", "fewest segments"))]
-    assert marked == ["5", "16"]
+    marked = [line.split()[0] for line in text.splitlines() if line.endswith("in use")]
+    assert marked == ["5"]
     options = "--precision fp16 --option torch_tensorrt.min_block_size=5,16"
     command = f"inferlens bench resnet18 -b torch_tensorrt:dynamo {options}"
     assert " ".join(text.split()).endswith(f"Which is faster? {command}")

@@ -55,20 +55,24 @@ TRACED = eager_kernels("torch_compile", 0.5)
 def test_shares_are_of_all_kernels_and_not_of_the_idle_run():
     text = drawn(eager_kernels(unknown=0.5), depth=1)
     assert "GPU time of kernels in a profiled call, as share of all kernels · 20 calls" in text
-    assert row(text, "all kernels") == ["4.00", "100", "%"]
-    assert row(text, "conv1") == ["1.00", "25", "%"]
-    assert row(text, "layer1") == ["2.50", "62.5", "%"]
-    assert row(text, "in no module") == ["0.500", "12.5", "%"]
+    assert row(text, "all kernels") == ["4,000", "100", "%"]
+    assert row(text, "conv1") == ["1,000", "25", "%"]
+    assert row(text, "layer1") == ["2,500", "62.5", "%"]
+    assert row(text, "in no module") == ["500", "12.5", "%"]
     assert row(text, "unprofiled call")
-    assert row(text, "GPU at work")[:2] == ["4.00", "49.6"]
+    assert row(text, "GPU at work")[:2] == ["4,000", "49.6"]
+    assert "The GPU works 4,000 of 8,070 µs (49.6 %); of that layer1 takes 62.5 %." in text
+    several = drawn(*(eager_kernels(f"b{number}") for number in range(4)))
+    assert "layer1.0 takes most of the GPU's time: 57.1 % with b0, " in several
+    assert "as share of" not in several, "no column has any"
     assert "GPU at work" not in drawn(eager_kernels(), median=None)
 
 
 def test_kernels_side_by_side_have_shares_of_their_sum():
     both = of_kernels("pytorch", made(kernel(1, "a", stream=1), kernel(3, "b", stream=2), busy=3e-3))
     text = drawn(both)
-    assert row(text, "all kernels") == ["4.00", "100", "%"]
-    assert (row(text, "a"), row(text, "b")) == (["1.00", "25", "%"], ["3.00", "75", "%"])
+    assert row(text, "all kernels") == ["4,000", "100", "%"]
+    assert (row(text, "a"), row(text, "b")) == (["1,000", "25", "%"], ["3,000", "75", "%"])
     (tree,) = profiled.data("modules", both)["models"]
     assert tree["columns"][0]["busy"]["typical"] == pytest.approx(3e-3)
     broken = replace(both, kernels=replace(both.kernels, busy=(1.0,)))
@@ -150,6 +154,8 @@ def test_columns_of_both_levels_are_told_apart():
     text = drawn(traced(), of_layers("tensorrt", (1, "conv1"), (1, None)), depth=1)
     assert "GPU time of kernels in a profiled call, as share of all kernels; GPU time of layers in a profiled" in text
     assert row(text, "profiled call, or all kernels")
+    assert row(text, "· of it in no layer")
+    assert "waiting included" in text
     assert "pytorch kernels" in " ".join(text.split())
     assert "Columns are timed in different ways: compare shares, not times." in text
     text = drawn(eager_kernels(), TRACED, traced(ENGINE), level="kernel", reference="torch_compile", median=1e-3)

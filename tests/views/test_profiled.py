@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from xml.etree import ElementTree as Xml
 
 import msgspec
@@ -119,7 +120,7 @@ def test_layers_what_is_in_none_and_what_it_cost():
     assert row(text, "9 more: --top 12")[-2:] == ["50", "%"]
     assert row(text, "in no layer")[-2:] == ["2.36", "%"]
     assert row(text, "profiled call")[-2:] == ["100", "%"]
-    assert text.splitlines()[1] == "Host time of layers in a profiled call of 8.46 ms; unprofiled, a call takes 6.06 ms"
+    assert text.splitlines()[1] == "Host time of layers in a profiled call of 8.46 ms; unprofiled it takes 6.06 ms"
     assert text.splitlines()[3] == "conv1 takes most: 23.8 % of the call; the first 5 take 71.4 %."
     assert text.splitlines()[-1] == "Profiling makes a call 1.40x as long: judge by shares, not by times."
 
@@ -135,6 +136,17 @@ def test_layers_by_time_or_in_order():
     assert first["reconciliation"]["untouched"] == pytest.approx(6.06e-3, rel=0.01)
     assert first["reconciliation"]["outside"]["share"] == pytest.approx(0.0236, rel=0.01)
     assert (last["status"], last["reason"], last["rows"]) == ("failed", "It <broke>.", [])
+
+
+def test_times_of_the_gpu_are_in_the_unit_of_kernels_and_waiting_is_said_first():
+    parts = [layer(f"l{n}", 10e-6, f"l{n}") for n in range(30)]
+    text = drawn("layers", profile(case(device="cuda"), parts, timed="GPU"), top=3, median=3e-4)
+    about, answer = text.splitlines()[1:4:2]
+    assert re.fullmatch(r"GPU time of layers in .* of \d+ µs, waiting included; unprofiled it takes .* µs", about)
+    assert re.fullmatch(r"No layer takes over 5 % of the call; the first 5 take 1\d\.?\d* %\.", answer)
+    assert "(ms)" not in text
+    assert "waiting included" in drawn("modules", profile(case(device="cuda"), parts, timed="GPU"))
+    assert "waiting" not in drawn("layers", eager())
 
 
 def test_the_model_itself_has_a_name_and_layers_that_overlap_say_so():
@@ -159,8 +171,8 @@ def test_kernels_what_they_fill_and_how_they_add_up():
     assert row(text, "11 more: --top 14")
     assert row(text, "all kernels")
     assert text.splitlines()[3] == (
-        "nchwToNhwcKernel<…> takes most: 26.3 % of the GPU's time; the first 5 take 72.9 %. The GPU works 0.428 of "
-        "2.02 ms (21.2 %); 30.7 % of it uses tensor cores."
+        "nchwToNhwcKernel<…> (19 modules) takes most: 26.3 % of the GPU's time; the first 5 take 72.9 %. The GPU works "
+        "428 of 2,020 µs (21.2 %); 30.7 % of it uses tensor cores."
     )
 
 
@@ -187,7 +199,8 @@ def test_several_cases_share_a_screen(table):
         assert "in a profiled call; 'call' is an unprofiled one" in shown[1]
         assert "more: --top 10" in shown[-1]
         assert all(any(line.startswith(f"b{n} ") for line in shown) for n in range(min(count, 8)))
-    assert drawn(table, *many, top=15).count("takes most:") == 9
+    shown = drawn(table, *many, top=15)
+    assert shown.count(" takes most: ") + shown.count(" takes over 5 %") == 9
 
 
 def test_what_is_not_known_of_kernels_is_said():
@@ -197,7 +210,13 @@ def test_what_is_not_known_of_kernels_is_said():
     assert "origins: which layers and modules kernels came from: inductor-graph does not report." in alone
     assert "Only 0 % of the kernels' time is traced to modules." in alone
     both = made(kernel("a", 1e-3, stream=1), kernel("b", 1e-3, stream=2), busy=1.2e-3)
-    assert "in kernels side by side" in drawn("kernels", of_kernels("pytorch", both))
+    text = drawn("kernels", of_kernels("pytorch", both))
+    assert "in kernels side by side; tensor cores: unknown." in text
+    assert row(text, "all kernels (side by side)")
+    of = made(kernel("a", 1e-3, "conv1", "bn1", tensor_cores=True), kernel("b", 1e-3))
+    text = drawn("kernels", of_kernels("pytorch", of))
+    assert "The kernel of conv1 + bn1 takes most: " in text
+    assert re.search(r"; (49|50)\.?\d? % of it uses tensor cores, (49|50)\.?\d? % unknown\.", text)
 
 
 def test_programs_get_kernels_in_any_order_full_names_and_what_is_in_none():

@@ -57,7 +57,7 @@ def test_the_layer_with_most_to_win_comes_first() -> None:
     assert row(text, "conv") == ["40.0", "60.0", "20.0", "3.00x", "compute", "Module"]
     assert [each.split()[0] for each in text.splitlines() if " Module" in each] == ["conv", "head", "norm", "relu"]
     assert row(text, "all layers")[0] == "51.5"
-    assert "floor: the least time for a layer's FLOPs at 1.00 GFLOP/s (fp32) or bytes at 1.00 GB/s" in text
+    assert "floor: the fastest possible on this device, at 1.00 GFLOP/s (fp32) and 1.00 GB/s" in text
     assert "At most 51.5 of 84.0 ms could be won, most in conv: 40.0 ms." in text
     assert text.rstrip().endswith("What to try: inferlens findings RESULTS")
     assert row(widely(slow()), "conv")[:8] == ["40.0", "60.0", "20.0", "3.00x", "compute", "Module", "71.3", "%"]
@@ -140,14 +140,14 @@ def test_kernels_have_floors_as_well() -> None:
     told = Kernels(kernels=kernels, whole=(45e-3,) * 8, busy=(39e-3,) * 8, launches=3)
     of_kernels = msgspec.structs.replace(slow(), layers=None, kernels=told, level="kernel", id="kernels")
     text = drawn(of_kernels)
-    assert row(text, "conv") == ["5.00", "25.0", "20.0", "1.25x", "compute", "convolution"]
+    assert row(text, "conv") == ["5,000", "25,000", "20,000", "1.25x", "compute", "convolution"]
     assert row(text, "norm +1")[-1] == "pointwise"
     wide = widely(of_kernels)
     assert "cutlass_80_tensorop" in wide
     assert "cutlass::Kernel2" not in wide
     rows = profiled.lines("roofline", of_kernels)
     assert [each["row"] for each in rows] == ["kernel", "kernel", "kernel", "in no kernel", "whole"]
-    assert row(drawn(of_kernels, by="module"), "head")[0] == "2.00"
+    assert row(drawn(of_kernels, by="module"), "head")[0] == "2,000"
 
 
 def test_numbers_in_the_unit_that_reads_best() -> None:

@@ -34,8 +34,10 @@ def partition(
     --option torch_tensorrt.min_block_size=1,5,100 shows what the size of blocks changes. The exit code is 2 if any of
     them failed.
     """
+    from inferlens.backends import BACKENDS
     from inferlens.backends.abilities import Partitioner
     from inferlens.cli import screen
+    from inferlens.cli.backends import option_rows
     from inferlens.errors import InferlensError, check_choice
     from inferlens.execution import build
     from inferlens.views.partition import Answer, document
@@ -61,6 +63,7 @@ def partition(
     failures = [each.result for each in answers if isinstance(each.result, InferlensError)]
     if len(failures) == len(answers):
         raise failures[0]
-    screen.document(document(answers, wide=wide), format, wide=wide, output=output)
+    defaults = {name: default for name, _, default, _ in option_rows(BACKENDS.get(cases[0].backend))}
+    screen.document(document(answers, wide=wide, defaults=defaults), format, wide=wide, output=output)
     if failures:
         raise typer.Exit(2)

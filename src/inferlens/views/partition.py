@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from inferlens.errors import InferlensError
@@ -50,9 +50,12 @@ class Answer(NamedTuple):
 Known = dict[str, Partition]  # partitions, by what tells their cases apart
 
 
-def document(answers: Sequence[Answer], *, wide: bool = False) -> Document:
-    """Tables of partitions, with ``wide`` all of them and all rows; and all as data."""
-    return Document(lambda: list(blocks(answers, wide)), lambda: data(answers), lambda: _csv(answers))
+def document(answers: Sequence[Answer], *, wide: bool = False, defaults: Mapping[str, str] | None = None) -> Document:
+    """Tables of partitions, with ``wide`` all of them and all rows; and all as data.
+
+    ``defaults`` are those of the backend's options.
+    """
+    return Document(lambda: list(blocks(answers, wide, defaults or {})), lambda: data(answers), lambda: _csv(answers))
 
 
 def data(answers: Sequence[Answer]) -> Any:
@@ -74,14 +77,14 @@ def _csv(answers: Sequence[Answer]) -> tuple[list[str], list[list[Any]]]:
     return ["model", "case", *COUNTS, "failure"], rows
 
 
-def blocks(answers: Sequence[Answer], wide: bool = False) -> Iterator[Table | str]:
+def blocks(answers: Sequence[Answer], wide: bool, defaults: Mapping[str, str]) -> Iterator[Table | str]:
     """The answer; of one case what PyTorch runs and what other values would give, of several a row each; notes."""
     shared, labels = told_apart([each.case for each in answers])
     known = {
         label: each.result for label, each in zip(labels, answers, strict=True) if isinstance(each.result, Partition)
     }
     flavours = {each.flavour: None for each in known.values() if each.flavour}
-    yield Table(" · ".join([answers[0].case.model, *shared, *flavours]), "", (), (), sentences=_answer(known))
+    yield Table(" · ".join([answers[0].case.model, *shared, *flavours]), "", (), (), sentences=_answer(known, defaults))
     left = {}
     if len(answers) > 1 or wide:
         yield _counted(labels, answers, None if wide else MOST_CASES)
@@ -117,8 +120,8 @@ def told_apart(cases: Sequence[Case]) -> tuple[list[str], list[str]]:
     return shared, labels if len(cases) > 1 else ["the model"]
 
 
-def _answer(known: Known) -> list[str]:
-    """How much is in TensorRT; of several, with what most is, and with what there are fewest segments."""
+def _answer(known: Known, defaults: Mapping[str, str]) -> list[str]:
+    """How much is in TensorRT; of several, with what most is."""
     if not known:
         return ["Nothing could be partitioned."]
     if len(known) == 1:
@@ -129,10 +132,22 @@ def _answer(known: Known) -> list[str]:
         amount = _amount(part)
         return [f"{amount[0].upper()}{amount[1:]}{rest}."]
     most = max(known, key=lambda label: (known[label].in_tensorrt or 0, -len(known[label].segments)))
-    few = min(known, key=lambda label: (not known[label].engines, len(known[label].segments)))
-    said = [f"Most is in TensorRT with {most}: {_amount(known[most])}."]
-    segments = f"Segments are fewest with {few}: {len(known[few].segments)}, {_amount(known[few])}."
-    return said if few == most or not known[few].engines else [*said, segments]
+    same = _alike(known, lambda part: (part.in_tensorrt, part.engines, len(part.segments)))
+    equal = next(list(members) for members in same.values() if most in members)
+    if len(equal) == len(known):
+        return [f"The same with each: {_amount(known[most])}."]
+    return [f"Most is in TensorRT with {_either(equal, defaults)}: {_amount(known[most])}."]
+
+
+def _either(labels: Sequence[str], defaults: Mapping[str, str]) -> str:
+    """What cases are called, of one option its name once: ``min_block_size=1 and 5 (default)``."""
+    pairs = [label.partition("=") for label in labels[:NAMED]]
+    names = {name for name, _, _ in pairs}
+    values = [value + " (default)" * (defaults.get(name) == value) for name, _, value in pairs]
+    more = [plural(len(labels) - NAMED, "other")] if len(labels) > NAMED else []
+    if len(names) == 1 and all(value and " " not in value for _, _, value in pairs):
+        return f"{names.pop()}={listing([*values, *more])}"
+    return listing([*labels[:NAMED], *more])
 
 
 def _amount(part: Partition) -> str:
@@ -176,7 +191,7 @@ def _choices(known: Known, wide: bool) -> Iterator[Table]:
         if len(part.choices) == 1 and not wide:
             continue
         shown = part.choices if wide else _few(part, own)
-        lines = [_choice(choice, part.fewest, own) for choice in shown]
+        lines = [_choice(choice, own) for choice in shown]
         some = [f"{len(shown)} of {part.ways} results"] if part.ways > len(part.choices) else []
         title = f"What min_block_size changes{_with(members, known)}" if wide else ""
         yield Table(title, "min_block_size", CHOICES, lines, notes=some if wide else [])
@@ -209,7 +224,11 @@ def _next(answers: Sequence[Answer], known: Known) -> str:
     """The command that says which is faster: with what all cases have, and the values that are worth a try."""
     case = answers[0].case
     words = ["inferlens", "bench", case.model.removeprefix("torchvision:"), "-b", case.backend_label]
-    words += ["--precision", case.precision] if case.precision != "fp32" else []
+    for name, usual in (("precision", "fp32"), ("batch", 1)):
+        asked = [value for value in dict.fromkeys(getattr(of.case, name) for of in answers) if value is not None]
+        words += [f"--{name}", ",".join(map(str, asked))] if asked not in ([], [usual]) else []
+    words += [word for spec in case.inputs for word in ("--input", spec.asked)]
+    words += ["--weights", case.weights] if case.weights else []
     options = [
         option for option in case.options_label.split() if all(option in of.case.options_label for of in answers)
     ]
@@ -284,12 +303,12 @@ def _holds(choice: Choice, values: Iterable[int]) -> bool:
     return any(choice.least <= each <= choice.most for each in values)
 
 
-def _choice(choice: Choice, fewest: Choice | None, own: set[int]) -> Line:
+def _choice(choice: Choice, own: set[int]) -> Line:
     """What values of ``min_block_size`` give; ``own`` are those of the cases."""
     sizes = str(choice.least) if choice.least == choice.most else f"{choice.least} to {choice.most}"
-    marks = ", ".join(["fewest segments"] * (choice == fewest) + ["in use"] * _holds(choice, own))
-    cells = [str(len(choice.engines)), _sizes(choice.engines), str(sum(choice.engines)), str(choice.segments), marks]
-    return Line(sizes, cells, style="bold" if choice == fewest else "")
+    used = _holds(choice, own)
+    cells = [str(len(choice.engines)), _sizes(choice.engines), str(sum(choice.engines)), str(choice.segments)]
+    return Line(sizes, [*cells, "in use" * used], style="bold" * used)
 
 
 def _names(part: Partition, side: str) -> list[str]:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import inferlens
-from inferlens.analysis.findings import evidence_of, findings, unseen
+from inferlens.analysis.findings import evidence_of, findings, gain, unseen
 from inferlens.analysis.findings.families import of_kernel
 from inferlens.analysis.findings.rule import found, rule, rules_of
 from inferlens.errors import InferlensError
@@ -232,14 +232,26 @@ def test_kernels_of_inductor_are_no_products_for_their_names() -> None:
     assert {name: of_kernel(name) for name in families} == families
 
 
-def test_what_wins_most_comes_first_and_doubts_of_the_profile_before_all() -> None:
+def test_what_wins_most_comes_first_and_doubts_of_the_profile_last() -> None:
     of = layered(
         layer("conv", 6.0, "Conv2d"), layer("bn", 1.0, "BatchNorm2d"), layer("relu", 2.0, "ReLU"),
         layer("permute", 0.5, "Transpose"),
     )  # fmt: skip
     named = [each.code for each in findings(of, unprofiled(of, 4.0))]
-    assert named == ["doubtful-profile", "unfused-chains", "batch-norm-not-folded", "reformats"]
-    assert named[1:] == [each.code for each in inferlens.findings(of)]
+    assert named == ["unfused-chains", "batch-norm-not-folded", "reformats", "doubtful-profile"]
+    assert named[:-1] == [each.code for each in inferlens.findings(of)]
+
+
+def test_nothing_is_won_of_a_call_by_what_is_no_part_of_it() -> None:
+    """A profiled call that takes much longer is another one; while a call waits for the host, kernels do not matter."""
+    of = layered(*PAIR)
+    for ms, wins in ((4.0, False), (9.5, True)):
+        found = findings(of, unprofiled(of, ms))
+        assert [bool(gain(each, found)) for each in found if each.code == "batch-norm-not-folded"] == [wins]
+    small = launched(SMALL, kernel("add", 700.0))
+    for ms, winning in ((1.1, ["few-blocks"]), (5.0, ["host-bound"])):
+        found = findings(small, unprofiled(small, ms))
+        assert [each.code for each in found if gain(each, found)] == winning
 
 
 def test_what_could_not_be_looked_at_is_said() -> None:

@@ -23,8 +23,8 @@ from tests.commands import inferlens
 from tests.views.samples import case
 
 
-def shown(folder: Path, format: str = "markdown", width: int = 120) -> str:
-    return render(document(judged(load_profiles([folder])), whole=True), format, width=width)
+def shown(folder: Path, format: str = "markdown", width: int = 120, *, whole: bool = True) -> str:
+    return render(document(judged(load_profiles([folder])), whole=whole), format, width=width)
 
 
 @pytest.fixture
@@ -52,7 +52,11 @@ def test_data_for_programs(results: Path) -> None:
 def test_nothing_to_say_and_nothing_to_look_at(results: Path, tmp_path: Path) -> None:
     broken = replace(failed(case("openvino"), "It has no fp16."), hint="--precision fp32")
     said = shown(saved(tmp_path / "others", layered(layer("conv", 5.0)), broken, median=5e-3))
-    for words in ("No rule has anything to say.", "Not looked at: floors", "It has no fp16. --precision fp32"):
+    for words in (
+        "No rule has anything to say.",
+        "Not looked at (of pytorch): floors",
+        "It has no fp16. --precision fp32",
+    ):
         assert words in said
     for arguments, words in ((["nowhere"], "does not exist"), (["results", "-f", "junit"], "no format 'junit'")):
         done = inferlens("findings", *arguments, cwd=tmp_path)
@@ -70,11 +74,16 @@ def test_what_matters_most_of_all_cases_is_said_once_and_fits_on_a_screen(tmp_pa
     assert max(map(len, lines)) <= 100
     said = " ".join(" ".join(lines).split())
     assert said.count("batch norm is not folded") == 1
-    assert "(pytorch: at most 2.00 ms of a profiled call of 8.50 ms; 2 other cases too)" in said
+    assert "23.5 % of the profiled call (2.00 ms of 8.50 ms): bn (pytorch; 2 other cases too)." in said
+    assert "could win" not in said, "profiling doubled the call"
+    assert " an unprofiled one (pytorch; 2 other cases too). Shares say where to look" in said
+    assert "Not looked at: floors of any case." in said
     assert said.index("batch norm") < said.index("doubtful"), "what can be done first"
     brief = render(document(judged(load_profiles([results])), lines=3, brief=True))
     assert len(brief.splitlines()) <= 6
     assert "batch norm is not folded" in brief
+    steady = saved(tmp_path / "steady", layered(*parts), median=8.5e-3)
+    assert "(at most 2.00 ms of a profiled call of 8.50 ms)" in shown(steady, "table", 250, whole=False)
     every = inferlens("findings", "results", "--all", cwd=tmp_path).stdout
     assert every.count("batch-norm-not-folded") == 3
 

@@ -20,17 +20,17 @@ from inferlens.record.record import Record
 if TYPE_CHECKING:
     from inferlens.trace.analysis import Analysis
 
-__all__ = ["Evidence", "Finding", "evidence_of", "findings", "trace_findings", "unseen", "weight"]
+__all__ = ["Evidence", "Finding", "evidence_of", "findings", "gain", "trace_findings", "unseen", "weight"]
 # Of a trace: what keeps a GPU waiting; all else is about what it does.
-_OF_THE_HOST = {"data-loader", "host-bound", "synchronising", "allocations"}
+_OF_THE_HOST = {"data-loader", "host-bound", "synchronising", "allocations", "outside-layers"}
 _UNKNOWN = 0.1  # of a run: so that a fallback or a graph break, which no profile shows the cost of, is not the last
 
 
 def findings(profiles: Profile | Sequence[Profile], record: Record | None = None) -> list[Finding]:
     """What the rules find in profiles, most important first.
 
-    A doubtful profile comes first of all: everything else stands on it. Then what concerns time, by the part of a run
-    that could be won, or that it is about where that is not known; what shows neither counts as a tenth.
+    First what concerns time, by the part of a run that could be won, or that it is about where that is not known; what
+    shows neither counts as a tenth. Then how far the profile can be trusted.
 
     Args:
         profiles: of one case; several are its levels.
@@ -91,11 +91,22 @@ def _of_a_run(of: Finding, seen: Evidence) -> Finding:
     return replace(of, whole=whole, unprofiled=whole is not None and whole == seen.latency)
 
 
-def _rank(of: Finding) -> tuple[int, float]:
+def _rank(of: Finding) -> tuple[bool, float]:
     """Lowest first."""
-    return 0 if of.code == "doubtful-profile" else 1 if of.about == "time" else 2, -weight(of)
+    return of.about != "time", -weight(of)
 
 
 def weight(of: Finding) -> float:
     """The part of a run that could be won, or that it is about, or what an unknown part counts as."""
     return next(each for each in (of.won, of.share, _UNKNOWN) if each is not None)
+
+
+def gain(of: Finding, every: Sequence[Finding]) -> float | None:
+    """What could be won as a share of a call; ``None`` where nothing tells, among ``every`` finding of the case.
+
+    A part of a profiled call that takes much longer than an unprofiled one is no part of that, and while a call waits
+    for the host, faster layers and kernels win nothing.
+    """
+    codes = {each.code for each in every}
+    waits = "host-bound" in codes and of.code not in _OF_THE_HOST
+    return None if waits or ("doubtful-profile" in codes and not of.unprofiled) else of.won

@@ -167,8 +167,8 @@ class Pieces(Generic[Piece]):
 
     @property
     def much(self) -> str:
-        """``25 % of a profiled call (2.00 ms)``."""
-        return f"{percent(self.share)} of {self.of} ({duration(self.seconds)})"
+        """``25 % of the profiled call (2.00 ms of 8.00 ms)``."""
+        return f"{percent(self.share)} of {self.of} ({duration(self.seconds)} of {duration(self.base)})"
 
     @property
     def longest(self) -> str:
@@ -318,7 +318,7 @@ class Evidence:
     def layers(self, parts: Iterable[TimedLayer]) -> Pieces[TimedLayer]:
         """Those of some layers that took any time, as shares of a profiled call."""
         timed = tuple(each for each in parts if each.seconds > 0)
-        return Pieces(timed, self.profiled or 0.0, "a profiled call", self.profiled)
+        return Pieces(timed, self.profiled or 0.0, "the profiled call", self.profiled)
 
     # Of the kernels
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.findings import Finding, evidence_of, findings, unseen, weight
+from inferlens.analysis.findings import Finding, evidence_of, findings, gain, unseen, weight
 from inferlens.record.layer_profile import Profile
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.record.record import machine_name
@@ -20,7 +20,7 @@ from inferlens.views.renderers.terminal import wrap
 from inferlens.views.table import Column, Document, Line, Table
 
 SCHEMA = "inferlens.findings/1"
-LINES, ROOM = 18, 84  # of a screen that findings fill, and characters of each
+LINES, ROOM, WIDTH = 18, 84, 100  # that findings and notes fill, characters of each, and of a screen
 COLUMNS = (Column("", "could win", keep=1), Column("", "finding", numeric=False, fold=True))
 CASE = ("model", "case", "digest", "profile")
 # Names of a finding in CSV, as in JSON.
@@ -35,6 +35,16 @@ class Judged:
     found: tuple[Finding, ...] = ()
     unseen: tuple[str, ...] = ()
     reason: str = ""
+
+    @property
+    def of_time(self) -> tuple[Finding, ...]:
+        """What concerns time."""
+        return tuple(each for each in self.found if each.about == "time")
+
+    @property
+    def doubts(self) -> tuple[Finding, ...]:
+        """How far its profiles can be trusted."""
+        return tuple(each for each in self.found if each.about == "trust")
 
 
 def judged(loaded: LoadedProfiles) -> list[Judged]:
@@ -88,41 +98,54 @@ def _most(cases: Sequence[Judged], lines: int, brief: bool) -> Iterator[Table | 
         yield "There are no profiles to look at."
         return
     head, names = told_apart([each.case for each in cases])
-    found: dict[str, list[tuple[Finding, str]]] = {}
-    for of, name in zip(cases, names, strict=True):
-        for each in of.found:
-            found.setdefault(each.code, []).append((each, name))
-    every = [sorted(one, key=lambda each: -weight(each[0])) for one in found.values()]
-    every.sort(key=lambda one: (one[0][0].about != "time", -weight(one[0][0])))
+    head = head if len(names) > 1 else f"{head} · {names[0]}"
+    every = _by_rule([each.of_time for each in cases])
+    failed = [f"{name}: {of.reason}" for of, name in zip(cases, names, strict=True) if of.reason]
+    notes = [] if brief else few([*failed, *_doubts(cases, names), *_unseen(cases, names)])
+    lines -= sum(len(wrap(plain(note), WIDTH)) for note in notes) + len(wrap(head, WIDTH)) - 1
     rows: list[Line] = []
     shown = 0
     for number, several in enumerate(every, 1):
-        first, name = several[0]
-        others = len({each for _, each in several} - {name})
-        where = [name] if len(cases) > 1 else []
-        where = [": ".join([*where, _most_won(first)])] if first.won else where
-        where += [f"{plural(others, 'other case')} too"] if others else []
-        won = percent(first.won) if first.won else ""
-        sentence = first.sentence.removesuffix(".") + (f" ({'; '.join(where)})." if where else ".")
+        first, place = several[0]
+        won = gain(first, cases[place].found)
+        where = _where(several, names, _most_won(first) if won else "")
+        sentence = f"{first.sentence.removesuffix('.')}{where}."
         lines -= len(wrap(sentence, ROOM)) + len(wrap(_hint(first), ROOM))
         if lines < 0 and rows:
             break
         shown += len(several)
-        rows += [Line(str(number), (won, plain(sentence))), Line("", ("", plain(_hint(first))), style="dim")]
-    failed = [f"{name}: {of.reason}" for of, name in zip(cases, names, strict=True) if of.reason]
-    notes = few([*failed, *_unseen(cases, names)])
-    if rest := sum(map(len, every)) - shown:
+        cells = percent(won) if won else "", plain(sentence)
+        rows += [Line(str(number), cells), Line("", ("", plain(_hint(first))), style="dim")]
+    if not brief and (rest := sum(map(len, every)) - shown):
         notes.append(f"{plural(rest, 'more finding')}: --all, or --format csv.")
     columns = [replace(column, title="") for column in COLUMNS] if brief else COLUMNS
     said = () if rows else ("No rule has anything to say.",)
-    yield Table(
-        head if len(names) > 1 else f"{head} · {names[0]}",
-        "",
-        columns,
-        rows,
-        notes=() if brief else notes,
-        sentences=said,
-    )
+    yield Table(head, "", columns, rows, notes=notes, sentences=said)
+
+
+def _by_rule(found: Sequence[Sequence[Finding]]) -> list[list[tuple[Finding, int]]]:
+    """The findings of several cases, each with its case's place, rule by rule: what matters most first."""
+    rules: dict[str, list[tuple[Finding, int]]] = {}
+    for place, several in enumerate(found):
+        for each in several:
+            rules.setdefault(each.code, []).append((each, place))
+    every = [sorted(one, key=lambda each: -weight(each[0])) for one in rules.values()]
+    return sorted(every, key=lambda one: -weight(one[0][0]))
+
+
+def _where(several: Sequence[tuple[Finding, int]], names: Sequence[str], more: str = "") -> str:
+    """In brackets: the case of the first finding, what ``more`` is known of it, and how many other cases have it."""
+    first = several[0][1]
+    others = len({place for _, place in several} - {first})
+    words = [": ".join(filter(None, [names[first] if len(names) > 1 else "", more]))]
+    words += [f"{plural(others, 'other case')} too"] if others else []
+    return f" ({'; '.join(filter(None, words))})" if any(words) else ""
+
+
+def _doubts(cases: Sequence[Judged], names: Sequence[str]) -> list[str]:
+    """How far the profiles can be trusted, each doubt once."""
+    every = _by_rule([each.doubts for each in cases])
+    return [f"{one[0][0].sentence.removesuffix('.')}{_where(one, names)}. {one[0][0].hint}" for one in every]
 
 
 def _unseen(cases: Sequence[Judged], names: Sequence[str]) -> list[str]:
@@ -130,31 +153,29 @@ def _unseen(cases: Sequence[Judged], names: Sequence[str]) -> list[str]:
     for of, name in zip(cases, names, strict=True):
         for each in of.unseen:
             found.setdefault(each.partition(" (")[0], []).append(name)
-    every = [f"{what} of {few_names(those)}" if len(those) < len(cases) else what for what, those in found.items()]
-    return [f"Not looked at: {listing(every)}."] if every else []
+    every = [
+        f"{what} of {few_names(those) if len(those) < len(cases) else 'any case'}" for what, those in found.items()
+    ]
+    return [f"Not looked at: {listing(every if len(cases) > 1 else list(found))}."] if every else []
 
 
 def _each(cases: Sequence[Judged], top: int | None) -> Iterator[Table | str]:
     for of in cases:
         head, (name,) = told_apart([of.case])
         rows = []
-        for number, each in enumerate(of.found[:top], 1):
-            rows.append(Line(str(number), (percent(each.won) if each.won else "", plain(each.sentence))))
-            rows.append(Line("", ("", plain(f"{_hint(each)} ({about(each)})")), style="dim"))
-        notes = [f"Not looked at: {listing(of.unseen)}."] if of.unseen else []
+        for number, each in enumerate(of.of_time[:top], 1):
+            won = gain(each, of.found)
+            rows.append(Line(str(number), (percent(won) if won else "", plain(each.sentence))))
+            about = f"{_most_won(each)} could be won · {each.code}" if won else each.code
+            rows.append(Line("", ("", plain(f"{_hint(each)} ({about})")), style="dim"))
+        notes = [f"{each.sentence} {each.hint}" for each in of.doubts]
+        notes += [f"Not looked at (of {name}): {listing(of.unseen)}."] if of.unseen else []
         said = () if rows else (of.reason or "No rule has anything to say.",)
         yield Table(f"{head} · {name}", "", COLUMNS, rows, notes=notes, sentences=said)
 
 
-def about(of: Finding) -> str:
-    """What could be won, and the rule: ``at most 1.30 ms of a profiled call of 11.8 ms could be won · reformats``."""
-    if of.seconds is None or of.won is None:
-        return of.code
-    return f"{_most_won(of)} could be won · {of.code}"
-
-
 def _most_won(of: Finding) -> str:
-    """What could be won of which call."""
+    """What could be won of which call: ``at most 1.30 ms of a profiled call of 11.8 ms``."""
     return f"at most {duration(of.seconds)} of a{'' if of.unprofiled else ' profiled'} call of {duration(of.whole)}"
 
 

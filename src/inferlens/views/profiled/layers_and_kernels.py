@@ -20,19 +20,24 @@ from inferlens.analysis.profile.layers import LayerRow, LayerTable, ProfileRow, 
 from inferlens.analysis.profile.modules import path_of
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level, Tensor
-from inferlens.units import ABSENT, kibibytes, microseconds, milliseconds, percent, plural, ratio
+from inferlens.units import ABSENT, kibibytes, milliseconds, percent, plural, ratio
 from inferlens.views.profiled import profile_tables
 from inferlens.views.profiled.cases import ProfiledCase, told_apart
 from inferlens.views.profiled.profile_tables import (
     FEW,
     NOTES,
     TIMES,
+    WRITE,
     ShownCase,
     by_time,
     few,
     few_names,
+    in_unit,
     shapes,
+    three_digits,
     time_fields,
+    unit_of,
+    waits,
 )
 from inferlens.views.table import Column, Document, Line, Table, count, ruled, share, text
 
@@ -41,6 +46,8 @@ LINES = 17  # of the rows of several cases together, so that all of it fits on a
 SORTS = {"layer": ("time", "order"), "kernel": ("time", "order", "calls")}
 _OVERLAP = 0.005  # of the busy time: less comes from the clock's rounding
 _LEAST_TRACED = 0.9  # of the kernels' time: less is said
+_SMALL = 0.05  # of the time, for the row that takes most to be named
+_UNKNOWN = 0.005  # of the kernels' time: less is not said not to be known
 _TENSOR_CORES = {True: "yes", False: "no", None: "?"}
 
 PartTable = LayerTable | KernelTable
@@ -73,11 +80,11 @@ NUMBERS = {
         Column("times", "±", "95 %", profile_tables.half, keep=7, wide=True),
     ),
     "kernel": (
-        Column("times.typical", "time", "µs", microseconds, keep=0, bars="drawn"),
+        Column("times.typical", "time", "µs", three_digits, keep=0, bars="drawn"),
         Column("of_busy", "share", "of GPU", share, keep=1, bars="beside"),
-        Column("times.median", "median", "µs", microseconds, keep=10, wide=True),
+        Column("times.median", "median", "µs", three_digits, keep=10, wide=True),
         Column("times", "±", "95 %", profile_tables.half, keep=11, wide=True),
-        Column("times.p95", "p95", "µs", microseconds, keep=12, wide=True),
+        Column("times.p95", "p95", "µs", three_digits, keep=12, wide=True),
         Column("times.share", "share", "of run", share, keep=9, wide=True),
     ),
 }
@@ -154,10 +161,13 @@ def _blocks(cases: Sequence[ShownCase[PartTable]], level: Level, top: int | None
             why = f"No {level}s: {of.table} {of.case.profile.hint}".strip()
             yield Table(f"{head} · {name}", "", (), (), sentences=[why])
             continue
-        about = profile_tables.timed(str(of.case.profile.timed), f"{level}s", of.table.reconciliation)
+        profile, unit = of.case.profile, _unit([of], level)
+        about = profile_tables.timed(
+            str(profile.timed), f"{level}s", of.table.reconciliation, unit=unit, waiting=waits(profile)
+        )
         yield Table(f"{head} · {name}", "", (), (), about=about)
         yield " ".join(answer(of.table))
-        yield _table(replace(of, top=top or TOP), of.table, level)
+        yield _table(replace(of, top=top or TOP), of.table, level, unit)
 
 
 def _together(cases: Sequence[ShownCase[PartTable]], level: Level) -> Iterator[Table | str]:
@@ -171,7 +181,7 @@ def _together(cases: Sequence[ShownCase[PartTable]], level: Level) -> Iterator[T
     if sum(map(len, why.values())) == len(cases):
         yield Table(head, "", (), (), sentences=few(notes))
         return
-    tables = [of.table.reconciliation for of in cases if not isinstance(of.table, str)]
+    tables, unit = [of.table.reconciliation for of in cases if not isinstance(of.table, str)], _unit(cases, level)
     notes += ["Over 100 %: kernels ran side by side."] if any(map(_side_by_side, tables)) else []
     room = LINES - 2 * min(len(notes), NOTES + 1)
     each = max(1, min(TOP, room // len(cases) - 1))
@@ -180,9 +190,9 @@ def _together(cases: Sequence[ShownCase[PartTable]], level: Level) -> Iterator[T
     for of, name in list(zip(cases, names, strict=True))[: room // (each + 1)]:
         if isinstance(of.table, str):
             continue
-        drawn, count = _table(replace(of, top=each), of.table, level), len(of.ranked[:each])
+        drawn, count = _table(replace(of, top=each), of.table, level, unit), len(of.ranked[:each])
         before = of.table.reconciliation.unprofiled
-        call = f" · call {milliseconds(before)} ms" if before else ""
+        call = f" · call {WRITE[unit](before)} {unit}" if before else ""
         lines.append(Line(f"{name}{call}", drawn.lines[-1].cells, style="bold", sums=True))
         lines += [replace(line, indent="  ", ends=False) for line in drawn.lines[:count]]
         clocks[str(of.case.profile.timed)] = None
@@ -190,13 +200,19 @@ def _together(cases: Sequence[ShownCase[PartTable]], level: Level) -> Iterator[T
     if rest:
         more = f"{rest:,} more: --top {TOP}, or --format csv"
         lines.append(Line(more, [""] * len(COLUMNS[level]), style="dim", sums=True))
-    about = profile_tables.timed(" or ".join(clocks), f"the {level}s that take most")
+    waiting = any(waits(of.case.profile) for of in cases)
+    about = profile_tables.timed(" or ".join(clocks), f"the {level}s that take most", waiting=waiting)
     calls = "; 'call' is an unprofiled one" if any("· call " in line.name for line in lines) else ""
-    yield Table(head, _first(level), COLUMNS[level], lines, about=about + calls, notes=few(notes))
+    columns = in_unit(COLUMNS[level], unit)
+    yield Table(head, _first(level), columns, lines, about=about + calls, notes=few(notes))
 
 
 def _first(level: Level) -> str:
     return "module" if level == "layer" else "kernel"
+
+
+def _unit(cases: Sequence[ShownCase[PartTable]], level: Level) -> str:
+    return "µs" if level == "kernel" else unit_of(of.case.profile for of in cases)
 
 
 def shown(level: Level, cases: Sequence[ProfiledCase], sort: str, by: By = "name") -> list[ShownCase[PartTable]]:
@@ -241,28 +257,30 @@ def row_names(rows: Sequence[ProfileRow]) -> list[str]:
     return [name(row) for row in rows]
 
 
-def _table(of: ShownCase[PartTable], table: PartTable, level: Level) -> Table:
-    profile, account = of.case.profile, table.reconciliation
+def _table(of: ShownCase[PartTable], table: PartTable, level: Level, unit: str) -> Table:
+    profile, account, columns = of.case.profile, table.reconciliation, in_unit(COLUMNS[level], unit)
+    numbers = {column.key for column in NUMBERS[level]}
 
     def line(name: str, times: RunTimes, style: str = "") -> Line:
         row = {"times": times, "of_busy": _of_busy(table, times)}
-        cells = [column.text(row) if column in NUMBERS[level] else "" for column in COLUMNS[level]]
+        cells = [column.text(row) if column.key in numbers else "" for column in columns]
         style = "bold" if name == profile_tables.PROFILED_CALL else style
         return Line(name, cells, style=style, sums=True)
 
     names = dict(zip((row.place for row in table.rows), row_names(table.rows), strict=True))
-    lines = [Line.of(names[row.place], COLUMNS[level], row) for row in of.rows]
+    lines = [Line.of(names[row.place], columns, row) for row in of.rows]
     if of.rest:
         more = f"{len(of.rest):,} more: --top {len(table.rows)}"
         lines.append(line(more, table.sum_of(of.rest), style="dim"))
-    sums = {"all kernels": account.kernels} if isinstance(account, GpuAccount) else {
+    together = "all kernels" + " (side by side)" * _side_by_side(account)
+    sums = {together: account.kernels} if isinstance(account, GpuAccount) else {
         "in no layer": account.outside, profile_tables.PROFILED_CALL: account.whole,
     }  # fmt: skip
     absent = [f"{what}: {why}" for what, why in profile.found.absent.items()] if profile.found else []
     return Table(
         "",
         _first(level),
-        COLUMNS[level],
+        columns,
         ruled(lines, [line(name, times) for name, times in sums.items()]),
         notes=few([*_doubts(table), *(f"{each.message} {each.advice}" for each in profile.warnings), *absent]),
     )
@@ -281,20 +299,39 @@ def answer(table: PartTable) -> list[str]:
     if not (first and first[0].times and first[0].times.typical > 0):
         return ["Nothing has a time."]
     whole = "of the GPU's time" if isinstance(account, GpuAccount) else "of the call"
-    one, some = (percent(_of_busy(table, times) or times.share or 0.0)
-                 for times in (first[0].times, table.sum_of(first)))  # fmt: skip
-    names = dict(zip((row.place for row in table.rows), row_names(table.rows), strict=True))
+    one, some = (_of_busy(table, times) or times.share or 0.0 for times in (first[0].times, table.sum_of(first)))
     busy = account.busy.median if isinstance(account, GpuAccount) else 0.0
     side = _side_by_side(account)
-    rest = f"; the first {FEW} take {some}" if len(table.rows) > FEW and not side else ""
-    said = [f"{profile_tables.short(names[first[0].place])} takes most: {one} {whole}{rest}."]
+    rest = f"; the first {FEW} take {percent(some)}" if len(table.rows) > FEW and not side else ""
+    noun = "kernel" if isinstance(account, GpuAccount) else "layer"
+    said = [f"{_leading(table, first[0])} takes most: {percent(one)} {whole}{rest}."]
+    if one < _SMALL:
+        said = [f"No {noun} takes over {percent(_SMALL)} {whole}{rest}."]
     if not isinstance(account, GpuAccount):
         return said + ["Some layers ran at the same time."] * account.overlaps
     call = account.unprofiled or account.whole.median
-    works = f"The GPU works {milliseconds(busy)} of {milliseconds(call)} ms"
+    works = f"The GPU works {three_digits(busy)} of {three_digits(call)} µs"
     works += f" ({percent(busy / call)})" if call > 0 else ""
     works += ", in kernels side by side" if side else ""
-    return [*said, f"{works}; {percent(account.with_tensor_cores)} of it uses tensor cores."]
+    return [*said, f"{works}; {_tensor_cores(account)}."]
+
+
+def _leading(table: PartTable, first: ProfileRow) -> str:
+    """What takes most: a kernel by its modules, where they are few."""
+    places = [row.place for row in table.rows]
+    name = profile_tables.short(row_names(table.rows)[places.index(first.place)])
+    if not (isinstance(first, KernelRow) and first.modules):
+        return name
+    few_modules = len(first.modules) <= profile_tables.MOST_MODULES
+    made = profile_tables.short(profile_tables.modules(first.modules))
+    return f"The kernel of {made}" if few_modules else f"{name} ({plural(len(first.modules), 'module')})"
+
+
+def _tensor_cores(account: GpuAccount) -> str:
+    used, unknown = account.with_tensor_cores, 1 - account.with_tensor_cores - account.without_tensor_cores
+    if not used and unknown > account.without_tensor_cores:
+        return "tensor cores: unknown"
+    return f"{percent(used)} of it uses tensor cores" + f", {percent(unknown)} unknown" * (unknown > _UNKNOWN)
 
 
 def _side_by_side(account: Reconciliation | GpuAccount) -> bool:

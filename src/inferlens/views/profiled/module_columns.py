@@ -12,10 +12,9 @@ from inferlens.analysis.profile.layers import Reconciliation, Runs, RunTimes, re
 from inferlens.analysis.profile.modules import MOST_UNKNOWN, ModuleTable
 from inferlens.record.layer_profile import Level
 from inferlens.views.profiled.cases import ProfiledCase, named, referenced
+from inferlens.views.profiled.profile_tables import KERNELS_CLOCK
 
 LEVELS: tuple[Level, ...] = get_args(Level)
-# How the clock of layers begins whose times are those of the kernels that they launched, and nothing else.
-KERNELS_CLOCK = "torch.profiler (CUPTI)"
 MOST_COST = 1.5  # of a profiled call over an unprofiled one: beyond, columns are not compared
 
 

@@ -19,7 +19,7 @@ import msgspec
 from inferlens.analysis.profile.modules import MOST_UNKNOWN, RULES, Cell, ModuleRow, ModuleTable, Path, module_table
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level
-from inferlens.units import ABSENT, listing, milliseconds, percent, plural, ratio
+from inferlens.units import ABSENT, listing, percent, plural, ratio
 from inferlens.views.profiled.cases import ProfiledCase, check_reference, told_apart
 from inferlens.views.profiled.module_columns import LEVELS, ModuleColumn, ModuleTree, columns
 from inferlens.views.profiled.profile_tables import (
@@ -27,11 +27,14 @@ from inferlens.views.profiled.profile_tables import (
     PROFILED_CALL,
     THE_MODEL,
     TIMES,
+    WRITE,
     few,
     name_of,
     short,
     time_fields,
     timed,
+    unit_of,
+    waits,
 )
 from inferlens.views.table import Column, Document, Line, Table, ruled, share
 
@@ -43,10 +46,11 @@ MOST_IN = 24  # characters of the name of the module that another's time is in
 MARKS = ("shared", "untimed", "fastest", "slower")
 CSV = (*CASE, "row", "module", "depth", "rule", *TIMES, *MARKS, "level", "share_of")
 MAIN, ALIKE = 2 / 3, 1.25  # of the time, for what is in a module to be looked at; modules that differ less are alike
+MOST = " takes most"
 _NAMES = {
     "not attributed": "in no module",
-    "unknown module": "layers of no known module",
-    "outside layers": "in no layer",
+    "unknown module": "· of it in layers of no known module",
+    "outside layers": "· of it in no layer",
 }
 
 
@@ -114,16 +118,18 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> It
         if of.table is None:
             yield Table(head, "", (), (), sentences=few(missing))
             continue
-        said, notes = answer(of.table, names), few([*_notes(of.shown, names), *missing])[: 1 if brief else None]
-        said = f"{_times(of.shown)}. {said}" if brief else said
-        sums = _sums(of, of.table)
+        unit = unit_of(one.case.profile for one in of.shown)
+        said = f"{_times(of.shown)}. " * brief + _lead(of, of.table, names, unit)
+        notes = few([*_notes(of.shown, names), *missing])[: 1 if brief else None]
+        sums = _sums(of, of.table, unit)
         taken = sum(1 + len(text) // WIDTH for text in (head, said, *notes)) + bool(notes) + len(sums)
         calls = plural(min(one.runs.count for one in of.shown), "call")
         if not brief:
             yield Table(head, "", (), (), about=f"{_times(of.shown)} · {calls}")
         yield said
-        lines = _lines_of(of.table, len(names), most and max(most - taken, 1))
-        yield Table("", "module", _headings(names), ruled(lines, sums), notes=notes)
+        lines = _lines_of(of.table, len(names), unit, most and max(most - taken, 1))
+        wholes = ["kernels" if one.of_kernels else "call" for one in of.shown]
+        yield Table("", "module", _headings(names, unit, wholes), ruled(lines, sums), notes=notes)
 
 
 def _together(trees: Sequence[ModuleTree], most: int) -> Table:
@@ -136,10 +142,11 @@ def _together(trees: Sequence[ModuleTree], most: int) -> Table:
     each = max(1, room // len(drawn) - 1)
     lines: list[Line] = []
     left = sum(_chosen(table.rows[1:], each)[1] for _, table in drawn)
+    unit = unit_of(one.case.profile for of, _ in drawn for one in of.shown)
     for (of, table), name in list(zip(drawn, names, strict=True))[: room // (each + 1)]:
-        whole, *calls = _sums(of, table)
+        whole, *calls = _sums(of, table, unit)
         calls = calls[: each > 2]
-        modules = _lines_of(table, len(of.shown), each - len(calls), rest=False)
+        modules = _lines_of(table, len(of.shown), unit, each - len(calls), rest=False)
         mine = [replace(whole, name=name), *calls, *modules]
         for number, line in enumerate(mine):
             pairs = dict(zip(_names_of(of), zip(line.cells[::2], line.cells[1::2], strict=True), strict=True))
@@ -149,7 +156,8 @@ def _together(trees: Sequence[ModuleTree], most: int) -> Table:
     shown = [one for of, _ in drawn for one in of.shown]
     about = f"The modules that take most · {_times(shown, shares=False)}"
     about += "; the call takes longer" * all(one.of_kernels for one in shown)
-    return Table(head, "module", _headings(columns), lines, about=about, notes=few(list(dict.fromkeys(notes)))[:1])
+    notes = few(list(dict.fromkeys(notes)))[:1]
+    return Table(head, "module", _headings(columns, unit), lines, about=about, notes=notes)
 
 
 def _names_of(of: ModuleTree) -> list[str]:
@@ -162,71 +170,73 @@ def _missing_notes(of: ModuleTree) -> list[str]:
 
 def _times(shown: Sequence[ModuleColumn], *, shares: bool = True) -> str:
     """Whose time is shown, and what shares are of."""
+    shares = shares and len(shown) <= MOST_SHARES
     found = {
         timed("GPU", "kernels") + ", as share of all kernels" * shares
         if one.of_kernels
-        else timed(str(one.case.profile.timed), "layers") + ", as share of the call" * shares
+        else timed(str(one.case.profile.timed), "layers", waiting=waits(one.case.profile))
+        + ", as share of the call" * shares
         for one in shown
     }
     return "; ".join(sorted(found))
 
 
-def _headings(names: Sequence[str]) -> list[Column]:
-    """A column of times and one of shares for each case."""
+def _headings(names: Sequence[str], unit: str, wholes: Sequence[str] = ()) -> list[Column]:
+    """A column of times and one of shares for each case, where they are many with what these are of."""
+    many = len(names) > MOST_SHARES
     return [
         heading
         for place, name in enumerate(names)
         for heading in (
-            Column("", name, "ms", keep=place, bars="beside" if place else "drawn", wide=place >= MOST_COLUMNS),
-            Column(
-                "", "", "share", keep=len(names) + place, bars="" if place else "beside", wide=len(names) > MOST_SHARES
-            ),
+            Column("", name, unit, keep=place, bars="beside" if place else "drawn", wide=place >= MOST_COLUMNS),
+            Column("", "", f"share of {wholes[place]}" if many and wholes else "share", keep=len(names) + place,
+                   bars="" if place else "beside", wide=many),
         )
-    ]
+    ]  # fmt: skip
 
 
-def _lines_of(table: ModuleTable, columns: int, most: int | None, *, rest: bool = True) -> list[Line]:
+def _lines_of(table: ModuleTable, columns: int, unit: str, most: int | None, *, rest: bool = True) -> list[Line]:
     """The modules, and how many others there are."""
     chosen, left = _chosen(table.rows[1:], most)
-    lines = [_line(row, indent, name) for row, indent, name in chosen]
+    lines = [_line(row, unit, name, indent) for row, indent, name in chosen]
     if left and rest:
         deeper = min(table.depth, max((len(row.path) for row, _, _ in chosen), default=0)) + 1
         lines.append(Line(f"{left:,} more: --depth {deeper}", [""] * 2 * columns, style="dim", sums=True))
     return lines
 
 
-def _sums(of: ModuleTree, table: ModuleTable) -> list[Line]:
+def _sums(of: ModuleTree, table: ModuleTable, unit: str) -> list[Line]:
     """The whole, an unprofiled call, and how long the GPU works in it."""
     kernels = {one.of_kernels for one in of.shown}
     title = ", or ".join([PROFILED_CALL] * (False in kernels) + ["all kernels"] * (True in kernels))
-    sums = [replace(_line(table.rows[0], "", title), style="bold", sums=True)]
+    sums = [replace(_line(table.rows[0], unit, title), style="bold", sums=True)]
     unprofiled = [one.account.unprofiled for one in of.shown]
     if any(unprofiled):
-        sums.append(
-            Line("unprofiled call", [cell for time in unprofiled for cell in (milliseconds(time), "")], sums=True)
-        )
+        calls = [cell for time in unprofiled for cell in (WRITE[unit](time), "")]
+        sums.append(Line("unprofiled call", calls, sums=True))
     if any(one.busy and one.account.unprofiled for one in of.shown):
-        sums.append(Line("GPU at work", [cell for one in of.shown for cell in _at_work(one)], indent="  ", sums=True))
+        works = [cell for one in of.shown for cell in _at_work(one, unit)]
+        sums.append(Line("GPU at work", works, indent="  ", sums=True))
     return sums
 
 
-def _at_work(one: ModuleColumn) -> tuple[str, str]:
-    before = one.account.unprofiled
-    return (milliseconds(one.busy.median), percent(one.busy.median / before)) if one.busy and before else ("", "")
+def _at_work(one: ModuleColumn, unit: str) -> tuple[str, str]:
+    before, busy = one.account.unprofiled, one.busy and one.busy.median
+    return (WRITE[unit](busy), percent(busy / before)) if busy and before else ("", "")
 
 
-def _line(row: ModuleRow, indent: str, name: str) -> Line:
-    cells = [text for cell in row.cells for text in _cells(cell)]
+def _line(row: ModuleRow, unit: str, name: str, indent: str = "") -> Line:
+    cells = [text for cell in row.cells for text in _cells(cell, unit)]
     full = name_of(".".join(row.path)) if row.kind == "module" else name
     return Line(name, cells, indent=indent, full=full, style="" if row.kind == "module" else "dim")
 
 
-def _cells(cell: Cell | None) -> tuple[str, str]:
+def _cells(cell: Cell | None, unit: str) -> tuple[str, str]:
     """Time and share; or where it is counted, of a module that was fused into another."""
     if cell and cell.counted_in is not None:
         return f"in {short(cell.counted_in, MOST_IN) if cell.counted_in else THE_MODEL}", ""
     times = cell.times if cell else None
-    return (milliseconds(times.typical), share(times.share)) if times else (ABSENT, ABSENT)
+    return (WRITE[unit](times.typical), share(times.share)) if times else (ABSENT, ABSENT)
 
 
 def _chosen(rows: Sequence[ModuleRow], most: int | None) -> tuple[list[tuple[ModuleRow, str, str]], int]:
@@ -293,12 +303,26 @@ def _notes(shown: Sequence[ModuleColumn], names: Sequence[str]) -> Iterator[str]
         yield f"Over {percent(MOST_UNKNOWN)} of {listing(lost)} is of no known module."
 
 
-def answer(table: ModuleTable, names: Sequence[str]) -> str:
+def _lead(of: ModuleTree, table: ModuleTable, names: Sequence[str], unit: str) -> str:
+    """How long the GPU works in a call, where that is known of the only column, and what takes most of that."""
+    kernels = all(one.of_kernels for one in of.shown)
+    said = answer(table, names, " of the GPU's time" * kernels)
+    works, part = _at_work(of.shown[0], unit) if len(of.shown) == 1 else ("", "")
+    if not works:
+        return said
+    works = f"The GPU works {works} of {WRITE[unit](of.shown[0].account.unprofiled)} {unit} ({part})"
+    words, most = _hottest(table, 0)
+    first = words.removesuffix(MOST)
+    return f"{works}; of that {first} takes {most}." if first != words else f"{works}. {said}"
+
+
+def answer(table: ModuleTable, names: Sequence[str], whole: str = "") -> str:
     """Which module takes most in which columns: ``layer3 takes most: 34.3 % with pytorch, 27.7 % with tensorrt.``"""
     said: dict[str, list[str]] = {}
     for place, name in enumerate(names):
         words, part = _hottest(table, place)
         if words:
+            words = words + whole * words.endswith(MOST)
             said.setdefault(words, []).append(f"{part} with {name}" if len(names) > 1 else part)
     return " ".join(f"{words}: {', '.join(parts)}." for words, parts in said.items()) or "Nothing has a time."
 
@@ -324,7 +348,7 @@ def _hottest(table: ModuleTable, place: int) -> tuple[str, str]:
     if first is inner[0] and path and len(alike) == len(inner) > 2:
         mean = sum(_share(row, place) for row in alike) / len(alike)
         return f"Each of the {len(alike)} modules of {short('.'.join(path))} takes as much", percent(mean)
-    return f"{short('.'.join(first.path))} takes most", percent(_share(first, place))
+    return f"{short('.'.join(first.path))}{MOST}", percent(_share(first, place))
 
 
 def _share(row: ModuleRow, place: int) -> float:

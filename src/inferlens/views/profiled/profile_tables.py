@@ -8,11 +8,11 @@ from typing import Any, Generic, TypeVar
 
 from inferlens.analysis.profile.layers import ProfilingCost, RowT, RunTimes
 from inferlens.analysis.profile.modules import ancestor, path_of
-from inferlens.record.layer_profile import Tensor
-from inferlens.units import ABSENT, half_width, listing, milliseconds, plural
+from inferlens.record.layer_profile import Profile, Tensor
+from inferlens.units import ABSENT, half_width, listing, microseconds, milliseconds, plural
 from inferlens.views.plain import cut, plain
 from inferlens.views.profiled.cases import ProfiledCase
-from inferlens.views.table import Document, Table
+from inferlens.views.table import Column, Document, Table
 
 NOTES, LONGEST_NOTE = 2, 190  # beneath a table
 CASE = ("model", "case", "digest", "profile")  # the first fields of every line of CSV
@@ -22,8 +22,17 @@ FEW = 5  # rows that a sentence adds up
 THE_MODEL = "the model"
 PROFILED_CALL = "profiled call"  # the row of all that a call took while it was profiled
 MOST_MODULES = 3  # that are named
+LONG = 0.1  # seconds of a call, for times of the GPU to be in milliseconds
+# How the clock of layers begins whose times are those of the kernels that they launched, and nothing else.
+KERNELS_CLOCK = "torch.profiler (CUPTI)"
 
 
+def three_digits(seconds: float | None) -> str:
+    """Microseconds without digits that mean nothing: ``14,700`` rather than ``14,683``."""
+    return microseconds(seconds and float(f"{seconds:.3g}"))
+
+
+WRITE: dict[str, Callable[[float | None], str]] = {"ms": milliseconds, "µs": three_digits}
 T = TypeVar("T")
 
 
@@ -156,12 +165,31 @@ def half(times: RunTimes | None) -> str:
     return half_width(times.median, times.median_low, times.median_high) if times and times.median > 0 else ABSENT
 
 
-# Sentences
+# Units and sentences
 
 
-def timed(clock: str, what: str, account: ProfilingCost | None = None) -> str:
-    """Whose time is shown, the ``host``'s or the ``GPU``'s, and what a call takes."""
+def unit_of(profiles: Iterable[Profile]) -> str:
+    """The unit of all times on a screen: that of kernels where all are the GPU's, of calls that are not long."""
+    short = [each.timed == "GPU" and min(each.found.whole, default=0.0) < LONG for each in profiles if each.found]
+    return "µs" if short and all(short) else "ms"
+
+
+def in_unit(columns: Sequence[Column], unit: str) -> list[Column]:
+    """The columns, those of milliseconds in ``unit``."""
+    return [replace(each, unit=unit, write=WRITE[unit]) if each.unit == "ms" else each for each in columns]
+
+
+def waits(profile: Profile) -> bool:
+    """Whether the time of a layer is all between two events on the GPU, in which it may wait for the host."""
+    return profile.level == "layer" and profile.timed == "GPU" and not profile.clock.startswith(KERNELS_CLOCK)
+
+
+def timed(
+    clock: str, what: str, account: ProfilingCost | None = None, *, unit: str = "ms", waiting: bool = False
+) -> str:
+    """Whose time is shown, the ``host``'s or the ``GPU``'s, whether with ``waiting``, and what a call takes."""
     said = f"{clock[:1].upper()}{clock[1:]} time of {what} in a profiled call"
-    said += f" of {milliseconds(account.whole.median)} ms" if account else ""
+    said += f" of {WRITE[unit](account.whole.median)} {unit}" if account else ""
+    said += ", waiting included" if waiting else ""
     before = account and account.unprofiled
-    return f"{said}; unprofiled, a call takes {milliseconds(before)} ms" if before else said
+    return f"{said}; unprofiled it takes {WRITE[unit](before)} {unit}" if before else said

@@ -37,7 +37,7 @@ from inferlens.units import (
 from inferlens.views.plain import plain
 from inferlens.views.profiled import profile_tables
 from inferlens.views.profiled.cases import of_level, told_apart
-from inferlens.views.profiled.profile_tables import FEW, THE_MODEL, ShownCase
+from inferlens.views.profiled.profile_tables import FEW, THE_MODEL, WRITE, ShownCase, in_unit, unit_of, waits
 from inferlens.views.table import Column, Document, Line, Table, ruled, share
 
 SORTS = ("won", "time", "order")
@@ -140,7 +140,7 @@ def _blocks(cases: Sequence[ShownCase[Roofline]], top: int | None, results: str)
             yield f"No floors: {of.table} {of.case.profile.hint}".strip()
             continue
         yield Table(title, "", (), (), about=ceilings(of.table))
-        yield answer(of.table)
+        yield answer(of.table, unit_of([of.case.profile]))
         yield _table(of, of.table, top or ROWS + 1 - max(len(notes(of, of.table)[:NOTES]), 1))
     if any(not isinstance(of.table, str) for of in cases):
         yield f"What to try: inferlens findings {results}"
@@ -154,7 +154,7 @@ def _table(of: ShownCase[Roofline], found: Roofline, top: int) -> Table:
     dropped = {"layer", "#"} if found.by == "module" or not (modules and own) else set()
     columns = [
         copied(column, title=found.timed) if column.title == "layer" else column
-        for column in COLUMNS
+        for column in in_unit(COLUMNS, unit_of([of.case.profile]))
         if column.title not in dropped
     ]
     lines = [Line.of(where(each), columns, each) for each in rows]
@@ -183,7 +183,8 @@ def _together(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Ta
             continue
         found.append((of.table, whole(of.table), profile_tables.short(name)))
     found.sort(key=lambda each: -(each[1].won or 0.0))
-    columns = (*OF_CASES, Column("name", "most in", keep=4, numeric=False, most=26))
+    unit = unit_of(of.case.profile for of in cases if not isinstance(of.table, str))
+    columns = (*in_unit(OF_CASES, unit), Column("name", "most in", keep=4, numeric=False, most=26))
     notes = [f"{plural(count, 'case')} without floors: {reason}" for reason, count in why.items()]
     if any((every.distance or 0.0) > FAR for _, every, _ in found):
         notes.append(f"Over {FAR:g}x something else bounds it: launches, the host, or the profiling itself.")
@@ -194,12 +195,12 @@ def _together(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Ta
     if len(found) > room:
         lines.append(Line(f"{len(found) - room:,} more: --format csv", [ABSENT] * len(columns), style="dim"))
     clocks = listing(list(dict.fromkeys(str(of.case.profile.timed) for of in cases)))
-    about = f"To win: {clocks} time less the floor, the least time for the work of its layers as the case fuses them"
+    about = f"to win: {clocks} time less the floor, the fastest possible on this device for the layers as fused"
     yield Table(head, "", (), (), about=about)
     near = [each for each in found if each[1].won and (each[1].distance or 0.0) <= FAR]
     if near:
         _, every, name = near[0]
-        yield f"Most could be won with {name}: at most {milliseconds(every.won)} of {milliseconds(every.time)} ms."
+        yield f"Most could be won with {name}: at most {WRITE[unit](every.won)} of {WRITE[unit](every.time)} {unit}."
     yield Table("", "case", columns, lines, notes=notes[:NOTES])
     yield f"Where in each: inferlens roofline {results} --top 5"
 
@@ -252,17 +253,17 @@ def where(each: Alike) -> str:
 
 def ceilings(found: Roofline) -> str:
     """What a floor is: the work at the best that was measured on the device."""
-    rate = f"FLOPs at {flop_rate(found.rate)} ({found.precision}) or " if found.rate else ""
-    return f"floor: the least time for a {found.by}'s {rate}bytes at {bandwidth(found.ceilings.bandwidth)}"
+    rate = f"{flop_rate(found.rate)} ({found.precision}) and " if found.rate else ""
+    return f"floor: the fastest possible on this device, at {rate}{bandwidth(found.ceilings.bandwidth)}"
 
 
-def answer(found: Roofline) -> str:
+def answer(found: Roofline, unit: str = "ms") -> str:
     """How much could be gained at most, and where most of it is."""
-    timed = sum(row.time for row in found.rows)
+    timed, write = sum(row.time for row in found.rows), WRITE[unit]
     if not any(row.floor is not None for row in found.rows):
         return (
             f"Which {found.timed} does what is not known. The whole model cannot take less than "
-            f"{milliseconds(found.least)} ms here, and takes {milliseconds(found.time)} ms."
+            f"{write(found.least)} {unit} here, and takes {write(found.time)} {unit}."
         )
     first = next(iter(alike(found, found.ranked)))
     if not first.total.won:
@@ -273,8 +274,8 @@ def answer(found: Roofline) -> str:
             "floors."
         )
     return (
-        f"At most {milliseconds(found.won)} of {milliseconds(timed)} ms could be won, most in "
-        f"{profile_tables.short(where(first), 36)}: {milliseconds(first.total.won)} ms."
+        f"At most {write(found.won)} of {write(timed)} {unit} could be won, most in "
+        f"{profile_tables.short(where(first), 36)}: {write(first.total.won)} {unit}."
     )
 
 
@@ -297,7 +298,7 @@ def notes(of: ShownCase[Roofline], found: Roofline) -> list[str]:
         said.append(f"FLOPs not counted: {listing(list(profile.work.uncovered)[:FEW])}.")
     runs = runs_of(profile)
     account = None if isinstance(runs, str) else profiling_cost(runs, of.case.unprofiled)
-    if account and account.cost and account.cost >= COST and profile.timed == "host":
+    if account and account.cost and account.cost >= COST and (profile.timed == "host" or waits(profile)):
         said.append(f"Profiling made a call {ratio(account.cost)} as long, and so may do what is to be won.")
     return said
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from inferlens.views.plain import plain
-from inferlens.views.table import Document, Line, Table
+from inferlens.views.table import Column, Document, Line, Table
 
 # What GitHub would take for a table's edge, a tag, an entity, emphasis, code, a link, a formula or a mention.
 _SPECIAL = re.compile(r"([\\|<>&*_`\[\]~$#])")
@@ -36,18 +36,20 @@ def _table(table: Table) -> Iterator[str]:
         columns = [table.columns[place] for place in shown]
         head = [_row([table.first.strip(), *(escape(column.heading) for column in columns)])]
         head.append(_row(["---", *("---:" if column.numeric else "---" for column in columns)]))
-        yield "\n".join([*head, *(_line(line, shown) for line in table.lines)])
+        yield "\n".join([*head, *(_line(line, shown, columns) for line in table.lines)])
     yield "  \n".join(map(escape, table.notes))
 
 
-def _line(line: Line, shown: Sequence[int]) -> str:
-    cells = [escape(_short(text)) for text in (line.full or line.name, *(line.cells[place] for place in shown))]
+def _line(line: Line, shown: Sequence[int], columns: Sequence[Column]) -> str:
+    cells = [escape(_short(line.full or line.name))]
+    for place, column in zip(shown, columns, strict=True):  # what folds is a sentence, and needed whole
+        cells.append(escape(_short(line.cells[place], _LONGEST * (5 if column.fold else 1))))
     return _row(map(_bold, cells) if "bold" in line.style else cells)
 
 
-def _short(text: str) -> str:
-    half = _LONGEST // 2
-    return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half:]}"
+def _short(text: str, longest: int = _LONGEST) -> str:
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[:half]}…{text[-half:]}"
 
 
 def _bold(text: str) -> str:

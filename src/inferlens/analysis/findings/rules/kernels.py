@@ -84,7 +84,8 @@ def host_copies(seen: Evidence) -> Iterator[Finding]:
     """Copies as the profiler names them, ``Memcpy HtoD (Pageable -> Device)``, or a backend's copying layers."""
     copies = tuple(each for each in seen.launched if each.kind == "copy" and _ACROSS.search(each.kernel.name))
     layers = seen.layers(each for each in seen.parts if each.family == "copy")
-    some = Pieces(copies, seen.call or 0.0, "a run", seen.call) if copies else layers
+    of = "the call" if seen.latency else "the profiled call"
+    some = Pieces(copies, seen.call or 0.0, of, seen.call) if copies else layers
     if seen.on_gpu and seen.case.io != "host" and some.share >= thresholds.LAYOUT:
         yield found(
             "{copies:,} {copies:copy|copies} between host and GPU {copies:takes|take} {much}{where}.",

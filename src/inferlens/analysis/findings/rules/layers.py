@@ -40,10 +40,10 @@ def far_above_floor(seen: Evidence) -> Iterator[Finding]:
             hint = f"Have it fused with the layers around it, or try {_OTHERS}."
         numbers = {"seconds": each.steady, "floor": floor.floor, "flops": floor.flops, "bytes": floor.bytes}
         yield found(
-            "{subject} takes {share:percent} of a profiled call ({seconds:duration}), {distance:two} times its floor "
-            "of {floor:duration}.",
+            "{subject} takes {share:percent} of the profiled call ({seconds:duration} of {run:duration}), "
+            "{distance:two} times its floor of {floor:duration}.",
             {**numbers, "distance": each.steady / floor.floor} if floor.floor else numbers,
-            subject=each.name, seconds=won, share=seen.share(each.steady), hint=hint,
+            subject=each.name, seconds=won, share=seen.share(each.steady), hint=hint, run=seen.profiled,
         )  # fmt: skip
 
 
@@ -88,8 +88,8 @@ def first_convolution(seen: Evidence) -> Iterator[Finding]:
     pad = f"pad the input channels to {seen.multiple} (zeros in the input and in the weights)"
     fold, order = "fold 2x2 pixels into channels before it", seen.hint("channels_last").ask
     yield found(
-        "{subject}, the first convolution, takes {seconds:duration}; at the rate of the others it would take "
-        "{seconds at their rate:duration}.",
+        "{subject}, the first convolution, takes {seconds:duration} of the profiled call; at the rate of the others it "
+        "would take {seconds at their rate:duration}.",
         {
             "channels": channels[0], "seconds": first.steady, "flops": mine, "rate of the others": rate,
             "seconds at their rate": goal,
@@ -181,7 +181,7 @@ def outside_layers(seen: Evidence) -> Iterator[Finding]:
     left = account.outside.typical - added
     if left > 0 and seen.share(left) >= thresholds.OUTSIDE:
         yield found(
-            "{share:percent} of a profiled call ({left:duration}) is spent outside of all layers.",
+            "{share:percent} of the profiled call ({left:duration} of {whole:duration}) is outside of all layers.",
             {"outside": account.outside.typical, "added by profiling": added, "whole": account.whole.typical},
             subject="the run", seconds=left, share=seen.share(left), left=left,
         )  # fmt: skip

@@ -13,7 +13,7 @@ from inferlens.analysis.findings.rule import Finding, found, rule
     "doubtful-profile",
     of="profile",
     about="trust",
-    hint="Judge by shares, not by times.",
+    hint="Shares say where to look, not what can be won.",
 )
 def doubtful_profile(seen: Evidence) -> Iterator[Finding]:
     """What was profiled is not quite what runs unprofiled."""
