@@ -24,6 +24,7 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
         head: ``FASTEST``, ``EQUALLY FAST``, ``LIKELIEST``, ``SHORTEST`` of what was measured once, or ``NONE``.
         who: the way that it is, or several; with its time.
         than: by how much, against the reference and the next one; or how likely it is.
+        once: of what was measured once, the next one, and that it was.
         decide: the command that decides it; empty where it is decided.
     """
 
@@ -31,17 +32,18 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
     head: str
     who: str
     than: str = ""
+    once: str = ""
     decide: str = ""
 
     @property
     def brief(self) -> str:
-        """The answer in one line, without the command that decides it."""
+        """The answer in one line, without the next one and the command that decides it."""
         head = "" if self.head in ("FASTEST", "SHORTEST") else f"{self.head.lower()} "
-        than = self.than.removesuffix("measured once").removesuffix(", ")
-        return f"{self.where}: {head}{self.who}{f', {than}' if than else ''}"
+        return f"{self.where}: {head}{self.who}{f', {self.than}' if self.than else ''}"
 
     def __str__(self) -> str:
-        parts = [f"{self.where}:" if self.where else "", self.head, self.who, self.than]
+        than = ", ".join(filter(None, [self.than, self.once]))
+        parts = [f"{self.where}:" if self.where else "", self.head, self.who, than]
         told = "  ".join(part for part in parts if part)
         return f"{told}; to decide it: {self.decide}" if self.decide else told
 
@@ -103,8 +105,8 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str) -> AnswerLin
     if best.standing == "once":
         second = next((row for row in rows if row.place == 2), None)
         beside = f"next {names[second.id]} {written(second)}" if second and not second.is_reference else ""
-        than = ", ".join(filter(None, [than, beside, "measured once"]))
-        return AnswerLine(where=where, head="SHORTEST", who=who, than=than)
+        once = ", ".join(filter(None, [beside, "measured once"]))
+        return AnswerLine(where=where, head="SHORTEST", who=who, than=than, once=once)
     if following and not following.is_reference:
         interval = ratio_range(following.behind_low, following.behind_high)
         more = f"{ratio(following.behind)} {names[following.id]} ({interval})"
