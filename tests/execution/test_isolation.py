@@ -95,14 +95,19 @@ def test_a_wrong_answer_is_seen_and_not_ranked(tmp_path: Path) -> None:
     assert (wrong.ranked, wrong.agreement.rel_l2) == (False, pytest.approx(0.02, rel=0.01))
 
 
-def test_a_missing_reference_is_said_and_counts_as_unchecked(tmp_path: Path) -> None:
-    job = BenchmarkJob(
+def unchecked(folder: Path, why: str) -> BenchmarkJob:
+    """A few calls of the fake backend, without a reference."""
+    return BenchmarkJob(
         case=inferlens.Case(model="fake:demo", backend="fake", variant="steady"),
         budget=inferlens.Budget(iterations=5, warmup=1),
-        folder=str(tmp_path),
-        cache=str(tmp_path),
-        reference=Reference(name="fake", missing="the reference failed: no memory"),
+        folder=str(folder),
+        cache=str(folder),
+        reference=Reference(name="fake", missing=why),
     )
+
+
+def test_a_missing_reference_is_said_and_counts_as_unchecked(tmp_path: Path) -> None:
+    job = unchecked(tmp_path, "the reference failed: no memory")
     found = commands.launch(benchmark, job, timeout=60).result.found.agreement
     assert (found.agrees, "no memory" in found.reason) == (None, True)
 
@@ -194,13 +199,7 @@ print(subprocess.run([sys.executable, "-c", {script!r}], capture_output=True, te
 
 
 def test_who_interrupts_twice_leaves_no_process_either(tmp_path: Path) -> None:
-    job = BenchmarkJob(
-        case=inferlens.Case(model="fake:demo", backend="fake", variant="steady"),
-        budget=inferlens.Budget(iterations=5, warmup=1),
-        folder=str(tmp_path),
-        cache=str(tmp_path),
-        reference=Reference(name="fake", missing="none"),
-    )
+    job = unchecked(tmp_path, "none")
     started: list[int] = []
 
     def interrupt(event: Event) -> None:
