@@ -58,7 +58,6 @@ from inferlens.execution.survey import find, probe
 from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
 from inferlens.stats.between_process import Centre, centres
-from inferlens.stats.compare import seen_spread
 from inferlens.stats.standing import MOST_ROUNDS, Entry, look_level
 from inferlens.units import duration, listing, percent
 
@@ -356,8 +355,7 @@ class Simulated(Rounds):
 
 def race_of(entries: Mapping[str, Entry], level: float) -> Race:
     """The race among entries, each looked at with ``level``."""
-    spread = seen_spread(entry.processes for entry in entries.values())
-    return Race(entries=entries, ranked=frozenset(entries), spread=spread, level=level, threshold=THRESHOLD, rounds=0)
+    return Race(entries=entries, ranked=frozenset(entries), level=level, threshold=THRESHOLD, rounds=0)
 
 
 @dataclass(frozen=True)

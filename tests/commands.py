@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -27,6 +28,8 @@ from inferlens.execution.child_process import Outcome
 from inferlens.execution.protocol import Answered, Event, Job, Observer, Order, Task, TaskResult, result_of
 from inferlens.record.record import Status
 from inferlens.spec.plan import Plan
+
+ONE_BY_ONE = threading.Lock()  # what is printed is redirected for all threads
 
 
 def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -59,7 +62,7 @@ def launch(
         on_event(event)
 
     order = msgspec.json.decode(msgspec.json.encode(Order.of(task, job)), type=Order)
-    with redirect_stdout(printed), redirect_stderr(printed):
+    with ONE_BY_ONE, redirect_stdout(printed), redirect_stderr(printed):
         worker.do(order, send)
     if log and printed.getvalue():
         log.write_text(printed.getvalue())

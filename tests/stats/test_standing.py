@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inferlens.stats.between_process import Centre
-from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS, Entry, Standing, look_level, spread_of, standing
+from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS, Entry, Layout, Standing, look_level, standing
 
 LEVEL = look_level(MOST_ROUNDS)
 
@@ -21,10 +21,13 @@ def entry(*logs: float, alone: tuple[float, ...] = ()) -> Entry:
 
 
 def stand(**entries: Entry) -> Standing:
-    spread = spread_of(entries.values())
-    found = standing(entries, threshold=0.02, level=LEVEL, spread=spread)
+    found = standing(Layout(entries), entries, threshold=0.02, level=LEVEL)
     assert found
     return found
+
+
+def once(entries: dict[str, Entry]) -> Standing | None:
+    return standing(Layout(entries), entries, threshold=0.02, level=0.95)
 
 
 def test_rounds_cancel_what_the_machine_does_to_all() -> None:
@@ -32,6 +35,16 @@ def test_rounds_cancel_what_the_machine_does_to_all() -> None:
     found = stand(fast=entry(*waves), slow=entry(*(wave + 0.05 + 1e-4 * place for place, wave in enumerate(waves))))
     assert (found.leader, found.of("SLOWER"), found.chance > 0.99) == ("fast", ["slow"], True)
     assert found.rivals["slow"].comparison.ratio == pytest.approx(math.exp(0.05015))
+
+
+def test_ratios_agree_with_each_other_also_where_one_left_after_three_rounds() -> None:
+    logs = {"a": (0.0, 0.01, -0.02, 0.03, 0.0), "b": (0.02, 0.06, 0.01, 0.04, 0.07), "left": (0.7, 0.75, 0.68)}
+    layout = Layout({name: entry(*each) for name, each in logs.items()})
+    found = {pair: layout.difference(*pair) for pair in (("a", "b"), ("b", "left"), ("a", "left"))}
+    first, second, both = (each.log for each in found.values() if each)
+    assert first + second == pytest.approx(both)
+    assert first == pytest.approx(np.mean(np.subtract(logs["b"], logs["a"])), abs=0.003)
+    assert layout.difference("a", "unknown") is None
 
 
 def test_equals_are_the_same_and_those_of_few_rounds_are_open() -> None:
@@ -58,11 +71,11 @@ def test_it_is_judged_by_those_that_were_measured_at_its_time() -> None:
 
 
 def test_where_each_was_measured_once_nothing_is_claimed() -> None:
-    found = standing({"a": entry(alone=(0.0,)), "b": entry(alone=(1.0,))}, threshold=0.02, level=0.95)
+    found = once({"a": entry(alone=(0.0,)), "b": entry(alone=(1.0,))})
     assert found
     assert (found.leader, found.of("UNDECIDED"), found.chance) == ("a", ["b"], None)
-    assert standing({}, threshold=0.02, level=0.95) is None
-    assert standing({"a": Entry(processes=())}, threshold=0.02, level=0.95) is None
+    assert once({}) is None
+    assert once({"a": Entry(processes=())}) is None
 
 
 @pytest.mark.parametrize(("ahead", "named"), [(0.05, 0.95), (0.03, 0.75), (0.0, 0.0)])

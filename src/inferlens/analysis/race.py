@@ -17,8 +17,8 @@ from inferlens.analysis.interference.samples import finite, steady_samples
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import IN_TURNS, Metric, Record
 from inferlens.stats.between_process import Centre, centres
-from inferlens.stats.compare import LogRatio, Spread
-from inferlens.stats.standing import MOST_ROUNDS, Entry, Standing, difference, look_level, spread_of, standing
+from inferlens.stats.compare import LogRatio
+from inferlens.stats.standing import MOST_ROUNDS, Entry, Layout, Standing, look_level, standing
 
 Kind = Literal["fastest", "equal", "likeliest", "once", "none"]
 
@@ -56,24 +56,27 @@ class Race:
 
     Attributes:
         entries: the cases that have samples; ``ranked``: those of them that may win.
-        spread: how far processes were seen to differ; ``None`` where every case was measured once.
         level: confidence of each comparison; ``alone``: of one with a case that was in no round.
         rounds: the largest number of rounds that two cases share.
     """
 
     entries: Mapping[str, Entry]
     ranked: frozenset[str]
-    spread: Spread | None
     level: float
     threshold: float
     rounds: int
     alone: float = 0.95
 
     @cached_property
+    def layout(self) -> Layout:
+        """All cases, made ready to be compared."""
+        return Layout(self.entries)
+
+    @cached_property
     def standing(self) -> Standing | None:
         """How those that may win stand; ``None`` without any."""
-        entries = {name: entry for name, entry in self.entries.items() if name in self.ranked}
-        return standing(entries, threshold=self.threshold, level=self.level, alone=self.alone, spread=self.spread)
+        names = [name for name in self.entries if name in self.ranked]
+        return standing(self.layout, names, threshold=self.threshold, level=self.level, alone=self.alone)
 
     @cached_property
     def answer(self) -> Fastest:
@@ -95,9 +98,7 @@ class Race:
 
     def against(self, base: str, name: str) -> LogRatio | None:
         """A case against another one, as the answer compares them; ``None`` where one has no samples."""
-        if base not in self.entries or name not in self.entries:
-            return None
-        return difference(self.entries[base], self.entries[name], self.spread)
+        return self.layout.difference(base, name)
 
 
 def race(
@@ -146,7 +147,6 @@ def race(
         ranked=frozenset(
             name for name, runs in cases.items() if name in entries and all(r.ranked for r in runs.records)
         ),
-        spread=spread_of(entries.values()),
         level=look_level(most if raced else 0, level),
         alone=level,
         threshold=max((record.budget.threshold for _, record in found), default=0.02),

@@ -29,7 +29,8 @@ from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS
 from inferlens.units import ratio, ratio_range
 
 REACH = 1.25  # times the fastest: what took longer by itself meets it in no round, unless it is in doubt later
-ROUND_WARMUP, ROUND_SERIES = 0.5, 1.0  # seconds of each process of a round
+USUAL_ROUNDS = 10  # at most; with --thorough MOST_ROUNDS
+ROUND_WARMUP, ROUND_SERIES = 0.3, 1.0  # seconds of each process of a round
 SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
 
 
@@ -86,7 +87,8 @@ class Rounds:
     def run(self) -> Race:
         """Rounds until it is decided or the time is over."""
         number, longest = 0, 0.0
-        while number < MOST_ROUNDS:
+        most = MOST_ROUNDS if self.scheduler.plan.rounds else USUAL_ROUNDS
+        while number < most:
             meeting = self._next_meeting(number)
             if not meeting or (number and time.monotonic() + longest > self.end):
                 break
@@ -156,9 +158,9 @@ class Rounds:
         if standing is None or not standing.rivals:
             return ""
         name, rival = next(iter(standing.rivals.items()))
-        low, high = ends(rival.comparison.interval)
         first, second = (able[each].planned.case.backend_label for each in (standing.leader, name))
-        return f"{first} {ratio(rival.comparison.ratio)} {second} ({ratio_range(low, high)})"
+        sure = f" ({ratio_range(*ends(rival.comparison.interval))})" if self.race.rounds >= LEAST_ROUNDS else ""
+        return f"{first} {ratio(rival.comparison.ratio)} {second}{sure}"
 
 
 def records_of_round(scheduler: Scheduler, cases: Sequence[Planned], number: int, together: bool) -> Iterator[Record]:

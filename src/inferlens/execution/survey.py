@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,9 @@ def cases_of(plan: Plan, model: Named | None = None, *, listed: bool = False) ->
         InferlensError: for all that can be known beforehand to stand against every case.
     """
     check_words(plan)
-    cases = expand(plan, found(plan, model), probe(backends_named(plan)))
+    with ThreadPoolExecutor() as pool:
+        able = pool.submit(probe, backends_named(plan))
+        cases = expand(plan, found(plan, model), able.result())
     if not listed:
         refuse_if_none_runs(cases)
     refuse_unknown([planned.case for planned in cases], plan.reference)

@@ -158,7 +158,7 @@ def in_pairs(base: Sequence[Centre], candidate: Sequence[Centre]) -> LogRatio:
         log=math.fsum(differences) / len(differences),
         error=math.sqrt(variance / worth),
         freedom=worth - 1,
-        least=_within(base, candidate),
+        least=within(base, candidate),
         autocorrelation=alike,
     )
 
@@ -168,7 +168,7 @@ def between(base: Sequence[Centre], candidate: Sequence[Centre], seen: Spread | 
     sides = [[centre.log for centre in side] for side in (base, candidate)]
     log = math.fsum(sides[1]) / len(sides[1]) - math.fsum(sides[0]) / len(sides[0])
     alike = process_autocorrelation(sides)
-    least = _within(base, candidate)
+    least = within(base, candidate)
     known = [(variance / worth, worth - 1) for variance, worth in (spread(s, alike) for s in sides if len(s) > 1)]
     for _ in range(2 - len(known)):  # a single process varies as others do
         if seen:
@@ -241,7 +241,7 @@ def judge(
     return "UNDECIDED", "The interval holds both no difference and one that matters: more processes are needed."
 
 
-def _within(*sides: Sequence[Centre]) -> float:
+def within(*sides: Sequence[Centre]) -> float:
     """The standard error of the difference that the samples within the processes alone have, as far as it is known."""
     return math.sqrt(sum((mean_variance(side) or 0.0) / len(side) for side in sides))
 

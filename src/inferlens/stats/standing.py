@@ -1,7 +1,7 @@
 """Which of several cases is fastest, after the processes of them that there are.
 
 A case is an :class:`Entry`: the centres of its processes, and which of them took turns with other cases', in rounds.
-Two entries are compared by the rounds that both were in, or else by all their processes (``stats.compare``). The leader
+Those that were in rounds are compared by all of these together (:class:`Layout`), others by their processes. The leader
 is the one that no other beats. Every other one is SLOWER than it, the SAME within the threshold, or still open: the
 verdict is that of ``stats.compare.judge``, so a race says what a comparison of the two would say.
 
@@ -15,23 +15,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
-from inferlens.stats.between_process import Centre
+from inferlens.stats.between_process import Centre, process_autocorrelation, spread
 from inferlens.stats.compare import (
     Comparison,
     LogRatio,
     Spread,
     between,
     conclude,
-    in_pairs,
     level_of_looks,
     seen_spread,
+    within,
 )
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 20
+MOST_FROM_OTHERS = 2  # degrees of freedom: cases differ in how far their processes do
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -76,44 +81,108 @@ class Standing(Struct, frozen=True, kw_only=True):
         return [name for name, found in verdicts.items() if (found if found in closed else "UNDECIDED") == verdict]
 
 
-def difference(base: Entry, candidate: Entry, spread: Spread | None = None) -> LogRatio | None:
-    """The candidate against the base; ``None`` where one has nothing that can be compared."""
-    both = [round for round in base.rounds if round in candidate.rounds]
-    if len(both) > 1:
-        return in_pairs([base.rounds[each] for each in both], [candidate.rounds[each] for each in both])
-    if not base.processes or not candidate.processes:
-        return None
-    for run in base.alone:  # what was measured at about the same time, rather than before and after the rounds
-        if run in candidate.alone and spread:
-            return between([base.alone[run]], [candidate.alone[run]], spread)
-    return between(base.processes, candidate.processes, spread)
+@dataclass(frozen=True)
+class Fit:
+    """A two-way layout of cases and rounds: each number is what its case and its round have in common with others.
 
+    By least squares, with as many rounds of each case as it was in: H. Scheffé, "The analysis of variance" (1959).
 
-def spread_of(entries: Iterable[Entry]) -> Spread | None:
-    """How far processes differ, but for what the machine did to all of a round alike; ``None`` where that is not known.
-
-    The residual variance of cases and rounds, the processes that were measured alone being a round: H. Scheffé, "The
-    analysis of variance" (1959), two-way layout. Of cases without rounds it is that of their processes.
+    Attributes:
+        effects: of the cases, by their names; of two that are ``connected`` the difference counts.
+        inverse: of the normal equations: variances and covariances of effects, over ``variance``.
+        connected: a number that cases share which met, each other or a third one.
+        variance: of what is left; ``freedom`` its degrees, 0 where it is not known.
     """
-    every = list(entries)
-    cells = [
-        (place, key, centre.log)
-        for place, each in enumerate(every)
-        for key, centre in (*each.alone.items(), *each.rounds.items())
-    ]
-    keys = list(dict.fromkeys(key for _, key, _ in cells))
-    if len(keys) < 2:
-        return seen_spread(each.processes for each in every)
-    design = np.zeros((len(cells), len(every) + len(keys)))
-    for line, (place, key, _) in enumerate(cells):
-        design[line, [place, len(every) + keys.index(key)]] = 1.0
-    logs = np.array([log for _, _, log in cells])
-    found, _, rank, _ = np.linalg.lstsq(design, logs, rcond=None)
-    freedom = len(cells) - int(rank)
-    if freedom < 1:
-        return seen_spread(each.processes for each in every)
+
+    effects: Mapping[str, float]
+    inverse: NDArray[np.floating[Any]]
+    connected: Mapping[str, int]
+    variance: float
+    freedom: int
+
+    def __contains__(self, pair: tuple[str, str]) -> bool:
+        one, other = pair
+        return self.freedom > 0 and self.connected.get(one, -1) == self.connected.get(other, -2)
+
+    def share(self, one: str, other: str) -> float:
+        """The variance of the difference of two effects, over that of a process."""
+        names = list(self.effects)
+        contrast = np.zeros(len(self.inverse))
+        contrast[names.index(one)], contrast[names.index(other)] = -1.0, 1.0
+        return max(float(contrast @ self.inverse @ contrast), 0.0)
+
+
+def fit(cells: Mapping[str, Mapping[Hashable, Centre]]) -> Fit:
+    """The layout of cases, each with its number in every round that it was in."""
+    names = [name for name, rounds in cells.items() if rounds]
+    keys = list(dict.fromkeys(key for name in names for key in cells[name]))
+    rows = [(names.index(name), len(names) + keys.index(key)) for name in names for key in cells[name]]
+    design = np.zeros((len(rows), len(names) + len(keys)))
+    for line, row in enumerate(rows):
+        design[line, list(row)] = 1.0
+    logs = np.array([centre.log for name in names for centre in cells[name].values()])
+    inverse: NDArray[np.floating[Any]] = np.linalg.pinv(design.T @ design, hermitian=True)
+    found = inverse @ design.T @ logs
+    freedom = len(rows) - round(float(np.trace(inverse @ design.T @ design)))
     rest = logs - design @ found
-    return Spread(variance=float(rest @ rest) / freedom, freedom=freedom)
+    group = list(range(len(names) + len(keys)))
+    for case, round_ in rows:  # a case and a round of it are in one group
+        group = [group[case] if each == group[round_] else each for each in group]
+    return Fit(
+        effects=dict(zip(names, found.tolist(), strict=False)),
+        inverse=inverse,
+        connected=dict(zip(names, group, strict=False)),
+        variance=float(rest @ rest) / freedom if freedom else 0.0,
+        freedom=freedom,
+    )
+
+
+class Layout:
+    """Cases, made ready to be compared with each other by what is in common of their processes."""
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        self.entries = {name: entry for name, entry in entries.items() if entry.processes}
+        self._rounds = fit({name: entry.rounds for name, entry in self.entries.items()})
+        # How far processes differ, but for what the machine did to all of a round alike; those measured alone are one.
+        every = fit({name: {**entry.alone, **entry.rounds} for name, entry in self.entries.items()})
+        self.spread = (
+            Spread(variance=every.variance, freedom=every.freedom)
+            if every.freedom
+            else seen_spread(entry.processes for entry in self.entries.values())
+        )
+
+    def difference(self, base: str, candidate: str) -> LogRatio | None:
+        """The candidate against the base; ``None`` where one has nothing that can be compared."""
+        if base not in self.entries or candidate not in self.entries:
+            return None
+        one, other = self.entries[base], self.entries[candidate]
+        if (base, candidate) in self._rounds:
+            return self._in_rounds(base, candidate)
+        for run in one.alone:  # what was measured at about the same time, rather than before and after the rounds
+            if run in other.alone and self.spread:
+                return between([one.alone[run]], [other.alone[run]], self.spread)
+        return between(one.processes, other.processes, self.spread)
+
+    def _in_rounds(self, base: str, candidate: str) -> LogRatio:
+        """By least squares over all rounds.
+
+        The variance is that of the two's own rounds, with what all rounds say counting as two more: G. K. Smyth,
+        "Linear models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3
+        (2004).
+        """
+        found, one, other = self._rounds, self.entries[base].rounds, self.entries[candidate].rounds
+        pairs = [other[key].log - one[key].log for key in one if key in other]
+        alike = process_autocorrelation([pairs])
+        own, worth = spread(pairs, alike) if len(pairs) > 1 else (0.0, 1.0)
+        rest = min(MOST_FROM_OTHERS, found.freedom - max(len(pairs) - 1, 0))
+        variance = (rest * found.variance + (worth - 1) * own / 2) / (rest + worth - 1)
+        return LogRatio(
+            log=found.effects[candidate] - found.effects[base],
+            error=math.sqrt(variance * found.share(base, candidate) * max(len(pairs), 1) / worth),
+            freedom=rest + worth - 1,
+            least=within(list(one.values()), list(other.values())),
+            autocorrelation=alike,
+        )
 
 
 def look_level(rounds: int, level: float = 0.95) -> float:
@@ -122,18 +191,13 @@ def look_level(rounds: int, level: float = 0.95) -> float:
 
 
 def standing(
-    entries: Mapping[str, Entry],
-    *,
-    threshold: float,
-    level: float,
-    alone: float | None = None,
-    spread: Spread | None = None,
+    layout: Layout, names: Iterable[str], *, threshold: float, level: float, alone: float | None = None
 ) -> Standing | None:
-    """How a race stands, each verdict at confidence ``level``; ``None`` where no entry has a process.
+    """How a race among ``names`` stands, each verdict at confidence ``level``; ``None`` where none has a process.
 
     What met the leader in no round was measured once, however often one looks: its verdict has confidence ``alone``.
     """
-    able = {name: entry for name, entry in entries.items() if entry.processes}
+    able = {name: layout.entries[name] for name in names if name in layout.entries}
     if not able:
         return None
     means = {
@@ -142,28 +206,24 @@ def standing(
 
     def behind(name: str) -> float:
         """How far the case is behind the one that beats it most; negative for the leader."""
-        found = (difference(able[other], able[name], spread) for other in able if other != name)
+        found = (layout.difference(other, name) for other in able if other != name)
         return max((each.log for each in found if each), default=0.0)
 
     leader = min(able, key=lambda name: (behind(name), means[name]))
     rivals, chance, known = {}, 1.0, True
-    for name in sorted(able, key=means.__getitem__):
+    held = len(able[leader].rounds)
+    for name in able:
         if name == leader:
             continue
-        found = difference(able[leader], able[name], spread)
+        found = layout.difference(leader, name)
         assert found
-        rounds = len([round for round in able[leader].rounds if round in able[name].rounds])
-        comparison = conclude(found, threshold=threshold, level=level if rounds or alone is None else alone)
-        if 0 < rounds < LEAST_ROUNDS:
-            comparison = Comparison(
-                verdict="UNDECIDED",
-                reason=f"There is no verdict before {LEAST_ROUNDS} rounds.",
-                ratio=comparison.ratio,
-                interval=comparison.interval,
-                between=True,
-            )
+        met = held and able[name].rounds
+        comparison = conclude(found, threshold=threshold, level=level if met or alone is None else alone)
+        if met and held < LEAST_ROUNDS:
+            reason = f"There is no verdict before {LEAST_ROUNDS} rounds."
+            comparison = replace(comparison, verdict="UNDECIDED", reason=reason)
         rivals[name] = Rival(comparison=comparison, chance_slower=found.chance_slower)
         known = known and found.between
         chance *= found.chance_slower
-    ordered = dict(sorted(rivals.items(), key=lambda item: item[1].comparison.ratio or math.inf))
+    ordered = dict(sorted(rivals.items(), key=lambda item: (item[1].comparison.ratio or math.inf, means[item[0]])))
     return Standing(leader=leader, rivals=ordered, chance=chance if known else None)
