@@ -48,8 +48,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
-from inferlens.analysis.interference.samples import finite, steady_samples
-from inferlens.analysis.race import Race
+from inferlens.analysis.race import Race, centres_of
 from inferlens.execution.expand import Planned, backends_named, expand
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import Entrant, Rounds, budget_of_rounds
@@ -57,7 +56,7 @@ from inferlens.execution.scheduler import scheduled
 from inferlens.execution.survey import find, probe
 from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
-from inferlens.stats.between_process import Centre, centres
+from inferlens.stats.between_process import Centre
 from inferlens.stats.standing import MOST_ROUNDS, Entry, look_level
 from inferlens.units import duration, listing, percent
 
@@ -203,11 +202,8 @@ def record(asked: argparse.Namespace) -> None:
 
 def _measured(records: Sequence[Record]) -> Iterator[Measured]:
     """What each process measured, as a race takes it; nothing of one that failed."""
-    ran = [each for each in records if each.status == "ok"]
-    together = len(ran) > 1
-    kept = [finite(each, "latency") if together else steady_samples(each, "latency").samples for each in ran]
-    for samples in kept:
-        for centre in centres([samples]):
+    for centre in centres_of([each for each in records if each.status == "ok"], "latency"):
+        if centre:
             yield Measured(float(f"{math.exp(centre.log):.6g}"), float(f"{math.sqrt(centre.variance or 0.0):.3g}"))
 
 
@@ -326,7 +322,10 @@ class Simulated(Rounds):
     def race(self) -> Race:
         """How it stands."""
         if "_race" not in self.__dict__:
-            entries = {name: Entry(processes=each, rounds=rounds) for name, (each, rounds) in self.entries.items()}
+            entries = {
+                name: Entry(processes=each, rounds=rounds, alone={"run": each[0]})
+                for name, (each, rounds) in self.entries.items()
+            }
             self.__dict__["_race"] = race_of(entries, look_level(MOST_ROUNDS))
         found: Race = self.__dict__["_race"]
         return found
@@ -362,7 +361,7 @@ def race_of(entries: Mapping[str, Entry], level: float) -> Race:
 class Outcome:
     """How a race ended, and how fixed repeats of as many processes did."""
 
-    answer: str  # right, wrong, equal (that the two best are), different (of two that are equal), open
+    answer: str  # right, likeliest, wrong, equal (that the two best are), different (of two that are equal), open
     fixed: str
     rounds: int
     processes: int
@@ -399,7 +398,7 @@ def judged(race: Race, best: Sequence[str]) -> str:
     if found.kind == "equal":
         named = {found.best, *found.equal}
         return "right" if named == {*best} else "equal" if named >= {*best} else "wrong"
-    return "open"
+    return "likeliest" if found.best in best else "open"
 
 
 def simulate(asked: argparse.Namespace) -> None:
@@ -407,7 +406,8 @@ def simulate(asked: argparse.Namespace) -> None:
     console = Console(width=160)
     table = Table(title=f"{asked.races:,} races each, threshold {percent(THRESHOLD)}", title_justify="left")
     for title in (
-        "pool", "ways", "the best", "right", "wrong", "differ", "equal", "open", "rounds", "processes", "time",
+        "pool", "ways", "the best", "right", "likeliest", "wrong", "differ", "equal", "open", "rounds",
+        "processes", "time",
         "fixed: right", "wrong", "differ", "time",
     ):  # fmt: skip
         table.add_column(title, justify="left" if title in ("pool", "the best") else "right")
@@ -427,9 +427,9 @@ def simulate(asked: argparse.Namespace) -> None:
                     found = list(workers.map(play, range(asked.races), chunksize=max(1, asked.races // 64)))
                     table.add_row(path.stem, str(candidates), truth, *row(found, truth))
     table.caption = (
-        "right: the best named, or both called equally fast; wrong: a slower one named; differ: one of two equal ones "
-        "named;\nequal: the best and the next called equally fast; open: not decided after all rounds. Fixed: the same "
-        "number of processes as repeats."
+        "right: the best named, or both called equally fast; likeliest: named, but not sure; wrong: a slower one "
+        "named;\ndiffer: one of two equal ones named; equal: the best and the next called equally fast; open: another "
+        "one called likeliest.\nFixed: the same number of processes as repeats."
     )
     console.print(table)
     console.print(f"Simulated in {duration(time.perf_counter() - begin)}.")
@@ -447,7 +447,8 @@ def row(found: Sequence[Outcome], truth: str) -> list[str]:
 
     answers, fixed = (lambda each: each.answer), (lambda each: each.fixed)
     return [
-        share("right", answers), share("wrong", answers), share("different", answers) if tied else "",
+        share("right", answers), share("likeliest", answers), share("wrong", answers),
+        share("different", answers) if tied else "",
         "" if tied else share("equal", answers), share("open", answers), f"{mean(lambda each: each.rounds):.1f}",
         f"{mean(lambda each: each.processes):.0f}", f"{mean(lambda each: each.seconds):.0f} s",
         share("right", fixed), share("wrong", fixed), share("different", fixed) if tied else "",

@@ -6,11 +6,14 @@ fast; or, where that is not known, the likeliest with its probability; or the fa
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
 
+import numpy as np
 from msgspec import Struct
 
 from inferlens.analysis.interference.samples import finite, steady_samples
@@ -18,8 +21,11 @@ from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import IN_TURNS, Metric, Record
 from inferlens.stats.between_process import Centre, centres
 from inferlens.stats.compare import LogRatio
+from inferlens.stats.quantiles import median
 from inferlens.stats.standing import MOST_ROUNDS, Entry, Layout, Standing, look_level, standing
 
+PAUSE = 0.03  # seconds between two calls that belong to different turns: a turn begins with calls that are no samples
+LEAST_TURNS = 3
 Kind = Literal["fastest", "equal", "likeliest", "once", "none"]
 
 
@@ -124,7 +130,7 @@ def race(
     rounds: dict[str, dict[Hashable, Centre]] = {}
     alone: dict[str, dict[Hashable, Centre]] = {}
     for key, members in together.items():
-        for (name, record), centre in zip(members, _centres([record for _, record in members], metric), strict=True):
+        for (name, record), centre in zip(members, centres_of([record for _, record in members], metric), strict=True):
             if centre:
                 processes.setdefault(name, []).append((record.created, centre))
                 if round_of(record):
@@ -160,17 +166,40 @@ def round_of(record: Record) -> tuple[str, int] | None:
     return (record.run, record.repeat) if of_a_round else None
 
 
-def _centres(records: Sequence[Record], metric: Metric) -> list[Centre | None]:
-    """The centre of each record's samples.
+def centres_of(records: Sequence[Record], metric: Metric) -> list[Centre | None]:
+    """The centre of each record's samples, of records that were measured together or of a single one.
 
-    Of records that took turns all samples count: what the machine did to one it did to the others, and leaving out what
-    disturbed or changed one alone would set its calm minutes against the others' disturbed ones.
+    Of those that took turns all samples count, and they are compared turn by turn: what the machine does for a tenth of
+    a second it does to neighbouring turns, and the median over them is not moved by one that was disturbed alone.
     """
     together = len(records) > 1 and all(IN_TURNS in record.facts for record in records)
-    found = [finite(record, metric) if together else steady_samples(record, metric).samples for record in records]
+    if not together:
+        return [_centre(_seconds(steady_samples(record, metric).samples, metric)) for record in records]
+    found = [_centre(_seconds(finite(record, metric), metric)) for record in records]
+    turns = [_turns(record, metric) for record in records]
+    count = min(map(len, turns))
+    if count < LEAST_TURNS or any(centre is None for centre in found):
+        return found
+    logs = np.array([each[:count] for each in turns])
+    logs = np.median(logs - logs.mean(axis=0), axis=1) + logs.mean()
+    return [Centre(float(log), centre.variance) for log, centre in zip(logs, found, strict=True) if centre]
+
+
+def _seconds(samples: tuple[float, ...], metric: Metric) -> tuple[float, ...]:
+    return tuple(1 / rate for rate in samples if rate > 0) if metric == "throughput" else samples
+
+
+def _turns(record: Record, metric: Metric) -> list[float]:
+    """The logarithm of the median of each turn's samples: a turn begins after a pause, each window is one."""
+    samples = _seconds(finite(record, metric), metric)
+    begins = next((each.begins for each in record.measurements if each.metric == metric), ())
     if metric == "throughput":
-        found = [tuple(1 / rate for rate in rates if rate > 0) for rates in found]
-    return [_centre(values) for values in found]
+        return [math.log(each) for each in samples]
+    if len(begins) != len(samples) or min(samples, default=0.0) <= 0:
+        return []
+    pauses = [later - begin - took for begin, later, took in zip(begins, begins[1:], samples, strict=False)]
+    starts = [0, *(place for place, pause in enumerate(pauses, 1) if pause >= PAUSE), len(samples)]
+    return [math.log(median(samples[start:end])) for start, end in itertools.pairwise(starts)]
 
 
 @lru_cache(maxsize=4096)  # a race looks at all rounds after each

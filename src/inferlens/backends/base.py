@@ -157,8 +157,8 @@ class Preparation:
     rebuild: bool = False  # whether what the cache already has is to be made anew
     level: str = ""  # what the runner is to be profiled for, such as ``layer``; empty: timed, so nothing may be added
     trust: bool = False  # whether files that can run code may be opened
-    earlier: Path | None = None  # the folder of the same case a while ago: what was exported there is this model, and
-    # what was built is in the cache
+    exported: Path | None = None  # a folder in which this model is exported already, for this backend and precision
+    built: bool = False  # whether a process of this case has put into the cache what it builds
     phases: list[Phase] = dataclasses.field(default_factory=list, init=False)
     facts: dict[str, Any] = dataclasses.field(default_factory=dict, init=False)
     artefacts: list[Artefact] = dataclasses.field(default_factory=list, init=False)

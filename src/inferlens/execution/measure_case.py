@@ -65,10 +65,14 @@ class Reference(ReferenceOrigin, frozen=True, kw_only=True):
 
 
 class BenchmarkJob(CaseJob, frozen=True, kw_only=True):
-    """Measure the case within ``budget`` and compare its outputs with those of ``reference``."""
+    """Measure the case within ``budget`` and compare its outputs with those of ``reference``.
+
+    ``only_right``: wrong outputs of the first call end it, before anything is timed.
+    """
 
     budget: Budget
     reference: Reference
+    only_right: bool = False
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -110,6 +114,10 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
             child.turn.keep_to_one_cpu()
         child.turn.wait()
         first = runner.collect(child.infer_first(runner, feeding.first))
+        tolerance = child.backend.tolerance(case)
+        if job.only_right and (found := _agreement(model, job, tolerance, first)).agrees is False:
+            child.deliver(Measured(agreement=found))
+            return Measured(agreement=found)
         with phase("warm-up"):
             rule = stopping.warmup_rule(job.budget)
             # Enqueue and GPU times of the warm-up are of no use, nor is the beginning of a very long one.
@@ -138,7 +146,7 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
         if floor is not None:
             facts[EMPTY_KERNEL] = {"gpu_seconds": floor}
         last = runner.collect(runner.infer(feeding.first))
-        found = _agreement(model, job, child.backend.tolerance(case), first, last)
+        found = _agreement(model, job, tolerance, first, last)
         _warn_of_lower_precision(found, case, child.preparation)
         measured = Measured(measurements=taken, agreement=found)
         child.deliver(measured)  # before the runner lets go of its device

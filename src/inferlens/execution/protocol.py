@@ -58,8 +58,9 @@ class CaseJob(Job, frozen=True, kw_only=True):
     folder: str  # where artefacts go
     cache: str  # where to keep what is worth keeping between cases
     trust: bool = False  # whether files that can run code may be opened
-    earlier: str = ""  # the folder of an earlier process of the case in this run
+    exported: str = ""  # the folder in which a process of this run exported the model, for this backend and precision
     known: ModelFacts | None = None  # what that one learned of the model, if what it exported is all that is needed
+    built: bool = False  # whether an earlier process of the case in this run has built it
     rebuild: bool = False  # whether to make anew what is in the cache
     live: str | None = None  # the file of a live module
     level: str = ""  # what the runner is to be profiled for; empty: nothing

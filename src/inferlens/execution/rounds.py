@@ -36,15 +36,16 @@ SPARE = 1.25  # times the memory that processes took alone is what they are give
 
 @dataclass
 class Entrant:
-    """A case of a race and its records so far."""
+    """A case of a race, a ``first`` record of it, which ran, and its records in the race so far."""
 
     planned: Planned
+    first: Record
     records: list[Record] = field(default_factory=list)
 
     @property
     def id(self) -> str:
         """What the race calls it."""
-        return self.runs.first.id
+        return self.first.id
 
     @property
     def runs(self) -> CaseRuns:
@@ -57,7 +58,7 @@ def hold_rounds(scheduler: Scheduler, screened: Iterable[tuple[Planned, Record]]
     races: dict[Hashable, list[Entrant]] = {}
     for planned, record in screened:
         if record.ranked:
-            races.setdefault(_work(record), []).append(Entrant(planned, [record]))
+            races.setdefault(_work(record), []).append(Entrant(planned, record, [record]))
     end = time.monotonic() + scheduler.plan.within
     left = [entrants for entrants in races.values() if len(entrants) > 1]
     while left:
@@ -147,7 +148,7 @@ class Rounds:
         """Measures a process of each once; who goes first changes from round to round."""
         place = number % len(meeting)
         order = [*meeting[place:], *meeting[:place]]
-        together = len(order) > 1 and fit_together([each.records[0] for each in order])
+        together = len(order) > 1 and fit_together([each.first for each in order])
         found = records_of_round(self.scheduler, [each.planned for each in order], number, together)
         for each, record in zip(order, found, strict=True):
             each.records.append(record)

@@ -74,7 +74,8 @@ class Scheduler:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     records: list[Record] = field(default_factory=list)  # in the order in which their cases ended
     kept: dict[str, Path] = field(default_factory=dict)  # the folder of each record, by its id
-    _earlier: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # of each case's first process
+    _built: set[str] = field(default_factory=set)  # cases of which a process has run
+    _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # where each was exported first
     _references: dict[str, Reference] = field(default_factory=dict)
     _futile: int = 0  # cases in a row whose second attempt was disturbed, too
 
@@ -167,9 +168,10 @@ class Scheduler:
         self.records.append(record)
         self.kept[record.id] = folder
         if record.status == "ok":
-            exported = any(artefact.kind == "onnx" for artefact in record.artefacts)
-            known = record.model if exported and resolve.inputs_are_drawn(record.case) else None
-            self._earlier.setdefault(record.case.digest, (str(folder.resolve()), known))
+            self._built.add(record.case.digest)
+            if any(artefact.kind == "onnx" for artefact in record.artefacts):
+                known = record.model if resolve.inputs_are_drawn(record.case) else None
+                self._exports.setdefault(_exported_as(record.case), (str(folder.resolve()), known))
         self.observer.done(record, folder)
 
     def _slotted(self, planned: Planned, repeat: int, folder: Path, slot: Slot, **words: Any) -> Attempt:
@@ -209,9 +211,12 @@ class Scheduler:
         # What the first process built anew, those of the rounds find in the cache.
         rebuild = self.plan.rebuild and (repeat == 0 or bool(self.plan.repeats))
         given = {**self.given(case, folder), "rebuild": rebuild}
-        if case.digest in self._earlier and repeat and not rebuild:
-            given["earlier"], given["known"] = self._earlier[case.digest]
-        job = BenchmarkJob(**given, budget=budget or self.plan.budget, reference=self.reference(planned))
+        if repeat and not rebuild:
+            exported, known = self._exports.get(_exported_as(case), ("", None))
+            given |= {"exported": exported, "known": known, "built": case.digest in self._built}
+        job = BenchmarkJob(
+            **given, budget=budget or self.plan.budget, reference=self.reference(planned), only_right=bool(slot)
+        )
         before = before or self._before(case)
         neighbours = slot.neighbours if slot else tuple
         if not slot:
@@ -298,6 +303,11 @@ class Scheduler:
                 made = Reference(name=name, missing=f"the reference failed: {result.reason}")
             self._references[key] = made
         return self._references[key]
+
+
+def _exported_as(case: Case) -> str:
+    """Cases that share this are exported to the same file."""
+    return msgspec.structs.replace(case, options={}, threads=None).digest
 
 
 def refused(planned: Planned) -> TaskResult[Any]:

@@ -56,7 +56,7 @@ class Child:
             self.job = job
             self.preparation = Preparation(
                 Path(job.folder), Path(job.cache), lambda phase: send(Began(phase)), time.perf_counter, job.rebuild,
-                job.level, job.trust, Path(job.earlier) if job.earlier else None,
+                job.level, job.trust, Path(job.exported) if job.exported else None, job.built,
             )  # fmt: skip
 
     def load(self) -> Model:

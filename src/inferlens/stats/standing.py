@@ -36,7 +36,9 @@ from inferlens.stats.compare import (
 )
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 20
-MOST_FROM_OTHERS = 2  # degrees of freedom: cases differ in how far their processes do
+# Degrees of freedom that others' processes count for, as cases differ in how far theirs do: beside own rounds; beside
+# hardly any; and for processes that were measured alone.
+BESIDE_ROUNDS, BESIDE_FEW, BESIDE_ALONE = 1, 6, 2
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -143,13 +145,29 @@ class Layout:
     def __init__(self, entries: Mapping[str, Entry]) -> None:
         self.entries = {name: entry for name, entry in entries.items() if entry.processes}
         self._rounds = fit({name: entry.rounds for name, entry in self.entries.items()})
-        # How far processes differ, but for what the machine did to all of a round alike; those measured alone are one.
+        self.spread = self._spread()
+
+    def _spread(self) -> Spread | None:
+        """How far processes differ that were measured alone, one after the other; ``None`` where that is not known.
+
+        By those of cases that were in rounds, too: a machine that is slow for a minute is so for all of a round, but
+        not for all that are measured alone. What remains of everything counts a little, too.
+        """
         every = fit({name: {**entry.alone, **entry.rounds} for name, entry in self.entries.items()})
-        self.spread = (
-            Spread(variance=every.variance, freedom=every.freedom)
-            if every.freedom
-            else seen_spread(entry.processes for entry in self.entries.values())
-        )
+        if not every.freedom:
+            return seen_spread(entry.processes for entry in self.entries.values())
+        freedom = min(BESIDE_ALONE, every.freedom)
+        variance = freedom * every.variance
+        effects, group = self._rounds.effects, self._rounds.connected
+        for run, number in {(run, group[name]) for name in effects for run in self.entries[name].alone}:
+            found = [
+                entry.alone[run].log - effects[name]
+                for name, entry in self.entries.items()
+                if run in entry.alone and group.get(name) == number
+            ]
+            variance += float(np.var(found)) * len(found)
+            freedom += len(found) - 1
+        return Spread(variance=variance / freedom, freedom=freedom)
 
     def difference(self, base: str, candidate: str) -> LogRatio | None:
         """The candidate against the base; ``None`` where one has nothing that can be compared."""
@@ -166,7 +184,7 @@ class Layout:
     def _in_rounds(self, base: str, candidate: str) -> LogRatio:
         """By least squares over all rounds.
 
-        The variance is that of the two's own rounds, with what all rounds say counting as two more: G. K. Smyth,
+        The variance is that of the two's own rounds, with what all rounds say counting as a few more: G. K. Smyth,
         "Linear models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3
         (2004).
         """
@@ -174,7 +192,8 @@ class Layout:
         pairs = [other[key].log - one[key].log for key in one if key in other]
         alike = process_autocorrelation([pairs])
         own, worth = spread(pairs, alike) if len(pairs) > 1 else (0.0, 1.0)
-        rest = min(MOST_FROM_OTHERS, found.freedom - max(len(pairs) - 1, 0))
+        most = BESIDE_ROUNDS if len(pairs) >= LEAST_ROUNDS else BESIDE_FEW
+        rest = min(most, found.freedom - max(len(pairs) - 1, 0))
         variance = (rest * found.variance + (worth - 1) * own / 2) / (rest + worth - 1)
         return LogRatio(
             log=found.effects[candidate] - found.effects[base],

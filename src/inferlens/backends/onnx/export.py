@@ -30,10 +30,10 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
     if model.path is not None and model.format == "onnx":
         return model.path
     path = preparation.folder / "model.onnx"
-    if preparation.earlier and (preparation.earlier / path.name).exists():
+    if preparation.exported and (preparation.exported / path.name).exists():
         with preparation.phase("export") as noted:
             noted.note = "cached"
-        return preparation.earlier / path.name
+        return preparation.exported / path.name
     if model.module is None:
         raise Unsupported(f"'{model.spec}' is neither a PyTorch module nor an ONNX file.")
     if model.format == "torchscript":

@@ -126,7 +126,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
         torch._dynamo.reset()
         counters.clear()
-        if self.preparation.earlier:  # all is in the cache: nobody has to help, but who starts to would disturb others
+        if self.preparation.built:  # all is in the cache: nobody has to help, but who starts to would disturb others
             torch._inductor.config.compile_threads = 1
         level = self.preparation.level
         if level == "layer" or (level == "kernel" and not self._graphs):
