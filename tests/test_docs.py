@@ -24,10 +24,12 @@ from inferlens.backends.base import TOLERANCES
 from inferlens.cli.backends import option_rows
 from inferlens.cli.bench import read_plan
 from inferlens.cli.commands import app
+from inferlens.execution.space import tried
 from inferlens.measure import stopping
 from inferlens.models.resolve import BY_PREFIX
 from inferlens.record.record import Metric, PhaseName, Record, Status
 from inferlens.spec.case import MAX_TIME, Budget
+from inferlens.spec.objective import MEASURES, Constraint, Objective
 from inferlens.spec.plan import _WORDS, BUDGET_WORDS, RACE_WORDS, Plan
 from inferlens.units import parse_duration, parse_share
 from tests.commands import inferlens as in_this_process
@@ -222,6 +224,18 @@ def test_plan_files_written_are_plans(path: Path) -> None:
             backend, _, option = name.partition(".")
             known = {row[0]: row[1].split("|") for row in option_rows(BACKENDS.get(backend))}
             assert set(values) <= set(known[option])
+
+
+def test_what_a_tuning_tries_and_aims_at_is_documented(tmp_path: Path) -> None:
+    page = DOCS / "tune.md"
+    words = names_in(section(page, "What it aims at"))
+    limits = {Constraint.parse(word).name for word in words if "=" in word}
+    aims = {Objective.parse(word).name for word in words if "=" not in word}
+    assert aims == {name for name, measure in MEASURES.items() if measure.aim}
+    assert limits | aims == {name for name, measure in MEASURES.items() if not measure.missing}
+    (file,) = blocks(page, "toml")
+    (tmp_path / "space.toml").write_text(file)
+    assert tried(tmp_path / "space.toml").precisions == {"fp16"}
 
 
 def test_extras_exit_codes_and_make_targets_are_documented() -> None:

@@ -83,3 +83,20 @@ def test_durations_and_shares_are_read():
     for text in ("2", "95", "", "%", "-1%", "nan", "inf", "1e-3", "two", "1" * 5000, "2%%"):
         with pytest.raises(InferlensError, match="no share"):
             units.parse_share(text)
+
+
+def test_sizes_energies_rates_and_errors_are_read_and_written():
+    assert [units.parse_bytes(text) for text in ("2GiB", "1.5 MiB", "512KiB", "3kB", "7B")] == [
+        2 * 2**30, 1.5 * 2**20, 512 * 2**10, 3000, 7,
+    ]  # fmt: skip
+    assert [units.parse_joules(text) for text in ("2J", "50 mJ", "3µJ", "3uJ")] == pytest.approx([2, 0.05, 3e-6, 3e-6])
+    assert [units.parse_rate(text) for text in ("1000", "2.5/s", "1e3 items/s")] == [1000, 2.5, 1000]
+    assert [units.parse_error(text) for text in ("1e-2", "1%", "150%", ".5", "0")] == [0.01, 0.01, 1.5, 0.5, 0]
+    for text in ("", "2", "2 gib", "GiB", "-1GiB", "nanB", "2GiBs", "1" * 5000 + "B"):
+        with pytest.raises(InferlensError, match="no size of memory"):
+            units.parse_bytes(text)
+    for text in ("1", "2", "one", "1e-2x", "inf", "-1%"):
+        with pytest.raises(InferlensError, match="no relative error"):
+            units.parse_error(text)
+    assert [units.joules(value) for value in (0.0123, 4.2, None)] == ["12.3 mJ", "4.20 J", "–"]
+    assert [units.items_per_second(value) for value in (81.26, None)] == ["81.3 items/s", "–"]

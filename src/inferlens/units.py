@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from inferlens.errors import InferlensError
@@ -16,7 +16,10 @@ ABSENT = "–"
 UNSTEADY = "unsteady"
 _DURATION = re.compile(r"^\s*([0-9]*\.?[0-9]+)\s*(us|ms|s|m|min|h)?\s*$")
 _SHARE = re.compile(r"^\s*([0-9]{0,9}\.?[0-9]{1,9})\s*(%)?\s*$")
+_QUANTITY = re.compile(r"^\s*([0-9]{0,9}\.?[0-9]{1,9}(?:e[+-]?[0-9]{1,2})?)\s*([A-Za-zµ%/ ]*?)\s*$")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_BYTES = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+_JOULES = {"J": 1.0, "mJ": 1e-3, "uJ": 1e-6, "µJ": 1e-6}
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -121,6 +124,18 @@ def change_range(low: float | None, high: float | None) -> str:
     return f"{_signed(low, places)} to {_signed(high, places)} %"
 
 
+def joules(value: float | None) -> str:
+    """An energy: ``12.3 mJ``, ``4.20 J``."""
+    if value is None:
+        return ABSENT
+    return f"{significant(value)} J" if value >= 1 else f"{millijoules(value)} mJ"
+
+
+def items_per_second(value: float | None) -> str:
+    """A throughput: ``81.3 items/s``."""
+    return ABSENT if value is None else f"{significant(value)} items/s"
+
+
 def kibibytes(count: float | None) -> str:
     """Bytes as a bare number of KiB, e.g. ``48``."""
     return ABSENT if count is None else f"{count / 2**10:,.1f}".removesuffix(".0")
@@ -206,6 +221,36 @@ def parse_duration(text: str) -> float:
     if not match:
         raise InferlensError(f"'{text}' is no duration.", expected="a number with us, ms, s, m or h, such as 90s")
     return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
+def parse_quantity(text: str, *, scales: Mapping[str, float], what: str, form: str) -> float:
+    """The number of ``text`` in the unit whose scale is 1, from one in any unit of ``scales``.
+
+    Raises:
+        InferlensError: if it is no number from 0, or its unit none of them; ``form`` is what was expected.
+    """
+    match = _QUANTITY.match(text)
+    if not match or match[2] not in scales:
+        raise InferlensError(f"'{text[:100]}' is no {what}.", expected=f"such as {form}")
+    return float(match[1]) * scales[match[2]]
+
+
+parse_bytes = partial(parse_quantity, scales=_BYTES, what="size of memory", form="2GiB or 512MiB")
+parse_joules = partial(parse_quantity, scales=_JOULES, what="energy", form="2J or 50mJ")
+parse_rate = partial(parse_quantity, scales={"": 1.0, "/s": 1.0, "items/s": 1.0}, what="rate", form="1000, a second")
+
+
+def parse_error(text: str) -> float:
+    """A relative error from ``1e-2``, ``0.01`` or ``1%``; from 1 it needs the ``%``, as :func:`parse_share` does.
+
+    Raises:
+        InferlensError: if the text is no relative error.
+    """
+    form = "1e-2 or 1%"
+    error = parse_quantity(text, scales={"": 1.0, "%": 0.01}, what="relative error", form=form)
+    if error >= 1 and "%" not in text:
+        raise InferlensError(f"'{text}' is no relative error.", expected=f"such as {form}")
+    return error
 
 
 def _places(relative: float) -> int:

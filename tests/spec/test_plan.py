@@ -13,7 +13,7 @@ from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned, expand
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case, TensorSpec
-from inferlens.spec.plan import Plan
+from inferlens.spec.plan import Plan, as_plan
 
 FLOATS = ("fp32", "fp16", "bf16")
 LAPTOP = {
@@ -221,6 +221,43 @@ def test_a_plan_file_has_the_same_words(tmp_path: Path) -> None:
     file.write_bytes(b"model = \xff")
     with pytest.raises(InferlensError, match="cannot be read"):
         Plan.from_file(file)
+
+
+ODD = 'a "quoted" \\ pa\x7fth é.onnx'
+
+
+@pytest.mark.parametrize(
+    ("machine", "found", "words"),
+    [
+        (LAPTOP, RESNET, {"backend": "all", "precision": "fp32,bf16"}),
+        (LAPTOP, RESNET, {"backend": "pytorch", "weights": ODD, "checkout": "../old", "threads": "1,2", "cold": True}),
+        (GPU_HOST, RESNET, {"io": "host,device", "rotate": True, "device": "cpu,cuda"}),
+        (LAPTOP, ModelInfo(spec=f"onnx:{ODD}", name="odd", format="onnx", batch=None), {}),
+        (
+            LAPTOP,
+            FAKE,
+            {"backend": "fake:fast", "depth": "1,4", "option": ["fake.latency=0.00001,4", "fake.when=exit"]},
+        ),
+        (LAPTOP, FAKE, {"input": ["x=1..16x3x8x8:opt=2", "x:0=1..16x8:int64:-5..10"], "batch": "1,3", "seed": 7}),
+    ],
+)
+def test_a_case_as_a_plan_file_means_that_case_alone(
+    tmp_path: Path, machine: Any, found: ModelInfo, words: dict[str, Any]
+) -> None:
+    planned = cases(machine, found, **words)
+    for case in (each.case for each in planned):
+        file = tmp_path / "best.toml"
+        file.write_text(as_plan(case), encoding="utf-8")
+        (again,) = expand(Plan.from_words(Plan.from_file(file)), [found], machine)
+        assert again.case == case
+
+
+def test_a_plan_file_of_a_case_is_short_and_takes_more_words() -> None:
+    case = Case(model="fake:demo", backend="fake", variant="fast", options={"when": "exit", "latency": 2.0})
+    assert as_plan(case, {"trust": True, "timeout": "90s", "mode": "latency"}) == (
+        'model = "fake:demo"\nbackend = "fake:fast"\nprecision = "fp32"\nbatch = 1\ndevice = "cpu"\ntrust = true\n'
+        'timeout = "90s"\nmode = "latency"\n\n[option.fake]\nlatency = 2.0\nwhen = "exit"\n'
+    )
 
 
 # What is measured, and how much

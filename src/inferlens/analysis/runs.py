@@ -10,6 +10,7 @@ from functools import cached_property
 
 from inferlens.analysis.interference.samples import Series, latencies, steady_samples
 from inferlens.record.record import CUT_SHORT, Record, machine_name
+from inferlens.stats.quantiles import Summary, geometric_mean, summarise
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,16 @@ class CaseRuns:
     def processes(self) -> list[Sequence[float]]:
         """The samples of each process, as ``stats.between_process`` and ``stats.compare`` take them."""
         return [series.samples for series in self.series if series.samples]
+
+    @cached_property
+    def summaries(self) -> tuple[Summary, ...]:
+        """The latency of each process that has samples."""
+        return tuple(summary for samples in self.processes if (summary := summarise(samples)))
+
+    def latency(self, name: str) -> float | None:
+        """A number of the summaries, such as ``p99``: the geometric mean over the processes that tell it."""
+        told = [getattr(each, name) for each in self.summaries if each.count > 1 or name != "deviation"]
+        return geometric_mean([value for value in told if value is not None])
 
     @property
     def windows(self) -> list[Sequence[float]]:

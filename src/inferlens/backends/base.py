@@ -242,6 +242,9 @@ class Runner(ABC):
         return {}
 
 
+THREADS = "threads"  # of a case: a knob beside the options of its backend
+
+
 class Knob(Struct, frozen=True, kw_only=True):
     """Something that is worth trying when a case is tuned: an option of its backend, or ``threads``.
 
@@ -270,6 +273,10 @@ class Knob(Struct, frozen=True, kw_only=True):
             and all(name in case.options for name in self.needs)
             and not any(name in case.options for name in self.without)
         )
+
+    def setting(self, case: Case) -> Option | None:
+        """Its value in ``case``; ``None`` is the default."""
+        return case.threads if self.name == THREADS else case.options.get(self.name)
 
 
 class Backend(ABC):
@@ -325,6 +332,19 @@ class Backend(ABC):
             raise InferlensError(
                 f"The option {cls.name}.{name} does not take '{case.options[name]}'.", expected=values_of(hints[name])
             ) from error
+
+    @classmethod
+    def effective(cls, case: Case) -> Case:
+        """The plainest case that is run as ``case`` is: without options that are at their defaults.
+
+        Overridden where a variant does what another one does. Nothing is imported for it.
+
+        Raises:
+            InferlensError: for what :meth:`parse_options` refuses.
+        """
+        given, default = cls.parse_options(case), cls.options()
+        names = [name for name in sorted(case.options) if getattr(given, name) != getattr(default, name)]
+        return msgspec.structs.replace(case, options={name: getattr(given, name) for name in names})
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:  # noqa: ARG003

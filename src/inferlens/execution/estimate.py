@@ -2,47 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.measure_case import LATENCY_SHARE
 from inferlens.record.record import IN_TURNS, Record
 from inferlens.record.store import load_records, safe_name
-from inferlens.spec.case import MAX_TIME
+from inferlens.spec.case import MAX_TIME, Case
 from inferlens.spec.plan import Plan
 from inferlens.stats.quantiles import median
 
 STARTING = 3.0  # seconds until a process has imported its libraries, which is in no phase
 PREPARING = 6.0  # to load, export, build and call for the first time
+PREPARATION = ("load", "export", "build", "first inference")
 
 
 def seconds_of(cases: Sequence[Planned], plan: Plan) -> list[float]:
-    """Seconds that each case will take in one process, 0 where it cannot run.
+    """Seconds that each case will take in one process, 0 where it cannot run."""
+    seconds = estimator([planned.found.name for planned in cases], plan)
+    return [0.0 if planned.refusal else seconds(planned.case) for planned in cases]
+
+
+def estimator(models: Iterable[str], plan: Plan) -> Callable[[Case], float]:
+    """What tells the seconds that a case of these models will take in one process.
 
     As long as the case itself took, or else others of its backend for this model, whose records are under
-    ``plan.output``; or else as phases typically take, with half the time that series may have.
+    ``plan.output``; or else as phases typically take, with half the time that series may have. What others took to
+    prepare counts as many times as the case's options make it longer.
     """
-    folders = {Path(plan.output) / safe_name(planned.found.name) for planned in cases}
+    folders = {Path(plan.output) / safe_name(name) for name in models}
     records: list[Record] = []
     for folder in folders:
         with suppress(InferlensError):
             records += [record for record in load_records(folder).records if record.status == "ok"]
-    took: dict[str, list[float]] = {}
+    whole: dict[str, list[float]] = {}
+    parts: dict[str, list[tuple[float, float]]] = {}  # by backend: to prepare without options, and the rest
     for record in records:
         if IN_TURNS in record.facts:  # most of that time it waited for the others
             continue
         seconds = STARTING + sum(phase.seconds for phase in record.phases)
-        for key in (record.case.digest, record.case.backend_label):
-            took.setdefault(key, []).append(seconds)
+        prepared = sum(phase.seconds for phase in record.phases if phase.name in PREPARATION)
+        whole.setdefault(record.case.digest, []).append(seconds)
+        part = prepared / build_factor(record.case), seconds - prepared
+        parts.setdefault(record.case.backend_label, []).append(part)
     budget = plan.budget
     series = budget.seconds or (budget.max_time or MAX_TIME) / 2
-    typical = STARTING + PREPARING + budget.warmup_seconds + series / LATENCY_SHARE
-    return [
-        0.0
-        if planned.refusal
-        else median(took.get(planned.case.digest) or took.get(planned.case.backend_label) or [typical])
-        for planned in cases
-    ]
+    typical = PREPARING, STARTING + budget.warmup_seconds + series / LATENCY_SHARE
+
+    def seconds_for(case: Case) -> float:
+        if case.digest in whole:
+            return median(whole[case.digest])
+        factor = build_factor(case)
+        return median([prepared * factor + rest for prepared, rest in parts.get(case.backend_label, [typical])])
+
+    return seconds_for
+
+
+def build_factor(case: Case) -> float:
+    """How many times longer preparing a case takes than with its backend's defaults, about; 1 where nobody knows."""
+    try:
+        backend = BACKENDS.get(case.backend)
+        case = backend.effective(case)
+    except InferlensError:  # of a record from elsewhere
+        return 1.0
+    acting = {knob.name: knob.build for knob in backend.knobs if knob.setting(case) is not None and knob.fits(case)}
+    return math.prod(acting.values())

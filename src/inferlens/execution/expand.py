@@ -122,8 +122,7 @@ def batches(plan: Plan, model: ModelInfo) -> tuple[int | None, ...]:
 
 
 def _cases(plan: Plan, model: ModelInfo, batch: int | None, capabilities: Mapping[str, Capabilities]) -> Iterator[Case]:
-    here = {support.device for can in capabilities.values() for support in can.supports}
-    default = "cuda" if "cuda" in here else "cpu"
+    default = default_device(capabilities.values())
     for backend, variant in _backends(plan, model, capabilities, plan.device or (default,)):
         for device in plan.device or (_device_for(capabilities[backend], variant, default),):
             chosen = variant if variant is not None else _default_variant(model, capabilities[backend], device)
@@ -145,6 +144,11 @@ def _cases(plan: Plan, model: ModelInfo, batch: int | None, capabilities: Mappin
                     )
                     parsed = BACKENDS.get(backend).parse_options(case)  # with the types that the backend gives them
                     yield msgspec.structs.replace(case, options={name: getattr(parsed, name) for name in of})
+
+
+def default_device(capabilities: Iterable[Capabilities]) -> str:
+    """The device of cases that name none: a GPU, where a backend can use one."""
+    return "cuda" if any(support.device == "cuda" for can in capabilities for support in can.supports) else "cpu"
 
 
 def _asked(plan: Plan, axis: Axis, known: Mapping[str, Any]) -> tuple[Any, ...]:

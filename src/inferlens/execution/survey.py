@@ -70,13 +70,18 @@ def cases_of(plan: Plan, model: Named | None = None, *, listed: bool = False) ->
         InferlensError: for all that can be known beforehand to stand against every case.
     """
     check_words(plan)
-    with ThreadPoolExecutor() as pool:
-        able = pool.submit(probe, backends_named(plan))
-        cases = expand(plan, found(plan, model), able.result())
+    cases = expand(plan, *surveyed(plan, model))
     if not listed:
         refuse_if_none_runs(cases)
     refuse_unknown([planned.case for planned in cases], plan.reference)
     return cases
+
+
+def surveyed(plan: Plan, model: Named | None = None) -> tuple[list[ModelInfo], dict[str, Capabilities]]:
+    """What the plan's models are, and what its backends can do here."""
+    with ThreadPoolExecutor() as pool:
+        able = pool.submit(probe, backends_named(plan))
+        return found(plan, model), able.result()
 
 
 def found(plan: Plan, model: Named | None = None) -> list[ModelInfo]:

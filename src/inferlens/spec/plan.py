@@ -7,6 +7,7 @@ axis, ``AXIS=VALUE``, or an option of the backend as ``NAME=VALUE`` or ``BACKEND
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -106,14 +107,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     @staticmethod
     def from_file(path: Path) -> dict[str, Any]:
         """The words of a plan file (TOML). Raises InferlensError if the file cannot be read or is no TOML."""
-        if sys.version_info >= (3, 11):
-            import tomllib
-        else:
-            import tomli as tomllib
-        try:
-            return tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise InferlensError(f"The plan {path} cannot be read: {error}.", expected="a TOML file") from error
+        return toml_words(path, "plan")
 
 
 _WORDS = frozenset(
@@ -205,6 +199,40 @@ def case_text(case: Case) -> str:
     """A case in one text, from which :func:`words_of` has its words again, but for its inputs."""
     said = {"weights": case.weights, "seed": case.seed}
     return " ".join([case.label, *(shlex.quote(f"{name}={value}") for name, value in said.items() if value)])
+
+
+def toml_words(path: Path, what: str) -> dict[str, Any]:
+    """What a TOML file says; ``what`` it is, for the InferlensError if it cannot be read or is no TOML."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InferlensError(f"The {what} {path} cannot be read: {error}.", expected="a TOML file") from error
+
+
+def as_plan(case: Case, more: Mapping[str, Any] | None = None) -> str:
+    """The text of a plan file whose only case is this one.
+
+    Args:
+        more: other words of a plan, such as ``{"trust": True}``.
+    """
+    words: dict[str, Any] = {"model": case.model, "backend": case.backend_label}
+    words |= {axis.name: value for axis in AXES if (value := getattr(case, axis.name)) != axis.default}
+    words |= {"input": [spec.asked for spec in case.inputs]} if case.inputs else {}
+    words |= {name: value for name in ("weights", "checkout", "seed") if (value := getattr(case, name))}
+    lines = [f"{name} = {_toml(value)}" for name, value in {**words, **(more or {})}.items()]
+    options = [f"{name} = {_toml(value)}" for name, value in sorted(case.options.items())]
+    return "\n".join([*lines, *(["", f"[option.{case.backend}]", *options] if options else []), ""])
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML has it. What JSON escapes in a text TOML does alike, but for DEL, which JSON leaves as it is."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def shared_options(case: Case, budget: Budget) -> list[str]:

@@ -15,12 +15,13 @@ from msgspec.structs import replace
 from inferlens.analysis.findings.notes import Note, notes_of, worst_agreement
 from inferlens.analysis.findings.rules.waiting import bound_by
 from inferlens.analysis.interference.samples import steady_samples
+from inferlens.analysis.objective import build_seconds, device_peak, energies, host_peak
 from inferlens.analysis.runs import CaseRuns, card, device_name, latest, run_seconds
 from inferlens.record.record import Metric, Record, machine_name
 from inferlens.spec.case import TensorSpec, with_batch
 from inferlens.stats.between_process import estimate, over_processes
 from inferlens.stats.intervals import Interval, ends, mean_interval, quantile_interval
-from inferlens.stats.quantiles import geometric_mean, median, summarise
+from inferlens.stats.quantiles import geometric_mean, median
 from inferlens.units import plural
 from inferlens.views.plain import plain
 from inferlens.views.ranking import ranked
@@ -285,9 +286,6 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, run_seconds
     words = [case.backend_label, case.precision, lowered, device]
     words += ["" if case.threads is None else plural(case.threads, "thread"), *case.call_mode, case.options_label]
     batch = inputs[0].shape[0] if inputs and inputs[0].shape else case.batch
-    built = [seconds for name in ("export", "build") if (seconds := record.phase_seconds(name)) is not None]
-    # Device memory as it is read from outside the process: the only basis that all backends share.
-    seen = [one.memory.device_peak or 0 for one in run.records if one.memory.device_basis.startswith("NVML")]
     return Row(
         id=record.id,
         folder=case.folder,
@@ -320,11 +318,11 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, run_seconds
         agrees=agreement.agrees if agreement else None,
         agreement_reason=agreement.reason if agreement else "",
         load=record.phase_seconds("load"),
-        build=sum(built) if built else None,
+        build=build_seconds(record),
         cached=any(phase.note == "cached" for phase in record.phases),
         first_inference=record.phase_seconds("first inference"),
-        host_peak=max((one.memory.host_peak or 0 for one in run.records), default=0) or None,
-        device_peak=max(seen, default=0) or None,
+        host_peak=host_peak(run),
+        device_peak=device_peak(run),
         ranked=record.ranked and (agreement is None or agreement.agrees is not False),
         bound=bound_by(record),
         notes=notes,
@@ -341,7 +339,7 @@ def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
 
 def _latencies(run: CaseRuns) -> dict[str, Any]:
     """Statistics over the processes, and their intervals: of the samples of a single process, or over several."""
-    summaries = [summary for samples in run.processes if (summary := summarise(samples))]
+    summaries = run.summaries
     if not summaries:
         return {}
     found, alone = estimate(run.processes), run.processes[0] if len(run.processes) == 1 else None
@@ -356,8 +354,7 @@ def _latencies(run: CaseRuns) -> dict[str, Any]:
         **_ends("median", found.interval if found else None),
     }
     for name in ("mean", "p5", "p95", "p99", "deviation"):
-        told = [getattr(each, name) for each in summaries if each.count > 1 or name != "deviation"]
-        values[name] = geometric_mean([value for value in told if value is not None])
+        values[name] = run.latency(name)
     for name, share in (("mean", 0.0), ("p95", 0.95), ("p99", 0.99)):
         every = over_processes([getattr(each, name) for each in summaries])
         if alone is not None:
@@ -383,7 +380,7 @@ def _rates(run: CaseRuns, batch: int | None) -> dict[str, Any]:
 
 def _energy(run: CaseRuns) -> dict[str, Any]:
     """The mean of the processes that know it, and the widest bounds."""
-    found = [each for record in run.ran for each in (record.energy, record.cpu_energy) if each and each.joules]
+    found = energies(run)
     if not found:
         return {}
     return {

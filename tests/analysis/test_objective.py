@@ -1,0 +1,100 @@
+"""The values of records for what a tuning aims at: those that tables show, and how far they miss limits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from inferlens.analysis.objective import build_seconds, miss, value, violations
+from inferlens.analysis.runs import CaseRuns
+from inferlens.record.machine import Energy
+from inferlens.record.record import Memory, Phase, Record
+from inferlens.spec.objective import MEASURES, Constraint
+from inferlens.views.rows import rows
+from tests.views.samples import RIGHT, UNCHECKED, WRONG, case, failure, record
+
+GPU_MEMORY = Memory(host_peak=2**30, device_peak=300 * 2**20, device_basis="NVML, the process's own")
+ON_GPU = case(batch=8, device="cuda")
+# How the rows of tables call the measures.
+FIELDS = {
+    "latency": "median", "latency.p95": "p95", "latency.p99": "p99", "throughput": "items_per_second",
+    "energy": "energy", "build": "build", "error": "error",
+}  # fmt: skip
+
+
+def processes(**fields: Any) -> CaseRuns:
+    """Three processes of one case."""
+    of = fields.pop("of", ON_GPU)
+    made = [
+        record(
+            of, median=each * 1e-3, rate=100 / each, id=f"{each}", created=f"2026-05-04T10:0{each}:00Z", repeat=each,
+            energy=Energy(joules=each * 1e-2, low=0.0, high=1.0), memory=GPU_MEMORY, **fields,
+        )
+        for each in (1, 2, 4)
+    ]  # fmt: skip
+    return CaseRuns(tuple(made))
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_values_are_those_of_the_tables(name: str) -> None:
+    for run in (processes(), CaseRuns((record(ON_GPU, rate=80.0),))):
+        (row,) = rows(run.records)
+        assert value(run, name) == getattr(row, FIELDS[name])
+
+
+def test_values_by_hand() -> None:
+    run = processes(agreement=RIGHT)
+    assert value(run, "throughput") == pytest.approx(8 * 50.0)
+    assert value(run, "energy") == pytest.approx(0.07 / 3)
+    assert value(run, "memory") == 300 * 2**20
+    assert value(processes(of=case()), "memory") == 2**30
+    assert (value(run, "build"), value(run, "error")) == (pytest.approx(4.3), 3e-7)
+
+
+def test_the_worst_process_counts_for_build_and_error() -> None:
+    slow = record(ON_GPU, id="slow", phases=(Phase("load", 99.0), Phase("export", 2.0), Phase("build", 30.0)))
+    run = CaseRuns((record(ON_GPU, phases=(Phase("build", 0.1, "cached"),)), slow))
+    assert value(run, "build") == 32.0
+    assert build_seconds(record(phases=(Phase("load", 1.0),))) is None
+    assert value(CaseRuns((record(), record(agreement=WRONG))), "error") == 0.52
+
+
+@pytest.mark.parametrize(
+    ("of", "name"),
+    [
+        (failure(case()), "latency"),
+        (failure(case(), memory=GPU_MEMORY), "memory"),
+        (record(), "energy"),
+        (record(), "throughput"),
+        (record(samples=(1e-3,) * 50), "latency.p99"),
+        (record(agreement=UNCHECKED), "error"),
+        (record(agreement=None), "error"),
+        (record(ON_GPU), "memory"),  # the library's own account does not compare
+        (record(phases=()), "build"),
+        (record(), "accuracy-drop"),
+    ],
+)
+def test_what_is_not_known_has_no_value_and_keeps_no_limit(of: Record, name: str) -> None:
+    assert value(of, name) is None
+    (found,) = violations(of, [Constraint(name, 1e12)])
+    assert found.factor == math.inf
+    assert "is not known" in found.sentence
+    assert MEASURES[name].title in found.sentence
+
+
+def test_violations_are_sorted_and_the_nearest_miss_is_the_least() -> None:
+    limits = [Constraint("latency", 8e-3), Constraint("memory", 406 * 2**20), Constraint("error", 1e-2)]
+    ten = record(samples=(10e-3,) * 200)
+    found = violations(ten, limits)
+    assert [each.constraint.name for each in found] == ["memory", "latency"]
+    assert [each.factor for each in found] == pytest.approx([2.0, 1.25])
+    assert found[1].sentence == "The median latency is 10.0 ms, beyond the limit of 8.00 ms by 1.25x."
+    small = record(samples=(10e-3,) * 200, memory=Memory(host_peak=2**20))
+    faster = record(samples=(9e-3,) * 200)
+    fits = record(samples=(8e-3,) * 200, memory=Memory(host_peak=2**20))
+    nearest = sorted([failure(case()), ten, faster, fits, small], key=lambda each: miss(each, limits))
+    assert nearest[:2] == [fits, small]
+    assert nearest[2:4] == [faster, ten], "the worst is alike, the next decides"
+    assert miss(fits, limits) == miss(failure(case()), []) == ()

@@ -1,0 +1,328 @@
+"""What a tuning tries: every family that works here, and each effective configuration once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from inferlens.backends import BACKENDS
+from inferlens.backends.base import Capabilities, Knob, Support
+from inferlens.backends.fake import Fake
+from inferlens.errors import InferlensError
+from inferlens.execution.estimate import PREPARING, build_factor, estimator, seconds_of
+from inferlens.execution.space import Space, combinations, combined, explore, neighbours, size, space_of, tried
+from inferlens.models.model import ModelInfo
+from inferlens.record.record import Phase
+from inferlens.record.store import Store
+from inferlens.spec.case import Case, Option
+from inferlens.spec.plan import Plan
+from tests.spec.test_plan import FAKE, GPU_HOST, LAPTOP, QUANTIZING, RESNET, engine, onnx_file
+from tests.views.samples import record
+
+ABLE = {"fake": BACKENDS.get("fake")().capabilities()}
+KNOBS = (
+    Knob(name="latency", values=(2.0, 1.0)),
+    Knob(name="per_item", values=(0.5,), needs=("latency",), build=2.0),
+    Knob(name="error", values=(0.1, 0.2), precisions=("fp16",), build=3.0),
+    Knob(name="clock", values=("host",), without=("trouble",)),
+    Knob(name="trouble", values=("raise",), without=("clock",), variants=("steady",)),
+)
+STEADY = Case(model="fake:demo", backend="fake", variant="steady")
+CPUS = 4
+
+
+@pytest.fixture
+def knobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fake, "knobs", KNOBS)
+
+
+def space(
+    able: Mapping[str, Capabilities] = ABLE,
+    found: ModelInfo = FAKE,
+    tries: Mapping[str, Any] | None = None,
+    **words: Any,
+) -> Space:
+    plan = Plan.from_words({"model": found.spec, **words})
+    return space_of(plan, [found], able, tried(**{"cpus": CPUS, **(tries or {})}))
+
+
+def labels(found: Space) -> list[str]:
+    return [each.case.label for each in found.families]
+
+
+def options(cases: Sequence[Case]) -> list[str]:
+    """What tells candidates of a family from each other."""
+    return [
+        f"{case.options_label} {'' if case.threads is None else f'threads={case.threads}'}".strip() for case in cases
+    ]
+
+
+# Families
+
+
+def test_families_are_every_backend_variant_and_precision_that_works_here() -> None:
+    found = space(LAPTOP, RESNET)
+    floats = ("fp32", "fp16", "bf16")
+    assert labels(found) == [
+        *(f"pytorch {each} batch 1 cpu" for each in floats),
+        *(f"torchscript:{variant} {each} batch 1 cpu" for variant in ("trace", "script") for each in floats),
+        "onnxruntime:cpu fp32 batch 1 cpu",
+    ]
+    why = {(each.case.backend_label, each.case.precision): str(each.refusal) for each in found.refused}
+    assert "no kernels" in why["onnxruntime:cpu", "fp16"]
+    assert "no CUDA provider" in why["onnxruntime:cuda", "fp32"]
+
+
+def test_what_runs_on_another_device_is_not_tried_unless_it_is_asked_for() -> None:
+    found = space(GPU_HOST, RESNET)
+    assert labels(found) == [f"pytorch {each} batch 1 cuda" for each in ("fp32", "fp16", "bf16")]
+    hints = {each.case.backend_label: each.refusal.hint for each in found.refused if each.refusal}
+    assert hints["torchscript:trace"] == "--device cpu"
+    assert labels(space(GPU_HOST, RESNET, {"only": ["onnxruntime"]})) == ["onnxruntime:cpu fp32 batch 1 cpu"]
+    both = space(GPU_HOST, RESNET, {"only": ["pytorch", "fp32"]}, device="cpu,cuda")
+    assert labels(both) == ["pytorch fp32 batch 1 cpu", "pytorch fp32 batch 1 cuda"]
+
+
+def test_a_quantized_or_compiled_model_has_one_precision() -> None:
+    found = space(QUANTIZING, onnx_file("int8"))
+    assert labels(found) == ["onnxruntime:cpu int8 batch 1 cpu"]
+    able = {"tensorrt": Capabilities(formats=("engine",), supports=(Support("rtx", "cuda", ("fp32", "fp16")),))}
+    assert labels(space(able, engine())) == ["tensorrt:rtx fp16 batch 2 cuda"]
+
+
+def test_axes_of_the_plan_multiply_families_and_its_options_are_those_of_all(knobs: None) -> None:
+    words = {"option": ["fake.latency=2,4", "fake.error=0"], "threads": 2, "batch": "1,8"}
+    found = space(tries={"only": ["fake:fast", "fp32"]}, **words)
+    assert [(each.case.batch, each.case.options, each.case.threads) for each in found.families] == [
+        (1, {"latency": 2.0}, 2), (1, {}, 2), (8, {"latency": 2.0}, 2), (8, {}, 2),
+    ]  # fmt: skip
+    assert [knob.name for knob in found.knobs["fake"]] == ["per_item", "clock", "trouble"]
+
+
+def test_variants_that_are_run_alike_are_one_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    def effective(case: Case) -> Case:
+        return replace(case, variant="steady" if case.variant == "noisy" else case.variant)
+
+    monkeypatch.setattr(Fake, "effective", effective)
+    found = space(tries={"only": ["fp32"]})
+    assert [each.case.variant for each in found.families] == ["steady", "fast"]
+
+
+# What is left out
+
+
+@pytest.mark.parametrize(
+    ("tries", "words", "variants", "precisions", "names"),
+    [
+        ({}, {}, "steady fast noisy", "fp32 fp16 bf16", "latency per_item error clock trouble threads"),
+        ({"only": ["fake:fast", "fp16"]}, {}, "fast", "fp16", "latency per_item error clock trouble threads"),
+        ({"only": ["latency", "fake.error"]}, {}, "steady fast noisy", "fp32 fp16 bf16", "latency error"),
+        ({"only": ["fake"], "without": ["fake:noisy", "bf16", "threads", "fake.clock"]}, {}, "steady fast",
+         "fp32 fp16", "latency per_item error trouble"),
+        ({"without": ["fp32"]}, {"backend": "fake:fast", "precision": "fp32,fp16"}, "fast", "fp16",
+         "latency per_item error clock trouble threads"),
+    ],
+)  # fmt: skip
+def test_names_narrow_what_is_tried(
+    knobs: None, tries: dict[str, Any], words: dict[str, Any], variants: str, precisions: str, names: str
+) -> None:
+    found = space(tries=tries, **words)
+    expected = {(variant, precision) for variant in variants.split() for precision in precisions.split()}
+    assert {(each.case.variant, each.case.precision) for each in found.families} == expected
+    assert [knob.name for knob in found.knobs["fake"]] == names.split()
+
+
+@pytest.mark.parametrize(
+    ("tries", "words", "message"),
+    [
+        ({"only": ["faek"]}, {}, "no backend or variant, precision or knob 'faek'.*did you mean fake"),
+        ({"without": ["fake:fsat"]}, {}, "did you mean .*fake:fast"),
+        ({"without": ["latensy"]}, {}, "did you mean .*latency"),
+        ({"only": ["fp16"], "without": ["fp16"]}, {}, "No precision is left to try"),
+        ({"only": ["fake:fast"]}, {"backend": "fake:steady"}, "No backend or variant is left to try"),
+        ({"only": ["int8"]}, {}, "does not run int8"),
+        ({"only": ["pytorch"]}, {"option": "fake.latency=2"}, "for a backend that the plan leaves out"),
+    ],
+)
+def test_what_leaves_nothing_or_is_no_name_is_refused(
+    knobs: None, tries: dict[str, Any], words: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InferlensError, match=message):
+        space({**ABLE, **LAPTOP}, tries=tries, **words)
+
+
+def test_a_space_file_narrows_and_widens(knobs: None, tmp_path: Path) -> None:
+    file = tmp_path / "space.toml"
+    file.write_text(
+        'backends = ["fake:fast", "fake:steady"]\nprecision = ["fp16"]\n[knobs]\nthreads = [3]\n'
+        '[knobs.fake]\nlatency = [3, 4, "3.0"]   # 4 is the default\nerror = []\nwhen = "enter"\n'
+    )
+    found = space(tries={"file": file, "without": ["fake:steady"]})
+    assert labels(found) == ["fake:fast fp16 batch 1 cpu"]
+    values = {knob.name: knob.values for knob in found.knobs["fake"]}
+    assert values == {
+        "latency": (3.0,), "per_item": (0.5,), "clock": ("host",), "trouble": ("raise",), "threads": (3,),
+        "when": ("enter",),
+    }  # fmt: skip
+    assert found.knobs["fake"][1].needs == ("latency",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("backend = ['fake']", "no word of a space file 'backend'.*did you mean backends"),
+        ("backends = ['fp16']", "no backend or variant 'fp16'"),
+        ("precision = ['fp61']", "no precision 'fp61'.*did you mean fp16"),
+        ("knobs = 3", "'3' names no knobs"),
+        ("[knobs]\nlatensy = [1]", "no knob 'latensy'.*latency"),
+        ("[knobs.faek]\nlatency = [1]", "no backend 'faek'.*did you mean fake"),
+        ("[knobs.fake]\nlatensy = []", "no option 'latensy'.*did you mean latency"),
+        ("[knobs.fake]\nlatency = ['quick']", "does not take 'quick'"),
+        ("[knobs.fake]\nthreads = [0]", "no value for threads"),
+        ("backends = [", "The space file .* cannot be read"),
+    ],
+)
+def test_a_space_file_that_means_nothing_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "space.toml").write_text(text)
+    with pytest.raises(InferlensError, match=message):
+        tried(tmp_path / "space.toml")
+
+
+@pytest.mark.parametrize(("cpus", "counts"), [(1, ()), (2, (1, 2)), (3, (1, 3)), (16, (8, 16, 1))])
+def test_threads_are_one_half_the_cores_and_all(cpus: int, counts: tuple[int, ...]) -> None:
+    case = Case(model=RESNET.spec, backend="pytorch")
+    assert space(LAPTOP, RESNET, {"cpus": cpus}).values(case).get("threads", ()) == counts
+    on_gpu = Case(model=RESNET.spec, backend="pytorch", device="cuda")
+    assert "threads" not in space(GPU_HOST, RESNET, {"cpus": cpus}).values(on_gpu)
+
+
+# Candidates
+
+
+def test_one_effective_configuration_is_one_case(knobs: None) -> None:
+    plain = combined(STEADY, {})
+    assert plain == STEADY
+    assert combined(STEADY, {"latency": 4.0, "error": None, "when": "infer", "threads": None}) == plain
+    assert combined(STEADY, {"latency": "2"}) == combined(STEADY, {"latency": 2.0})
+    assert combined(STEADY, {"per_item": 0.5}) == plain, "without latency it does nothing"
+    assert combined(STEADY, {"error": 0.1}) == plain, "in fp32 it does nothing"
+    both = combined(STEADY, {"per_item": 0.5, "latency": 1.0, "threads": 2})
+    assert (both.options, both.threads) == ({"latency": 1.0, "per_item": 0.5}, 2)
+    assert combined(both, {"latency": None, "threads": None}) == plain
+    assert combined(STEADY, {"trouble": "raise", "clock": "host"}).options == {"clock": "host"}
+    with pytest.raises(InferlensError, match="no option 'latensy'"):
+        combined(STEADY, {"latensy": 1})
+
+
+def test_neighbours_differ_in_one_knob(knobs: None) -> None:
+    found = space()
+    assert options(neighbours(STEADY, found)) == [
+        "latency=2.0", "latency=1.0", "clock=host", "trouble=raise", "threads=2", "threads=4", "threads=1",
+    ]  # fmt: skip
+    near = neighbours(combined(STEADY, {"latency": 2.0, "per_item": 0.5, "clock": "host"}), found)
+    assert options(near) == [
+        "clock=host latency=1.0 per_item=0.5", "clock=host", "clock=host latency=2.0", "latency=2.0 per_item=0.5",
+        *(f"clock=host latency=2.0 per_item=0.5 threads={count}" for count in (2, 4, 1)),
+    ]  # fmt: skip
+
+
+def test_a_candidate_has_a_family_settings_and_a_model(knobs: None) -> None:
+    found = space(option="fake.when=enter")
+    family = found.families[0].case
+    case = combined(family, {"latency": 1.0, "threads": 4})
+    assert found.settings(case) == {"latency": 1.0, "threads": 4}
+    assert found.family(case) == family == combined(STEADY, {"when": "enter"})
+    assert (found.planned(case).case, found.planned(case).found) == (case, FAKE)
+
+
+def test_every_combination_is_counted_and_made_once(knobs: None) -> None:
+    """By hand: 5 ways of latency and per_item, 4 of threads; error in fp16 alone, trouble in steady alone."""
+    found = space()
+    assert size(found) == (5 * 3 * 4 + 2 * 5 * 2 * 4) * (1 + 3 + 1)
+    made = [case for each in found.families for case in combinations(each.case, found)]
+    assert len({case.digest for case in made}) == len(made) == size(found)
+    assert made[0] == found.families[0].case
+
+
+NAMES = {"latency": (2.0, 1.0), "per_item": (0.5,), "error": (0.1,), "when": ("enter", "exit")}
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> tuple[Knob, ...]:
+    names = draw(st.lists(st.sampled_from(sorted(NAMES)), unique=True))
+    some = st.lists(st.sampled_from(sorted(NAMES)), max_size=2, unique=True).map(tuple)
+    return tuple(
+        Knob(name=name, values=NAMES[name], needs=draw(some), without=tuple({*draw(some)} - {name}))
+        for name in names
+    )  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(drawn())
+def test_whatever_the_conditions_each_candidate_is_there_once(knobs: tuple[Knob, ...]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Fake, "knobs", knobs)
+        found = space(tries={"only": ["fake:steady", "fp32"], "cpus": 2})
+        (family,) = (each.case for each in found.families)
+        every = {case.digest: case for case in (combined(family, changes) for changes in all_changes(found))}
+        made = {case.digest: case for case in combinations(family, found)}
+        assert made == every
+        assert size(found) == len(made)
+        for case in made.values():
+            assert combined(case, {}) == case
+            assert found.family(case) == family
+            around = neighbours(case, found)
+            assert {near.digest for near in around} <= made.keys() - {case.digest}
+
+
+def all_changes(found: Space) -> Iterator[dict[str, Option | None]]:
+    knobs = found.knobs["fake"]
+    for values in product(*((None, *knob.values) for knob in knobs)):
+        yield {knob.name: value for knob, value in zip(knobs, values, strict=True)}
+
+
+# What they cost
+
+
+def test_knobs_make_preparing_longer(knobs: None, tmp_path: Path) -> None:
+    plan = Plan.from_words({"model": "fake:demo", "output": str(tmp_path)})
+    found = space()
+    dear = combined(STEADY, {"latency": 1.0, "per_item": 0.5})
+    assert [build_factor(case) for case in (STEADY, dear)] == [1.0, 2.0]
+    assert build_factor(Case(model="m", backend="no_such")) == 1.0
+    usual, more = seconds_of([found.planned(STEADY), found.planned(dear)], plan)
+    assert more - usual == pytest.approx(PREPARING)
+    phases = (Phase("load", 1.0), Phase("build", 9.0), Phase("warm-up", 1.0), Phase("steady state", 2.0))
+    folder = tmp_path / FAKE.name / dear.folder
+    folder.mkdir(parents=True)
+    Store.save(folder, record(dear, phases=phases))
+    seconds = estimator([FAKE.name], plan)
+    assert seconds(dear) - seconds(STEADY) == pytest.approx(5.0)
+    assert seconds(combined(STEADY, {"latency": 1.0})) == seconds(STEADY)
+
+
+# The whole way
+
+
+@pytest.mark.usefixtures("one_process", "knobs")
+def test_a_plan_is_explored() -> None:
+    found = explore(Plan.from_words({"model": "fake:demo", "batch": 8}), tried(only=["fake:fast", "fp32"], cpus=CPUS))
+    assert labels(found) == ["fake:fast fp32 batch 8 cpu"]
+    assert size(found) == 5 * 2 * 4
+
+
+def test_knobs_of_all_backends_are_options_with_values_beside_the_default() -> None:
+    for name, knobs in tried(cpus=CPUS).knobs.items():
+        declared = {knob.name: knob.values for knob in BACKENDS.get(name).knobs}
+        for knob in knobs:
+            assert re.fullmatch(r"\w+", knob.name)
+            assert knob.values == declared.get(knob.name, knob.values)
+            assert {*knob.needs, *knob.without} <= {*BACKENDS.get(name).options.__struct_fields__}

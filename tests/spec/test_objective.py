@@ -1,0 +1,105 @@
+"""What a tuning aims at and its limits: words become data, and what means nothing is said."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferlens.errors import InferlensError
+from inferlens.spec.objective import MEASURES, SHORT, Constraint, Objective
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("latency", "latency"), ("latency.p50", "latency"), ("latency.p95", "latency.p95"), ("p99", "latency.p99"),
+        ("throughput", "throughput"), ("energy", "energy"), (" memory ", "memory"),
+    ],
+)  # fmt: skip
+def test_an_objective_is_a_word(word: str, name: str) -> None:
+    assert Objective.parse(word) == Objective(name)
+    assert Objective(name).measure is MEASURES[name]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "limit"),
+    [
+        ("error=1e-2", "error", 0.01),
+        ("error=1%", "error", 0.01),
+        ("memory=2GiB", "memory", 2 * 2**30),
+        ("memory=500MB", "memory", 5e8),
+        ("build=10m", "build", 600.0),
+        ("p99=5ms", "latency.p99", 0.005),
+        (" latency.p95 = 200us ", "latency.p95", 0.0002),
+        ("latency=4ms", "latency", 0.004),
+        ("energy=0.5J", "energy", 0.5),
+        ("energy=20mJ", "energy", 0.02),
+        ("throughput=1000", "throughput", 1000.0),
+    ],
+)
+def test_a_constraint_is_a_measure_and_its_limit(text: str, name: str, limit: float) -> None:
+    found = Constraint.parse(text)
+    assert (found.name, found.limit) == (name, pytest.approx(limit))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("eror=1", "no constraint 'eror'.*did you mean error"),
+        ("error", "has no limit.*error=1e-2"),
+        ("error=2", "'2' is no relative error"),
+        ("error=", "is no relative error"),
+        ("error=0", "Nothing keeps a limit of 0 for error"),
+        ("memory=2", "no size of memory.*2GiB"),
+        ("memory=-2GiB", "no size of memory"),
+        ("energy=5", "no energy.*2J"),
+        ("p99=fast", "no duration"),
+        ("throughput=1e99999", "no rate"),
+        ("accuracy-drop=1%", "accuracy-drop needs a data set with labels.*error=1e-2"),
+    ],
+)
+def test_what_limits_nothing_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InferlensError, match=message):
+        Constraint.parse(text)
+
+
+def test_an_objective_that_there_is_not_is_refused() -> None:
+    with pytest.raises(InferlensError, match=r"no objective 'latncy'.*did you mean latency"):
+        Objective.parse("latncy")
+    with pytest.raises(InferlensError, match="no objective 'error'"):
+        Objective.parse("error")
+
+
+def test_one_limit_for_each_measure() -> None:
+    assert [each.name for each in Constraint.parse_all(["error=1%", "p99=5ms"])] == ["error", "latency.p99"]
+    with pytest.raises(InferlensError, match=r"limit of latency\.p99 is given twice"):
+        Constraint.parse_all(["p99=5ms", "latency.p99=6ms"])
+
+
+def test_how_far_a_value_is_beyond_its_limit() -> None:
+    at_most, at_least = Constraint("latency", 0.004), Constraint("throughput", 100.0)
+    assert [at_most.factor(value) for value in (0.002, 0.004, 0.006)] == pytest.approx([0.5, 1, 1.5])
+    assert [at_least.factor(value) for value in (200.0, 100.0, 50.0)] == pytest.approx([0.5, 1, 2])
+    assert [at_least.factor(0.0), at_most.factor(None), at_least.factor(None)] == [math.inf] * 3
+    assert (str(at_most), str(at_least)) == ("median latency at most 4.00 ms", "throughput at least 100 items/s")
+
+
+@pytest.mark.parametrize("measure", MEASURES.values(), ids=lambda measure: measure.name)
+def test_the_form_that_is_shown_is_one_that_is_read(measure: object) -> None:
+    name, title, _, show, read, form, *_ = measure  # type: ignore[misc]
+    word, _, limit = form.partition("=")
+    assert SHORT.get(word, word) == name
+    assert read(limit) > 0
+    assert show(read(limit)) != show(None) == "–"
+    assert title
+
+
+@given(st.sampled_from(sorted(MEASURES)), st.floats(1e-9, 1e12), st.floats(1e-9, 1e12))
+def test_less_cost_is_better_and_data_survives(name: str, value: float, limit: float) -> None:
+    constraint = Constraint(name, limit)
+    assert (constraint.factor(value) <= 1) == (value <= limit if MEASURES[name].less else 1 / value <= 1 / limit)
+    assert msgspec.json.decode(msgspec.json.encode(constraint), type=Constraint) == constraint
