@@ -79,6 +79,21 @@ def test_options_are_described_and_unknown_ones_rejected_with_a_suggestion(name:
         backend.parse_options(small.case(name, options={f"{option}x": True}))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_knobs_turn_options_of_the_backend_away_from_their_defaults(name: str) -> None:
+    backend = small.backend(name)
+    fields = {field.name: field.default for field in msgspec.structs.fields(backend.options)}
+    for knob in backend.knobs:
+        assert {knob.name, *knob.needs, *knob.without} <= fields.keys()
+        assert set(knob.variants) <= set(backend.variants)
+        assert set(knob.devices) <= {"cpu", "cuda"}
+        assert set(knob.precisions) <= {*PRECISIONS, *QUANTIZED}
+        assert 0 < len(knob.values) == len({*knob.values, fields[knob.name]}) - 1
+        for value in knob.values:
+            parsed = backend.parse_options(small.case(name, options={knob.name: value}))
+            assert getattr(parsed, knob.name) == value
+
+
 @pytest.mark.parametrize("label", REAL)
 def test_outputs_are_right_and_stay_so(label: str, preparation: Preparation) -> None:
     """Agreement, repeated calls, another feed, entering twice, threads and phases, in one preparation."""

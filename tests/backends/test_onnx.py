@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from inferlens.backends.base import TOLERANCES, Preparation
 from inferlens.backends.onnx.export import check_shapes, onnx_file
 from inferlens.backends.onnxruntime.backend import OnnxRuntimeOptions
 from inferlens.backends.onnxruntime.providers import PROVIDERS, provider_list
-from inferlens.backends.onnxruntime.runner import CpuRunner
+from inferlens.backends.onnxruntime.runner import CpuRunner, CudaRunner
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
@@ -81,6 +82,7 @@ def test_free_dimensions_fit_any_size_and_names_must_match() -> None:
     [
         ({}, 0),
         ({"graph_optimization": "disable", "tf32": True, "cudnn_conv_algo_search": "DEFAULT"}, 2),
+        ({"prefer_nhwc": True, "fuse_conv_bias": True}, 2),
         ({"graph_optimization": "extended", "execution_mode": "parallel", "inter_op_threads": 2}, 0),
     ],
 )
@@ -89,6 +91,46 @@ def test_an_onnx_file_runs_as_it_is(options: Any, warnings: int, file: Path, pre
     assert [warning.code for warning in preparation.warnings] == ["no-effect"] * warnings
     assert not preparation.artefacts
     assert [phase.name for phase in preparation.phases] == ["build"]
+
+
+def _turned(label: str) -> list[tuple[str, dict[str, Any]]]:
+    """Every knob of a backend for fp32 on the CPU, each alone at each of its values."""
+    knobs = [knob for knob in small.backend(label).knobs if knob.fits(small.case(label))]
+    return [(label, {knob.name: value}) for knob in knobs for value in knob.values]
+
+
+@pytest.mark.parametrize(("label", "options"), [*_turned(CPU), *_turned(OPENVINO)], ids=str)
+def test_outputs_are_right_with_whatever_is_worth_trying(
+    label: str, options: dict[str, Any], file: Path, preparation: Preparation
+) -> None:
+    small.agrees(_onnx(file), small.case(label, options=options), preparation, small.model())
+    assert {warning.message for warning in preparation.warnings} <= {
+        "The option enable_hyper_threading does nothing on this CPU."
+    }
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_options_reach_onnx_runtime(on: bool, file: Path, preparation: Preparation) -> None:
+    case = small.case(CPU, options={"enable_cpu_mem_arena": on, "allow_spinning": on}, threads=2)
+    runner: Any = small.backend(CPU).prepare(_onnx(file), case, preparation)
+    with runner:
+        settings = runner._loaded.get_session_options()
+        pools = [settings.get_session_config_entry(f"session.{pool}_op.allow_spinning") for pool in ("intra", "inter")]
+        assert (settings.enable_cpu_mem_arena, pools) == (on, [str(int(on))] * 2)
+
+
+def test_options_of_a_provider_that_runs_no_node_do_nothing(file: Path, preparation: Preparation) -> None:
+    """With what ONNX Runtime tells of a graph that TensorRT has taken whole."""
+    part = SimpleNamespace(ep_name="TensorrtExecutionProvider", get_nodes=lambda: [SimpleNamespace(op_type="Conv")])
+    options = OnnxRuntimeOptions(prefer_nhwc=True, allow_spinning=False, cuda_graph=True)
+    case = small.case("onnxruntime:tensorrt", device="cuda")
+    runner = CudaRunner(file, PROVIDERS["tensorrt"], _onnx(file), case, preparation, options)
+    runner._tell_nodes(SimpleNamespace(get_provider_graph_assignment_info=lambda: [part]))
+    assert preparation.facts["nodes_by_provider"] == {"TensorrtExecutionProvider": 1}
+    assert [warning.message for warning in preparation.warnings] == [
+        "prefer_nhwc does nothing: no node runs on the CUDAExecutionProvider.",
+        "allow_spinning does nothing: no node runs on the CPUExecutionProvider.",
+    ]
 
 
 def test_a_provider_that_gives_way_is_refused(file: Path, preparation: Preparation) -> None:
@@ -110,6 +152,10 @@ def test_provider_options_for_the_gpu() -> None:
     assert cuda["use_tf32"] == "0"
     assert cuda["user_compute_stream"] == "77"
     assert cuda["enable_cuda_graph"] == "0"
+    assert not {"prefer_nhwc", "fuse_conv_bias"} & cuda.keys()
+    options = OnnxRuntimeOptions(prefer_nhwc=True, fuse_conv_bias=True)
+    (_, cuda), _ = provider_list(PROVIDERS["cuda"], case, options, 77, Path("cache"))
+    assert cuda["prefer_nhwc"] == cuda["fuse_conv_bias"] == "1"
     case = small.case("onnxruntime:tensorrt", device="cuda", precision="fp16")
     (name, tensorrt), *others = provider_list(
         PROVIDERS["tensorrt"], case, OnnxRuntimeOptions(cuda_graph=True), 77, Path("cache")
@@ -146,6 +192,18 @@ def test_options_of_openvino_are_honoured(options: dict[str, Any], streams: int,
     small.agrees(small.model(), small.case(OPENVINO, options=options), preparation)
     assert preparation.facts["streams"] == streams
     assert preparation.facts["inference_precision"] == "f32"
+
+
+@pytest.mark.parametrize("name", ["enable_cpu_pinning", "enable_hyper_threading"])
+@pytest.mark.parametrize("asked", [True, False])
+def test_what_openvino_makes_of_a_switch_is_a_fact(
+    name: str, asked: bool, file: Path, preparation: Preparation
+) -> None:
+    """A machine may have no hyper-threads, or not let threads be tied to cores."""
+    small.agrees(_onnx(file), small.case(OPENVINO, options={name: asked}), preparation, small.model())
+    refused = preparation.facts[name] != asked
+    assert [warning.code for warning in preparation.warnings] == ["no-effect"] * refused
+    assert asked or not refused
 
 
 def test_free_dimensions_of_a_file_get_the_sizes_of_the_case(tmp_path: Path, preparation: Preparation) -> None:

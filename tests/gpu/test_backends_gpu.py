@@ -39,6 +39,8 @@ RUNS: list[tuple[str, Options]] = [
     ("torch_compile:max-autotune", {"channels_last": True}),
     ("onnxruntime:cuda", {}),
     ("onnxruntime:cuda", {"cuda_graph": True}),
+    ("onnxruntime:cuda", {"prefer_nhwc": True}),
+    ("onnxruntime:cuda", {"prefer_nhwc": True, "fuse_conv_bias": True, "cuda_graph": True}),
     ("onnxruntime:tensorrt", {}),
     ("tensorrt:trt", {}),
     ("tensorrt:rtx", {}),
@@ -196,6 +198,16 @@ def test_what_libraries_tell(preparation: Preparation) -> None:
     assert not preparation.warnings, "compiled graphs are CUDA graphs"
     with prepared("onnxruntime:cuda", {}, small.model(), preparation):
         assert preparation.facts["nodes_by_provider"]["CUDAExecutionProvider"] >= 3
+
+
+def test_options_reach_the_cuda_provider(preparation: Preparation) -> None:
+    options = {"prefer_nhwc": True, "fuse_conv_bias": True, "cudnn_conv_algo_search": "HEURISTIC", "tf32": True}
+    runner: Any = prepared("onnxruntime:cuda", {**options, "allow_spinning": False}, small.model(), preparation)
+    with runner:
+        told = runner._loaded.get_provider_options()["CUDAExecutionProvider"]
+    assert [told[name] for name in ("prefer_nhwc", "fuse_conv_bias", "use_tf32")] == ["1"] * 3
+    assert told["cudnn_conv_algo_search"] == "HEURISTIC"
+    assert [warning.message.split()[0] for warning in preparation.warnings] == ["allow_spinning"]
 
 
 def big(batch: int) -> Model:

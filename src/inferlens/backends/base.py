@@ -32,7 +32,8 @@ from inferlens.spec.hints import Hint
 Inputs = dict[str, Array]
 Outputs = list[NDArray[np.generic]]
 
-ON_CUDA = ("cuda_graph", "tf32", "cudnn_benchmark", "cudnn_conv_algo_search")  # options that do nothing on the CPU
+# Options that do nothing on the CPU.
+ON_CUDA = ("cuda_graph", "tf32", "cudnn_benchmark", "cudnn_conv_algo_search", "prefer_nhwc", "fuse_conv_bias")
 
 
 def ordered(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array]:

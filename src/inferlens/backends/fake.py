@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import os
 import random
 import signal
@@ -18,9 +19,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from inferlens.backends.abilities import LayerProfiler
-from inferlens.backends.base import Backend, Capabilities, Inputs, Outputs, Preparation, Runner, Support
+from inferlens.backends.base import Backend, Capabilities, Inputs, Knob, Outputs, Preparation, Runner, Support
 from inferlens.backends.clocks import Clock, HostClock, Timings
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
@@ -33,6 +35,20 @@ LAYERS = (
     ("body.1+head", "FakeFused", ("body.1", "head"), 0.1),
 )
 SPEED = {"steady": 1.0, "fast": 0.5, "noisy": 1.0}
+# A planted space: what each value of a knob multiplies the latency by. knob_d does nothing without knob_c, so there are
+# 504 ways to turn them; the best that is right is BEST, at 0.514 times the latency, and the next is 3 % behind.
+FACTORS = {
+    "knob_a": (1.0, 0.8, 0.93, 1.25),
+    "knob_b": (1.0, 0.85, 0.95),
+    "knob_c": (1.0, 0.96, 1.1),
+    "knob_d": (1.0, 0.75, 0.85),
+    "knob_e": (1.0, 0.5),
+    "knob_f": (1.0, 0.97, 0.94),
+}
+WORSE_TOGETHER = 1.3  # knob_a=1 and knob_b=1, each the best of its own
+WRONG = 0.5  # relative error with knob_e
+BUILD_SECONDS = (0.0, 10.0, 60.0)  # more, with knob_f
+BEST = {"knob_a": 1, "knob_b": 2, "knob_c": 1, "knob_d": 1, "knob_f": 2}
 Trouble = Literal[
     "none", "raise", "unsupported", "memory error", "segfault", "abort", "kill", "exit", "hang", "rubbish", "eat memory"
 ]
@@ -51,6 +67,22 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     when: Annotated[
         Literal["prepare", "enter", "infer", "throughput", "exit"], Meta(description="where to misbehave")
     ] = "infer"
+    knob_a: Annotated[int, Meta(description="a call takes 1, 0.8, 0.93 or 1.25 times as long", ge=0, le=3)] = 0
+    knob_b: Annotated[int, Meta(description="1, 0.85 or 0.95 times, but 1.105 at 1 where knob_a is 1", ge=0, le=2)] = 0
+    knob_c: Annotated[int, Meta(description="1, 0.96 or 1.1 times", ge=0, le=2)] = 0
+    knob_d: Annotated[int, Meta(description="1, 0.75 or 0.85 times where knob_c is not 0", ge=0, le=2)] = 0
+    knob_e: Annotated[int, Meta(description="1 or 0.5 times, with outputs that are wrong", ge=0, le=1)] = 0
+    knob_f: Annotated[
+        int, Meta(description="1, 0.97 or 0.94 times; the build is said to take 0, 10 or 60 s more", ge=0, le=2)
+    ] = 0
+
+
+def factor(options: FakeOptions) -> float:
+    """What the knobs multiply the latency by."""
+    turned: list[float] = [
+        FACTORS[name][getattr(options, name)] for name in FACTORS if name != "knob_d" or options.knob_c
+    ]
+    return math.prod(turned) * (WORSE_TOGETHER if options.knob_a == options.knob_b == 1 else 1.0)
 
 
 class FakeClock(Clock):
@@ -92,6 +124,14 @@ class Fake(Backend):
     variants = ("steady", "fast", "noisy")
     options = FakeOptions
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {"fake": ("", {})}
+    knobs = (
+        Knob(name="knob_a", values=(1, 2, 3)),
+        Knob(name="knob_b", values=(1, 2)),
+        Knob(name="knob_c", values=(1, 2)),
+        Knob(name="knob_d", values=(1, 2), needs=("knob_c",)),
+        Knob(name="knob_e", values=(1,)),
+        Knob(name="knob_f", values=(1, 2), build=10.0),
+    )
 
     def capabilities(self) -> Capabilities:
         """Always available, on the CPU, in every precision."""
@@ -113,7 +153,7 @@ class FakeRunner(Runner, LayerProfiler):
         self._options = options
         self._precision = case.precision
         self._preparation = preparation
-        milliseconds = (options.latency + options.per_item * (batch - 1)) * SPEED[case.variant]
+        milliseconds = (options.latency + options.per_item * (batch - 1)) * SPEED[case.variant] * factor(options)
         noise = random.Random(case.seed)
         spread = 0.1 if case.variant == "noisy" else 0.0
         self.clock: Clock = HostClock()
@@ -126,6 +166,8 @@ class FakeRunner(Runner, LayerProfiler):
     def __enter__(self) -> FakeRunner:
         with self._preparation.phase("build"):
             self.misbehave("enter")
+        phases = self._preparation.phases
+        phases[-1] = replace(phases[-1], seconds=phases[-1].seconds + BUILD_SECONDS[self._options.knob_f])
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -145,7 +187,7 @@ class FakeRunner(Runner, LayerProfiler):
         """One array per input, off by the error asked for, rounded to the precision."""
         sums = [value.reshape(value.shape[0], -1).sum(axis=1, dtype=np.float64) for value in outputs.values()]
         kind = np.float32 if self._precision == "fp32" else np.float16
-        scale = 1 + self._options.error
+        scale = 1 + self._options.error + WRONG * self._options.knob_e
         return [(value * scale).astype(kind).astype(np.float32) for value in sums]
 
     def profile_layers(self, feed: Inputs, runs: int) -> Layers:

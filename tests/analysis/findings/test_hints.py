@@ -68,6 +68,8 @@ def test_every_option_that_is_wanted_is_one_of_some_backend() -> None:
         ("torch_tensorrt:dynamo", "tf32", {"flavour": "TensorRT for RTX"}, Hint(asked=True)),
         ("torch_tensorrt:loaded", "tf32", {}, Hint()),
         ("onnxruntime:tensorrt", "tf32", {}, Hint()),
+        ("onnxruntime:tensorrt", "channels_last", {}, Hint()),
+        ("onnxruntime:cuda", "channels_last", {}, Hint("onnxruntime.prefer_nhwc=true")),
         ("tensorrt:rtx", "optimization_level", {}, Hint()),
     ],
 )
@@ -129,7 +131,7 @@ ORDER = "(pytorch.channels_last=true)"
         ("first-convolution", first(on_gpu("pytorch", "bf16"), "7.5"), "another backend", "pad"),
         ("reformats", reformatted(on_gpu("pytorch")), ORDER, "?"),
         ("reformats", reformatted(on_gpu("pytorch", channels_last=True)), "other backends", "channels_last"),
-        ("reformats", reformatted(on_gpu("onnxruntime:cuda")), "other backends", "channels_last"),
+        ("reformats", reformatted(on_gpu("onnxruntime:cuda")), "(onnxruntime.prefer_nhwc=true)", "channels_last"),
         ("reformats", reformatted(on_gpu("pytorch"), "gemm"), "other backends", "channels_last"),
         ("tensor-cores-unused", launched(SLOW), "ry another backend", "channels-last"),
         ("tensor-cores-unused", launched(kernel("convolve_sgemm", 100.0, tensor_cores=False)), ORDER, "?"),

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from inferlens.backends.tensorrt import network as configuring
+from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.network import Network, configuration, keep_timing_cache, network, use_timing_cache
 from inferlens.backends.tensorrt.options import TensorRTOptions
 from inferlens.backends.tensorrt.profiles import check_shapes, profiles, spread
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.record import Gpu
-from inferlens.spec.case import TensorSpec
+from inferlens.spec.case import Case, TensorSpec
 
 IMAGE = (TensorSpec("image", (1, 3, 16, 16)),)
 TWO = (TensorSpec("image", (2, 3, 8, 8)),)
@@ -50,6 +51,15 @@ def test_options_reach_the_builder(parsed: Network, rtx: Flavour) -> None:
     assert not usual.get_flag(trt.BuilderFlag.TF32)
     assert usual.profiling_verbosity == trt.ProfilingVerbosity.DETAILED
     assert usual.builder_optimization_level == TensorRTOptions().optimization_level
+
+
+def test_knobs_are_tried_only_in_the_flavour_where_they_act() -> None:
+    for variant, precision, names in (
+        ("rtx", "fp32", {"cuda_graph"}),
+        ("trt", "fp16", {"cuda_graph", "optimization_level", "avg_timing_iterations", "max_num_tactics"}),
+    ):
+        of = Case(model="m", backend="tensorrt", variant=variant, device="cuda", precision=precision)
+        assert {knob.name for knob in TensorRT.knobs if knob.fits(of)} == names
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from inferlens.backends.availability import (
     imported,
     torch_versions,
 )
-from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support
+from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support
 from inferlens.backends.onnx.export import check_precision, move_onnx, onnx_file
-from inferlens.backends.onnxruntime.providers import PROVIDERS, provider_absence
+from inferlens.backends.onnxruntime.providers import ACT_ON, PROVIDERS, provider_absence
 from inferlens.backends.onnxruntime.runner import CpuRunner, CudaRunner
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
@@ -51,6 +51,16 @@ class OnnxRuntimeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     cudnn_conv_algo_search: Annotated[
         Literal["EXHAUSTIVE", "HEURISTIC", "DEFAULT"], Meta(description="how cuDNN's convolution algorithms are chosen")
     ] = "EXHAUSTIVE"
+    fuse_conv_bias: Annotated[bool, Meta(description="let cuDNN add a convolution's bias in the same kernel")] = False
+    prefer_nhwc: Annotated[
+        bool, Meta(description="compute convolutions in channels-last (NHWC) memory order on CUDA")
+    ] = False
+    enable_cpu_mem_arena: Annotated[
+        bool, Meta(description="keep memory between calls on the CPU; off: each call asks the system for it")
+    ] = True
+    allow_spinning: Annotated[
+        bool, Meta(description="threads on the CPU wait for work awake; off: they sleep, and are woken for it")
+    ] = True
     cuda_graph: Annotated[
         bool, Meta(description="capture the graph's kernels in a CUDA graph; all nodes must run on the GPU")
     ] = False
@@ -68,6 +78,17 @@ class OnnxRuntime(Backend, Saver):
         "onnx": ("cpu", {"graph_optimization": "disable"})
     }
     saves: ClassVar[dict[str, str]] = {".onnx": "ONNX graph"}
+    knobs = (
+        Knob(name="cuda_graph", values=(True,), devices=("cuda",)),
+        Knob(name="tf32", values=(True,), variants=("cuda",), precisions=("fp32",)),
+        Knob(name="prefer_nhwc", values=(True,), variants=("cuda",), precisions=("fp32", "fp16")),
+        Knob(name="fuse_conv_bias", values=(True,), variants=("cuda",), precisions=("fp32", "fp16")),
+        Knob(name="cudnn_conv_algo_search", values=("HEURISTIC",), variants=("cuda",)),
+        Knob(name="allow_spinning", values=(False,), devices=("cpu",)),
+        Knob(name="graph_optimization", values=("extended",), devices=("cpu",)),
+        Knob(name="execution_mode", values=("parallel",), devices=("cpu",)),
+        Knob(name="enable_cpu_mem_arena", values=(False,), devices=("cpu",)),
+    )
 
     def capabilities(self) -> Capabilities:
         """Those providers of this build whose libraries load; modules too if there is an exporter."""
@@ -122,10 +143,11 @@ class OnnxRuntime(Backend, Saver):
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
         """No CUDA graph where another provider has a part of the model; TensorRT's provider heeds no other options."""
         provider, nodes = PROVIDERS.get(case.variant), facts.get("nodes_by_provider")
+        option = "prefer_nhwc" if option == "channels_last" else option
         if provider is None:
             return Hint()
         divided = isinstance(nodes, dict) and bool(nodes.keys() - {provider.name})
-        if (option == "cuda_graph" and divided) or (provider.lowers and option in ("tf32", "cudnn_conv_algo_search")):
+        if (option == "cuda_graph" and divided) or (provider.lowers and option in ACT_ON["CUDAExecutionProvider"]):
             return Hint()
         return super().hint(case, option, value, facts)
 

@@ -34,6 +34,11 @@ PROVIDERS = {
     "tensorrt": Provider("TensorrtExecutionProvider", "cuda", "libonnxruntime_providers_tensorrt.so", lowers=True),
 }
 NEEDS = {"cuda": "CUDA and cuDNN of its version", "tensorrt": "TensorRT of its version (pip install tensorrt)"}
+# Options that act on the nodes of one provider alone.
+ACT_ON = {
+    "CUDAExecutionProvider": ("tf32", "cudnn_conv_algo_search", "fuse_conv_bias", "prefer_nhwc"),
+    "CPUExecutionProvider": ("enable_cpu_mem_arena", "allow_spinning"),
+}
 
 
 def provider_absence(ort: Any, variant: str) -> Absence | None:
@@ -87,6 +92,8 @@ def provider_list(provider: Provider, case: Case, options: Any, stream: int, cac
         "cudnn_conv_algo_search": options.cudnn_conv_algo_search,
         "enable_cuda_graph": str(int(options.cuda_graph and not provider.lowers)),
     }
+    # Not named where they are off, which is ONNX Runtime's default: a version that lacks one would refuse its name.
+    cuda |= {name: "1" for name in ("fuse_conv_bias", "prefer_nhwc") if getattr(options, name)}
     offered: list[Any] = [("CUDAExecutionProvider", cuda), "CPUExecutionProvider"]
     if not provider.lowers:
         return offered

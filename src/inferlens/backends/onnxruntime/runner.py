@@ -18,12 +18,12 @@ import numpy as np
 import psutil
 
 from inferlens.backends.abilities import LayerProfiler
-from inferlens.backends.availability import refused
+from inferlens.backends.availability import refused, warn_unheeded
 from inferlens.backends.base import Inputs, Outputs, Preparation, Runner, ordered
 from inferlens.backends.clocks import Clock, CudaClock
 from inferlens.backends.onnx.export import check_shapes
 from inferlens.backends.onnxruntime.profile import ask_for_profile, layers_of
-from inferlens.backends.onnxruntime.providers import Provider, load_error, preload, provider_list
+from inferlens.backends.onnxruntime.providers import ACT_ON, Provider, load_error, preload, provider_list
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.runner import host_array
 from inferlens.errors import Unsupported
@@ -98,6 +98,9 @@ class OnnxRunner(Runner):
         level = LEVELS[self.options.graph_optimization]
         settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{level}")
         settings.execution_mode = getattr(ort.ExecutionMode, f"ORT_{self.options.execution_mode.upper()}")
+        settings.enable_cpu_mem_arena = self.options.enable_cpu_mem_arena
+        for pool in ("intra_op", "inter_op"):
+            settings.add_session_config_entry(f"session.{pool}.allow_spinning", str(int(self.options.allow_spinning)))
         settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         self.preparation.facts["onnxruntime"] = ort.__version__  # CPU and GPU packages may both be installed
         return settings
@@ -111,9 +114,13 @@ class OnnxRunner(Runner):
             for part in loaded.get_provider_graph_assignment_info()
             for node in part.get_nodes()
         ]
-        self.preparation.facts["nodes_by_provider"] = dict(Counter(provider for provider, _ in nodes))
+        found = self.preparation.facts["nodes_by_provider"] = dict(Counter(provider for provider, _ in nodes))
+        if self.provider.device == "cpu":
+            return
+        for name in (name for name in ACT_ON if name not in found):
+            warn_unheeded(self.options, ACT_ON[name], f"no node runs on the {name}.", self.preparation)
         strays = Counter(kind for provider, kind in nodes if provider == "CPUExecutionProvider")
-        if strays and self.provider.device != "cpu":
+        if strays:
             self.preparation.warn(
                 "provider-fallback",
                 f"{strays.total()} of {len(nodes)} nodes run on the CPU: {', '.join(sorted(strays))}.",

@@ -23,8 +23,8 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from inferlens.backends.abilities import LayerProfiler
-from inferlens.backends.availability import imported, refused
-from inferlens.backends.base import Backend, Capabilities, Inputs, Outputs, Preparation, Runner, Support, ordered
+from inferlens.backends.availability import imported, refused, warn_no_effect
+from inferlens.backends.base import Backend, Capabilities, Inputs, Knob, Outputs, Preparation, Runner, Support, ordered
 from inferlens.backends.onnx.export import check_precision, check_shapes, onnx_file
 from inferlens.backends.onnx.modules import OnnxNode, OnnxNodes, modules_among, operators_among, origins
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
@@ -42,6 +42,8 @@ KEPT = 3  # runs of it that are
 RUNS_OF_ONE = SETTLING + KEPT
 CLOCK = f"OpenVINO's performance counters; each run's own time, within {RUNS_OF_ONE} microseconds, from their means"
 INSERTED = "by OpenVINO, to change type or memory order"
+# Options that are OpenVINO's own choice unless they are given; its properties have the same names in capitals.
+SWITCHES = ("enable_cpu_pinning", "enable_hyper_threading")
 TENSOR_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32", "i8": "int8",
          "u8": "uint8", "boolean": "bool"}  # fmt: skip
 
@@ -59,6 +61,12 @@ class OpenVINOOptions(Struct, frozen=True, forbid_unknown_fields=True):
         Literal["case", "f32", "f16", "bf16", "dynamic"],
         Meta(description="type to compute in; case: the case's precision, dynamic: OpenVINO's own choice"),
     ] = "case"
+    enable_cpu_pinning: Annotated[bool | None, Meta(description="tie threads to cores; left out, OpenVINO chooses")] = (
+        None
+    )
+    enable_hyper_threading: Annotated[
+        bool | None, Meta(description="use every thread of a core; left out, OpenVINO chooses by the hint")
+    ] = None
 
 
 class OpenVino(Backend):
@@ -69,6 +77,13 @@ class OpenVino(Backend):
     variants = ("cpu",)
     options = OpenVINOOptions
     distributions = ("openvino",)
+    knobs = (
+        Knob(name="enable_cpu_pinning", values=(False,)),
+        Knob(name="enable_hyper_threading", values=(True,)),  # which OpenVINO does not by itself for latency
+        Knob(name="hint", values=("throughput",)),
+        Knob(name="streams", values=(2, 4), without=("hint",)),
+        Knob(name="inference_precision", values=("bf16", "f16"), precisions=("int8",)),
+    )
 
     def capabilities(self) -> Capabilities:
         """fp32, and those of the lower precisions that OpenVINO says this CPU has."""
@@ -113,10 +128,15 @@ class OpenVinoRunner(Runner, LayerProfiler):
     def __enter__(self) -> OpenVinoRunner:
         with self.preparation.phase("build"):
             self.compile_anew()
-        facts = self.preparation.facts
-        facts["threads"] = self.compiled.get_property("INFERENCE_NUM_THREADS")
-        facts["streams"] = self.compiled.get_property("NUM_STREAMS")
-        facts["inference_precision"] = self.compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        facts, told = self.preparation.facts, self.compiled.get_property
+        facts["threads"] = told("INFERENCE_NUM_THREADS")
+        facts["streams"] = told("NUM_STREAMS")
+        facts["inference_precision"] = told("INFERENCE_PRECISION_HINT").get_type_name()
+        for name in SWITCHES:
+            facts[name] = bool(told(name.upper()))
+        for name in ("inference_precision", *SWITCHES):
+            if getattr(self.options, name) not in (None, "case", "dynamic", facts[name]):
+                warn_no_effect(self.preparation, name, "this CPU")
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -194,6 +214,7 @@ class OpenVinoRunner(Runner, LayerProfiler):
             "PERFORMANCE_HINT": self.options.hint.upper(),
             "INFERENCE_PRECISION_HINT": precision,
         }
+        properties |= {name.upper(): value for name in SWITCHES if (value := getattr(self.options, name)) is not None}
         if self.options.streams:
             properties["NUM_STREAMS"] = self.options.streams
         if self.case.threads:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 
 from inferlens.backends.abilities import Builder, Saver
 from inferlens.backends.availability import NO_GPU, cuda_absence, gpu_here, imported, torch_versions, warn_no_effect
-from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support, tolerance_of
+from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support, tolerance_of
 from inferlens.backends.onnx.export import check_precision, onnx_file
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.tensorrt.engine import KIND, EngineJob, build_to, built, examiner
@@ -37,6 +37,14 @@ class TensorRT(Backend, Saver, Builder):
     options = TensorRTOptions
     distributions = ("tensorrt", "tensorrt-rtx")
     saves: ClassVar[dict[str, str]] = {".engine": KIND, ".plan": KIND}
+    knobs = (
+        Knob(name="cuda_graph", values=(True,)),
+        # TensorRT for RTX uses TF32 unasked, and times no tactics.
+        Knob(name="tf32", values=(True,), variants=("trt",), precisions=("fp32",)),
+        Knob(name="optimization_level", values=(5, 4), variants=("trt",), build=4.0),
+        Knob(name="avg_timing_iterations", values=(8,), variants=("trt",), build=3.0),
+        Knob(name="max_num_tactics", values=(1000,), variants=("trt",), build=3.0),
+    )
 
     def capabilities(self) -> Capabilities:
         """Those flavours that are installed, on CUDA; modules too if there is an exporter."""

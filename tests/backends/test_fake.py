@@ -1,0 +1,86 @@
+"""The planted space of the fake backend: exact latencies, one best, and what each knob costs."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferlens.backends.base import TOLERANCES, Preparation, Runner
+from inferlens.backends.fake import BEST, FACTORS, Fake, FakeOptions, factor
+from inferlens.models.model import Model
+from inferlens.spec.case import Case, TensorSpec
+from tests.backends import small
+
+
+def case(**more: Any) -> Case:
+    return Case(model="fake:demo", backend="fake", variant="steady", **more)
+
+
+def prepared(preparation: Preparation, **options: Any) -> Runner:
+    model = Model("fake:demo", "demo", "fake", (TensorSpec("x", (1, 3)),))
+    return Fake().prepare(model, case(options=options), preparation)
+
+
+@pytest.mark.parametrize(
+    ("options", "milliseconds"),
+    [
+        ({}, 4.0),
+        ({"knob_a": 1}, 3.2),
+        ({"knob_a": 3}, 5.0),
+        ({"knob_b": 1}, 3.4),
+        ({"knob_a": 1, "knob_b": 1}, 3.536),
+        ({"knob_a": 1, "knob_b": 2}, 3.04),
+        ({"knob_d": 1}, 4.0),
+        ({"knob_c": 1, "knob_d": 1}, 2.88),
+        ({"knob_e": 1}, 2.0),
+        ({"knob_f": 2, "latency": 10.0}, 9.4),
+        (BEST, 2.057472),
+    ],
+    ids=str,
+)
+def test_latencies_are_as_planted(options: dict[str, Any], milliseconds: float, preparation: Preparation) -> None:
+    with prepared(preparation, **options) as runner:
+        times = runner.clock.time(runner.infer, itertools.repeat({}), 3).latency
+    assert times == pytest.approx([milliseconds / 1e3] * 3)
+
+
+def test_the_best_that_is_right_is_known_and_ahead_of_the_next() -> None:
+    values = itertools.product(*(range(len(each)) for each in FACTORS.values()))
+    ways = [dict(zip(FACTORS, each, strict=True)) for each in values]
+    ways = [way for way in ways if way["knob_c"] or not way["knob_d"]]
+    assert len(ways) == 504
+    right = sorted((way for way in ways if not way["knob_e"]), key=lambda way: factor(FakeOptions(**way)))
+    best, second = (factor(FakeOptions(**way)) for way in right[:2])
+    assert {name: value for name, value in right[0].items() if value} == BEST
+    assert (round(best, 3), round(second / best, 2)) == (0.514, 1.03)
+
+
+def test_a_greedy_choice_of_each_knob_alone_is_not_the_best() -> None:
+    alone = {name: min(range(len(each)), key=each.__getitem__) for name, each in FACTORS.items() if name != "knob_e"}
+    assert factor(FakeOptions(**alone)) > 1.1 * factor(FakeOptions(**BEST))
+
+
+@pytest.mark.parametrize(("knob", "wrong"), [("knob_e", True), ("knob_a", False)])
+def test_one_knob_makes_outputs_wrong(knob: str, wrong: bool, preparation: Preparation) -> None:
+    inputs = {"x": np.ones((1, 3), np.float32)}
+    with prepared(preparation, **{knob: 1}) as runner:
+        error = small.error(runner.collect(runner.infer(runner.place(inputs))), [np.full(1, 3.0)])
+    assert error > max(TOLERANCES.values()) if wrong else error == 0.0
+
+
+@pytest.mark.parametrize(("value", "seconds"), [(0, 0), (1, 10), (2, 60)])
+def test_one_knob_makes_the_build_long(value: int, seconds: int, preparation: Preparation) -> None:
+    preparation.now = itertools.count().__next__
+    with prepared(preparation, knob_f=value):
+        assert [(phase.name, phase.seconds) for phase in preparation.phases] == [("build", seconds + 1)]
+
+
+def test_the_knobs_are_those_of_the_space() -> None:
+    assert {knob.name: (0, *knob.values) for knob in Fake.knobs} == {
+        name: tuple(range(len(each))) for name, each in FACTORS.items()
+    }
+    for options, fit in (({}, False), ({"knob_c": 2}, True)):
+        assert ("knob_d" in {knob.name for knob in Fake.knobs if knob.fits(case(options=options))}) == fit
