@@ -14,6 +14,7 @@ from benchmarks import (
     early_stops,
     engine_loop,
     race,
+    shipped,
     spread,
     timed_loop,
     trace_fuzz,
@@ -33,9 +34,10 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "coverage": coverage.main,
     "early_stops": lambda: early_stops.main([]),
     "spread": spread.main,
+    "shipped": shipped.main,
     "race": lambda: race.main(["simulate"]),
 }
-LONG = ("trace_fuzz", "coverage", "early_stops", "spread", "race")
+LONG = ("trace_fuzz", "coverage", "early_stops", "spread", "shipped", "race")
 
 for name in sys.argv[1:] or [name for name in BENCHMARKS if name not in LONG]:
     BENCHMARKS[name]()

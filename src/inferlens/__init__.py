@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from inferlens.analysis.loaded_trace import load_trace
     from inferlens.errors import InferlensError
     from inferlens.execution.ab import ab
+    from inferlens.execution.deploy.call import Deployed
     from inferlens.execution.profile import profile
     from inferlens.execution.protocol import Observer
     from inferlens.record.layer_profile import Profile
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ABResult", "Budget", "Case", "Compared", "Finding", "InferlensError", "Plan", "Profile", "Record", "Records",
-    "TensorSpec", "__version__", "ab", "bench", "compare", "findings", "load_profiles", "load_records", "load_trace",
-    "profile",
+    "TensorSpec", "__version__", "ab", "bench", "compare", "findings", "load", "load_profiles", "load_records",
+    "load_trace", "profile",
 ]  # fmt: skip
 
 _HOMES = {
@@ -113,3 +114,26 @@ def bench(
 
     records = measured(model, example_inputs, words, observer or Silent())
     return Records(records, reference=reference, where=str(output))
+
+
+def load(results: str | PathLike[str], *, rebuild: bool = False, trust: bool = False, copy: bool = True) -> Deployed:
+    """The fastest case of a folder of results, or the case of a folder, as a callable with its model's signature.
+
+    It is made ready in this process as it was when it was measured, for the shapes that it was measured with, and then
+    called a few times. What it takes and gives, and what is copied, stands at ``inferlens.execution.deploy.call``.
+
+    Args:
+        results: such as ``results/resnet50``, or the folder of one case in it.
+        rebuild: prepare it anew where GPU, versions, weights or files are not those of the record, instead of refusing
+            that; its outputs are then checked against the reference, where that can be computed.
+        trust: open files that can run code.
+        copy: copy outputs that the next call would overwrite.
+
+    Raises:
+        InferlensError: if it did not run or was wrong, or cannot run here as it was measured.
+    """
+    from inferlens.execution.deploy.call import load as loaded
+    from inferlens.views.python import best_case
+
+    record, folder = best_case(results)
+    return loaded(record, folder, rebuild=rebuild, trust=trust, copy=copy)

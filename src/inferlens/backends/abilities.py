@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ from inferlens.models.model import Model
 from inferlens.record.build_report import BuildReport
 from inferlens.record.layer_profile import Layers
 from inferlens.record.partition import Partition
-from inferlens.spec.case import Case
+from inferlens.spec.case import Case, TensorSpec
 
 
 class Saver(ABC):
@@ -105,3 +105,54 @@ class KernelOrigins(ABC):
 
         Asked after the traced runs, while the runner is entered, and once for runs that are alike.
         """
+
+
+class Deployer(ABC):
+    """An ability of a backend: what it prepares runs without this library too, from a file and by a short script."""
+
+    @abstractmethod
+    def packages(self, case: Case) -> tuple[str, ...]:
+        """Distributions that the script may need; those of them that a record names are asked for, in its versions."""
+
+    @abstractmethod
+    def deployed_as(self, case: Case) -> str:
+        """The suffix of the file that a script for ``case`` loads; refuses a case for which there is none."""
+
+    @abstractmethod
+    def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Writes that file, of ``model`` as ``case`` runs it, to the new ``path``."""
+
+    @abstractmethod
+    def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
+        """A program in Python that loads ``file`` beside it, runs it on random inputs and prints the latency.
+
+        Its function ``run`` takes the model's inputs in order and returns its outputs.
+        """
+
+
+class Direct(ABC):
+    """An ability of a runner: calls with tensors where they lie, and outputs as the library has them."""
+
+    @abstractmethod
+    def take(self, given: Mapping[str, Any]) -> Any:
+        """What ``infer`` takes, of PyTorch's tensors or arrays by input name.
+
+        What has another type, device or memory order than ``place`` gives is copied, and nothing else.
+        """
+
+    @abstractmethod
+    def give(self, outputs: Any) -> Any:
+        """The outputs of a call, in the model's structure; a list, or the only one, where that is not known.
+
+        They are PyTorch's tensors, which enqueued work may still write, or arrays.
+        """
+
+    @property
+    def reuses_outputs(self) -> bool:
+        """Whether the next call writes to what ``give`` gave."""
+        return True
+
+
+def one_or_all(outputs: list[Any]) -> Any:
+    """The only output, or all of them."""
+    return outputs[0] if len(outputs) == 1 else outputs

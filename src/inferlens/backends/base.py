@@ -160,6 +160,7 @@ class Preparation:
     trust: bool = False  # whether files that can run code may be opened
     exported: Path | None = None  # a folder in which this model is exported already, for this backend and precision
     built: bool = False  # whether a process of this case has put into the cache what it builds
+    kept_only: bool = False  # whether what the cache should have is refused, where it is not there, rather than built
     phases: list[Phase] = dataclasses.field(default_factory=list, init=False)
     facts: dict[str, Any] = dataclasses.field(default_factory=dict, init=False)
     artefacts: list[Artefact] = dataclasses.field(default_factory=list, init=False)

@@ -13,7 +13,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS
-from inferlens.backends.abilities import Builder, Partitioner, Saver
+from inferlens.backends.abilities import Builder, Deployer, Partitioner, Saver
 from inferlens.errors import InferlensError, suggestion
 from inferlens.execution import child_process
 from inferlens.execution.expand import cases_on
@@ -50,6 +50,12 @@ def save_model(job: FileJob, child: Child) -> None:
 def build_engines(job: FileJob, child: Child) -> BuildReport:
     """Builds engines and writes one."""
     return cast("Builder", child.backend).build(child.load(), job.case, child.preparation, Path(job.path), job.builds)
+
+
+def deploy_model(job: FileJob, child: Child) -> None:
+    """Writes what the backend's script loads; what was measured, unless it is to be built anew."""
+    child.preparation.kept_only = not job.rebuild
+    cast("Deployer", child.backend).deploy(child.load(), job.case, child.preparation, Path(job.path))
 
 
 def partition_model(job: CaseJob, child: Child) -> Partition:
@@ -95,6 +101,12 @@ def build(path: Path, case: Case, builds: int, **more: Any) -> TaskResult[BuildR
     done = _written(path, build_engines, Builder, case, builds=builds, **more)
     assert done.found
     return replace(done, found=replace(done.found, path=str(path)))
+
+
+def deploy(path: Path, case: Case, **more: Any) -> TaskResult[None]:
+    """Has the backend of ``case`` write to ``path`` what its script loads, as :func:`save` does; ``known`` and
+    ``exported`` are as of ``protocol.CaseJob``."""
+    return _written(path, deploy_model, Deployer, case, **more)
 
 
 def partition(case: Case, **more: Any) -> TaskResult[Partition]:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from inferlens.backends.base import TOLERANCES, Outputs, Preparation, Runner
+from inferlens.backends.base import TOLERANCES, Inputs, Outputs, Preparation, Runner
 from inferlens.backends.host_io import HostIo
 from inferlens.execution.protocol import CaseJob
 from inferlens.execution.worker import Child
@@ -90,8 +90,12 @@ def reference(job: ReferenceJob, child: Child) -> ReferenceOrigin:
         outputs = runner.collect(child.infer_first(runner, runner.place(arrays)))
     files: dict[str, Any] = {f"output{index}": value for index, value in enumerate(outputs)}
     np.savez(job.path, **files)
-    fed = hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()))
-    return ReferenceOrigin(weights_sha256=model.weights_sha256, inputs_sha256=fed.hexdigest())
+    return ReferenceOrigin(weights_sha256=model.weights_sha256, inputs_sha256=fed_sha256(arrays))
+
+
+def fed_sha256(arrays: Inputs) -> str:
+    """Hash of the values of inputs."""
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())).hexdigest()
 
 
 def benchmark(job: BenchmarkJob, child: Child) -> Measured:

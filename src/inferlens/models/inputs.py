@@ -181,6 +181,11 @@ def array_of(tensor: torch.Tensor) -> Array:
     return array
 
 
+def on_host(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays in the place of tensors, over their memory if that is the host's and NumPy has their type."""
+    return {name: array_of(value) if hasattr(value, "detach") else value for name, value in given.items()}
+
+
 def flatten(outputs: Any) -> list[torch.Tensor]:
     """Every tensor in ``outputs``, depth first; numbers as tensors, ``None`` and texts skipped."""
     import torch

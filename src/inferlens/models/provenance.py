@@ -5,6 +5,7 @@ It is read first: opening an engine that was made for another GPU or library can
 
 from __future__ import annotations
 
+import shutil
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,13 @@ def beside(path: Path) -> Path:
 def write(path: Path, provenance: Provenance) -> None:
     """Writes the provenance of the model at ``path`` beside it, whole or not at all."""
     write_whole(beside(path), msgspec.json.format(msgspec.json.encode(provenance), indent=1) + b"\n")
+
+
+def copy(model: Path, path: Path) -> None:
+    """Copies a compiled model to ``path``, and its provenance, if it has one, beside it."""
+    shutil.copyfile(model, path)
+    if beside(model).is_file():
+        shutil.copyfile(beside(model), beside(path))
 
 
 def option_of(spec: str, name: str) -> Any:

@@ -16,7 +16,7 @@ import msgspec
 from inferlens.analysis.runs import each_run
 from inferlens.errors import InferlensError, library
 from inferlens.record.record import Record, machine_name
-from inferlens.record.store import Paths, given_paths
+from inferlens.record.store import RECORD, Paths, given_paths
 from inferlens.record.store import load_records as loaded
 from inferlens.units import listing, plural
 from inferlens.views import table
@@ -209,3 +209,28 @@ def load_records(*paths: Paths) -> Records:
     given = given_paths(paths)
     where = str(given[0]) if len(given) == 1 else ""
     return Records(found.records, folders=found.folders, problems=found.problems, where=where)
+
+
+def best_case(path: Paths) -> tuple[Record, Path]:
+    """The record of the fastest case under ``path``, or of the only one there, and the folder that it lies in.
+
+    Where a tuning left the best case in a folder ``best``, that is the one.
+
+    Raises:
+        InferlensError: if there is none, or there are several, such as one for each batch.
+    """
+    (given,) = given_paths([path])
+    records = load_records(given / "best" if (given / "best" / RECORD).is_file() else given)
+    if len({record.case.digest for record in records}) > 1:
+        comparisons = records.comparisons
+        if len(comparisons) > 1:
+            what = f"There is a fastest case in each of {len(comparisons)} comparisons in {given}, such as batches."
+            raise InferlensError(what, hint=f"the folder of one case, such as {_folder(comparisons[0])}")
+        record = records.fastest
+    else:
+        record = records[0]
+    return record, records.folders[record.id]
+
+
+def _folder(records: Records) -> Path:
+    return records.folders[records.equally_fast[0].id]

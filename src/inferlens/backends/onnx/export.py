@@ -17,7 +17,7 @@ from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.export import cast, example_feed, export_dimensions, flat_outputs, free_sizes
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
-from inferlens.models.sources.onnx import onnx_file_precision
+from inferlens.models.sources.onnx import onnx_file_precision, onnx_graph, weight_files
 from inferlens.spec.case import Case, TensorSpec
 
 EMBED_LIMIT = 1_500_000_000  # bytes of weights in one ONNX file, which holds less than 2 GiB; else they are beside it
@@ -57,6 +57,16 @@ def move_onnx(written: Path, path: Path) -> None:
         shutil.move(written, path)
     else:  # the graph knows the name of the second file
         onnx.save(onnx.load(str(written)), str(path), save_as_external_data=True, location=f"{path.name}.data")
+
+
+def copy_onnx(source: Path, path: Path) -> None:
+    """Copies an ONNX file; weights in files beside it are put into one, with its own name and ``.data`` after it."""
+    import onnx
+
+    if weight_files(source, onnx_graph(source)):
+        onnx.save(onnx.load(str(source)), str(path), save_as_external_data=True, location=f"{path.name}.data")
+    else:
+        shutil.copyfile(source, path)
 
 
 def lower_folded_weights(path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
-from inferlens.backends.abilities import Saver
+from inferlens.backends.abilities import Deployer, Saver
 from inferlens.backends.availability import (
     check_cuda_options,
     cuda_absence,
@@ -22,12 +22,14 @@ from inferlens.backends.availability import (
     torch_versions,
 )
 from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support
-from inferlens.backends.onnx.export import check_precision, move_onnx, onnx_file
-from inferlens.backends.onnxruntime.providers import ACT_ON, PROVIDERS, provider_absence
+from inferlens.backends.onnx.export import check_precision, copy_onnx, move_onnx, onnx_file
+from inferlens.backends.onnxruntime.providers import ACT_ON, PROVIDERS, provider_absence, provider_list
 from inferlens.backends.onnxruntime.runner import CpuRunner, CudaRunner
+from inferlens.backends.onnxruntime.script import onnxruntime_script
+from inferlens.backends.pytorch.export import DTYPES
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
-from inferlens.spec.case import QUANTIZED, Case, Option
+from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 
 NO_BF16 = "ONNX Runtime has hardly any bf16 operators for the CPU, not even a convolution"
@@ -66,7 +68,7 @@ class OnnxRuntimeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
-class OnnxRuntime(Backend, Saver):
+class OnnxRuntime(Backend, Saver, Deployer):
     """ONNX Runtime."""
 
     name = "onnxruntime"
@@ -125,10 +127,9 @@ class OnnxRuntime(Backend, Saver):
         options: OnnxRuntimeOptions = self.parse_options(case)
         provider = PROVIDERS[case.variant]
         check_cuda_options(options, case, preparation)
-        # TensorRT takes the fp32 graph and lowers it itself; the other providers run a graph in the types it has.
         if model.format == "onnx" and model.path is not None and not provider.lowers and found("onnx"):
             check_precision(model.path, case.precision)
-        path = onnx_file(model, case, preparation, "fp32" if provider.lowers else case.precision)
+        path = onnx_file(model, case, preparation, _graph_precision(case))
         kind = CpuRunner if provider.device == "cpu" else CudaRunner
         return kind(path, provider, model, case, preparation, options)
 
@@ -138,6 +139,28 @@ class OnnxRuntime(Backend, Saver):
         if written == model.path:
             raise Unsupported(f"'{model.name}' is an ONNX file already.", expected="a model in PyTorch")
         move_onnx(written, path)
+
+    def packages(self, case: Case) -> tuple[str, ...]:
+        """PyTorch too on a GPU: it brings CUDA."""
+        return ("numpy", "onnxruntime", "onnxruntime-gpu", *["torch"] * (case.device == "cuda"))
+
+    def deployed_as(self, case: Case) -> str:
+        """An ONNX graph."""
+        if case.precision == "bf16" and not PROVIDERS[case.variant].lowers:
+            raise Unsupported("A graph in bf16 cannot be fed by NumPy, which has no bf16.", hint="--precision fp16")
+        return ".onnx"
+
+    def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Writes the graph that the case runs."""
+        copy_onnx(onnx_file(model, case, preparation, _graph_precision(case)), path)
+
+    def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
+        """Runs a session with the options and the providers of the case."""
+        model, provider = Model(case.model, "", "onnx", inputs), PROVIDERS[case.variant]
+        runner = CpuRunner(Path(file), provider, model, case, Preparation(Path(), Path()), self.parse_options(case))
+        offered = provider_list(provider, case, runner.options, 0, Path())
+        floats = "" if case.model.startswith("onnx:") else DTYPES[_graph_precision(case)]  # a file keeps its own types
+        return onnxruntime_script(case, file, inputs, floats, runner._settings(), offered)
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
@@ -150,6 +173,11 @@ class OnnxRuntime(Backend, Saver):
         if (option == "cuda_graph" and divided) or (provider.lowers and option in ACT_ON["CUDAExecutionProvider"]):
             return Hint()
         return super().hint(case, option, value, facts)
+
+
+def _graph_precision(case: Case) -> str:
+    """TensorRT takes the fp32 graph and lowers it itself; the other providers run a graph in the types it has."""
+    return "fp32" if PROVIDERS[case.variant].lowers else case.precision
 
 
 def onnx_formats() -> tuple[Format, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from inferlens.backends.abilities import LayerProfiler
+from inferlens.backends.abilities import Direct, LayerProfiler, one_or_all
 from inferlens.backends.availability import refused, warn_unheeded
 from inferlens.backends.base import Inputs, Outputs, Preparation, Runner, ordered
 from inferlens.backends.clocks import Clock, CudaClock
@@ -27,7 +27,7 @@ from inferlens.backends.onnxruntime.providers import ACT_ON, Provider, load_erro
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.runner import host_array
 from inferlens.errors import Unsupported
-from inferlens.models.inputs import make_inputs
+from inferlens.models.inputs import make_inputs, on_host
 from inferlens.models.model import Array, Model
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case
@@ -46,7 +46,7 @@ LEVELS = {"all": "ENABLE_ALL", "extended": "ENABLE_EXTENDED", "basic": "ENABLE_B
 
 
 @dataclass(eq=False)
-class OnnxRunner(Runner):
+class OnnxRunner(Runner, Direct):
     """Loads the file; subclasses bind and run."""
 
     path: Path
@@ -204,6 +204,19 @@ class CpuRunner(OnnxRunner, LayerProfiler):
         """See :class:`~inferlens.backends.base.Runner`."""
         return [as_output(value.numpy()) for value in outputs.binding.get_outputs()]
 
+    def take(self, given: Mapping[str, Any]) -> Bound:
+        """A binding of the arrays themselves, where they are of the graph's types."""
+        return self.place(on_host(given))
+
+    def give(self, outputs: Bound) -> Any:
+        """Copies in the graph's own types; the memory itself goes with the binding."""
+        return one_or_all([value.numpy() for value in outputs.binding.get_outputs()])
+
+    @property
+    def reuses_outputs(self) -> bool:
+        """They are copies."""
+        return False
+
 
 class CudaRunner(OnnxRunner):
     """ONNX Runtime with its CUDA or TensorRT provider, on a stream and with memory of PyTorch's.
@@ -253,6 +266,16 @@ class CudaRunner(OnnxRunner):
             name: torch.from_numpy(array.copy()).to("cuda", getattr(torch, TYPES[kind][0]))
             for name, (array, kind) in self.arrays(inputs).items()
         }
+
+    def take(self, given: Mapping[str, Any]) -> DeviceFeed:
+        """The tensors themselves: a call copies them into those that are bound, whatever they are."""
+        import torch
+
+        return {name: torch.as_tensor(given[name]) for name in self._own}
+
+    def give(self, outputs: list[Any]) -> Any:
+        """The tensors that are bound."""
+        return one_or_all(outputs)
 
     def infer(self, feed: DeviceFeed) -> list[Any]:
         """Enqueues one run. A feed that is not the last one is copied into the bound tensors first."""

@@ -13,7 +13,7 @@ nodes, some with an ending such as ``/WithoutBiases``. Nodes that did not run ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,19 +22,21 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
-from inferlens.backends.abilities import LayerProfiler
+from inferlens.backends.abilities import Deployer, Direct, LayerProfiler, one_or_all
 from inferlens.backends.availability import imported, refused, warn_no_effect
 from inferlens.backends.base import Backend, Capabilities, Inputs, Knob, Outputs, Preparation, Runner, Support, ordered
-from inferlens.backends.onnx.export import check_precision, check_shapes, onnx_file
+from inferlens.backends.onnx.export import check_precision, check_shapes, copy_onnx, onnx_file
 from inferlens.backends.onnx.modules import OnnxNode, OnnxNodes, modules_among, operators_among, origins
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.onnxruntime.runner import as_output
+from inferlens.backends.openvino.script import openvino_script
 from inferlens.backends.profiling.layer_runs import NO_RUNS, check_level, clocked_runs
 from inferlens.errors import Unsupported
+from inferlens.models.inputs import on_host
 from inferlens.models.model import Model
 from inferlens.models.sources.onnx import onnx_file_precision
 from inferlens.record.layer_profile import Layer, Layers, Tensor
-from inferlens.spec.case import PRECISIONS, QUANTIZED, Case
+from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, TensorSpec
 
 TYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "int8": "f32"}  # of what is not quantized
 SETTLING = 2  # runs of a fresh model that are not kept: memory and caches are cold
@@ -69,7 +71,7 @@ class OpenVINOOptions(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
-class OpenVino(Backend):
+class OpenVino(Backend, Deployer):
     """OpenVINO."""
 
     name = "openvino"
@@ -111,9 +113,28 @@ class OpenVino(Backend):
             check_precision(model.path, case.precision)
         return OpenVinoRunner(onnx_file(model, case, preparation, "fp32"), model, case, preparation, options)
 
+    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
+        """See :class:`Deployer`."""
+        return ("numpy", "openvino")
+
+    def deployed_as(self, case: Case) -> str:  # noqa: ARG002
+        """An ONNX graph."""
+        return ".onnx"
+
+    def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Writes the graph that is compiled."""
+        copy_onnx(onnx_file(model, case, preparation, "fp32"), path)
+
+    def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
+        """Compiles the graph with the properties of the case."""
+        model = Model(case.model, "", "onnx", inputs)
+        runner = OpenVinoRunner(Path(file), model, case, Preparation(Path(), Path()), self.parse_options(case))
+        floats = "" if case.model.startswith("onnx:") else "float32"  # a file keeps its own types
+        return openvino_script(case, file, inputs, floats, runner._properties())
+
 
 @dataclass(eq=False)
-class OpenVinoRunner(Runner, LayerProfiler):
+class OpenVinoRunner(Runner, LayerProfiler, Direct):
     """One synchronous request with its tensors set beforehand."""
 
     path: Path
@@ -163,15 +184,26 @@ class OpenVinoRunner(Runner, LayerProfiler):
         self.request = self.compiled.create_infer_request()
 
     def place(self, inputs: Inputs) -> list[Any]:
-        """Tensors over arrays of the types that the graph declares, in the order of its inputs."""
+        """Tensors over copies of the arrays, in the types that the graph declares and the order of its inputs."""
+        names = [spec.name for spec in self.model.inputs]
+        arrays = zip(names, ordered(inputs, self.model.inputs), strict=True)
+        return self._tensors({name: np.array(array, copy=True) for name, array in arrays})
+
+    def take(self, given: Mapping[str, Any]) -> list[Any]:
+        """Tensors over the arrays themselves, where those are of the graph's types."""
+        return self._tensors(on_host(given))
+
+    def give(self, outputs: Any) -> Any:
+        """Views of the request's outputs."""
+        return one_or_all([outputs[index] for index in range(len(self.compiled.outputs))])
+
+    def _tensors(self, arrays: Inputs) -> list[Any]:
         import openvino
 
-        names = [spec.name for spec in self.model.inputs]
-        by_name = dict(zip(names, ordered(inputs, self.model.inputs), strict=True))
         placed = []
         for port in self.compiled.inputs:
-            name = next(name for name in port.names if name in by_name)
-            array = np.array(by_name[name], dtype=port.element_type.to_dtype(), order="C", copy=True)
+            name = next(name for name in port.names if name in arrays)
+            array = np.require(arrays[name], port.element_type.to_dtype(), ["C_CONTIGUOUS", "WRITEABLE"])
             placed.append(openvino.Tensor(array, shared_memory=True))  # the tensor keeps the array alive
         return placed
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins, Saver
+from inferlens.backends.abilities import Deployer, KernelOrigins, Launched, LayerProfiler, Origins, Saver
 from inferlens.backends.availability import refused
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.profiling.kernel_runs import (
@@ -22,11 +22,12 @@ from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.module_hooks import layers_of
 from inferlens.backends.pytorch.export import DTYPES, cast, example_feed, export_dimensions
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities
+from inferlens.backends.pytorch.script import program_script
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
 from inferlens.models.sources.files import input_note
 from inferlens.record.layer_profile import Layers
-from inferlens.spec.case import Case, Option
+from inferlens.spec.case import Case, Option, TensorSpec
 
 
 class PyTorchOptions(TorchOptions, frozen=True, forbid_unknown_fields=True):
@@ -43,7 +44,7 @@ class PyTorchOptions(TorchOptions, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
-class PyTorch(Backend, Saver):
+class PyTorch(Backend, Saver, Deployer):
     """Eager PyTorch."""
 
     name = "pytorch"
@@ -75,6 +76,24 @@ class PyTorch(Backend, Saver):
             with refused(f"torch.export cannot export '{model.name}'", hint=hint):
                 program = torch.export.export(model.module, feed, dynamic_shapes=sizes, strict=False)
             torch.export.save(program, str(path), extra_files=input_note(model.inputs, DTYPES[case.precision]))
+
+    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
+        """See :class:`Deployer`."""
+        return ("torch",)
+
+    def deployed_as(self, case: Case) -> str:  # noqa: ARG002
+        """An exported program."""
+        return ".pt2"
+
+    def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Writes the exported program, on the case's device."""
+        runner = self.prepare(model, case, preparation)
+        assert isinstance(runner, EagerRunner)
+        runner.save_program(path)
+
+    def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
+        """Calls the module of the program, or replays the call."""
+        return program_script(case, self.parse_options(case), file, inputs)
 
 
 class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):

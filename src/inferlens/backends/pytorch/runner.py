@@ -5,28 +5,40 @@ The module is moved and cast in place: a case has a process, and so a module, of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from msgspec import Meta, Struct
 
+from inferlens.backends.abilities import Direct
 from inferlens.backends.availability import (
     check_cuda_options,
     cuda_absence,
     cuda_precisions,
     imported,
+    refused,
     torch_settings,
     torch_versions,
 )
 from inferlens.backends.base import Absence, Capabilities, Inputs, Outputs, Preparation, Runner, Support, ordered
 from inferlens.backends.clocks import CudaClock, HostClock
 from inferlens.backends.pytorch.cuda_graph import CudaGraph
-from inferlens.backends.pytorch.export import cast, dtype_of, tensor_of
+from inferlens.backends.pytorch.export import (
+    DTYPES,
+    FLOATS,
+    cast,
+    dtype_of,
+    example_feed,
+    export_dimensions,
+    tensor_of,
+)
 from inferlens.errors import Unsupported
 from inferlens.models.inputs import flatten, make_inputs
 from inferlens.models.model import Array, Format, Model
+from inferlens.models.sources.files import input_note
 from inferlens.spec.case import PRECISIONS, Case, TensorSpec
 
 Feed = tuple[Any, ...]
@@ -71,7 +83,7 @@ def torch_capabilities(
     )
 
 
-class TorchRunner(Runner):
+class TorchRunner(Runner, Direct):
     """Runs a module; subclasses say how in :meth:`build`, and whether several threads may call it at once."""
 
     overlaps: ClassVar[bool] = True
@@ -168,6 +180,37 @@ class TorchRunner(Runner):
         specs = self.model.inputs
         return tuple(self._tensor(array, spec) for array, spec in zip(ordered(inputs, specs), specs, strict=True))
 
+    def take(self, given: Mapping[str, Any]) -> Feed:
+        """The tensors themselves, where type, device and memory order are those of :meth:`place`."""
+        import torch
+
+        feed = []
+        for spec in self.model.inputs:
+            dtype = dtype_of(self._stored) if spec.dtype in FLOATS else getattr(torch, spec.dtype)
+            feed.append(self._in_order(torch.as_tensor(given[spec.name]).to(self.case.device, dtype)))
+        return tuple(feed)
+
+    def give(self, outputs: Any) -> Any:
+        """What the module returned, in its own structure."""
+        return outputs
+
+    @property
+    def reuses_outputs(self) -> bool:
+        """Where a CUDA graph is replayed."""
+        return self.graph is not None
+
+    def save_program(self, path: Path) -> None:
+        """Writes the module as an exported program, on the device and in the types in which this runner calls it."""
+        import torch
+
+        with self.settings(), torch.no_grad(), self.preparation.phase("export"):
+            module, sizes = self._moved(), export_dimensions(self.model.module, self.model.inputs)
+            example = example_feed(self.model, self.case, self._stored)
+            feed = tuple(self._in_order(tensor.to(self.case.device)) for tensor in example)
+            with refused(f"torch.export cannot export '{self.model.name}'"):
+                program = torch.export.export(module, feed, dynamic_shapes=sizes, strict=False)
+            torch.export.save(program, str(path), extra_files=input_note(self.model.inputs, DTYPES[self._stored]))
+
     def collect(self, outputs: Any) -> Outputs:
         """See :class:`~inferlens.backends.base.Runner`."""
         return [host_array(tensor) for tensor in flatten(outputs)]
@@ -232,12 +275,15 @@ class TorchRunner(Runner):
         return module
 
     def _tensor(self, array: Array, spec: TensorSpec) -> Any:
+
+        return self._in_order(tensor_of(array, spec, self._stored).to(self.case.device))
+
+    def _in_order(self, tensor: Any) -> Any:
+        """The tensor in the memory order of the case; itself if that is its own."""
         import torch
 
-        tensor = tensor_of(array, spec, self._stored).to(self.case.device)
-        if self.channels_last and tensor.dim() == 4:
-            tensor = tensor.contiguous(memory_format=torch.channels_last)
-        return tensor
+        last = self.channels_last and tensor.dim() == 4
+        return tensor.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
 
 
 def not_entered(*_: Any) -> Any:

@@ -7,28 +7,37 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from inferlens.backends.abilities import Builder, Saver
+from inferlens.backends.abilities import Builder, Deployer, Saver
 from inferlens.backends.availability import NO_GPU, cuda_absence, gpu_here, imported, torch_versions, warn_no_effect
 from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support, tolerance_of
 from inferlens.backends.onnx.export import check_precision, onnx_file
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.tensorrt.engine import KIND, EngineJob, build_to, built, examiner
 from inferlens.backends.tensorrt.engine_check import TRUST, check_engine, checked_file
-from inferlens.backends.tensorrt.flavours import Flavour, current_gpu, find, flavour, plugin_files, registered_plugins
+from inferlens.backends.tensorrt.flavours import (
+    KINDS,
+    Flavour,
+    current_gpu,
+    find,
+    flavour,
+    plugin_files,
+    registered_plugins,
+)
 from inferlens.backends.tensorrt.options import OF_TACTICS, TensorRTOptions, heeded
 from inferlens.backends.tensorrt.profiles import profiles, spread
 from inferlens.backends.tensorrt.runner import EngineRunner
+from inferlens.backends.tensorrt.script import tensorrt_script
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.record.build_report import BuildReport
-from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option
+from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 
 QUANTIZED_AS = "as an ONNX file with QuantizeLinear and DequantizeLinear nodes"
 
 
-class TensorRT(Backend, Saver, Builder):
+class TensorRT(Backend, Saver, Builder, Deployer):
     """TensorRT and TensorRT for RTX, each a variant."""
 
     name = "tensorrt"
@@ -103,6 +112,27 @@ class TensorRT(Backend, Saver, Builder):
         job = EngineJob(self._onnx(model, case, preparation, options), model, case, found, options, current_gpu())
         examine = examiner(job, preparation) if job.gpu and not options.compute_capability else None
         return build_to(Path(path), job, preparation, builds=builds, examine=examine)
+
+    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
+        """See :class:`Deployer`."""
+        return ("torch", "tensorrt", "tensorrt-rtx")
+
+    def deployed_as(self, case: Case) -> str:
+        """An engine."""
+        if self.parse_options(case).plugins:
+            raise Unsupported("Libraries of plugins do not go with an engine.", hint="a case without plugins")
+        return ".engine"
+
+    def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Writes the engine, from the cache if it is there, and what it is beside it; copies one that is in a file."""
+        if model.format == "engine" and model.path is not None:
+            provenance.copy(model.path, path)
+        else:
+            self.build(model, case, preparation, path)
+
+    def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
+        """Opens the engine and calls it, or captures the call and replays it."""
+        return tensorrt_script(case, file, inputs, self.parse_options(case), KINDS[case.variant].module)
 
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on; TensorRT for RTX computes fp32 in TF32 whatever the option says."""

@@ -144,6 +144,9 @@ def built(job: EngineJob, preparation: Preparation) -> Built:
         if kept is not None:
             phase.note = "cached"
             return Built(kept[0], _of_job(kept[1], job), path, cached=True)
+        if preparation.kept_only:
+            what = "The engine that was measured is not there any more, and another one may be slower."
+            raise Unsupported(what, hint="rebuild=True, or --rebuild on the command line")
         content, made = build(job, job.timings)
         write_engine(path, content, made)
         return Built(content, made, path, cached=False)

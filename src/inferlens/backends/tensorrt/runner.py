@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
+from inferlens.backends.abilities import Direct, KernelOrigins, Launched, LayerProfiler, Origins, one_or_all
 from inferlens.backends.availability import refused
 from inferlens.backends.base import Inputs, Outputs, Preparation, Runner, ordered
 from inferlens.backends.clocks import Clock, CudaClock, Lane
@@ -33,7 +33,7 @@ Feed = dict[str, Any]
 
 
 @dataclass(eq=False)
-class EngineRunner(Runner, LayerProfiler, KernelOrigins):
+class EngineRunner(Runner, LayerProfiler, KernelOrigins, Direct):
     """Opens an engine when it is entered and calls it; the engine is made by ``build``, inside of the entry.
 
     With a CUDA graph a call is a replay, which reads the captured inputs: feeds are copied into those. Without, the
@@ -101,6 +101,21 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         specs = self.model.inputs
         arrays = zip(specs, ordered(inputs, specs), strict=True)
         return {spec.name: self._tensor(array, spec) for spec, array in arrays if spec.name in self.engine.inputs}
+
+    def take(self, given: Mapping[str, Any]) -> Feed:
+        """The tensors themselves, where they are of the engine's types, contiguous and on the GPU."""
+        import torch
+
+        return {
+            name: torch.as_tensor(given[name]).to(own.device, own.dtype).contiguous() for name, own in self._own.items()
+        }
+
+    def give(self, outputs: Any) -> Any:
+        """The tensors that the engine writes to; it waits only where their shapes depend on the data."""
+        if not isinstance(outputs, BoundContext):
+            return one_or_all(outputs)
+        self.synchronize()
+        return one_or_all(outputs.outputs)
 
     def infer(self, feed: Feed) -> Any:
         """Enqueues one call; a feed that is not the last one is bound first, or copied where a graph is replayed."""

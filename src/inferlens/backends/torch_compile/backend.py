@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
+from inferlens.backends.abilities import Deployer, KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import first_lines, found
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner
 from inferlens.backends.profiling.kernel_runs import Called, MatchedKernels, origins_by_match
@@ -24,16 +24,18 @@ from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.operator_layers import layers_of, matched_kernels
 from inferlens.backends.pytorch.export import free_sizes
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, not_entered, torch_capabilities
+from inferlens.backends.pytorch.script import program_script
 from inferlens.backends.torch_compile.layers import Compiler, InductorNames
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
-from inferlens.spec.case import Case, Option
+from inferlens.spec.case import Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 from inferlens.units import plural
 
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # these use CUDA graphs
 MODES_FOR = {"cuda_graph": GRAPH_MODES, "max_autotune": ("max-autotune",)}  # what other backends have an option for
+CONFIGURED = ("freezing", "conv_1x1_as_mm", "coordinate_descent_tuning")  # in torch._inductor.config, by these names
 
 
 class TorchCompileOptions(TorchOptions, frozen=True, forbid_unknown_fields=True):
@@ -46,7 +48,7 @@ class TorchCompileOptions(TorchOptions, frozen=True, forbid_unknown_fields=True)
     fullgraph: Annotated[bool, Meta(description="refuse a model that does not compile into one graph")] = False
 
 
-class TorchCompile(Backend):
+class TorchCompile(Backend, Deployer):
     """``torch.compile`` with Inductor."""
 
     name = "torch_compile"
@@ -78,6 +80,28 @@ class TorchCompile(Backend):
         if case.device != "cuda":
             return Hint()
         return Hint(asked=True) if case.variant in modes else Hint(f"{cls.name}:{modes[0]}")
+
+    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
+        """See :class:`Deployer`."""
+        return ("torch", "triton")
+
+    def deployed_as(self, case: Case) -> str:  # noqa: ARG002
+        """An exported program."""
+        return ".pt2"
+
+    def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Writes the exported program, on the case's device."""
+        runner = self.prepare(model, case, preparation)
+        assert isinstance(runner, CompiledRunner)
+        runner.save_program(path)
+
+    def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
+        """Compiles the module of the program when it is first called."""
+        options: TorchCompileOptions = self.parse_options(case)
+        how = f"mode={case.variant!r}, dynamic={options.dynamic}, fullgraph={options.fullgraph}"
+        set_here = [name for name in CONFIGURED if getattr(options, name, False)]
+        config = [f"torch._inductor.config.{name} = True" for name in set_here]
+        return program_script(case, options, file, inputs, *config, f"model = torch.compile(model, {how})")
 
 
 def compiler_absence(torch: Any, device: str) -> Absence | None:
@@ -156,6 +180,11 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
             for _ in range(1 if self._compiler or not self._graphs else 3):  # compiles, warms up, records
                 compiled(*feed)
         return compiled  # type: ignore[no-any-return]
+
+    @property
+    def reuses_outputs(self) -> bool:
+        """Where its CUDA graphs are replayed."""
+        return self._graphs
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
         """Times kernels and operators by torch.profiler, if it was compiled for that."""

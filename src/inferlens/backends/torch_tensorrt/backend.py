@@ -8,9 +8,11 @@ from typing import Any
 
 from msgspec import structs
 
-from inferlens.backends.abilities import Partitioner, Saver
+from inferlens.backends.abilities import Deployer, Partitioner, Saver
 from inferlens.backends.availability import cuda_precisions, torch_versions
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support, tolerance_of
+from inferlens.backends.pytorch.script import PROGRAM, torch_script
+from inferlens.backends.scripts import beside
 from inferlens.backends.tensorrt.flavours import current_gpu
 from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS, CompilingRunner
 from inferlens.backends.torch_tensorrt.library import (
@@ -31,7 +33,7 @@ from inferlens.models import provenance
 from inferlens.models.model import Format, Model
 from inferlens.record.partition import Partition
 from inferlens.record.record import Gpu
-from inferlens.spec.case import Case, Option
+from inferlens.spec.case import Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 
 FORMATS: tuple[Format, ...] = ("module", "exported")
@@ -42,7 +44,7 @@ SCRIPTED = "ts-script"  # takes TorchScript too, as it is
 MODELOPT = "Torch-TensorRT quantizes through NVIDIA ModelOpt, which is not driven from here"
 
 
-class TorchTensorRT(Backend, Saver, Partitioner):
+class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
     """Torch-TensorRT, through each of its front ends."""
 
     name = "torch_tensorrt"
@@ -109,6 +111,35 @@ class TorchTensorRT(Backend, Saver, Partitioner):
             build_seconds=sum(phase.seconds for phase in preparation.phases if phase.name == "build"),
         )  # fmt: skip
         provenance.write(path, made)
+
+    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
+        """See :class:`Deployer`."""
+        return ("torch", "torch-tensorrt", "torch-tensorrt-rtx", "tensorrt", "tensorrt-rtx")
+
+    def deployed_as(self, case: Case) -> str:
+        """What the front end can be saved as; of a file, what it is."""
+        if case.variant == LOADED:
+            return Path(case.model).suffix
+        if case.variant not in ("dynamo", *SCRIPTS):
+            raise Unsupported(f"What {case.backend_label} compiles cannot be saved.", hint=DYNAMO)
+        return ".ts" if case.variant in SCRIPTS else ".ep"
+
+    def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Compiles and writes the module, and what it is beside it; copies one that is in a file."""
+        if case.variant == LOADED and model.path is not None:
+            provenance.copy(model.path, path)
+        else:
+            self.save(model, case, preparation, path)
+
+    def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
+        """Loads the module, which holds its engines."""
+        options: TorchTensorRTOptions = self.parse_options(case)
+        autocast = options.autocast or (case.variant == LOADED and bool(provenance.option_of(case.model, "autocast")))
+        opened = f"torch.jit.load({beside(file)})" if file.endswith(".ts") else PROGRAM.format(beside(file))
+        return torch_script(
+            case, structs.replace(options, autocast=False), inputs, [f"model = {opened}"],
+            imports=["import torch_tensorrt  # knows what the file holds"], floats="fp32" if autocast else "",
+        )  # fmt: skip
 
     def partition(self, model: Model, case: Case, preparation: Preparation) -> Partition:
         """Which operators would run in TensorRT and which in PyTorch, and why; builds nothing, and needs no GPU.

@@ -11,10 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
-from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched, LayerProfiler, Origins, Saver
+from inferlens.backends.abilities import (
+    Deployer,
+    KernelOrigin,
+    KernelOrigins,
+    Launched,
+    LayerProfiler,
+    Origins,
+    Saver,
+)
 from inferlens.backends.availability import first_lines, quiet, refused
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.profiling.kernel_runs import MatchedKernels, origins_by_match
@@ -22,13 +29,15 @@ from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.operator_layers import layers_of, matched_kernels
 from inferlens.backends.pytorch.export import DTYPES, WRAPPED, flat_outputs
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities
+from inferlens.backends.pytorch.script import torch_script
+from inferlens.backends.scripts import beside
 from inferlens.backends.torchscript.layers import Modules, ScriptNames
 from inferlens.errors import Unsupported
 from inferlens.models.adapter import in_source
 from inferlens.models.model import Format, Model
 from inferlens.models.sources.files import input_note
 from inferlens.record.layer_profile import Layers
-from inferlens.spec.case import Case, Option
+from inferlens.spec.case import Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 
 OPTIMISED = "optimize_for_inference leaves no names of modules, and operators that torch.profiler does not see"
@@ -46,7 +55,7 @@ class TorchScriptOptions(TorchOptions, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
-class TorchScript(Backend, Saver):
+class TorchScript(Backend, Saver, Deployer):
     """TorchScript, traced or scripted."""
 
     name = "torchscript"
@@ -73,7 +82,7 @@ class TorchScript(Backend, Saver):
         """Writes the traced or scripted module, on the CPU, with a note of its inputs."""
         import torch
 
-        runner = self.prepare(model, msgspec.structs.replace(case, device="cpu"), preparation)
+        runner = self.prepare(model, structs.replace(case, device="cpu"), preparation)
         with runner, quiet():
             assert isinstance(runner, ScriptRunner)
             notes = input_note(model.inputs, DTYPES[case.precision])
@@ -85,6 +94,33 @@ class TorchScript(Backend, Saver):
         if option == "freeze" and cls.parse_options(case).optimize_for_inference:
             return Hint(asked=True)
         return super().hint(case, option, value, facts)
+
+    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
+        """See :class:`Deployer`."""
+        return ("torch",)
+
+    def deployed_as(self, case: Case) -> str:  # noqa: ARG002
+        """TorchScript."""
+        return ".pt"
+
+    def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Writes the script module, on the device of the case; it is frozen and optimised once it is loaded."""
+        import torch
+
+        plain = structs.replace(self.parse_options(case), freeze=False, optimize_for_inference=False)
+        with ScriptRunner(model, case, preparation, plain) as runner, quiet():
+            assert isinstance(runner, ScriptRunner)
+            torch.jit.save(runner.script, str(path), _extra_files=input_note(model.inputs, DTYPES[case.precision]))
+
+    def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
+        """Loads it, and freezes or optimises it as the case does."""
+        options: TorchScriptOptions = self.parse_options(case)
+        load = [f"model = torch.jit.load({beside(file)}).eval()"]
+        if options.optimize_for_inference:
+            load.append("model = torch.jit.optimize_for_inference(model)")
+        elif options.freeze:
+            load.append("model = torch.jit.freeze(model)")
+        return torch_script(case, options, inputs, load)
 
 
 class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):

@@ -54,7 +54,7 @@ class OnnxFile(Source):
             sizes={spec.name: sizes for spec, sizes in inputs},
             parameters=sum(math.prod(tensor.dims) for tensor in model.graph.initializer if tensor.data_type in FLOATS),
             weights=f"in {path.name}",
-            source=f"ONNX file, sha256 {sha256(path, *_weight_files(path, model))}",
+            source=f"ONNX file, sha256 {sha256(path, *weight_files(path, model))}",
         )
 
 
@@ -95,7 +95,7 @@ def _inputs(model: Any, path: Path) -> list[tuple[TensorSpec, Sizes | None]]:
     return found
 
 
-def _weight_files(path: Path, model: Any) -> list[Path]:
+def weight_files(path: Path, model: Any) -> list[Path]:
     """The files beside ``path`` that hold its larger weights."""
     ends: dict[str, int] = {}
     for tensor in model.graph.initializer:

@@ -1,0 +1,75 @@
+"""The script by which a deployed ONNX graph runs with ONNX Runtime alone, as a case has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from inferlens.backends.scripts import beside, numpy_inputs, program
+from inferlens.spec.case import Case, TensorSpec
+
+ATTRIBUTES = (
+    "intra_op_num_threads", "inter_op_num_threads", "graph_optimization_level", "execution_mode",
+    "enable_cpu_mem_arena",
+)  # fmt: skip
+ENTRIES = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
+ON_CPU = """
+def run(*inputs):
+    given = dict(zip(NAMES, inputs))
+    return session.run(None, {name: given[name] for name in taken})"""
+# Bound once: a CUDA graph reads and writes the same memory in every call.
+ON_GPU = """
+binding = session.io_binding()
+bound = {name: ort.OrtValue.ortvalue_from_numpy(dict(zip(NAMES, inputs))[name], "cuda", 0) for name in taken}
+for name, value in bound.items():
+    binding.bind_ortvalue_input(name, value)
+for node in session.get_outputs():
+    binding.bind_output(node.name, "cuda")
+
+
+def run(*inputs):  # with copies to the GPU and back
+    given = dict(zip(NAMES, inputs))
+    for name, value in bound.items():
+        value.update_inplace(given[name])
+    session.run_with_iobinding(binding)
+    return binding.copy_outputs_to_cpu()"""
+
+
+def onnxruntime_script(
+    case: Case, file: str, inputs: tuple[TensorSpec, ...], floats: str, settings: Any, offered: list[Any]
+) -> str:
+    """The script, with the session options of ``settings`` and the providers that are ``offered``."""
+    on_gpu = case.device == "cuda"
+    providers = [_own_stream(each) for each in offered]
+    imports = ["import numpy as np", "import onnxruntime as ort", *["import torch  # brings CUDA and cuDNN"] * on_gpu]
+    lines = [
+        "options = ort.SessionOptions()",
+        *statements(settings),
+        f"session = ort.InferenceSession({beside(file)}, options, providers={providers!r})",
+        f"NAMES = {[spec.name for spec in inputs]!r}",
+        "taken = [node.name for node in session.get_inputs()]  # the graph lacks those that the model never uses",
+        *numpy_inputs(inputs, floats),
+        "",
+        ON_GPU if on_gpu else ON_CPU,
+    ]
+    return program(case, imports, lines)
+
+
+def statements(settings: Any) -> Iterator[str]:
+    """Statements that give ``options`` what session options were given."""
+    for name in ATTRIBUTES:
+        value = getattr(settings, name)
+        word = f"ort.{type(value).__name__}.{value.name}" if hasattr(value, "name") else repr(value)
+        yield f"options.{name} = {word}"
+    for key in ENTRIES:
+        with suppress(RuntimeError):  # it was not given
+            yield f"options.add_session_config_entry({key!r}, {settings.get_session_config_entry(key)!r})"
+
+
+def _own_stream(provider: Any) -> Any:
+    """A provider without what names a stream of this process."""
+    if isinstance(provider, str):
+        return provider
+    name, options = provider
+    return name, {key: value for key, value in options.items() if key != "user_compute_stream"}

@@ -1,0 +1,69 @@
+"""What the scripts share by which deployed models run without this library: how they begin, their inputs, their end.
+
+Each backend fills in the middle: how the file is loaded, and what a call is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from inferlens.backends.pytorch.export import FLOATS
+from inferlens.spec.case import Case, TensorSpec
+
+MEASURE = """
+
+if __name__ == "__main__":
+    times = []
+    for _ in range(25):
+        begin = time.perf_counter()
+        run(*inputs){wait}
+        times.append(time.perf_counter() - begin)
+    print(f"latency {{sorted(times[5:])[10] * 1e3:.3f}} ms")  # the first five calls warm up
+"""
+
+
+def program(case: Case, imports: Sequence[str], middle: Iterable[str], wait: str = "") -> str:
+    """The whole script: ``middle`` defines ``inputs`` and ``run``; ``wait`` is what a call's end is waited for by."""
+    title = one_line(
+        f"{case.model.rpartition(':')[2].rpartition('/')[2]} by {case.label}, on random inputs; prints the latency."
+    )
+    head = [f'"""{title}"""', "", "import time", "from pathlib import Path", "", *imports, ""]
+    return "\n".join([*head, *middle, ""]) + MEASURE.format(wait=f"\n        {wait}" if wait else "")
+
+
+def one_line(text: str) -> str:
+    """A text that ends no docstring."""
+    return " ".join(text.replace("\\", "/").replace('"', "'").split())
+
+
+def beside(file: str) -> str:
+    """The path of a file in the script's own folder, as the script says it."""
+    return f"str(Path(__file__).with_name({file!r}))"
+
+
+def numpy_inputs(specs: Iterable[TensorSpec], floats: str = "") -> list[str]:
+    """Lines that draw ``inputs`` as arrays; floats of the type ``floats``, or of their own."""
+    lines = ["random = np.random.default_rng(0)", "inputs = ["]
+    for spec in specs:
+        real = spec.dtype in FLOATS
+        drawn = f"random.standard_normal({spec.shape})" if real else f"random.integers({_bounds(spec)}, {spec.shape})"
+        lines.append(f"    {drawn}.astype({(real and floats) or spec.dtype!r}),  # {one_line(spec.name)}")
+    return [*lines, "]"]
+
+
+def torch_inputs(specs: Iterable[TensorSpec], floats: str, device: str, *, channels_last: bool = False) -> list[str]:
+    """Lines that draw ``inputs`` as tensors on the device, floats of the type ``floats``."""
+    lines = ["inputs = ["]
+    for spec in specs:
+        real = spec.dtype in FLOATS
+        kind = f"dtype=torch.{floats if real else spec.dtype}, device={device!r}"
+        drawn = f"torch.randn({spec.shape}" if real else f"torch.randint({_bounds(spec)}, {spec.shape}"
+        order = ".to(memory_format=torch.channels_last)" if channels_last and len(spec.shape) == 4 else ""
+        lines.append(f"    {drawn}, {kind}){order},  # {one_line(spec.name)}")
+    return [*lines, "]"]
+
+
+def _bounds(spec: TensorSpec) -> str:
+    """The range of an input's whole numbers, as arguments of what draws them."""
+    low = 0 if spec.low is None else spec.low
+    return f"{low}, {spec.high if spec.high is not None else max(2, low + 1)}"

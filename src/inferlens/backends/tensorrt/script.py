@@ -1,0 +1,69 @@
+"""The script by which a deployed engine runs with TensorRT and PyTorch's tensors alone, as a case has it."""
+
+from __future__ import annotations
+
+from inferlens.backends.scripts import beside, program, torch_inputs
+from inferlens.backends.tensorrt.options import TensorRTOptions
+from inferlens.backends.tensorrt.runtime import TYPES
+from inferlens.spec.case import Case, TensorSpec
+
+BOUND = """
+# Memory that the engine reads and writes in every call; profile and shapes are those of the inputs above.
+own = {name: given.to(kinds[name]) for name, given in zip(NAMES, inputs) if name in kinds}
+for name, tensor in own.items():
+    context.set_input_shape(name, tuple(tensor.shape))
+outputs = {
+    name: torch.empty(tuple(context.get_tensor_shape(name)), dtype=kind, device="cuda")
+    for name, kind in kinds.items()
+    if engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT
+}
+for name, tensor in {**own, **outputs}.items():
+    context.set_tensor_address(name, tensor.data_ptr())
+torch.cuda.synchronize()
+
+
+def call():
+    assert context.execute_async_v3(stream.cuda_stream)"""
+CAPTURED = """
+with torch.cuda.stream(stream):
+    call()  # loads, or compiles, the kernels
+torch.cuda.synchronize()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph, stream=stream):
+    call()"""
+RUN = """
+
+def run(*inputs):
+    with torch.cuda.stream(stream):
+        for name, given in zip(NAMES, inputs):
+            if name in own:
+                own[name].copy_(given)
+        {call}
+    stream.synchronize()
+    return list(outputs.values())"""
+
+
+def tensorrt_script(
+    case: Case, file: str, inputs: tuple[TensorSpec, ...], options: TensorRTOptions, module: str
+) -> str:
+    """The script; ``module`` is the flavour's, such as ``tensorrt_rtx``."""
+    kinds = ", ".join(f'"{name}": torch.{kind}' for name, kind in TYPES.items())
+    lines = [
+        "logger = trt.Logger(trt.Logger.WARNING)",
+        'trt.init_libnvinfer_plugins(logger, "")',
+        "runtime = trt.Runtime(logger)",
+        *["runtime.engine_host_code_allowed = True"] * options.version_compatible,
+        f"engine = runtime.deserialize_cuda_engine(open({beside(file)}, 'rb').read())",
+        "context = engine.create_execution_context()",
+        "stream = torch.cuda.Stream()",
+        *[f"context.set_optimization_profile_async({options.profile}, stream.cuda_stream)"] * bool(options.profile),
+        f"TYPES = {{{kinds}}}",
+        "tensors = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]",
+        "kinds = {name: TYPES[engine.get_tensor_dtype(name).name] for name in tensors}",
+        f"NAMES = {[spec.name for spec in inputs]!r}",
+        *torch_inputs(inputs, "float32", "cuda"),
+        BOUND,
+        *[CAPTURED] * options.cuda_graph,
+        RUN.format(call="graph.replay()" if options.cuda_graph else "call()"),
+    ]
+    return program(case, [f"import {module} as trt", "import torch"], lines)

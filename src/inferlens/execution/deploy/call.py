@@ -1,0 +1,261 @@
+"""``inferlens.load``: a record's case as a callable in this process."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from inferlens.backends.abilities import Direct, one_or_all
+from inferlens.backends.availability import found
+from inferlens.backends.base import Preparation, Runner
+from inferlens.errors import InferlensError, library, suggestion
+from inferlens.execution import child_process
+from inferlens.execution.deploy.chosen import Chosen, chosen
+from inferlens.execution.expand import Planned
+from inferlens.execution.measure_case import Reference, ReferenceJob, fed_sha256, reference
+from inferlens.measure.agreement import compare
+from inferlens.models import inputs, resolve
+from inferlens.models.model import Model
+from inferlens.record.record import Record
+from inferlens.spec.case import TensorSpec
+from inferlens.units import listing
+
+FLOATS = {"float32", "float16", "bfloat16"}  # one is cast to the other
+WARMUP = 3  # calls: what is compiled for tensors of such a kind, and captured, is so then
+
+
+class Deployed:
+    """A measured case as a callable, with the signature of its model: tensors by position, or by their names.
+
+    It takes PyTorch's tensors and NumPy's arrays, of the shapes and types in ``inputs``, floats in any precision.
+    What lies on its device, in its type and memory order, is read where it lies; all else is copied there first. So is
+    every input, on the device, of a call that replays a CUDA graph or runs ONNX Runtime on a GPU.
+
+    It gives PyTorch's tensors on its device, in the structure that the model returns, or a list of them where a graph
+    does not keep that, or the only one. Where the library is not PyTorch and runs on the CPU, arrays give arrays. On a
+    GPU outputs are written in order with PyTorch's current stream, as any operator's are: what is enqueued there next,
+    and a copy to the host, sees them whole. Where a library writes to the same memory in every call, they are copies of
+    that, unless ``copy`` was turned off: then the next call overwrites them.
+
+    One thread calls it at a time. While it is open, PyTorch has the case's threads, TF32 and cuDNN settings in all of
+    this process. ``close``, or leaving it as a context, gives everything back.
+
+    Attributes:
+        record: what was measured.
+        inputs: name, shape and type of each input.
+    """
+
+    def __init__(self, way: Chosen, runner: Runner, stack: ExitStack, *, copy: bool) -> None:
+        """Enters ``runner`` and takes over ``stack``; modes and stream of PyTorch are afterwards as they were."""
+        self.record = way.record
+        self.inputs: tuple[TensorSpec, ...] = way.record.model.inputs
+        self._runner, self._on_gpu = runner, way.case.device == "cuda"
+        with _thread_kept(self._on_gpu):
+            before = _stream(self._on_gpu)
+            stack.enter_context(_entered(runner, self._on_gpu))
+            self._stream = None if _stream(self._on_gpu) == before else _stream(self._on_gpu)  # the runner's own
+            torch = sys.modules.get("torch")
+            mode = torch and (torch.inference_mode if torch.is_inference_mode_enabled() else torch.no_grad)
+        self._mode: Callable[[], Any] = mode or nullcontext
+        self._take, self._give, self._copy = _by_host(runner)
+        if isinstance(runner, Direct):
+            self._take, self._give, self._copy = runner.take, runner.give, copy and runner.reuses_outputs
+        self._open = weakref.finalize(self, stack.pop_all().close)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """The model's outputs.
+
+        Raises:
+            InferlensError: if inputs are missing, unknown, or of other shapes or types.
+        """
+        if not self._open.alive:
+            raise InferlensError("This callable was closed.", hint="inferlens.load, once more")
+        given = named_inputs(self.inputs, args, named)
+        with self._on_stream():
+            feed = self._take(given)  # in the caller's mode: what compiles for tensors tells those of another apart
+            with self._mode():
+                outputs = self._give(self._runner.infer(feed))
+                outputs = _each(_copy, outputs) if self._copy else outputs
+        if any(hasattr(value, "detach") for value in given.values()):
+            return _each(_tensor, outputs)
+        return outputs
+
+    def on_host(self, arrays: Mapping[str, Any]) -> list[Any]:
+        """The outputs as they were compared when it was measured: arrays in order, floats as float32."""
+        with self._on_stream(), self._mode():
+            return self._runner.collect(self._runner.infer(self._runner.place(dict(arrays))))
+
+    @contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        """On the runner's own stream, if it has one, between what is enqueued on the current one before and after."""
+        if self._stream is None:
+            yield
+            return
+        cuda = sys.modules["torch"].cuda
+        current = cuda.current_stream()
+        self._stream.wait_stream(current)
+        with cuda.stream(self._stream):
+            yield
+        current.wait_stream(self._stream)
+
+    def close(self) -> None:
+        """Lets go of the device and of the model."""
+        self._open()
+
+    def __enter__(self) -> Deployed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def load(record: Record, folder: Path, *, rebuild: bool = False, trust: bool = False, copy: bool = True) -> Deployed:
+    """The case of a record in ``folder``, made ready in this process and called a few times; see ``inferlens.load``."""
+    way = chosen(record, folder, rebuild=rebuild)
+    if refusal := way.backend.capabilities().refusal(way.case, way.info):
+        raise refusal
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="inferlens-")))
+        preparation = Preparation(scratch, way.cache or scratch, trust=trust, exported=way.exported)
+        preparation.kept_only = not rebuild
+        model = _model(way, trust=trust, rebuild=rebuild)
+        fast = Deployed(way, way.backend.prepare(model, way.case, preparation), stack, copy=copy)
+    arrays = inputs.make_inputs(model, way.case.seed)
+    torch = sys.modules.get("torch")
+    placed = {name: torch.from_numpy(value).to(way.case.device) for name, value in arrays.items()} if torch else arrays
+    try:
+        for _ in range(WARMUP):
+            fast(**placed)
+        if rebuild:
+            _check_outputs(fast, way, model, trust=trust)
+    except BaseException:
+        fast.close()
+        raise
+    return fast
+
+
+def _model(way: Chosen, *, trust: bool, rebuild: bool) -> Model:
+    """The model that was measured; its random weights leave PyTorch's generator as it was."""
+    if way.known:
+        return resolve.exported(way.case, way.known)
+    with library("torch", extra="torch").random.fork_rng(devices=[]) if found("torch") else nullcontext():
+        model = resolve.load(way.case, trust=trust)
+    if not rebuild:
+        way.check_weights(model.weights_sha256)
+    return dataclasses.replace(model, inputs=way.record.model.inputs)
+
+
+def _check_outputs(fast: Deployed, way: Chosen, model: Model, *, trust: bool) -> None:
+    """Refuses outputs that are not those of the reference, which is computed here; nothing, where it cannot be."""
+    info = msgspec.structs.replace(way.info, format=model.format)
+    case = Planned(way.case, info, None).reference
+    if case is None:
+        return
+    arrays = inputs.make_inputs(model, way.case.seed)
+    with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
+        path = str(Path(folder) / "reference.npz")
+        job = ReferenceJob(
+            case=case, folder=folder, cache=folder, trust=trust, path=path, inputs_seed=way.case.seed
+        )  # fmt: skip
+        made = child_process.launch(reference, job, timeout=way.record.budget.timeout).result.found
+        if made is None or made.weights_sha256 != model.weights_sha256 or made.inputs_sha256 != fed_sha256(arrays):
+            return
+        expected = Reference(name=case.label, path=path).outputs()
+    result = compare(fast.on_host(arrays), expected, way.backend.tolerance(way.case), case.label)
+    if result.agrees is False:
+        raise InferlensError(f"Prepared anew here, its outputs are wrong: {result.reason}.", hint="another case")
+
+
+def named_inputs(specs: Sequence[TensorSpec], args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of a call by their names, checked to be those that ``specs`` describe.
+
+    Raises:
+        InferlensError: for the first that is not.
+    """
+    names = [spec.name for spec in specs]
+    if len(args) > len(names):
+        raise InferlensError(f"{len(args)} inputs were given.", expected=listing([*map(str, specs)]))
+    given = dict(zip(names, args, strict=False))
+    for name, value in named.items():
+        if name not in names or name in given:
+            what = f"The input '{name}' is given twice." if name in given else f"The model has no input '{name}'."
+            raise InferlensError(what, expected=listing([*map(str, specs)]), hint=suggestion(name, names))
+        given[name] = value
+    for spec in specs:
+        if spec.name not in given:
+            raise InferlensError(f"The input '{spec.name}' is missing.", expected=str(spec))
+        value = given[spec.name]
+        if not (hasattr(value, "shape") and hasattr(value, "dtype")):
+            what = f"The input '{spec.name}' is a {type(value).__name__}."
+            raise InferlensError(what, expected=f"a tensor or an array, {spec}")
+        dtype = str(value.dtype).removeprefix("torch.")
+        if tuple(value.shape) != spec.shape or not (dtype == spec.dtype or {dtype, spec.dtype} <= FLOATS):
+            shape = "x".join(map(str, value.shape)) or "scalar"
+            raise InferlensError(f"The input '{spec.name}' is {shape}:{dtype}.", expected=str(spec))
+    return given
+
+
+def _each(function: Callable[[Any], Any], outputs: Any) -> Any:
+    """The same structure of what ``function`` makes of every tensor or array in it."""
+    if isinstance(outputs, np.ndarray) or hasattr(outputs, "detach"):
+        return function(outputs)
+    if isinstance(outputs, Mapping):
+        return {name: _each(function, value) for name, value in outputs.items()}
+    if isinstance(outputs, (list, tuple)):
+        made = [_each(function, value) for value in outputs]
+        return type(outputs)(*made) if hasattr(outputs, "_fields") else type(outputs)(made)
+    if dataclasses.is_dataclass(outputs) and not isinstance(outputs, type):
+        own = {field.name: getattr(outputs, field.name) for field in dataclasses.fields(outputs)}
+        return dataclasses.replace(outputs, **{name: _each(function, value) for name, value in own.items()})
+    return outputs
+
+
+def _copy(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) else value.clone()
+
+
+def _tensor(value: Any) -> Any:
+    return sys.modules["torch"].from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+def _by_host(runner: Runner) -> tuple[Callable[[Any], Any], Callable[[Any], Any], bool]:
+    """How a runner takes and gives that has no more than ``place`` and ``collect``; its outputs are copies."""
+    return lambda given: runner.place(inputs.on_host(given)), lambda made: one_or_all(runner.collect(made)), False
+
+
+@contextmanager
+def _entered(runner: Runner, on_gpu: bool) -> Iterator[None]:
+    """The runner entered, and left without a trace in whatever thread that is."""
+    runner.__enter__()
+    try:
+        yield
+    finally:
+        with _thread_kept(on_gpu):
+            runner.__exit__(None, None, None)
+
+
+@contextmanager
+def _thread_kept(on_gpu: bool) -> Iterator[None]:
+    """PyTorch's modes and current stream are afterwards as before; inside, modes are the usual ones.
+
+    Its guards put back what they found, whatever was entered and not left inside.
+    """
+    with ExitStack() as stack:
+        if torch := sys.modules.get("torch"):
+            stack.enter_context(torch.inference_mode(mode=False))
+            if on_gpu:
+                stack.enter_context(torch.cuda.stream(torch.cuda.current_stream()))
+        yield
+
+
+def _stream(on_gpu: bool) -> Any:
+    return sys.modules["torch"].cuda.current_stream() if on_gpu else None

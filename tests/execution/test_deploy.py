@@ -1,0 +1,388 @@
+"""A measured case as a callable, and as files that run without this library: with the outputs of its model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+import inferlens
+from inferlens import InferlensError, Record, load_records
+from inferlens.backends.base import TOLERANCES
+from inferlens.models import resolve
+from inferlens.record.record import Agreement
+from inferlens.record.store import RECORD, Store
+from inferlens.views.python import best_case
+from tests.backends import small
+from tests.commands import inferlens as command
+from tests.commands import stay
+
+NET, NESTED = "tests.backends.small:Convolution", "tests.backends.small:TwoInputs"
+BACKENDS = ("pytorch", "torchscript:trace", "torch_compile:default", "onnxruntime:cpu", "openvino:cpu")
+QUICK = {"quick": True, "iterations": 3, "warmup": 1, "threads": 1, "mode": "latency"}
+
+
+def measured(output: Path, model: str, backend: str, **words: Any) -> None:
+    """Records of a model, made in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        stay(patch)
+        inferlens.bench(model, backend=backend, output=output, **QUICK, **words)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small model's records, of each backend here."""
+    output = tmp_path_factory.mktemp("results")
+    measured(output, NET, ",".join(BACKENDS), input="image=2x3x16x16")
+    return output / "Convolution"
+
+
+@pytest.fixture(scope="module")
+def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of a model of two inputs, whose outputs are nested."""
+    output = tmp_path_factory.mktemp("nested")
+    measured(output, NESTED, "pytorch,onnxruntime:cpu", input=["values=3x12", "tokens=3x6:int64:0..50"])
+    return output / "TwoInputs"
+
+
+@pytest.fixture
+def one(results: Path, tmp_path: Path) -> Path:
+    """A copy of one record's folder, to be spoilt."""
+    return Path(shutil.copytree(folder_of(results, "onnxruntime:cpu"), tmp_path / "one"))
+
+
+def folder_of(results: Path, label: str) -> Path:
+    records = load_records(results)
+    return next(records.folders[record.id] for record in records if record.case.backend_label == label)
+
+
+def changed(folder: Path, **fields: Any) -> Record:
+    """Writes a record with other fields in the place of the one in a folder."""
+    record = msgspec.structs.replace(load_records(folder)[0], **fields)
+    Store.save(folder, record)
+    return record
+
+
+def asked(results: Path, folder: Path) -> Path:
+    """Inputs and the model's own outputs for them, in a file."""
+    record = load_records(results)[0]
+    model = resolve.load(record.case)
+    inputs = small.arrays(model, seed=5)
+    (expected,) = small.eager(model, inputs)
+    np.savez(folder / "asked.npz", image=inputs["image"], expected=expected)
+    return folder / "asked.npz"
+
+
+LOADED = """
+import json, sys
+import numpy as np
+import inferlens
+
+with np.load(sys.argv[1]) as file:
+    image, expected = file["image"], file["expected"]
+found = {}
+for folder in sys.argv[2:]:
+    with inferlens.load(folder) as fast:
+        outputs = [np.asarray(fast(image)), np.asarray(fast(image=image))]
+        torch = sys.modules.get("torch")
+        state = [torch.is_inference_mode_enabled(), torch.is_grad_enabled()] if torch else [False, True]
+        error = max(float(np.linalg.norm(each - expected) / np.linalg.norm(expected)) for each in outputs)
+        found[fast.record.case.backend_label] = [error, *state, bool(torch)]
+print(json.dumps(found))
+"""
+
+
+def in_a_process(code: str, *arguments: object, before: str = "", cwd: Path) -> Any:
+    """What a program prints as JSON in its last line."""
+    done = subprocess.run(
+        [sys.executable, "-c", before + code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def copies(results: Path, folder: Path, *labels: str) -> list[Path]:
+    """The folders of cases, each alone somewhere else."""
+    return [
+        Path(shutil.copytree(folder_of(results, label), folder / f"case{place}")) for place, label in enumerate(labels)
+    ]
+
+
+def test_in_a_fresh_process_the_folder_of_a_case_is_enough(results: Path, tmp_path: Path) -> None:
+    """The model is a factory of the tests, which has to be importable; nothing else of the results is there."""
+    root = Path(__file__).parents[2]
+    before = f"import sys; sys.path.insert(0, {str(root)!r})\n"
+    found = in_a_process(
+        LOADED, asked(results, tmp_path), *copies(results, tmp_path, *BACKENDS), before=before, cwd=tmp_path
+    )
+    assert set(found) == set(BACKENDS)
+    for label, (error, inference, grad, _) in found.items():
+        assert error < TOLERANCES["fp32"], label
+        assert (inference, grad) == (False, True), f"{label} leaves PyTorch's modes as they were"
+
+
+def test_what_was_exported_needs_no_pytorch(results: Path, tmp_path: Path) -> None:
+    before = "import sys; sys.modules.update(dict.fromkeys(('torch', 'onnx', 'onnxscript')))\n"
+    labels = ("onnxruntime:cpu", "openvino:cpu")
+    folders = copies(results, tmp_path, *labels)
+    found = in_a_process(LOADED, asked(results, tmp_path), *folders, before=before, cwd=tmp_path)
+    assert {label: torch for label, (_, _, _, torch) in found.items()} == dict.fromkeys(labels, False)
+    assert all(error < TOLERANCES["fp32"] for error, *_ in found.values())
+
+
+RUN = """
+import json, runpy, sys
+import numpy as np
+
+sys.modules["inferlens"] = None  # it cannot be imported
+with np.load(sys.argv[1]) as file:
+    image, expected = file["image"], file["expected"]
+found = {}
+for folder in sys.argv[2:]:
+    script = runpy.run_path(folder + "/run.py", run_name="__main__")
+    given = script["inputs"][0]
+    (own,) = [image if isinstance(given, np.ndarray) else script["torch"].from_numpy(image)]
+    outputs = script["run"](own)
+    output = np.asarray(outputs[0] if isinstance(outputs, (list, tuple)) else outputs)
+    found[folder] = float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
+print()
+print(json.dumps(found))
+"""
+
+
+def test_the_best_case_in_files_runs_without_this_library(results: Path, tmp_path: Path) -> None:
+    given, folders = asked(results, tmp_path), []
+    for label, case in zip(BACKENDS, copies(results, tmp_path, *BACKENDS), strict=True):
+        name = f"deploy{len(folders)}"
+        done = command("export", "--best", case.name, "--output", name, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert f"python {name}/run.py" in done.stderr
+        assert "inferlens" not in (tmp_path / name / "run.py").read_text()
+        assert len((tmp_path / name / "run.py").read_text().splitlines()) <= 45
+        (record,) = load_records(case)
+        needed = (tmp_path / name / "requirements.txt").read_text().split()
+        own = {"onnxruntime:cpu": "onnxruntime", "openvino:cpu": "openvino"}.get(label, "torch")
+        assert f"{own}=={record.environment.libraries[own]}" in needed
+        assert all(line.split("==")[1] == record.environment.libraries[line.split("==")[0]] for line in needed)
+        folders.append(Path(shutil.move(tmp_path / name, tmp_path / "elsewhere" / name)))
+    shutil.rmtree(tmp_path / "case0")
+    found = in_a_process(RUN, given, *folders, cwd=tmp_path)
+    assert len(found) == len(BACKENDS)
+    assert all(error < TOLERANCES["fp32"] for error in found.values()), found
+
+
+def test_inputs_by_position_and_by_name_and_outputs_as_the_model_has_them(nested: Path) -> None:
+    with (
+        inferlens.load(folder_of(nested, "pytorch")) as eager,
+        inferlens.load(folder_of(nested, "onnxruntime:cpu")) as ort,
+    ):
+        arrays = small.arrays(resolve.load(eager.record.case), seed=3)
+        values, tokens = (torch.from_numpy(array) for array in arrays.values())
+        own, (mixed, following) = eager(values, tokens=tokens)
+        assert set(own) == {"scores", "mixed"}
+        flat = ort(tokens=tokens, values=values)
+        assert all(isinstance(each, torch.Tensor) for each in flat)
+        for left, right in zip((own["scores"], own["mixed"], mixed, following), flat, strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
+        assert all(isinstance(each, np.ndarray) for each in ort(**arrays))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda x: ((x, x), {}), "2 inputs were given. Expected: image=2x3x16x16:float32."),
+        (lambda x: ((), {}), "'image' is missing. Expected: image=2x3x16x16:float32."),
+        (lambda x: ((), {"imag": x}), "no input 'imag'.*did you mean image"),
+        (lambda x: ((x,), {"image": x}), "'image' is given twice"),
+        (lambda x: ((x[:1],), {}), "'image' is 1x3x16x16:float32. Expected: image=2x3x16x16:float32."),
+        (lambda x: ((x.astype(np.float64),), {}), "'image' is 2x3x16x16:float64. Expected: image=2x3x16x16:float32."),
+        (lambda x: ((x.tolist(),), {}), "'image' is a list. Expected: a tensor or an array, image=2x3x16x16:float32."),
+    ],
+)
+def test_wrong_inputs_are_said_with_what_was_expected(given: Any, words: str, results: Path) -> None:
+    args, named = given(np.zeros((2, 3, 16, 16), np.float32))
+    with inferlens.load(folder_of(results, "onnxruntime:cpu")) as fast, pytest.raises(InferlensError, match=words):
+        fast(*args, **named)
+
+
+def test_outputs_are_the_callers_own_unless_asked_otherwise(results: Path) -> None:
+    x, y = (np.full((2, 3, 16, 16), value, np.float32) for value in (1, 2))
+    folder = folder_of(results, "openvino:cpu")
+    with inferlens.load(folder) as fast:
+        first = fast(x)
+        kept = first.copy()
+        assert not np.array_equal(fast(y), kept)
+        assert np.array_equal(first, kept)
+    with pytest.raises(InferlensError, match="was closed"):
+        fast(x)
+    with inferlens.load(folder, copy=False) as fast:
+        assert np.shares_memory(fast(x), fast(y))
+
+
+def test_settings_hold_while_it_is_open(results: Path) -> None:
+    before, state = torch.get_num_threads(), torch.get_rng_state()
+    try:
+        torch.set_num_threads(2)
+        with torch.no_grad():
+            fast = inferlens.load(folder_of(results, "pytorch"))
+        assert torch.get_num_threads() == 1
+        assert torch.equal(torch.get_rng_state(), state), "loading draws its weights without the caller's numbers"
+        image = torch.ones(2, 3, 16, 16, requires_grad=True)
+        assert not fast(image).requires_grad
+        with torch.no_grad():
+            fast.close()
+            assert not torch.is_grad_enabled()
+        assert torch.is_grad_enabled()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def spoilt_artefact(folder: Path) -> None:
+    (folder / "model.onnx").write_bytes(b"short")
+
+
+def without_artefact(folder: Path) -> None:
+    (folder / "model.onnx").unlink()
+
+
+def other_version(folder: Path) -> None:
+    environment = load_records(folder)[0].environment
+    libraries = {**environment.libraries, "onnxruntime": "1.0"}
+    changed(folder, environment=msgspec.structs.replace(environment, libraries=libraries))
+
+
+def other_weights(folder: Path) -> None:
+    without_artefact(folder)
+    changed(folder, artefacts=(), model=msgspec.structs.replace(load_records(folder)[0].model, weights_sha256="0" * 64))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (spoilt_artefact, "model.onnx is not the file that was measured. Expected: [0-9]+ bytes"),
+        (without_artefact, "model.onnx is missing"),
+        (other_version, "measured with onnxruntime 1.0 \\(here: "),
+        (other_weights, "has other weights than the model that was measured"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_prepared_anew_if_asked(
+    spoil: Any, words: str, one: Path, one_process: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil(one)
+    with pytest.raises(InferlensError, match=f"{words}.*Try: rebuild=True"):
+        inferlens.load(one)
+    if spoil is spoilt_artefact:
+        (one / "model.onnx").unlink()
+    with inferlens.load(one, rebuild=True) as fast:
+        assert fast(np.zeros((2, 3, 16, 16), np.float32)).shape == (2, 10)
+    monkeypatch.setitem(TOLERANCES, "fp32", 1e-20)
+    with pytest.raises(InferlensError, match="Prepared anew here, its outputs are wrong: relative L2"):
+        inferlens.load(one, rebuild=True)
+
+
+def test_another_gpu_is_refused(one: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = load_records(one)[0]
+    from inferlens.record.record import Gpu
+
+    gpus = (Gpu(name="NVIDIA H200"),)
+    changed(
+        one,
+        case=msgspec.structs.replace(record.case, device="cuda", variant="cuda"),
+        environment=msgspec.structs.replace(record.environment, gpus=gpus),
+    )
+    with pytest.raises(InferlensError, match=r"It was measured on NVIDIA H200; here is .*Try: rebuild=True"):
+        inferlens.load(one)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"status": "failed", "reason": "it fell over."}, "did not run: it fell over. Try: "),
+        (
+            {"agreement": Agreement(reference="pytorch", agrees=False, reason="they are off")},
+            "are wrong: they are off. Try: another case",
+        ),
+    ],
+)
+def test_what_failed_or_was_wrong_is_refused_even_anew(fields: dict[str, Any], words: str, one: Path) -> None:
+    changed(one, **fields)
+    for rebuild in (False, True):
+        with pytest.raises(InferlensError, match=words):
+            inferlens.load(one, rebuild=rebuild)
+
+
+def test_a_module_that_was_handed_over_is_there_only_where_it_was_exported(tmp_path: Path, one_process: None) -> None:
+    module = torch.nn.Linear(4, 2)
+    backends = "pytorch,onnxruntime:cpu"
+    records = inferlens.bench(module, torch.ones(1, 4), backend=backends, output=tmp_path, **QUICK)
+    assert [record.status for record in records] == ["ok", "ok"]
+    with pytest.raises(InferlensError, match="was handed over by a program, so it cannot be loaded by its name"):
+        inferlens.load(folder_of(tmp_path, "pytorch"))
+    with inferlens.load(folder_of(tmp_path, "onnxruntime:cpu")) as fast:
+        torch.testing.assert_close(fast(torch.ones(1, 4)), module(torch.ones(1, 4)).detach())
+
+
+@pytest.fixture(scope="module")
+def faked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Records of the fake backend, of which one is fastest."""
+    output = tmp_path_factory.mktemp("faked")
+    measured(output, "fake:demo", "fake:steady,fake:fast")
+    return output / "demo"
+
+
+def test_the_fastest_case_of_a_folder_is_loaded(
+    faked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with inferlens.load(faked) as fast:
+        assert fast.record.case.variant == "fast"
+        (spec,) = fast.inputs
+        np.testing.assert_allclose(fast(np.ones(spec.shape, np.float32)), np.prod(spec.shape[1:]))
+    done = command("export", "--best", str(faked), "-o", "out", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "What fake:fast runs is in no file. Expected: a case of " in " ".join(done.stderr.split())
+    assert not (tmp_path / "out").exists()
+    best = Path(shutil.copytree(folder_of(faked, "fake:steady"), tmp_path / "demo" / "best"))
+    shutil.copytree(folder_of(faked, "fake:fast"), tmp_path / "demo" / "another")
+    assert best_case(tmp_path / "demo")[1] == best
+    assert best_case(tmp_path / "demo" / "another")[0].case.variant == "fast"
+    measured(tmp_path, "fake:demo", "fake:steady", batch=8)
+    (best / RECORD).unlink()
+    with pytest.raises(InferlensError, match=r"in each of 2 comparisons .* Try: the folder of one case, such as "):
+        inferlens.load(tmp_path / "demo")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "What is to be written is not said"),
+        (("--best", "here"), "Expected: MODEL --to FILE, or --best RESULTS --output FOLDER"),
+        (("fake:demo", "--best", "here", "-o", "there"), "What is to be written is not said, or said twice"),
+        (("--best", "here", "-o", "there"), "here does not exist"),
+    ],
+)
+def test_export_says_what_it_takes(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    done = command("export", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in " ".join(done.stderr.split())
+
+
+def test_a_folder_that_holds_something_stays(one: Path, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    done = command("export", "--best", str(one), "-o", "full", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "full is there already" in done.stderr
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
