@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -13,19 +14,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from inferlens.backends import BACKENDS
+from inferlens.backends import BACKENDS, importable
 from inferlens.backends.base import Capabilities, Knob, Support
 from inferlens.backends.fake import Fake
 from inferlens.errors import InferlensError
 from inferlens.execution.estimate import PREPARING, build_factor, estimator, seconds_of
+from inferlens.execution.expand import expand
 from inferlens.execution.space import Space, combinations, combined, explore, neighbours, size, space_of, tried
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import Phase
 from inferlens.record.store import Store
 from inferlens.spec.case import Case, Option
-from inferlens.spec.plan import Plan
+from inferlens.spec.plan import Plan, as_plan
 from tests.spec.test_plan import FAKE, GPU_HOST, LAPTOP, QUANTIZING, RESNET, engine, onnx_file
 from tests.views.samples import record
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ABLE = {"fake": BACKENDS.get("fake")().capabilities()}
 KNOBS = (
@@ -326,3 +333,21 @@ def test_knobs_of_all_backends_are_options_with_values_beside_the_default() -> N
             assert re.fullmatch(r"\w+", knob.name)
             assert knob.values == declared.get(knob.name, knob.values)
             assert {*knob.needs, *knob.without} <= {*BACKENDS.get(name).options.__struct_fields__}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_plan_file_says_every_neighbour_of_every_family(device: str) -> None:
+    """Of all backends, as if each ran everywhere: their knobs are data."""
+    floats = ("fp32", "fp16", "bf16")
+    able = {
+        backend.name: Capabilities(
+            formats=("module",), supports=tuple(Support(v, device, floats) for v in backend.variants)
+        )
+        for backend in importable()
+    }
+    found = space(able, RESNET)
+    for family in (each.case for each in found.families):
+        for case in neighbours(family, found):
+            assert found.family(case) == family
+            plan = Plan.from_words(tomllib.loads(as_plan(case)))
+            assert [each.case for each in expand(plan, [RESNET], able)] == [case]
