@@ -28,7 +28,20 @@ REAL = (
     "openvino:cpu",
 )
 # Variants that on the CPU run the code of one above; they take a compiler's time, and get one test.
-SAME_ON_CPU = ("torch_compile:reduce-overhead", "torch_compile:max-autotune")
+SAME_ON_CPU = (
+    "torch_compile:reduce-overhead",
+    "torch_compile:max-autotune",
+    "torch_compile:max-autotune-no-cudagraphs",
+)
+# Options that change what is computed, and how; not those that only say where, or of what type.
+CHANGED = (
+    ("pytorch", "fuse channels_last"),
+    ("torchscript:trace", "freeze"),
+    ("torchscript:script", "optimize_for_inference"),
+    ("torch_compile:default", "freezing"),
+    ("torch_compile:default", "freezing channels_last conv_1x1_as_mm"),
+    ("torch_compile:max-autotune", "freezing"),
+)
 NAMES = tuple(dict.fromkeys(label.partition(":")[0] for label in (*REAL, "tensorrt", "torch_tensorrt", "fake")))
 
 
@@ -105,6 +118,14 @@ def test_outputs_are_right_and_stay_so(label: str, preparation: Preparation) -> 
     assert preparation.facts["threads"] == 1
     assert torch.get_num_threads() == threads
     assert "build" in {phase.name for phase in preparation.phases}
+    assert not preparation.warnings
+
+
+@pytest.mark.parametrize(("label", "changed"), CHANGED)
+def test_options_leave_outputs_right(label: str, changed: str, preparation: Preparation) -> None:
+    model = small.model(batch=2)
+    case = small.case(label, threads=1, batch=2, options=dict.fromkeys(changed.split(), True))
+    small.stays_right(small.backend(label).prepare(model, case, preparation), model, TOLERANCES["fp32"])
     assert not preparation.warnings
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from inferlens.backends.abilities import Saver
 from inferlens.backends.availability import torch_settings
 from inferlens.backends.base import TOLERANCES, Absence, Capabilities, Preparation, Support
 from inferlens.errors import Unsupported
@@ -76,6 +78,86 @@ def test_autocast_keeps_weights_in_fp32(preparation: Preparation) -> None:
         assert feed[0].dtype == torch.float32
         assert outputs.dtype == torch.bfloat16
         assert 0 < small.error(runner.collect(outputs), expected) < TOLERANCES["bf16"]
+
+
+class Norms(nn.Module):
+    """Batch norms of which the first two can be folded, and reasons why the others cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        class Activated(nn.BatchNorm2d):
+            def forward(self, image: torch.Tensor) -> torch.Tensor:
+                return torch.relu(super().forward(image))
+
+        self.plain = nn.Sequential(nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4))
+        self.shown = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, groups=2), nn.BatchNorm2d(4, affine=False))
+        self.activated = nn.Sequential(nn.Conv2d(4, 4, 1), Activated(4))
+        self.counting = nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4, track_running_stats=False))
+        self.called, self.of_called = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.branched, self.of_branched = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.hooked, self.of_hooked = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.hooked.register_forward_hook(lambda _module, _arguments, made: made + 1)
+        self.returned, self.of_returned = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.never = nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4))
+        for part in self.modules():
+            if isinstance(part, nn.BatchNorm2d) and part.running_mean is not None:
+                nn.init.normal_(part.running_mean)
+                nn.init.uniform_(part.running_var, 0.5, 2.0)
+
+    def forward(self, image: torch.Tensor) -> Any:
+        image = self.counting(self.activated(self.shown(self.plain(image))))
+        image = self.of_called(self.called(self.called(image)))
+        branched = self.branched(image)
+        image = self.of_branched(branched) + torch.sigmoid(branched)
+        returned = self.returned(self.of_hooked(self.hooked(image)))
+        return {"returned": returned, "last": self.of_returned(returned)}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_fuse_folds_what_can_be_folded(precision: str, preparation: Preparation) -> None:
+    model = small.model(Norms, batch=2)
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs)
+    case = small.case("pytorch", batch=2, precision=precision, options={"fuse": True})
+    assert small.error(small.run(model, case, preparation, inputs), expected) < TOLERANCES[precision]
+    assert preparation.facts["batch_norms_folded"] == 2
+    assert not preparation.warnings
+    assert model.module is not None
+    assert [path for path, part in model.module.named_modules() if isinstance(part, nn.Identity)] == [
+        "plain.1",
+        "shown.1",
+    ]
+
+
+@pytest.mark.parametrize("options", [{}, {"fuse": True}])
+def test_fuse_leaves_no_batch_norm_to_run(options: dict[str, bool], preparation: Preparation) -> None:
+    model = small.model()
+    preparation.level = "layer"
+    with small.backend("pytorch").prepare(model, small.case("pytorch", options=options), preparation) as runner:
+        feed = runner.place(small.arrays(model))
+        with torch.profiler.profile() as profile:
+            runner.infer(feed)
+        layers = runner.profile_layers(feed, 2).layers
+    assert any("batch_norm" in event.key for event in profile.key_averages()) == (not options)
+    kinds = {layer.name: layer.kind for layer in layers}
+    assert kinds["norm"] == ("Identity" if options else "BatchNorm2d")
+    assert kinds["convolution"] == "Conv2d"
+
+
+def test_what_is_saved_is_fused(preparation: Preparation, tmp_path: Path) -> None:
+    backend, case = small.backend("pytorch"), small.case("pytorch", options={"fuse": True})
+    assert isinstance(backend, Saver)
+    backend.save(small.model(), case, preparation, tmp_path / "fused.pt2")
+    called = [str(node.target) for node in torch.export.load(str(tmp_path / "fused.pt2")).graph.nodes]
+    assert any("conv2d" in name for name in called)
+    assert not any("batch_norm" in name for name in called)
+
+
+def test_fuse_with_nothing_to_fold_is_said(preparation: Preparation) -> None:
+    model = small.model(small.TwoInputs)
+    small.agrees(model, small.case("pytorch", options={"fuse": True}), preparation)
+    assert [warning.code for warning in preparation.warnings] == ["no-effect"]
 
 
 @pytest.mark.parametrize(("option", "why"), [("autocast", "than fp32"), ("cuda_graph", "no CUDA graphs on cpu")])

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config
+from torch._inductor.utils import fresh_cache
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.profiling.layer_runs import Taken
@@ -220,9 +222,63 @@ def test_one_graph_has_no_breaks_and_is_in_the_cache_the_second_time(preparation
     assert preparation.phases[-1].note == "cached"
 
 
-def test_reduce_overhead_says_that_a_cpu_has_no_graphs(preparation: Preparation) -> None:
-    small.backend("torch_compile").prepare(small.model(), small.case("torch_compile:reduce-overhead"), preparation)
+@pytest.mark.parametrize("variant", ["reduce-overhead", "max-autotune-no-cudagraphs"])
+def test_modes_that_differ_by_cuda_graphs_say_that_a_cpu_has_none(variant: str, preparation: Preparation) -> None:
+    small.backend("torch_compile").prepare(small.model(), small.case(f"torch_compile:{variant}"), preparation)
     assert [warning.code for warning in preparation.warnings] == ["no-effect"]
+
+
+@pytest.mark.parametrize("option", ["cudnn_benchmark", "coordinate_descent_tuning"])
+def test_options_of_a_gpu_say_so_on_the_cpu(option: str, preparation: Preparation) -> None:
+    small.backend(LABEL).prepare(small.model(), small.case(LABEL, options={option: True}), preparation)
+    (warning,) = preparation.warnings
+    assert (warning.code, option in warning.message) == ("no-effect", True)
+
+
+def test_coordinate_descent_is_part_of_autotuning(preparation: Preparation) -> None:
+    options = {"coordinate_descent_tuning": True}
+    case = small.case("torch_compile:max-autotune-no-cudagraphs", device="cuda", options=options)
+    small.backend(LABEL).prepare(small.model(), case, preparation)
+    assert [warning.code for warning in preparation.warnings] == ["no-effect"]
+    for mode in torch_compile.AUTOTUNING:
+        assert torch._inductor.list_mode_options(mode)["coordinate_descent_tuning"]
+
+
+def test_inductor_is_configured_while_the_runner_lives(preparation: Preparation) -> None:
+    config = torch._inductor.config
+    case = small.case(LABEL, options=dict.fromkeys(torch_compile.CONFIGURED, True))
+    before = [getattr(config, name) for name in torch_compile.CONFIGURED]
+    with small.backend(LABEL).prepare(small.model(), case, preparation):
+        assert all(getattr(config, name) for name in torch_compile.CONFIGURED)
+    assert [getattr(config, name) for name in torch_compile.CONFIGURED] == before
+
+
+def test_what_was_compiled_with_other_options_is_not_taken_from_the_cache(preparation: Preparation) -> None:
+    found = []
+    with fresh_cache():
+        for options in ({}, {"conv_1x1_as_mm": True}, {"freezing": True}, {}, {"conv_1x1_as_mm": True}):
+            network = small.model()
+            small.run(network, small.case(LABEL, options=options), preparation, small.arrays(network))
+            found.append(preparation.facts["compile_cache"]["hits"])
+    assert found == [0, 0, 0, 1, 1]
+
+
+def test_frozen_weights_hold_the_batch_norms(tmp_path: Path) -> None:
+    """And oneDNN's convolutions compute the activations behind them, which Inductor names them after."""
+    network = model(Fused)
+    found = profiled(LABEL, network, prepared(tmp_path), options={"freezing": True})
+    attributed(network, found)
+    assert not any("batch_norm" in operator for layer in found.layers for operator in layer.operators)
+    assert [layer.modules[0] for layer in found.layers if layer.kind == "convolution"] == [f"{ODD}.0", "last"]
+    assert {path for layer in found.layers for path in layer.modules} == {f"{ODD}.0", f"{ODD}.2", "last"}
+
+
+def test_convolutions_of_1x1_are_products(tmp_path: Path) -> None:
+    network = model(Fused)
+    found = profiled(LABEL, network, prepared(tmp_path), options={"conv_1x1_as_mm": True})
+    attributed(network, found)
+    assert [layer.modules for layer in found.layers if layer.kind == "convolution"] == [(f"{ODD}.0",)]
+    assert [layer.modules for layer in found.layers if layer.kind in ("addmm", "mm")] == [("last",)]
 
 
 def test_no_compiler_is_an_absence_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,6 +186,18 @@ def test_kernels_of_inductor(label: str, name: str, tmp_path: Path) -> None:
     assert any(each.layer.startswith("convolution") for each in found.kernels), "libraries compute them in this mode"
 
 
+@pytest.mark.parametrize(
+    ("label", "option"), [("pytorch", "fuse"), ("torch_compile:default", "freezing"), (TRACE, "freeze")]
+)
+def test_folded_batch_norms_launch_nothing(label: str, option: str, tmp_path: Path) -> None:
+    """Nor is anything left of them in the kernels of what is around them: no kernel came from one."""
+    model = vision()
+    found = profiled(label, model, tmp_path, **{option: True})
+    attributed(model, found, 0.9)
+    assert not any("batch_norm" in each.name or "bn_fw" in each.name for each in found.kernels)
+    assert not {path for each in found.kernels for path in each.modules if ".bn" in path}
+
+
 def test_kernels_of_templates(tmp_path: Path) -> None:
     """Autotuning chooses between libraries and Triton templates; the same is chosen for the call that tells."""
     model = layered.model(layered.Fused, 2, 3, 64, 64)
@@ -301,7 +313,9 @@ def test_graph_breaks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "vit_b_16"])
-@pytest.mark.parametrize(("label", "way"), [(INDUCTOR[0], ""), (TRACE, ""), (TRACE, "freeze")])
+@pytest.mark.parametrize(
+    ("label", "way"), [(INDUCTOR[0], ""), (INDUCTOR[0], "freezing"), (TRACE, ""), (TRACE, "freeze")]
+)
 def test_real_models_are_attributed(label: str, way: str, name: str, tmp_path: Path) -> None:
     found = layers_of(label, vision(name, 8), tmp_path, "fp16", **({way: True} if way else {}))
     assert known(found) > (0.95 if label == TRACE else 0.9), found.absent

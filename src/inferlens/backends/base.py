@@ -33,7 +33,10 @@ Inputs = dict[str, Array]
 Outputs = list[NDArray[np.generic]]
 
 # Options that do nothing on the CPU.
-ON_CUDA = ("cuda_graph", "tf32", "cudnn_benchmark", "cudnn_conv_algo_search", "prefer_nhwc", "fuse_conv_bias")
+ON_CUDA = (
+    "cuda_graph", "tf32", "cudnn_benchmark", "cudnn_conv_algo_search", "prefer_nhwc", "fuse_conv_bias",
+    "coordinate_descent_tuning",
+)  # fmt: skip
 
 
 def ordered(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from inferlens.backends.abilities import Deployer, KernelOrigins, Launched, LayerProfiler, Origins, Saver
-from inferlens.backends.availability import refused
-from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
+from inferlens.backends.availability import refused, warn_unheeded
+from inferlens.backends.base import Backend, Capabilities, Knob, Preparation, Runner
 from inferlens.backends.profiling.kernel_runs import (
     eager_kernels,
     module_scopes,
@@ -21,6 +21,7 @@ from inferlens.backends.profiling.kernel_runs import (
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.module_hooks import layers_of
 from inferlens.backends.pytorch.export import DTYPES, cast, example_feed, export_dimensions
+from inferlens.backends.pytorch.fuse import fuse
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities
 from inferlens.backends.pytorch.script import program_script
 from inferlens.errors import Unsupported
@@ -28,6 +29,7 @@ from inferlens.models.model import Format, Model
 from inferlens.models.sources.files import input_note
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case, Option, TensorSpec
+from inferlens.spec.hints import Hint
 
 
 class PyTorchOptions(TorchOptions, frozen=True, forbid_unknown_fields=True):
@@ -35,6 +37,9 @@ class PyTorchOptions(TorchOptions, frozen=True, forbid_unknown_fields=True):
 
     autocast: Annotated[
         bool, Meta(description="keep weights in fp32 and let torch.autocast choose the precision of each operator")
+    ] = False
+    fuse: Annotated[
+        bool, Meta(description="fold batch norms into the convolutions before them, as fuse_conv_bn_eval does")
     ] = False
     cudnn_benchmark: Annotated[
         bool, Meta(description="let cuDNN try its convolution algorithms at the first call and keep the fastest")
@@ -53,15 +58,24 @@ class PyTorch(Backend, Saver, Deployer):
     distributions = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {"module": ("", {}), "exported": ("", {})}
     saves: ClassVar[dict[str, str]] = {".pt2": "exported program"}
+    knobs = (
+        Knob(name="cuda_graph", values=(True,), devices=("cuda",)),
+        Knob(name="channels_last", values=(True,)),
+        Knob(name="fuse", values=(True,)),
+        Knob(name="cudnn_benchmark", values=(True,), devices=("cuda",)),
+        Knob(name="tf32", values=(True,), devices=("cuda",), precisions=("fp32",)),
+    )
 
     def capabilities(self) -> Capabilities:
         """CPU always, CUDA where PyTorch sees a GPU."""
         return torch_capabilities(self.variants, ("module", "exported"))
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        """A runner that calls the module."""
+        """A runner that calls the module, fused if that was asked for."""
         options: PyTorchOptions = self.parse_options(case)
-        return EagerRunner(model, case, preparation, options)
+        runner = EagerRunner(model, case, preparation, options)
+        self._fuse(model, case, preparation, options)
+        return runner
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Writes the exported program, on the CPU, with the sizes free that have a range, and a note of its inputs."""
@@ -69,6 +83,7 @@ class PyTorch(Backend, Saver, Deployer):
 
         if model.module is None:
             raise Unsupported(f"'{model.spec}' has no module to export.", expected="a model in PyTorch")
+        self._fuse(model, case, preparation, self.parse_options(case))
         with preparation.phase("export"):
             cast(model.module, case.precision)
             feed, sizes = example_feed(model, case), export_dimensions(model.module, model.inputs)
@@ -76,6 +91,24 @@ class PyTorch(Backend, Saver, Deployer):
             with refused(f"torch.export cannot export '{model.name}'", hint=hint):
                 program = torch.export.export(model.module, feed, dynamic_shapes=sizes, strict=False)
             torch.export.save(program, str(path), extra_files=input_note(model.inputs, DTYPES[case.precision]))
+
+    @classmethod
+    def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
+        """What other backends fold by freezing is fused here."""
+        return super().hint(case, "fuse" if option == "freeze" else option, value, facts)
+
+    @staticmethod
+    def _fuse(model: Model, case: Case, preparation: Preparation, options: PyTorchOptions) -> None:
+        """Fuses the module in place: on the CPU and in fp32, before it is cast, so that nothing is rounded twice."""
+        if not options.fuse or model.module is None:
+            return
+        hint = "without fuse"
+        with preparation.phase("build"), refused(f"No call of '{model.name}' shows what to fuse", hint=hint):
+            cast(model.module, "fp32")
+            folded = preparation.facts["batch_norms_folded"] = fuse(model.module, example_feed(model, case, "fp32"))
+        if not folded:
+            why = "no batch norm reads what a convolution computes for it alone."
+            warn_unheeded(options, ("fuse",), why, preparation)
 
     def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
         """See :class:`Deployer`."""

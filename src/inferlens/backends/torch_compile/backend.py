@@ -10,15 +10,16 @@ import os
 import shutil
 import sysconfig
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from inferlens.backends.abilities import Deployer, KernelOrigins, Launched, LayerProfiler, Origins
-from inferlens.backends.availability import first_lines, found
-from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner
+from inferlens.backends.availability import first_lines, found, warn_unheeded
+from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner
 from inferlens.backends.profiling.kernel_runs import Called, MatchedKernels, origins_by_match
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.operator_layers import layers_of, matched_kernels
@@ -34,7 +35,9 @@ from inferlens.spec.hints import Hint
 from inferlens.units import plural
 
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # these use CUDA graphs
-MODES_FOR = {"cuda_graph": GRAPH_MODES, "max_autotune": ("max-autotune",)}  # what other backends have an option for
+AUTOTUNING = ("max-autotune", "max-autotune-no-cudagraphs")  # these tune by coordinate descent too
+MODES_FOR = {"cuda_graph": GRAPH_MODES, "max_autotune": AUTOTUNING}  # what other backends have an option for
+SAME_WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune-no-cudagraphs": "max-autotune"}
 CONFIGURED = ("freezing", "conv_1x1_as_mm", "coordinate_descent_tuning")  # in torch._inductor.config, by these names
 
 
@@ -43,6 +46,16 @@ class TorchCompileOptions(TorchOptions, frozen=True, forbid_unknown_fields=True)
 
     autocast: Annotated[
         bool, Meta(description="keep weights in fp32 and let torch.autocast choose the precision of each operator")
+    ] = False
+    freezing: Annotated[
+        bool, Meta(description="make weights constants, which folds batch norms and orders weights while compiling")
+    ] = False
+    conv_1x1_as_mm: Annotated[bool, Meta(description="compute 1x1 convolutions as matrix products")] = False
+    coordinate_descent_tuning: Annotated[
+        bool, Meta(description="search on from the best Triton configuration, one parameter at a time, on CUDA")
+    ] = False
+    cudnn_benchmark: Annotated[
+        bool, Meta(description="let cuDNN try its convolution algorithms at the first call and keep the fastest")
     ] = False
     dynamic: Annotated[bool, Meta(description="compile for any input shape instead of this one")] = False
     fullgraph: Annotated[bool, Meta(description="refuse a model that does not compile into one graph")] = False
@@ -53,8 +66,19 @@ class TorchCompile(Backend, Deployer):
 
     name = "torch_compile"
     summary = "torch.compile (Inductor)"
-    variants = ("default", "reduce-overhead", "max-autotune")
+    variants = ("default", "reduce-overhead", *AUTOTUNING)
     options = TorchCompileOptions
+    knobs = (
+        Knob(name="freezing", values=(True,), build=1.5),
+        Knob(name="cudnn_benchmark", values=(True,), devices=("cuda",)),
+        Knob(name="channels_last", values=(True,)),
+        Knob(name="conv_1x1_as_mm", values=(True,), variants=("default", "reduce-overhead")),
+        Knob(
+            name="coordinate_descent_tuning", values=(True,), devices=("cuda",),
+            variants=("default", "reduce-overhead"), build=3.0,
+        ),
+        Knob(name="tf32", values=(True,), devices=("cuda",), precisions=("fp32",)),
+    )  # fmt: skip
 
     def capabilities(self) -> Capabilities:
         """Where PyTorch runs and what Inductor compiles with is there: a C++ compiler, and Triton on CUDA."""
@@ -63,23 +87,29 @@ class TorchCompile(Backend, Deployer):
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """A runner that compiles when it is entered."""
         options: TorchCompileOptions = self.parse_options(case)
-        if case.variant == "reduce-overhead" and case.device != "cuda":
+        same = SAME_WITHOUT_GRAPHS.get(case.variant)
+        if same and case.device != "cuda":
             preparation.warn(
                 "no-effect",
-                f"reduce-overhead replays CUDA graphs, which {case.device} does not have: this ran as 'default' does.",
-                "Compare torch_compile:default instead.",
+                f"{case.variant} differs from '{same}' by CUDA graphs, which {case.device} does not have: this ran as "
+                f"'{same}' does.",
+                f"Compare torch_compile:{same} instead.",
             )
+        if case.variant in AUTOTUNING and case.device == "cuda":
+            why = f"the mode {case.variant} does it already."
+            warn_unheeded(options, ("coordinate_descent_tuning",), why, preparation)
         return CompiledRunner(model, case, preparation, options)
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
-        """By a mode, which is a variant, where one does it."""
+        """By a mode, which is a variant, where one does it; what is frozen elsewhere is freezing here."""
         modes = MODES_FOR.get(option, ())
         if not modes:
-            return super().hint(case, option, value, facts)
+            return super().hint(case, "freezing" if option == "freeze" else option, value, facts)
         if case.device != "cuda":
             return Hint()
-        return Hint(asked=True) if case.variant in modes else Hint(f"{cls.name}:{modes[0]}")
+        mode = "max-autotune" if case.variant in AUTOTUNING else modes[0]
+        return Hint(asked=True) if case.variant in modes else Hint(f"{cls.name}:{mode}")
 
     def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
         """See :class:`Deployer`."""
@@ -99,7 +129,7 @@ class TorchCompile(Backend, Deployer):
         """Compiles the module of the program when it is first called."""
         options: TorchCompileOptions = self.parse_options(case)
         how = f"mode={case.variant!r}, dynamic={options.dynamic}, fullgraph={options.fullgraph}"
-        set_here = [name for name in CONFIGURED if getattr(options, name, False)]
+        set_here = [name for name in CONFIGURED if getattr(options, name)]
         config = [f"torch._inductor.config.{name} = True" for name in set_here]
         return program_script(case, options, file, inputs, *config, f"model = torch.compile(model, {how})")
 
@@ -131,9 +161,18 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         super().__init__(model, case, preparation, options)
         self._dynamic = options.dynamic
         self._fullgraph = options.fullgraph
+        self._configured = {name: getattr(options, name) for name in CONFIGURED}
         self._graphs = case.device == "cuda" and case.variant in GRAPH_MODES  # CUDA's
         self._compiler: Compiler | None = None  # where layers or kernels are to be told
         self._matched: MatchedKernels | None = None
+
+    @contextmanager
+    def settings(self) -> Iterator[None]:
+        """Those of all that runs in PyTorch, and Inductor's configuration."""
+        from torch._inductor import config
+
+        with super().settings(), config.patch(self._configured):
+            yield
 
     def __enter__(self) -> CompiledRunner:
         super().__enter__()

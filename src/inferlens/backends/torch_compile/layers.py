@@ -2,9 +2,9 @@
 
 Inductor notes, where it is asked to, before each call in its code a number, and for each number the nodes of its graph
 that it was made from. A node has the stack of modules that Dynamo saw it in; one that replaced others, as a pattern
-does, has lost it, and belongs to the module that lies before it as well as behind it. The profiler sees each call by
-its name, and which call of the code it was is told by its order among those of its name, in its graph. What Python runs
-between graphs are operators without a module.
+does, has lost it, and belongs to the module that lies before it as well as behind it; at an end of the graph, to the
+one beside it. The profiler sees each call by its name, and which call of the code it was is told by its order among
+those of its name, in its graph. What Python runs between graphs are operators without a module.
 """
 
 from __future__ import annotations
@@ -32,9 +32,13 @@ KINDS = {
 ALIASES = {  # Inductor's own, which call another
     "bias_addmm": "addmm", "conv1x1_via_mm": "matmul", "mm_dtype": "mm", "bmm_dtype": "bmm",
 }  # fmt: skip
+ONEDNN = {  # what oneDNN and MKL compute of frozen weights on the CPU, and what that is elsewhere
+    "_convolution_pointwise": "convolution", "_convolution_pointwise_": "convolution",
+    "_convolution_transpose_pointwise": "convolution", "_linear_pointwise": "linear", "_mkl_linear": "linear",
+}  # fmt: skip
 PRODUCTS = frozenset({  # what libraries and templates compute, and no other kernel
     "convolution", "mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm",
-    "flex_attention",
+    "flex_attention", *ONEDNN,
 })  # fmt: skip
 TEMPLATE = "triton_tem"
 SEEN_AS = re.compile(r"graph_\d+_(?=cpp_)")  # what Inductor puts before the name of a C++ kernel
@@ -114,7 +118,8 @@ class Compiler:
 
     def _made(self, name: str, extern: bool, own: list[Any], done: set[Any]) -> Layer:
         """One call, of the nodes that it computes; those that are ``done`` already it only works on."""
-        paths = (path_of(node, self._paths) for node in own)
+        parts = [part for node in own for part in parts_of(node)]
+        paths = (path_of(part, self._paths) for part in parts)
         inner = [node for node in own if node not in done]
         after = [] if inner else own
         inside = set(inner)
@@ -123,9 +128,9 @@ class Compiler:
         kind = next((KINDS[start] for start in KINDS if name.startswith(start)), name)
         return Layer(
             name=name,
-            kind=name if extern else kind,
+            kind=ONEDNN.get(name, name) if extern else kind,
             modules=tuple(dict.fromkeys(path for path in paths if path is not None)),
-            operators=tuple(dict.fromkeys(filter(None, map(operator_of, own)))),
+            operators=tuple(dict.fromkeys(filter(None, map(operator_of, parts)))),
             inputs=tensors(dict.fromkeys(reads or after)),
             outputs=tensors(writes or after),
         )
@@ -164,7 +169,16 @@ def waits(node: Any, done: set[Any]) -> bool:
 
 def is_product(node: Any) -> bool:
     """Whether libraries and templates compute it."""
-    return target_of(node) in PRODUCTS
+    return any(target_of(part) in PRODUCTS for part in parts_of(node))
+
+
+def parts_of(node: Any) -> list[Any]:
+    """The nodes that a node stands for, in order: itself, or those of a pattern that Inductor lowers as one.
+
+    Such a pattern, as a product and the activation behind it, is a partial function of its match, named as its last.
+    """
+    match = next(iter(getattr(node.target, "args", ())), None)
+    return list(getattr(match, "nodes", ())) or [node]
 
 
 def target_of(node: Any) -> str:
@@ -185,8 +199,9 @@ def path_of(node: Any, paths: dict[int, str]) -> str | None:
     path = told_path(node, paths)
     if path is not None or node.op == "placeholder":
         return path
-    both = reached(node, "all_input_nodes", paths) & reached(node, "users", paths)
-    return both.pop() if len(both) == 1 else None
+    before, behind = (reached(node, way, paths) for way in ("all_input_nodes", "users"))
+    found = before & behind if before and behind else before | behind  # constants and last nodes have one side
+    return found.pop() if len(found) == 1 else None
 
 
 def told_path(node: Any, paths: dict[int, str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from msgspec import structs
 
 from inferlens.backends.abilities import Deployer, Partitioner, Saver
 from inferlens.backends.availability import cuda_precisions, torch_versions
-from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support, tolerance_of
+from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support, tolerance_of
 from inferlens.backends.pytorch.script import PROGRAM, torch_script
 from inferlens.backends.scripts import beside
 from inferlens.backends.tensorrt.flavours import current_gpu
@@ -44,6 +45,16 @@ SCRIPTED = "ts-script"  # takes TorchScript too, as it is
 MODELOPT = "Torch-TensorRT quantizes through NVIDIA ModelOpt, which is not driven from here"
 
 
+def of_tensorrt() -> tuple[Knob, ...]:
+    """What TensorRT acts on and TensorRT for RTX does not: nothing, where that is installed. Asked without imports."""
+    if any(metadata.distributions(name="torch-tensorrt-rtx")):
+        return ()
+    return (
+        Knob(name="optimization_level", values=(5,), variants=("dynamo", "compile"), build=2.0),
+        Knob(name="tf32", values=(True,), precisions=("fp32",), variants=tuple(FRONT_ENDS)),
+    )
+
+
 class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
     """Torch-TensorRT, through each of its front ends."""
 
@@ -54,6 +65,11 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
     options = TorchTensorRTOptions
     distributions = ("torch-tensorrt", "torch-tensorrt-rtx")
     saves = KINDS
+    knobs = (
+        Knob(name="cuda_graph", values=(True,)),
+        Knob(name="min_block_size", values=(1, 10), variants=tuple(FRONT_ENDS)),
+        *of_tensorrt(),
+    )
 
     def capabilities(self) -> Capabilities:
         """On NVIDIA GPUs alone. Imports the library where there is one."""

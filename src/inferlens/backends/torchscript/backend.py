@@ -23,7 +23,7 @@ from inferlens.backends.abilities import (
     Saver,
 )
 from inferlens.backends.availability import first_lines, quiet, refused
-from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
+from inferlens.backends.base import Backend, Capabilities, Knob, Preparation, Runner
 from inferlens.backends.profiling.kernel_runs import MatchedKernels, origins_by_match
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.operator_layers import layers_of, matched_kernels
@@ -64,6 +64,12 @@ class TorchScript(Backend, Saver, Deployer):
     options = TorchScriptOptions
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {"torchscript": ("script", {})}
     saves: ClassVar[dict[str, str]] = {".pt": "TorchScript"}
+    knobs = (
+        Knob(name="optimize_for_inference", values=(True,), without=("freeze",)),  # which it does first
+        Knob(name="freeze", values=(True,), without=("optimize_for_inference",)),
+        Knob(name="channels_last", values=(True,)),
+        Knob(name="tf32", values=(True,), devices=("cuda",), precisions=("fp32",)),
+    )
 
     def capabilities(self) -> Capabilities:
         """CPU always, CUDA where PyTorch sees a GPU."""
