@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch._inductor.config
+from msgspec.structs import replace
 from torch._inductor.utils import fresh_cache
 
 from inferlens.backends.base import Preparation
@@ -27,6 +28,7 @@ from inferlens.backends.torch_compile.layers import (
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layer, Layers
+from inferlens.spec.case import Case
 from tests.backends import small
 from tests.backends.profiling.layered import (
     ODD,
@@ -290,3 +292,13 @@ def test_no_compiler_is_an_absence_with_a_cure(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("CXX", "my-compiler")
     monkeypatch.setattr(shutil, "which", lambda name: name if name == "my-compiler" else None)
     assert torch_compile.compiler_absence(torch, "cpu") is None
+
+
+@pytest.mark.parametrize(
+    ("variant", "on_the_cpu"), [("reduce-overhead", "default"), ("max-autotune-no-cudagraphs", "max-autotune")]
+)
+def test_modes_that_differ_by_cuda_graphs_alone_are_one_on_the_cpu(variant: str, on_the_cpu: str) -> None:
+    case = Case(model="m", backend="torch_compile", variant=variant, options={"freezing": False, "dynamic": True})
+    on_gpu = replace(case, device="cuda")
+    assert torch_compile.TorchCompile.effective(case) == replace(case, variant=on_the_cpu, options={"dynamic": True})
+    assert torch_compile.TorchCompile.effective(on_gpu) == replace(on_gpu, options={"dynamic": True})

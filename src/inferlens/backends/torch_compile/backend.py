@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from inferlens.backends.abilities import Deployer, KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import first_lines, found, warn_unheeded
@@ -99,6 +100,13 @@ class TorchCompile(Backend, Deployer):
             why = f"the mode {case.variant} does it already."
             warn_unheeded(options, ("coordinate_descent_tuning",), why, preparation)
         return CompiledRunner(model, case, preparation, options)
+
+    @classmethod
+    def effective(cls, case: Case) -> Case:
+        """On the CPU, modes that differ by CUDA graphs alone are one."""
+        case = super().effective(case)
+        same = SAME_WITHOUT_GRAPHS.get(case.variant)
+        return replace(case, variant=same) if same and case.device != "cuda" else case
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
