@@ -16,6 +16,7 @@ import torch
 
 import inferlens
 from inferlens import InferlensError, Record, load_records
+from inferlens.backends.abilities import Deployer
 from inferlens.backends.base import TOLERANCES
 from inferlens.models import resolve
 from inferlens.record.record import Agreement
@@ -386,3 +387,31 @@ def test_a_folder_that_holds_something_stays(one: Path, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "full is there already" in done.stderr
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("label", "file", "options"),
+    [
+        ("pytorch", "model.pt2", {"cuda_graph": True, "channels_last": True}),
+        ("pytorch", "model.pt2", {"autocast": True, "cudnn_benchmark": True}),
+        ("torchscript:trace", "model.pt", {"freeze": True}),
+        ("torch_compile:max-autotune", "model.pt2", {"fullgraph": True}),
+        ("onnxruntime:cuda", "model.onnx", {"cuda_graph": True, "tf32": True}),
+        ("onnxruntime:tensorrt", "model.onnx", {}),
+        ("tensorrt:rtx", "model.engine", {"cuda_graph": True}),
+        ("tensorrt:trt", "model.engine", {"version_compatible": True, "profile": 1}),
+        ("torch_tensorrt:dynamo", "model.ep", {"cuda_graph": True, "autocast": True}),
+        ("torch_tensorrt:ts-trace", "model.ts", {}),
+    ],
+)
+def test_scripts_for_a_gpu_are_programs(label: str, file: str, options: dict[str, Any]) -> None:
+    """They run in ``tests/gpu``."""
+    backend = small.backend(label)
+    case = small.case(label, device="cuda", precision="fp16", threads=2, options=options)
+    assert isinstance(backend, Deployer)
+    assert backend.deployed_as(case) == Path(file).suffix
+    script = backend.script(case, file, small.TWO_INPUTS + small.CONVOLUTION)
+    compile(script, "run.py", "exec")
+    assert file in script
+    assert "inferlens" not in script
+    assert ("torch.cuda.CUDAGraph()" in script) == (options.get("cuda_graph", False) and "onnx" not in label)

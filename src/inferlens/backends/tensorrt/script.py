@@ -34,6 +34,7 @@ with torch.cuda.graph(graph, stream=stream):
 RUN = """
 
 def run(*inputs):
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for name, given in zip(NAMES, inputs):
             if name in own:
