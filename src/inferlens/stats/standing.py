@@ -36,9 +36,9 @@ from inferlens.stats.compare import (
 )
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 20
-# Degrees of freedom that others' processes count for, as cases differ in how far theirs do: beside own rounds; beside
-# hardly any; and for processes that were measured alone.
-BESIDE_ROUNDS, BESIDE_FEW, BESIDE_ALONE = 1, 6, 2
+# Degrees of freedom that others' rounds count for, as cases differ in how far their processes do: beside fewer rounds
+# of one's own than LEAST_ROUNDS; and for processes that were measured alone.
+BESIDE_FEW, BESIDE_ALONE = 6, 2
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -184,15 +184,15 @@ class Layout:
     def _in_rounds(self, base: str, candidate: str) -> LogRatio:
         """By least squares over all rounds.
 
-        The variance is that of the two's own rounds, with what all rounds say counting as a few more: G. K. Smyth,
-        "Linear models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3
-        (2004).
+        The variance is that of the two's own rounds; of hardly any it is that of all rounds, which counts as a few
+        more: G. K. Smyth, "Linear models and empirical Bayes methods", Statistical Applications in Genetics and
+        Molecular Biology 3 (2004).
         """
         found, one, other = self._rounds, self.entries[base].rounds, self.entries[candidate].rounds
         pairs = [other[key].log - one[key].log for key in one if key in other]
         alike = process_autocorrelation([pairs])
         own, worth = spread(pairs, alike) if len(pairs) > 1 else (0.0, 1.0)
-        most = BESIDE_ROUNDS if len(pairs) >= LEAST_ROUNDS else BESIDE_FEW
+        most = 0 if len(pairs) >= LEAST_ROUNDS else BESIDE_FEW
         rest = min(most, found.freedom - max(len(pairs) - 1, 0))
         variance = (rest * found.variance + (worth - 1) * own / 2) / (rest + worth - 1)
         return LogRatio(
