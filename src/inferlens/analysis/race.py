@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -112,6 +112,7 @@ def race(
     *,
     metric: Metric | None = None,
     most: int = MOST_ROUNDS,
+    measure: Callable[[Sequence[Record]], Sequence[Centre | None]] | None = None,
 ) -> Race:
     """The race among cases, by the threshold and the level that they were measured with.
 
@@ -119,6 +120,7 @@ def race(
         cases: by their names.
         metric: what is compared; by default latency, or throughput where nobody measured latency.
         most: rounds at most, after each of which it was looked at.
+        measure: what is compared instead, of records that were measured together; the less the better.
     """
     metric = metric or ("latency" if any(runs.processes for runs in cases.values()) else "throughput")
     found = [(name, record) for name, runs in cases.items() for record in runs.ran]
@@ -130,7 +132,8 @@ def race(
     rounds: dict[str, dict[Hashable, Centre]] = {}
     alone: dict[str, dict[Hashable, Centre]] = {}
     for key, members in together.items():
-        for (name, record), centre in zip(members, centres_of([record for _, record in members], metric), strict=True):
+        mine = [record for _, record in members]
+        for (name, record), centre in zip(members, measure(mine) if measure else centres_of(mine, metric), strict=True):
             if centre:
                 processes.setdefault(name, []).append((record.created, centre))
                 if round_of(record):

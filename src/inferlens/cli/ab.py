@@ -90,7 +90,7 @@ def ab(
 def show(found: ABResult, file: Path | None, as_json: bool) -> None:
     """Prints the answer, and what to do next; and writes the file that was asked for."""
     from inferlens.cli import screen
-    from inferlens.views.ab import document
+    from inferlens.views.raced.ab import document
 
     last = next_step(found, sys.argv[1:])
     if file:

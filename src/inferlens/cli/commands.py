@@ -17,7 +17,7 @@ from inferlens.errors import InferlensError, suggestion
 
 # The commands in the order of the help, and the modules that have their functions.
 COMMANDS = {
-    "bench": "", "ab": "", **dict.fromkeys(("show", "compare", "plot"), "show"), "notes": "",
+    "bench": "", "tune": "", "ab": "", **dict.fromkeys(("show", "compare", "plot"), "show"), "notes": "",
     "profile": "", **dict.fromkeys(("findings", "modules", "layers", "kernels"), "profile"),
     "trace": "", "roofline": "profile", "graph": "", "build": "", "export": "", "partition": "",
     **dict.fromkeys(("doctor", "backends"), "backends"),

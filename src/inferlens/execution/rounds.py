@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from msgspec.structs import replace
 
@@ -78,8 +79,10 @@ class Rounds:
     """The rounds of one race.
 
     Attributes:
-        end: when no further round is begun, by the clock of ``time.monotonic``; there is one at least.
+        end: when no further round is begun, by the clock of ``time.monotonic``; there are ``least`` all the same.
     """
+
+    least: ClassVar[int] = 1
 
     scheduler: Scheduler
     entrants: Sequence[Entrant]
@@ -91,7 +94,7 @@ class Rounds:
         most = MOST_ROUNDS if self.scheduler.plan.rounds else USUAL_ROUNDS
         while number < most:
             meeting = self._next_meeting(number)
-            if not meeting or (number and time.monotonic() + longest > self.end):
+            if not meeting or (number >= self.least and time.monotonic() + longest > self.end):
                 break
             begin = time.monotonic()
             number += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -74,6 +74,7 @@ class Scheduler:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     records: list[Record] = field(default_factory=list)  # in the order in which their cases ended
     kept: dict[str, Path] = field(default_factory=dict)  # the folder of each record, by its id
+    builds_anew: bool = False  # whether rounds do, too
     _built: set[str] = field(default_factory=set)  # cases of which a process has run
     _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # where each was exported first
     _references: dict[str, Reference] = field(default_factory=dict)
@@ -174,6 +175,13 @@ class Scheduler:
                 self._exports.setdefault(_exported_as(record.case), (str(folder.resolve()), known))
         self.observer.done(record, folder)
 
+    def discard(self, records: Iterable[Record]) -> None:
+        """Removes the folders of records, but for what other processes may want: exported models."""
+        wanted = {folder for folder, _ in self._exports.values()}
+        for folder in (self.kept[record.id].resolve() for record in records):
+            if str(folder) not in wanted:
+                shutil.rmtree(folder, ignore_errors=True)
+
     def _slotted(self, planned: Planned, repeat: int, folder: Path, slot: Slot, **words: Any) -> Attempt:
         return self._attempt(planned, repeat, folder, slot=slot, **words)
 
@@ -209,7 +217,7 @@ class Scheduler:
             outcome: Outcome[Measured] = Outcome(refused(planned))
             return Attempt(planned, repeat, folder, created, outcome, Interference(memory=outcome.result.memory))
         # What the first process built anew, those of the rounds find in the cache.
-        rebuild = self.plan.rebuild and (repeat == 0 or bool(self.plan.repeats))
+        rebuild = self.builds_anew or (self.plan.rebuild and (repeat == 0 or bool(self.plan.repeats)))
         given = {**self.given(case, folder), "rebuild": rebuild}
         if repeat and not rebuild:
             exported, known = self._exports.get(_exported_as(case), ("", None))

@@ -20,7 +20,7 @@ from inferlens.backends.fake import Fake
 from inferlens.errors import InferlensError
 from inferlens.execution.estimate import PREPARING, build_factor, estimator, seconds_of
 from inferlens.execution.expand import expand
-from inferlens.execution.space import Space, combinations, combined, explore, neighbours, size, space_of, tried
+from inferlens.execution.tuning.space import Space, combinations, combined, explore, neighbours, size, space_of, tried
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import Phase
 from inferlens.record.store import Store

@@ -1,0 +1,240 @@
+"""How good and how cheap the search of a tuning is, on planted spaces whose best is known.
+
+    python -m benchmarks.tune [--races 100] [POOL]
+
+A space has families, and settings that work in some of them: most do nothing, some help or harm by some percent, a few
+by a fifth; a few need another one, and some pairs do more or less together than alone. A process takes the candidate's
+true time, times what one of the pool's processes differed by (``benchmarks.race``: what all of a round share, and what
+each has of its own). Found is what the search names after its last rounds, of fresh processes of the finalists.
+
+Beside it, at the same number of processes: candidates drawn at random, and Optuna's TPE where it is installed; and
+*exhaustive*: each candidate as often as a finalist was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import random
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.race import POOLS, Source, read
+from inferlens.execution.tuning.search import Search
+from inferlens.stats.between_process import Centre
+from inferlens.stats.gaussian_process import Point
+from inferlens.stats.standing import LEAST_ROUNDS, Entry, Layout, look_level, standing
+from inferlens.units import percent
+
+CONFIRMING = 10  # rounds at most
+
+
+class Space:
+    """Families and settings with their true times."""
+
+    def __init__(self, size: int, draw: random.Random) -> None:
+        count = 5 if size <= 50 else 8
+        self.families = [Point(f"family {place}") for place in range(count)]
+        self._level = {each.family: draw.uniform(0.0, 0.7) for each in self.families}
+        self.options: dict[str, list[str]] = {}
+        self._effect: dict[tuple[str, str], float] = {}
+        self._pairs: dict[tuple[str, str, str], float] = {}
+        self._needs: dict[tuple[str, str], str] = {}
+        number = math.log2(size / count)
+        names = [f"option {place}" for place in range(math.ceil(number) + 3)]
+        common = {name: self._drawn(draw) for name in names}
+        for family in self._level:
+            own = draw.sample(names, max(1, round(number)))
+            self.options[family] = own
+            for name in own:
+                self._effect[family, name] = common[name] + draw.gauss(0, 0.3) * abs(common[name])
+            for one, other in itertools.combinations(own, 2):
+                if draw.random() < 0.2:
+                    self._pairs[family, one, other] = draw.gauss(0, 0.02)
+            if len(own) > 2 and draw.random() < 0.5:
+                self._needs[family, own[0]] = own[1]
+        self.all = [each for family in self.families for each in self._every(family.family)]
+        self.best = min(map(self.log, self.all))
+
+    @staticmethod
+    def _drawn(draw: random.Random) -> float:
+        kind = draw.random()
+        return 0.0 if kind < 0.5 else draw.gauss(0, 0.05) if kind < 0.85 else draw.choice((-0.2, 0.2, -0.1))
+
+    def _every(self, family: str) -> Iterable[Point]:
+        own = self.options[family]
+        for count in range(len(own) + 1):
+            for chosen in itertools.combinations(own, count):
+                if self.valid(family, frozenset(chosen)):
+                    yield Point(family, frozenset(chosen))
+
+    def valid(self, family: str, settings: frozenset[str]) -> bool:
+        """Whether every setting has the one that it needs."""
+        return all(self._needs.get((family, name), name) in settings for name in settings)
+
+    def log(self, point: Point) -> float:
+        """The logarithm of a candidate's true time."""
+        pairs = itertools.combinations(sorted(point.settings), 2)
+        return (
+            self._level[point.family]
+            + sum(self._effect[point.family, name] for name in point.settings)
+            + sum(self._pairs.get((point.family, *pair), 0.0) for pair in pairs)
+        )
+
+    def neighbours(self, point: Point) -> list[Point]:
+        """Those that differ by one setting, which brings what it needs and takes along what needs it."""
+        family, found = point.family, dict[Point, None]()
+        for name in self.options[family]:
+            changed = point.settings ^ {name}
+            changed |= {self._needs.get((family, name), name)} if name in changed else set()
+            kept = frozenset(each for each in changed if self._needs.get((family, each), each) in changed)
+            found[Point(family, kept)] = None
+        return list(found)
+
+
+class Machine:
+    """Measures candidates of a space, with the noise of a pool."""
+
+    def __init__(self, space: Space, sources: Sequence[Source], draw: random.Random) -> None:
+        self.space, self.draw, self.processes = space, draw, 0
+        self._source = draw.choice(sources)
+        self._waves = self._source.common
+        self._place = draw.randrange(len(self._waves))
+
+    def round(self, points: Iterable[Point]) -> dict[Point, float]:
+        """A process of each, in turns."""
+        wave = self._waves[self._place % len(self._waves)]
+        self._place += 1
+        found = {}
+        for point in points:
+            self.processes += 1
+            own, _ = self.draw.choice(self._source.own)
+            found[point] = self.space.log(point) + wave + self.draw.choice((-1, 1)) * own
+        return found
+
+
+def confirmed(machine: Machine, finalists: Sequence[Point]) -> Point:
+    """Which of the finalists is named, after rounds of fresh processes."""
+    rounds: dict[Point, dict[int, Centre]] = {point: {} for point in finalists}
+    left, leader = list(finalists), finalists[0]
+    for number in range(CONFIRMING if len(finalists) > 1 else 0):
+        for point, log in machine.round(left).items():
+            rounds[point][number] = Centre(log, None)
+        if number + 1 < LEAST_ROUNDS:
+            continue
+        names = {str(point): point for point in finalists}
+        entries = {name: Entry(processes=[*rounds[p].values()], rounds=rounds[p]) for name, p in names.items()}
+        found = standing(Layout(entries), entries, threshold=0.02, level=look_level(CONFIRMING))
+        assert found
+        leader = names[found.leader]
+        left = [leader, *(names[name] for name in found.of("UNDECIDED"))]
+        if len(left) == 1:
+            break
+    return leader
+
+
+def searched(machine: Machine) -> Point:
+    """What the search names."""
+    space = machine.space
+    search = Search(space.families, space.neighbours, lambda _: 1.0)
+    while points := search.propose():
+        search.add({**machine.round(points)})
+    return confirmed(machine, search.finalists())
+
+
+def drawn(machine: Machine, budget: int) -> Point:
+    """What as many processes of random candidates name, in rounds with the best so far."""
+    left = machine.space.all[:]
+    machine.draw.shuffle(left)
+    best, behind = left.pop(), 0.0
+    while left and machine.processes < budget:
+        some = [left.pop() for _ in range(min(3, len(left)))]
+        found = machine.round([best, *some])
+        ahead = min(some, key=found.__getitem__)
+        if found[ahead] < found[best] - behind:
+            best = ahead
+    return best
+
+
+def tpe(machine: Machine, budget: int) -> Point:
+    """What Optuna's TPE names after as many processes, each relative to a family's default in the same round."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    space = machine.space
+    base = space.families[0]
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=machine.draw.randrange(10**6)))
+
+    def objective(trial: optuna.Trial) -> float:
+        family = trial.suggest_categorical("family", [each.family for each in space.families])
+        own = space.options[family]
+        chosen = frozenset(name for name in own if trial.suggest_categorical(f"{family} {name}", [False, True]))
+        if not space.valid(family, chosen):
+            raise optuna.TrialPruned
+        point = Point(family, chosen)
+        trial.set_user_attr("point", sorted(chosen))
+        found = machine.round([base, point]) if point != base else {base: 0.0}
+        return found[point] - found[base]
+
+    while machine.processes < budget:
+        study.optimize(objective, n_trials=1)
+    best = study.best_trial
+    return Point(best.params["family"], frozenset(best.user_attrs["point"]))
+
+
+def raced(sources: Sequence[Source], size: int, seed: int) -> dict[str, tuple[float, int]]:
+    """How far each way's choice is behind the best, and its processes."""
+    space = Space(size, random.Random(f"space {size} {seed}"))
+
+    def played(way: Callable[[Machine], Point]) -> tuple[float, int]:
+        machine = Machine(space, sources, random.Random(f"machine {size} {seed}"))
+        chosen = way(machine)
+        return math.expm1(space.log(chosen) - space.best), machine.processes
+
+    found = {"search": played(searched)}
+    budget = found["search"][1]
+    found["random"] = played(partial(drawn, budget=budget))
+    with suppress(ModuleNotFoundError):
+        found["Optuna's TPE"] = played(partial(tpe, budget=budget))
+    found["candidates"] = (0.0, len(space.all))
+    return found
+
+
+def main(words: Sequence[str]) -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tune")
+    parser.add_argument("pool", nargs="?", type=Path, default=POOLS / "cpu.json")
+    parser.add_argument("--races", type=int, default=100, help="spaces of each size")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[50, 500])
+    asked = parser.parse_args(words)
+    sources = [Source.of(case) for case in read(asked.pool).cases.values()]
+    table = Table(title=f"{asked.races} planted spaces each, noise of {asked.pool.stem}", title_justify="left")
+    for title in ("candidates", "way", "within 2 % of the best", "median behind", "worst of 20", "processes", "of all"):
+        table.add_column(title, justify="left" if title == "way" else "right")
+    with ProcessPoolExecutor() as workers:
+        for size in asked.sizes:
+            found = list(workers.map(partial(raced, sources, size), range(asked.races)))
+            every = statistics.fmean(each["candidates"][1] for each in found)
+            for way in [name for name in found[0] if name != "candidates"]:
+                behind = sorted(each[way][0] for each in found)
+                processes = statistics.fmean(each[way][1] for each in found)
+                table.add_row(
+                    f"{every:.0f}", way, percent(sum(each <= 0.02 for each in behind) / len(behind)),
+                    percent(round(statistics.median(behind), 4)), percent(round(behind[int(0.95 * len(behind))], 4)),
+                    f"{processes:.0f}", percent(round(processes / (every * (1 + CONFIRMING)), 3)),
+                )  # fmt: skip
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1:])

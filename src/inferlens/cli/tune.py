@@ -1,0 +1,139 @@
+"""``inferlens tune``: the fastest way that is still right, proven, and ready to use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inferlens.cli import options
+
+if TYPE_CHECKING:
+    from inferlens.execution.tuning.space import Tried
+    from inferlens.execution.tuning.tune import Request
+    from inferlens.spec.plan import Plan
+    from inferlens.views.table import Document
+
+FOR = "What is to be best: latency, latency.p95, latency.p99, throughput, energy or memory."
+WITHIN = "A limit that the answer keeps, as error=1e-2, memory=2GiB, build=10m, p99=5ms; repeatable."
+BUDGET = "Time for all of it."
+SPACE = "A file that says what is tried (TOML): backends, precision, and values of knobs."
+ONLY = "Try these alone: backends, BACKEND:VARIANT, precisions, and options as NAME or BACKEND.NAME; with commas."
+WITHOUT = "Leave these out, named as in --only."
+DRY_RUN = "List what would be tried, and about what each costs; run none."
+PRECISIONS = "Precisions to try, with commas. [dim]Default: each that works here.[/dim]"
+OWN = ("objective", "limits", "budget", "space", "only", "without", "dry_run", "format", "json", "file")
+MOST_LISTED = 18
+
+
+def tune(
+    model: options.Models,
+    backend: options.Backends = None,
+    precision: Annotated[str | None, typer.Option(help=PRECISIONS)] = None,
+    batch: options.Batches = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. [dim]Default: cuda if it works.[/dim]")] = None,
+    threads: options.Threads = None,
+    option: options.Options = None,
+    input: options.Inputs = None,
+    weights: options.Weights = None,
+    trust: options.Trust = None,
+    seed: options.Seed = None,
+    objective: Annotated[str, typer.Option("--for", help=FOR)] = "latency",
+    limits: Annotated[list[str] | None, typer.Option("--within", help=WITHIN)] = None,
+    budget: Annotated[str, typer.Option(help=BUDGET)] = "10m",
+    space: Annotated[Path | None, typer.Option(help=SPACE)] = None,
+    only: Annotated[str | None, typer.Option(help=ONLY)] = None,
+    without: Annotated[str | None, typer.Option(help=WITHOUT)] = None,
+    timeout: Annotated[str | None, typer.Option(help="Time each process may take in all.", show_default="15m")] = None,
+    output: Annotated[str | None, typer.Option(help="Folder of the records.", show_default="results")] = None,
+    format: Annotated[str, typer.Option(help=options.FORMAT)] = "table",
+    json: options.Json = False,
+    file: options.File = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN)] = False,
+) -> None:
+    """Find the fastest right way among all backends and their options.
+
+    Tries every backend with its defaults, then the options that promise most. The few that may be the fastest are built
+    three times anew and race each other, the fastest way with defaults, and the reference. The winner lies in
+    results/MODEL/best, ready for inferlens.load. The same command goes on where it was stopped.
+    """
+    words = {name: value for name, value in locals().items() if name not in OWN}
+    from inferlens.cli import screen
+    from inferlens.cli.progress import Bar
+    from inferlens.execution.tuning.space import tried
+    from inferlens.execution.tuning.tune import run
+    from inferlens.spec.plan import texts
+    from inferlens.views.raced.tuned import document
+
+    format = "json" if json else format
+    screen.format_of("table", file)
+    request = requested(words, objective, limits or (), budget)
+    what = tried(space, texts(only or ()), texts(without or ()))
+    if dry_run:
+        screen.document(listed(request.plan, what), format, file=file)
+        return
+    with Bar(screen.errors()) as bar:
+        try:
+            tuned = run(request, what, bar)
+        except KeyboardInterrupt:
+            screen.note("Interrupted; the same command goes on from here.")
+            raise typer.Exit(130) from None
+    screen.document(document(tuned), format, file=file)
+    if not tuned.answer.best:
+        raise typer.Exit(1)
+
+
+def requested(words: Mapping[str, Any], objective: str, limits: Sequence[str], budget: str) -> Request:
+    """What the command line asks for."""
+    from inferlens.errors import InferlensError
+    from inferlens.execution.tuning.tune import Request
+    from inferlens.spec.objective import Constraint, Objective
+    from inferlens.spec.plan import Plan
+    from inferlens.units import parse_duration
+
+    plan = Plan.from_words(words)
+    if len(plan.model) > 1 or len(plan.batch) > 1:
+        raise InferlensError("A tuning is of one model at one batch size.", hint="the command once for each")
+    return Request(
+        plan=plan,
+        objective=Objective.parse(objective),
+        constraints=Constraint.parse_all(limits),
+        budget=parse_duration(budget),
+    )
+
+
+def listed(plan: Plan, what: Tried) -> Document:
+    """What would be tried."""
+    from dataclasses import replace
+
+    from inferlens import units
+    from inferlens.execution.estimate import estimator
+    from inferlens.execution.tuning.space import combinations, explore, size
+    from inferlens.views.table import Column, Document, Line, Table
+
+    space = explore(plan, what)
+    seconds = estimator([each.found.name for each in space.families], plan)
+    columns = [Column("", "candidates"), Column("", "each"), Column("", "cannot run, because", numeric=False, most=50)]
+    lines = []
+    for each in space.families:
+        count = size(replace(space, families=(each,)))
+        lines.append(Line(each.case.label, (f"{count:,}", units.about(seconds(each.case)), "")))
+    for each in space.refused:
+        lines.append(Line(each.case.label, ("", "", each.refusal.what if each.refusal else "")))
+    said = f"{units.plural(size(space), 'candidate')} of {units.plural(len(space.families), 'way')}."
+    more = [f"{len(lines) - MOST_LISTED} more rows: --json."] if len(lines) > MOST_LISTED else []
+    table = Table("What would be tried", "family", columns, lines[:MOST_LISTED], notes=more, sentences=[said])
+    able = [each.case for each in space.families]
+    refused = [{"case": each.case, "refusal": str(each.refusal or "")} for each in space.refused]
+    return Document(
+        lambda: [table],
+        data=lambda: {
+            "schema": "inferlens.space/1",
+            "candidates": [case for family in able for case in combinations(family, space)],
+            "refused": refused,
+        },
+        csv=lambda: (["candidate"], [[case.label] for family in able for case in combinations(family, space)]),
+        title="What would be tried",
+    )

@@ -1,0 +1,140 @@
+"""Which candidates a tuning measures next, from what the measured ones told.
+
+Families come first: a backend's variant in a precision, with its defaults. Then those candidates of which most gain may
+be expected for the time that they cost, by what their settings did elsewhere (``stats.gaussian_process``); the best so
+far is in every round, so that what the machine does to all of a round cancels out, and one that was measured already
+may be proposed again. It is over when nothing promises to gain ``LEAST_GAIN``.
+
+Nothing here runs a process, and all that is proposed follows from what was added: a tuning that was interrupted goes on
+by adding again what was measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from inferlens.stats.gaussian_process import Belief, Observed, Point, believe
+from inferlens.stats.intervals import normal_quantile
+
+LEAST_GAIN = 0.002  # expected, as a share: less is not worth a process
+REACH = math.log(1.6)  # families further behind the best are not tuned
+MOST_FINALISTS = 4
+LEAST_CHANCE = 0.05  # of being faster than the best: with less none is confirmed beside it
+
+
+@dataclass
+class Search:
+    """A search among candidates.
+
+    Attributes:
+        families: points without settings.
+        neighbours: points that differ from one by a setting more, less or of another value.
+        cost: what a point costs to measure, in seconds.
+        group: how many are measured in a round, beside the best.
+    """
+
+    families: Sequence[Point]
+    neighbours: Callable[[Point], Iterable[Point]]
+    cost: Callable[[Point], float]
+    group: int = 3
+    seen: list[Observed] = field(default_factory=list)
+    failed: set[Point] = field(default_factory=set)
+    rounds: int = 0
+
+    def add(self, found: Mapping[Point, float | None]) -> None:
+        """What a round found: logarithms of times; ``None`` of what failed, is wrong or breaks a constraint."""
+        self.rounds += 1
+        self.seen += [Observed(point, log, self.rounds) for point, log in found.items() if log is not None]
+        self.failed |= {point for point, log in found.items() if log is None}
+        self.__dict__.pop("belief", None)
+
+    def propose(self) -> list[Point]:
+        """The next round, the best so far first; nothing where the search is over."""
+        known = {each.point for each in self.seen} | self.failed
+        new = sorted((point for point in self.families if point not in known), key=self.cost)
+        best = [self.best] if self.seen else []
+        if new:
+            return [*best, *new[: self.group]]
+        if not best:
+            return []
+        belief, chosen = self.belief, list[Point]()
+        while len(chosen) < self.group:
+            gain = belief.gain(self._best_place)
+            worth = [
+                each / self.cost(point) if each >= LEAST_GAIN and point not in (*best, *chosen) else 0.0
+                for point, each in zip(belief.points, gain, strict=True)
+            ]
+            place = max(range(len(worth)), key=worth.__getitem__)
+            if not worth[place]:
+                break
+            chosen.append(belief.points[place])
+            belief = belief.after(place)
+        return [*best, *chosen] if chosen else []
+
+    def finalists(self) -> list[Point]:
+        """The best, and those that may be faster."""
+        belief, best = self.belief, self._best_place
+        measured = {each.point for each in self.seen}
+        chances = belief.chance(best)
+        others = [place for place, point in enumerate(belief.points) if place != best and point in measured]
+        others = sorted((place for place in others if chances[place] >= LEAST_CHANCE), key=lambda each: -chances[each])
+        return [belief.points[place] for place in (best, *others[: MOST_FINALISTS - 1])]
+
+    def effects(self, point: Point, level: float = 0.95) -> dict[str, tuple[float, float, float]]:
+        """How many times faster a point is than without each of its settings, with an interval at ``level``."""
+        names = sorted(point.settings)
+        belief = believe(self.seen, [point, *(Point(point.family, point.settings - {name}) for name in names)])
+        found, wide = {}, normal_quantile((1 + level) / 2)
+        for place, name in enumerate(names, 1):
+            log = float(belief.mean[place] - belief.mean[0])
+            spread = math.sqrt(max(belief.variance_between(0, place), 0.0))
+            found[name] = (math.exp(log), math.exp(log - wide * spread), math.exp(log + wide * spread))
+        return found
+
+    @property
+    def best(self) -> Point:
+        """The measured one that is believed to be the fastest."""
+        return self.belief.points[self._best_place]
+
+    @property
+    def _best_place(self) -> int:
+        measured = {each.point for each in self.seen}
+        mean = self.belief.mean
+        places = [place for place, point in enumerate(self.belief.points) if point in measured]
+        return min(places, key=lambda place: float(mean[place]))
+
+    @cached_property
+    def belief(self) -> Belief:
+        """What is believed of the measured ones, of their neighbours, and of what those lead to."""
+        measured = list(dict.fromkeys(each.point for each in self.seen))
+        belief = believe(self.seen, measured)
+        limit = float(belief.mean.min()) + REACH
+        near = [point for point, mean in zip(measured, belief.mean, strict=True) if mean <= limit]
+        best_of: dict[str, Point] = {}  # of each family the one that seems best
+        for point in sorted(near, key=lambda each: float(belief.mean[measured.index(each)])):
+            best_of.setdefault(point.family, point)
+        pool = dict.fromkeys(measured)
+        for start in best_of.values():
+            self._climb(start, pool)
+        return believe(self.seen, list(pool))
+
+    def _climb(self, point: Point, pool: dict[Point, None]) -> None:
+        """Adds neighbours of a point, then those of the best of them, until none is better."""
+        while True:
+            around = [each for each in self.neighbours(point) if self._may(each)]
+            pool.update(dict.fromkeys(around))
+            belief = believe(self.seen, [point, *around])
+            place = int(belief.mean.argmin())
+            if place == 0 or belief.mean[place] >= belief.mean[0] - LEAST_GAIN:
+                return
+            point = belief.points[place]
+
+    def _may(self, point: Point) -> bool:
+        """Not what has all settings by which one of its family may have failed: those that nobody there works with."""
+        works = [each.point.settings for each in self.seen if each.point.family == point.family]
+        known = frozenset[str]().union(*works)
+        failed = (each.settings for each in self.failed if each.family == point.family)
+        return not any((settings - known or settings) <= point.settings for settings in failed)

@@ -1,0 +1,338 @@
+"""``inferlens tune``: a search for the fastest right way of running a model, and rounds of fresh builds that prove it.
+
+Each round of the search measures some candidates beside the best so far, in fresh processes that take turns; what is
+wrong or fails is out before it is timed. The few that may be the fastest then meet the usual defaults and the reference
+in rounds of their own, each built anew three times: the answer is what these rounds say, and no other.
+
+A round is kept as soon as it is over, and what is measured next follows from the rounds alone, so the same command goes
+on where an earlier one was stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from inferlens.analysis.objective import miss, value, violations
+from inferlens.analysis.race import Fastest, Race, centres_of, race
+from inferlens.execution.estimate import estimator
+from inferlens.execution.expand import Planned
+from inferlens.execution.protocol import Observer
+from inferlens.execution.rounds import SPARE, Entrant, Rounds, budget_of_rounds
+from inferlens.execution.scheduler import Scheduler, scheduled
+from inferlens.execution.survey import Named
+from inferlens.execution.tuning.search import Search
+from inferlens.execution.tuning.space import Space, Tried, explore, neighbours, size
+from inferlens.limits import memory_left
+from inferlens.record.record import Record
+from inferlens.record.store import made, safe_name
+from inferlens.spec.case import Case
+from inferlens.spec.objective import Constraint, Objective
+from inferlens.spec.plan import Plan, as_plan
+from inferlens.stats.between_process import Centre
+from inferlens.stats.gaussian_process import Point
+
+BUILDS = 3  # of each finalist, from scratch: builds differ
+GROUP = 3  # candidates in a round of the search, beside the best so far
+SEARCHING = 0.65  # of the time: what is left is for the finalists
+TRIALS = "trials.jsonl"
+TYPICAL_MEMORY = 1.5e9  # bytes of a process, before one has told
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """What a tuning is asked for; ``budget`` is seconds for all of it."""
+
+    plan: Plan
+    objective: Objective
+    constraints: tuple[Constraint, ...] = ()
+    budget: float = 600.0
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    """A round: the records of its processes; ``final`` where it is one of the finalists'."""
+
+    records: tuple[Record, ...]
+    final: bool = False
+    seconds: float = 0.0
+
+
+class Effect(Struct, frozen=True, kw_only=True):
+    """What a setting of the winner does: how many times faster it is than without it, from ``low`` to ``high``."""
+
+    setting: str
+    speedup: float
+    low: float
+    high: float
+
+
+class Tuned(Struct, frozen=True, kw_only=True):
+    """How a tuning ended.
+
+    Attributes:
+        finals: the records of the finalists' rounds, the answer's and no others'.
+        answer: which of them is fastest; ``best``: its case, if anything ran right.
+        tried, size: how many candidates were measured, of how many there are.
+        refused: families that cannot run here.
+        over: whether the search ended by itself; else its time was over.
+        missed: the constraints that even the answer breaks, in words.
+        folder: where the winner lies, ready to be used.
+    """
+
+    request: Request
+    trials: tuple[Trial, ...]
+    finals: tuple[Record, ...]
+    answer: Fastest
+    best: Case | None
+    effects: tuple[Effect, ...]
+    tried: int
+    size: int
+    refused: tuple[Planned, ...]
+    over: bool
+    seconds: float
+    missed: tuple[str, ...]
+    folder: str
+
+
+def centres_for(objective: Objective, records: Sequence[Record]) -> list[Centre | None]:
+    """The logarithm of what is to be small, of each of some records that were measured together."""
+    if objective.name == "latency":
+        return centres_of(records, "latency")
+    known = [value(each, objective.name) for each in records]
+    return [Centre(math.log(objective.measure.cost(each)), None) if each else None for each in known]
+
+
+class Kept:
+    """The file of a tuning's rounds; begun anew where the one that is there is about something else.
+
+    ``about`` is what makes rounds comparable: the request, the machine, the libraries.
+    """
+
+    def __init__(self, path: Path, about: bytes) -> None:
+        made(path.parent)
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        self.trials: list[Trial] = []
+        for line in lines[1:-1] if lines[:1] == [about] else ():  # what follows the last line end was cut short
+            self.trials.append(msgspec.json.decode(line, type=Trial))
+        self._path = path
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(b"".join(line + b"\n" for line in (about, *map(msgspec.json.encode, self.trials))))
+        fresh.replace(path)
+
+    def add(self, trial: Trial) -> None:
+        """Keeps a round."""
+        self.trials.append(trial)
+        with self._path.open("ab") as file:
+            file.write(msgspec.json.encode(trial) + b"\n")
+
+
+@dataclass
+class Finals(Rounds):
+    """The finalists' rounds: everyone's in the first few, each built anew; those of an earlier run are not repeated."""
+
+    least: ClassVar[int] = BUILDS
+    objective: Objective
+    kept: Kept
+    before: list[Trial]
+
+    @property
+    def race(self) -> Race:
+        """How it stands, by what is to be best."""
+        runs = {name: each.runs for name, each in self._able.items()}
+        return race(runs, measure=partial(centres_for, self.objective))
+
+    def _next_meeting(self, number: int) -> list[Entrant]:
+        if number < BUILDS:
+            return list(self._able.values())
+        return super()._next_meeting(number)
+
+    def _hold(self, meeting: Sequence[Entrant], number: int) -> None:
+        if self.before:
+            found = {record.case.digest: record for record in self.before.pop(0).records}
+            for each in self.entrants:
+                each.records += [found[each.planned.case.digest]] if each.planned.case.digest in found else []
+            return
+        tick = time.monotonic()
+        self.scheduler.builds_anew = number <= BUILDS
+        super()._hold(meeting, number)
+        records = tuple(each.records[-1] for each in meeting)
+        self.kept.add(Trial(records=records, final=True, seconds=time.monotonic() - tick))
+
+
+def run(request: Request, what: Tried, observer: Observer, model: Named | None = None) -> Tuned:
+    """Tunes the plan's one model.
+
+    Raises:
+        InferlensError: if nothing of it can run here.
+    """
+    observer.doing("looking at models and backends")
+    space = explore(request.plan, what, model)
+    home = Path(request.plan.output) / safe_name(space.families[0].found.name)
+    work = home / "tuning" / "work"
+    mode = request.objective.name if request.objective.name == "throughput" else "latency"
+    plan = replace(request.plan, output=str(work), budget=replace(request.plan.budget, mode=mode))
+    with scheduled(plan, observer, space.families, model) as scheduler:
+        about = [request, what, scheduler.environment, [each.found for each in space.families[:1]]]
+        kept = Kept(home / "tuning" / TRIALS, msgspec.json.encode(about, order="deterministic"))
+        tuned = Tuner(request, scheduler, space, kept, home).run()
+    shutil.rmtree(work, ignore_errors=True)
+    return tuned
+
+
+@dataclass
+class Tuner:
+    """One tuning under way; ``home`` is the model's folder."""
+
+    request: Request
+    scheduler: Scheduler
+    space: Space
+    kept: Kept
+    home: Path
+    begin: float = field(default_factory=time.monotonic)
+    cases: dict[Point, Case] = field(default_factory=dict)
+    first: dict[str, Record] = field(default_factory=dict)  # of each case that ran, by its digest
+
+    def __post_init__(self) -> None:
+        self.begin -= sum(trial.seconds for trial in self.kept.trials)
+
+    @cached_property
+    def search(self) -> Search:
+        """The search, with what earlier runs have learned."""
+        names = [each.found.name for each in self.space.families]
+        seconds = estimator(names, self.scheduler.plan)
+        search = Search(
+            families=[self._point(each.case) for each in self.space.families],
+            neighbours=lambda point: [self._point(case) for case in neighbours(self.cases[point], self.space)],
+            cost=lambda point: seconds(self.cases[point]),
+        )
+        for trial in self.kept.trials:
+            if not trial.final:
+                self._learn(search, trial.records)
+        return search
+
+    def run(self) -> Tuned:
+        """The search, then the finalists' rounds."""
+        before = [trial for trial in self.kept.trials if trial.final]
+        search = self.search
+        over = not search.propose() if before else self._searched()
+        finals = Finals(
+            self.scheduler,
+            [Entrant(self._planned(case), self.first[case.digest]) for case in self._finalists(before)],
+            self.begin + self.request.budget,
+            self.request.objective,
+            self.kept,
+            before,
+        )
+        return self._tuned(finals, finals.run().answer, over)
+
+    def _searched(self) -> bool:
+        """Rounds of the search until it is over, or its time is; whether it was over."""
+        while points := self.search.propose():
+            if self.search.rounds and time.monotonic() > self.begin + SEARCHING * self.request.budget:
+                return False
+            tick, number = time.monotonic(), self.search.rounds + 1
+            room = memory_left() / (SPARE * max([TYPICAL_MEMORY, *self._peaks()]))
+            planned = [self._planned(self.cases[point]) for point in points[: max(2, int(room))]]
+            records = self.scheduler.measure_interleaved(planned, number, budget_of_rounds(self.scheduler.plan.budget))
+            self.kept.add(Trial(records=tuple(records), seconds=time.monotonic() - tick))
+            self._learn(self.search, records)
+            self.scheduler.discard(records)
+            best = self.search.best if self.search.seen else None
+            said = f"best so far {self.cases[best].label}" if best else "nothing ran yet"
+            self.scheduler.observer.round(number, [each.case for each in planned], said)
+        return True
+
+    def _learn(self, search: Search, records: Sequence[Record]) -> None:
+        """What a round says of the objective; candidates that break a constraint are out."""
+        able = [each for each in records if each.ranked and not violations(each, self.request.constraints)]
+        for each in records:
+            if each.ranked:
+                self.first.setdefault(each.case.digest, each)
+        found: dict[Point, float | None] = {self._point(each.case): None for each in records}
+        centres = centres_for(self.request.objective, able)
+        found |= {self._point(one.case): each.log for one, each in zip(able, centres, strict=True) if each}
+        search.add(found)
+
+    def _peaks(self) -> Iterable[float]:
+        return (record.memory.host_peak or 0 for record in self.first.values())
+
+    def _finalists(self, before: Sequence[Trial]) -> list[Case]:
+        """The best few, the fastest way with defaults, and the reference; or who met before."""
+        if before:
+            return [record.case for record in before[0].records]
+        chosen = [self.cases[point] for point in self.search.finalists()] if self.search.seen else self._nearest()
+        families = [each.case for each in self.space.families if each.case.digest in self.first]
+        usual = sorted(families, key=lambda case: self._log_of(case))[:1]
+        reference = [
+            each.case
+            for each in self.space.families
+            if each.reference and each.case.backend == each.reference.backend and each.case.precision == "fp32"
+        ]
+        every = [*chosen, *usual, *(case for case in reference[:1] if case.digest in self.first)]
+        return list({case.digest: case for case in every}.values())
+
+    def _nearest(self) -> list[Case]:
+        """Where nothing keeps all constraints: what breaks them least."""
+        able = sorted(self.first.values(), key=lambda record: miss(record, self.request.constraints))
+        return [record.case for record in able[:1]]
+
+    def _log_of(self, case: Case) -> float:
+        seen = [each.log for each in self.search.seen if each.point == self._point(case)]
+        return min(seen, default=math.inf)
+
+    def _point(self, case: Case) -> Point:
+        settings = frozenset(f"{name}={value}" for name, value in self.space.settings(case).items())
+        point = Point(self.space.family(case).label, settings)
+        self.cases.setdefault(point, case)
+        return point
+
+    def _planned(self, case: Case) -> Planned:
+        return self.space.planned(case)
+
+    def _tuned(self, finals: Finals, answer: Fastest, over: bool) -> Tuned:
+        equal = [each for each in finals.entrants if each.id in answer.fastest]
+        best = min(equal, key=lambda each: len(self._point(each.planned.case).settings), default=None)  # the plainest
+        folder = self._ship(best) if best else ""
+        return Tuned(
+            request=self.request,
+            trials=tuple(self.kept.trials),
+            finals=tuple(record for each in finals.entrants for record in each.records),
+            answer=answer,
+            best=best.planned.case if best else None,
+            effects=tuple(self._effects(best.planned.case)) if best else (),
+            tried=len({record.case.digest for trial in self.kept.trials for record in trial.records}),
+            size=size(self.space),
+            refused=self.space.refused,
+            over=over,
+            seconds=time.monotonic() - self.begin,
+            missed=tuple(each.sentence for each in violations(best.runs, self.request.constraints)) if best else (),
+            folder=folder,
+        )
+
+    def _ship(self, best: Entrant) -> str:
+        """Puts the winner's last build where it is found; it lies there already if nothing was measured anew."""
+        last, target = best.records[-1], self.home / "best"
+        if last.id in self.scheduler.kept:
+            fresh = self.home / "best.new"
+            shutil.rmtree(fresh, ignore_errors=True)
+            shutil.copytree(self.scheduler.kept[last.id], fresh)
+            (fresh / "best.toml").write_text(as_plan(best.planned.case), encoding="utf-8")
+            shutil.rmtree(target, ignore_errors=True)
+            fresh.replace(target)
+        return str(target)
+
+    def _effects(self, case: Case) -> list[Effect]:
+        """What each setting of a case does, by all that the search has seen."""
+        return [
+            Effect(setting=name, speedup=middle, low=low, high=high)
+            for name, (middle, low, high) in self.search.effects(self._point(case)).items()
+        ]

@@ -1,0 +1,136 @@
+"""What measured candidates tell about those that are not measured yet: a Gaussian process over named settings.
+
+A candidate belongs to a family and has settings beside the family's defaults. The logarithm of its time is that of the
+family, plus what each setting does everywhere, plus what it does in this family, plus a rest of its own. A measurement
+adds what the machine did to all that were measured together, and noise. All of these are normal and independent, so
+the covariance of two candidates is a sum over what they share: C. E. Rasmussen and C. K. I. Williams, "Gaussian
+processes for machine learning" (2006), chapter 2. How far settings and noise reach is chosen by the marginal
+likelihood, from a few values each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+Matrix = NDArray[np.floating[Any]]
+FAMILY, ROUND = 1.0, 0.5  # standard deviations, of logarithms: how far families, and rounds, may differ
+SETTINGS = (0.05, 0.15)  # of what a setting does everywhere
+OWN = 1.0  # of what a setting does: what it does in a family alone
+REST = 0.3  # of what a setting does: what a candidate differs by from the sum of its settings
+NOISE = (0.003, 0.01, 0.03, 0.08)
+
+
+class Point(Struct, frozen=True):
+    """A candidate: its family, and its settings that are not the family's defaults."""
+
+    family: str
+    settings: frozenset[str] = frozenset()
+
+
+class Observed(Struct, frozen=True):
+    """The logarithm of a time that was measured in a round."""
+
+    point: Point
+    log: float
+    round: Hashable
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What is believed of some candidates: mean logarithms, and their covariance."""
+
+    points: Sequence[Point]
+    mean: Matrix
+    covariance: Matrix
+    noise: float
+
+    def after(self, place: int) -> Belief:
+        """The same once that one will have been measured, whatever comes out: the covariance does not depend on it."""
+        column = self.covariance[:, place]
+        less = np.outer(column, column) / (column[place] + self.noise**2)
+        return Belief(self.points, self.mean, self.covariance - less, self.noise)
+
+    def gain(self, best: int) -> Matrix:
+        """By how much each may be expected to be faster than ``best``, as a logarithm; 0 where it is not at all.
+
+        Expected improvement: D. R. Jones, M. Schonlau and W. J. Welch, "Efficient global optimization of expensive
+        black-box functions", Journal of Global Optimization 13 (1998).
+        """
+        from scipy.special import ndtr
+
+        ahead, spread = self._ahead(best)
+        ratio = ahead / spread
+        gain: Matrix = ahead * ndtr(ratio) + spread * np.exp(-0.5 * ratio**2) / math.sqrt(2 * math.pi)
+        return gain
+
+    def chance(self, best: int) -> Matrix:
+        """The probability that each is faster than ``best``."""
+        from scipy.special import ndtr
+
+        ahead, spread = self._ahead(best)
+        chance: Matrix = ndtr(ahead / spread)
+        return chance
+
+    def variance_between(self, one: int, other: int) -> float:
+        """The variance of the difference of two."""
+        found = self.covariance
+        return float(found[one, one] + found[other, other] - 2 * found[one, other])
+
+    def _ahead(self, best: int) -> tuple[Matrix, Matrix]:
+        variances = np.diag(self.covariance)
+        squared = variances + variances[best] - 2 * self.covariance[best]
+        return self.mean[best] - self.mean, np.sqrt(np.maximum(squared, 1e-18))
+
+
+def believe(seen: Sequence[Observed], points: Sequence[Point]) -> Belief:
+    """What measurements, one at least, tell about ``points``."""
+    logs = np.array([each.log for each in seen])
+    level = float(logs.mean())
+    logs = logs - level
+    where = [each.point for each in seen]
+    together = np.array([[one.round == other.round for other in seen] for one in seen]) * ROUND**2
+    shared = _shared(where, where)
+    best = None
+    for setting, noise in itertools.product(SETTINGS, NOISE):
+        inner = _covariance(shared, setting) + together + noise**2 * np.eye(len(seen))
+        lower = np.linalg.cholesky(inner)
+        half = np.linalg.solve(lower, logs)
+        likelihood = -0.5 * float(half @ half) - float(np.log(np.diag(lower)).sum())
+        if best is None or likelihood > best[0]:
+            best = likelihood, setting, noise, lower, half
+    assert best
+    _, setting, noise, lower, half = best
+    across = np.linalg.solve(lower, _covariance(_shared(where, points), setting))
+    return Belief(
+        points=points,
+        mean=level + across.T @ half,
+        covariance=_covariance(_shared(points, points), setting) - across.T @ across,
+        noise=noise,
+    )
+
+
+def _shared(some: Sequence[Point], others: Sequence[Point]) -> tuple[Matrix, Matrix, Matrix]:
+    """Of each two: whether they have one family; how many settings they share; whether they are the same."""
+    family = np.array([[one.family == other.family for other in others] for one in some], dtype=np.float64)
+    names = sorted({name for point in (*some, *others) for name in point.settings})
+    rows, columns = (
+        np.array([[name in point.settings for name in names] for point in side], dtype=np.float64)
+        for side in (some, others)
+    )
+    settings = rows.reshape(len(some), len(names)) @ columns.reshape(len(others), len(names)).T
+    same = np.array([[one == other for other in others] for one in some], dtype=np.float64)
+    return family, settings, same
+
+
+def _covariance(shared: tuple[Matrix, Matrix, Matrix], setting: float) -> Matrix:
+    family, settings, same = shared
+    every = setting**2 * settings * (1 + OWN**2 * family)
+    return FAMILY**2 * family + every + (REST * setting) ** 2 * same

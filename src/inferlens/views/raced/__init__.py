@@ -1,0 +1,1 @@
+"""What races among a few candidates came to: ``ab``, and tunings."""

@@ -1,0 +1,96 @@
+"""The search of a tuning, without processes: what is proposed, and what is found in a space whose best is known."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from inferlens.execution.tuning.search import MOST_FINALISTS, Search
+from inferlens.stats.gaussian_process import Point
+
+EFFECTS = {"freeze": -0.1, "last": -0.05, "benchmark": 0.0, "spin": 0.2, "graph": -0.2}
+FAMILIES = {"eager": 0.5, "compiled": 0.1, "graphed": 0.0, "slow": 1.5}
+
+
+def log(point: Point) -> float:
+    """The logarithm of a time; the graph does nothing in one family."""
+    effects = {**EFFECTS, **({"graph": 0.0} if point.family == "graphed" else {})}
+    return FAMILIES[point.family] + sum(effects[name] for name in point.settings)
+
+
+def near(point: Point) -> list[Point]:
+    return [Point(point.family, point.settings ^ {name}) for name in EFFECTS]
+
+
+def run(search: Search, broken: frozenset[str] = frozenset()) -> list[list[Point]]:
+    """The rounds until it is over."""
+    rounds = []
+    while points := search.propose():
+        rounds.append(points)
+        search.add({point: None if point.settings & broken else log(point) for point in points})
+        assert len(rounds) < 40
+    return rounds
+
+
+def begun() -> Search:
+    return Search([Point(name) for name in FAMILIES], near, lambda point: 5.0 if point.family == "compiled" else 1.0)
+
+
+def test_the_best_is_found_and_most_are_not_measured() -> None:
+    search = begun()
+    rounds = run(search)
+    every = [
+        Point(family, frozenset(chosen))
+        for family in FAMILIES
+        for count in range(len(EFFECTS) + 1)
+        for chosen in itertools.combinations(EFFECTS, count)
+    ]
+    assert log(search.best) == pytest.approx(min(map(log, every)))
+    assert search.finalists()[0] == search.best
+    assert len(search.finalists()) <= MOST_FINALISTS
+    assert len({point for points in rounds for point in points}) < len(every) / 3
+    assert not any(point.family == "slow" and point.settings for points in rounds for point in points)
+
+
+def test_families_come_first_the_cheap_ones_before() -> None:
+    rounds = run(begun())
+    first = [point for points in rounds for point in points][: len(FAMILIES) + 1]
+    assert all(not point.settings for point in first)
+    assert Point("compiled") not in rounds[0]
+    for place, points in enumerate(rounds[1:], 1):
+        assert points[0] in {each for before in rounds[:place] for each in before}, "the best so far is in every round"
+
+
+def test_a_setting_by_which_a_candidate_failed_is_not_tried_again_in_its_family() -> None:
+    search = begun()
+    rounds = run(search, frozenset(["graph"]))
+    tried = [point for points in rounds for point in points if "graph" in point.settings]
+    assert max(Counter(point.family for point in tried).values()) <= 3
+    assert "graph" not in search.best.settings
+
+
+def test_what_is_proposed_follows_from_what_was_added() -> None:
+    one, other = begun(), begun()
+    rounds = run(one)
+    for points in rounds[:3]:
+        other.add({point: log(point) for point in points})
+    assert other.propose() == rounds[3]
+
+
+def test_effects_are_those_of_the_winners_settings() -> None:
+    search = begun()
+    run(search)
+    found = search.effects(search.best)
+    assert set(found) == set(search.best.settings)
+    speedup, low, high = found["freeze"]
+    assert low <= 1.105 <= high
+    assert speedup == pytest.approx(1.105, abs=0.06)
+
+
+def test_nothing_is_proposed_where_nothing_ran() -> None:
+    search = Search([Point("a")], lambda _: [], lambda _: 1.0)
+    assert search.propose() == [Point("a")]
+    search.add({Point("a"): None})
+    assert search.propose() == []

@@ -1,0 +1,135 @@
+"""``inferlens tune`` on the planted space of the fake backend, whose best is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from inferlens.backends.fake import BEST
+from inferlens.execution.protocol import Observer
+from inferlens.execution.tuning import tune as tuning
+from inferlens.execution.tuning.space import tried
+from inferlens.execution.tuning.tune import Request, Tuned, run
+from inferlens.record.record import Record
+from inferlens.record.store import load_records
+from inferlens.spec.case import Case
+from inferlens.spec.objective import Constraint, Objective
+from inferlens.spec.plan import Plan
+from inferlens.views.raced.tuned import document
+from inferlens.views.table import render
+
+pytestmark = pytest.mark.usefixtures("one_process")
+
+
+class Counted(Observer):
+    """Counts processes, and interrupts after so many."""
+
+    def __init__(self, after: int = -1) -> None:
+        self.cases: list[Case] = []
+        self.after = after
+
+    def done(self, record: Record, folder: Path) -> None:
+        self.cases.append(record.case)
+        if len(self.cases) == self.after:
+            raise KeyboardInterrupt
+
+
+def tune(folder: Path, observer: Observer | None = None, **words: Any) -> Tuned:
+    limits = words.pop("limits", ())
+    objective = Objective.parse(words.pop("objective", "latency"))
+    only = words.pop("only", ("fake:steady", "fake:fast", "fp32"))
+    plan = Plan.from_words({"model": "fake:demo", "warmup": 2, "output": str(folder), **words})
+    request = Request(plan=plan, objective=objective, constraints=Constraint.parse_all(limits), budget=3600.0)
+    return run(request, tried(only=only), observer or Observer())
+
+
+def best_of(tuned: Tuned) -> Case:
+    assert tuned.best
+    return tuned.best
+
+
+def test_it_finds_the_planted_best_and_leaves_it_ready(tmp_path: Path) -> None:
+    observer = Counted()
+    tuned = tune(tmp_path, observer)
+    best = best_of(tuned)
+    assert (best.variant, best.options) == ("fast", BEST)
+    assert tuned.answer.kind in ("fastest", "equal")
+    assert tuned.over
+    assert tuned.tried < tuned.size / 5
+    assert len(observer.cases) < tuned.size / 5
+    (left,) = load_records(tmp_path / "demo" / "best").records
+    assert left.case == best
+    assert (tmp_path / "demo" / "best" / "best.toml").exists()
+    assert not (tmp_path / "demo" / "tuning" / "work").exists()
+    assert {each.setting for each in tuned.effects} == {f"{name}={value}" for name, value in BEST.items()}
+    shown = render(document(tuned), "table", width=100)
+    assert len(shown.splitlines()) <= 24
+    assert "inferlens.load(" in shown
+
+
+def test_a_plan_file_repeats_the_winner(tmp_path: Path) -> None:
+    best = best_of(tune(tmp_path))
+    words = Plan.from_file(tmp_path / "demo" / "best" / "best.toml")
+    assert words["option"] == {"fake": best.options}
+
+
+def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:
+    whole = Counted()
+    expected = tune(tmp_path / "whole", whole)
+    before: list[Case] = []
+    for after in (3, 5, 11):
+        stopped = Counted(after)
+        with pytest.raises(KeyboardInterrupt):
+            tune(tmp_path / "parts", stopped)
+        before += stopped.cases
+    rest = Counted()
+    found = tune(tmp_path / "parts", rest)
+    assert best_of(found) == best_of(expected)
+    rounds = [[each.case.digest for each in trial.records] for trial in found.trials]
+    assert rounds == [[each.case.digest for each in trial.records] for trial in expected.trials]
+    again = Counted()
+    assert best_of(tune(tmp_path / "parts", again)) == best_of(expected)
+    assert again.cases == []
+
+
+def test_another_request_begins_anew(tmp_path: Path) -> None:
+    tune(tmp_path)
+    observer = Counted()
+    tuned = tune(tmp_path, observer, limits=("build=5s",))
+    assert observer.cases
+    assert "knob_f" not in best_of(tuned).options
+
+
+def test_where_nothing_keeps_the_limits_the_nearest_miss_is_the_answer(tmp_path: Path) -> None:
+    tuned = tune(tmp_path, limits=("latency=1us",), only=("fake:steady", "fp32", "fake.knob_a"))
+    assert tuned.answer.best
+    assert "beyond the limit" in tuned.missed[0]
+    assert "comes nearest" in render(document(tuned), "table", width=100)
+
+
+@pytest.mark.parametrize("trouble", ["raise", "unsupported", "rubbish"])
+def test_candidates_that_fail_cost_their_own_time_alone(tmp_path: Path, trouble: str) -> None:
+    class Broken(Counted):
+        pass
+
+    tuned = tune(tmp_path, Broken(), option=[f"fake.trouble={trouble}"], only=("fake:steady", "fp32", "fake.knob_a"))
+    assert (tuned.answer.kind == "none") == (trouble != "rubbish")
+
+
+def test_throughput_can_be_what_is_best(tmp_path: Path) -> None:
+    tuned = tune(tmp_path, objective="throughput", only=("fake:steady", "fp32", "fake.knob_a", "fake.knob_b"))
+    assert best_of(tuned).options == {"knob_a": 1, "knob_b": 2}
+
+
+def test_rounds_are_kept_whole(tmp_path: Path) -> None:
+    tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"))
+    path = tmp_path / "demo" / "tuning" / tuning.TRIALS
+    lines = path.read_bytes().splitlines()
+    assert [msgspec.json.decode(line, type=tuning.Trial) for line in lines[1:]] == list(tuned.trials)
+    path.write_bytes(path.read_bytes()[:-20])  # a power cut
+    observer = Counted()
+    tune(tmp_path, observer, only=("fake:steady", "fp32", "fake.knob_a"))
+    assert len(observer.cases) == len(tuned.trials[-1].records)
