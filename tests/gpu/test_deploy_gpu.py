@@ -74,7 +74,8 @@ def test_a_loaded_case_is_right_on_any_stream_and_keeps_its_outputs(case: Path) 
             late.copy_(one)  # comes to be there while the call is enqueued
             third = fast(late).float() * 1
             late.zero_()
-        assert small.error([third.cpu().numpy()], right) < tolerance
+            third = third.cpu()
+        assert small.error([third.numpy()], right) < tolerance
         assert small.error([fast(one.cpu().float().numpy()).float().cpu().numpy()], right) < tolerance
     assert torch.cuda.current_stream() == before
 

@@ -140,12 +140,13 @@ class Rounds:
             every = [fitting([case for case in cases if case.device == device], named) for device in DEVICES]
             chosen = [found[0] for found in every if found]
             return [name for name, each in able.items() if each.planned.case in chosen]
-        for name, each in able.items():
-            case, checked = each.planned.case, each.planned.reference
-            plain = case.precision == "fp32" and not case.options and case.threads is None
-            if checked and plain and case.backend == checked.backend:
-                return [name]
-        return []
+        plain = [
+            name
+            for name, each in able.items()
+            if (checked := each.planned.reference) and checked.backend == each.planned.case.backend
+            and not each.planned.case.options and each.planned.case.threads is None
+        ]  # fmt: skip
+        return sorted(plain, key=lambda name: able[name].planned.case.precision != "fp32")[:1]
 
     def _hold(self, meeting: Sequence[Entrant], number: int) -> None:
         """Measures a process of each once; who goes first changes from round to round."""

@@ -178,8 +178,24 @@ class Layout:
             return self._in_rounds(base, candidate)
         for run in one.alone:  # what was measured at about the same time, rather than before and after the rounds
             if run in other.alone and self.spread:
-                return between([one.alone[run]], [other.alone[run]], self.spread)
+                found = between([one.alone[run]], [other.alone[run]], self.spread)
+                return replace(found, log=self._level(candidate, run) - self._level(base, run))
         return between(one.processes, other.processes, self.spread)
+
+    def _level(self, name: str, run: Hashable) -> float:
+        """The logarithm of a case among all of a run: by its rounds, or by what it took alone beside those in rounds.
+
+        So ratios agree with each other.
+        """
+        effects = self._rounds.effects
+        if name in effects:
+            return effects[name]
+        both = [
+            each.alone[run].log - effects[of]
+            for of, each in self.entries.items()
+            if of in effects and run in each.alone
+        ]
+        return self.entries[name].alone[run].log - (math.fsum(both) / len(both) if both else 0.0)
 
     def _in_rounds(self, base: str, candidate: str) -> LogRatio:
         """By least squares over all rounds.
