@@ -140,13 +140,8 @@ class Rounds:
             every = [fitting([case for case in cases if case.device == device], named) for device in DEVICES]
             chosen = [found[0] for found in every if found]
             return [name for name, each in able.items() if each.planned.case in chosen]
-        plain = [
-            name
-            for name, each in able.items()
-            if (checked := each.planned.reference) and checked.backend == each.planned.case.backend
-            and not each.planned.case.options and each.planned.case.threads is None
-        ]  # fmt: skip
-        return sorted(plain, key=lambda name: able[name].planned.case.precision != "fp32")[:1]
+        usual = usual_reference(each.planned for each in able.values())
+        return [name for name, each in able.items() if each.planned is usual]
 
     def _hold(self, meeting: Sequence[Entrant], number: int) -> None:
         """Measures a process of each once; who goes first changes from round to round."""
@@ -166,6 +161,17 @@ class Rounds:
         first, second = (able[each].planned.case.backend_label for each in (standing.leader, name))
         sure = f" ({ratio_range(*ends(rival.comparison.interval))})" if self.race.rounds >= LEAST_ROUNDS else ""
         return f"{first} {ratio(rival.comparison.ratio)} {second}{sure}"
+
+
+def usual_reference(cases: Iterable[Planned]) -> Planned | None:
+    """The plain case of the backend that outputs are checked against, in fp32 if there is one."""
+    plain = [
+        each
+        for each in cases
+        if each.reference and each.reference.backend == each.case.backend
+        and not each.case.options and each.case.threads is None
+    ]  # fmt: skip
+    return min(plain, key=lambda each: each.case.precision != "fp32", default=None)
 
 
 def records_of_round(scheduler: Scheduler, cases: Sequence[Planned], number: int, together: bool) -> Iterator[Record]:

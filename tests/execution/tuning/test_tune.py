@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,33 @@ def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path: Path)
     again = Counted()
     assert best_of(tune(tmp_path / "parts", again)) == best_of(expected)
     assert again.cases == []
+
+
+def test_what_was_stopped_after_its_last_round_leaves_the_winner_ready_too(tmp_path: Path) -> None:
+    class StoppedAtTheEnd(Counted):
+        def round(self, number: int, contenders: Sequence[Case], standing: str) -> None:
+            if "best so far" not in standing and number == tuning.BUILDS:
+                raise KeyboardInterrupt
+
+    words = {"only": ("fake:steady", "fp32", "fake.knob_a")}
+    with pytest.raises(KeyboardInterrupt):
+        tune(tmp_path, StoppedAtTheEnd(), **words)
+    rest = Counted()
+    tuned = tune(tmp_path, rest, **words)
+    assert rest.cases == []
+    (left,) = load_records(tuned.folder).records
+    assert left.case == best_of(tuned)
+
+
+def test_rounds_that_cannot_be_read_are_measured_again(tmp_path: Path) -> None:
+    words = {"only": ("fake:steady", "fp32", "fake.knob_a")}
+    tuned = tune(tmp_path, **words)
+    path = tmp_path / "demo" / "tuning" / tuning.TRIALS
+    lines = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([*lines[:2], b'{"records": 1}', *lines[3:], b""]))
+    observer = Counted()
+    assert best_of(tune(tmp_path, observer, **words)) == best_of(tuned)
+    assert len(observer.cases) == sum(len(trial.records) for trial in tuned.trials[1:])
 
 
 def test_another_request_begins_anew(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import math
 import shutil
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,17 +26,18 @@ from msgspec.structs import replace
 
 from inferlens.analysis.objective import miss, value, violations
 from inferlens.analysis.race import Fastest, Race, centres_of, race
+from inferlens.errors import InferlensError
 from inferlens.execution.estimate import estimator
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import SPARE, Entrant, Rounds, budget_of_rounds
+from inferlens.execution.rounds import SPARE, Entrant, Rounds, budget_of_rounds, usual_reference
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named
 from inferlens.execution.tuning.search import Search
 from inferlens.execution.tuning.space import Space, Tried, explore, neighbours, size
 from inferlens.limits import memory_left
 from inferlens.record.record import Record
-from inferlens.record.store import made, safe_name
+from inferlens.record.store import load_records, made, safe_name
 from inferlens.spec.case import Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, as_plan
@@ -43,7 +45,6 @@ from inferlens.stats.between_process import Centre
 from inferlens.stats.gaussian_process import Point
 
 BUILDS = 3  # of each finalist, from scratch: builds differ
-GROUP = 3  # candidates in a round of the search, beside the best so far
 SEARCHING = 0.65  # of the time: what is left is for the finalists
 TRIALS = "trials.jsonl"
 TYPICAL_MEMORY = 1.5e9  # bytes of a process, before one has told
@@ -121,8 +122,9 @@ class Kept:
         made(path.parent)
         lines = path.read_bytes().split(b"\n") if path.exists() else []
         self.trials: list[Trial] = []
-        for line in lines[1:-1] if lines[:1] == [about] else ():  # what follows the last line end was cut short
-            self.trials.append(msgspec.json.decode(line, type=Trial))
+        with suppress(msgspec.MsgspecError):  # a round that cannot be read, and those after it, are measured again
+            for line in lines[1:] if lines[:1] == [about] else ():
+                self.trials.append(msgspec.json.decode(line, type=Trial))
         self._path = path
         fresh = path.with_suffix(".new")
         fresh.write_bytes(b"".join(line + b"\n" for line in (about, *map(msgspec.json.encode, self.trials))))
@@ -226,7 +228,7 @@ class Tuner:
         over = not search.propose() if before else self._searched()
         finals = Finals(
             self.scheduler,
-            [Entrant(self._planned(case), self.first[case.digest]) for case in self._finalists(before)],
+            [Entrant(self.space.planned(case), self.first[case.digest]) for case in self._finalists(before)],
             self.begin + self.request.budget,
             self.request.objective,
             self.kept,
@@ -241,7 +243,7 @@ class Tuner:
                 return False
             tick, number = time.monotonic(), self.search.rounds + 1
             room = memory_left() / (SPARE * max([TYPICAL_MEMORY, *self._peaks()]))
-            planned = [self._planned(self.cases[point]) for point in points[: max(2, int(room))]]
+            planned = [self.space.planned(self.cases[point]) for point in points[: max(2, int(room))]]
             records = self.scheduler.measure_interleaved(planned, number, budget_of_rounds(self.scheduler.plan.budget))
             self.kept.add(Trial(records=tuple(records), seconds=time.monotonic() - tick))
             self._learn(self.search, records)
@@ -270,14 +272,10 @@ class Tuner:
         if before:
             return [record.case for record in before[0].records]
         chosen = [self.cases[point] for point in self.search.finalists()] if self.search.seen else self._nearest()
-        families = [each.case for each in self.space.families if each.case.digest in self.first]
-        usual = sorted(families, key=lambda case: self._log_of(case))[:1]
-        reference = [
-            each.case
-            for each in self.space.families
-            if each.reference and each.case.backend == each.reference.backend and each.case.precision == "fp32"
-        ]
-        every = [*chosen, *usual, *(case for case in reference[:1] if case.digest in self.first)]
+        families = [each for each in self.space.families if each.case.digest in self.first]
+        usual = sorted((each.case for each in families), key=self._log_of)[:1]
+        reference = usual_reference(families)
+        every = [*chosen, *usual, *([reference.case] if reference else [])]
         return list({case.digest: case for case in every}.values())
 
     def _nearest(self) -> list[Case]:
@@ -294,9 +292,6 @@ class Tuner:
         point = Point(self.space.family(case).label, settings)
         self.cases.setdefault(point, case)
         return point
-
-    def _planned(self, case: Case) -> Planned:
-        return self.space.planned(case)
 
     def _tuned(self, finals: Finals, answer: Fastest, over: bool) -> Tuned:
         equal = [each for each in finals.entrants if each.id in answer.fastest]
@@ -319,12 +314,15 @@ class Tuner:
         )
 
     def _ship(self, best: Entrant) -> str:
-        """Puts the winner's last build where it is found; it lies there already if nothing was measured anew."""
-        last, target = best.records[-1], self.home / "best"
-        if last.id in self.scheduler.kept:
+        """Puts the winner's last build where it is found; it lies there already if an earlier run came so far."""
+        last, target, work = best.records[-1], self.home / "best", Path(self.scheduler.plan.output)
+        built = None
+        with suppress(InferlensError):  # nothing was measured in this run, and nothing is left of an earlier one
+            built = load_records(work).folders.get(last.id)
+        if built:
             fresh = self.home / "best.new"
             shutil.rmtree(fresh, ignore_errors=True)
-            shutil.copytree(self.scheduler.kept[last.id], fresh)
+            shutil.copytree(built, fresh)
             (fresh / "best.toml").write_text(as_plan(best.planned.case), encoding="utf-8")
             shutil.rmtree(target, ignore_errors=True)
             fresh.replace(target)
