@@ -3,9 +3,10 @@
     python -m benchmarks.tune [--races 100] [POOL]
 
 A space has families, and settings that work in some of them: most do nothing, some help or harm by some percent, a few
-by a fifth; a few need another one, and some pairs do more or less together than alone. A process takes the candidate's
-true time, times what one of the pool's processes differed by (``benchmarks.race``: what all of a round share, and what
-each has of its own). Found is what the search names after its last rounds, of fresh processes of the finalists.
+by a fifth; a few need or exclude another one, and some pairs do more or less together than alone. A process takes the
+candidate's true time, times what one of the pool's processes differed by (``benchmarks.race``: what all of a round
+share, and what each has of its own). Found is what the search names after its last rounds, of fresh processes of the
+finalists. *Own time* is what the search itself takes for each process that is measured.
 
 Beside it, at the same number of processes: candidates drawn at random, and Optuna's TPE where it is installed; and
 *exhaustive*: each candidate as often as a finalist was measured.
@@ -18,67 +19,76 @@ import itertools
 import math
 import random
 import statistics
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from functools import partial
+from importlib import util
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.race import POOLS, Source, read
-from inferlens.execution.tuning.search import Search
+from inferlens.backends.base import Knob
+from inferlens.backends.fake import Fake
+from inferlens.execution.expand import Planned
+from inferlens.execution.tuning.search import Candidates, Search
+from inferlens.execution.tuning.space import Space, combinations
+from inferlens.models.model import ModelInfo
+from inferlens.spec.case import Case
 from inferlens.stats.between_process import Centre
 from inferlens.stats.gaussian_process import Point
 from inferlens.stats.standing import LEAST_ROUNDS, Entry, Layout, look_level, standing
-from inferlens.units import percent
+from inferlens.units import duration, percent
 
 CONFIRMING = 10  # rounds at most
+TITLES = (
+    "candidates", "way", "within 2 % of the best", "median behind", "worst of 20", "processes", "of all", "own time",
+)  # fmt: skip
 
 
-class Space:
-    """Families and settings with their true times."""
+class Planted:
+    """Families and settings with their true times: variants and knobs that the fake backend is given."""
 
     def __init__(self, size: int, draw: random.Random) -> None:
-        count = 5 if size <= 50 else 8
-        self.families = [Point(f"family {place}") for place in range(count)]
-        self._level = {each.family: draw.uniform(0.0, 0.7) for each in self.families}
-        self.options: dict[str, list[str]] = {}
+        count = 5 if size <= 50 else 8 if size <= 500 else 12
+        number = math.log2(size / count)
+        names = [f"option_{place}" for place in range(math.ceil(number) + 3)]
+        common = {name: self._drawn(draw) for name in names}
+        knobs: list[Knob] = []
+        self._level: dict[str, float] = {}
         self._effect: dict[tuple[str, str], float] = {}
         self._pairs: dict[tuple[str, str, str], float] = {}
-        self._needs: dict[tuple[str, str], str] = {}
-        number = math.log2(size / count)
-        names = [f"option {place}" for place in range(math.ceil(number) + 3)]
-        common = {name: self._drawn(draw) for name in names}
-        for family in self._level:
+        cases = [Case(model="fake:demo", backend="fake", variant=f"family_{place}") for place in range(count)]
+        for case in cases:
+            self._level[case.label] = draw.uniform(0.0, 0.7)
             own = draw.sample(names, max(1, round(number)))
-            self.options[family] = own
             for name in own:
-                self._effect[family, name] = common[name] + draw.gauss(0, 0.3) * abs(common[name])
-            for one, other in itertools.combinations(own, 2):
+                self._effect[case.label, f"{name}=1"] = common[name] + draw.gauss(0, 0.3) * abs(common[name])
+            for one, other in itertools.combinations(sorted(own), 2):
                 if draw.random() < 0.2:
-                    self._pairs[family, one, other] = draw.gauss(0, 0.02)
-            if len(own) > 2 and draw.random() < 0.5:
-                self._needs[family, own[0]] = own[1]
-        self.all = [each for family in self.families for each in self._every(family.family)]
+                    self._pairs[case.label, f"{one}=1", f"{other}=1"] = draw.gauss(0, 0.02)
+            needs = {own[0]: (own[1],)} if len(own) > 2 and draw.random() < 0.5 else {}
+            without = {own[2]: (own[3],)} if len(own) > 3 and draw.random() < 0.5 else {}
+            for name in own:
+                conditions = {"needs": needs.get(name, ()), "without": without.get(name, ())}
+                knobs.append(Knob(name=name, values=(1,), variants=(case.variant,), **conditions))
+        Fake.options = msgspec.defstruct("Options", [(name, int, 0) for name in names], frozen=True)
+        Fake.variants, Fake.knobs = tuple(case.variant for case in cases), tuple(knobs)
+        found = ModelInfo(spec="fake:demo", name="demo", format="fake")
+        space = Space(tuple(Planned(case, found, None) for case in cases), (), {"fake": Fake.knobs})
+        self.candidates = Candidates(space)
+        self.families = [self.candidates.point(case) for case in cases]
+        self.options = {case.label: [f"{name}=1" for name in space.values(case)] for case in cases}
+        self.all = [self.candidates.point(case) for family in cases for case in combinations(family, space)]
         self.best = min(map(self.log, self.all))
 
     @staticmethod
     def _drawn(draw: random.Random) -> float:
         kind = draw.random()
         return 0.0 if kind < 0.5 else draw.gauss(0, 0.05) if kind < 0.85 else draw.choice((-0.2, 0.2, -0.1))
-
-    def _every(self, family: str) -> Iterable[Point]:
-        own = self.options[family]
-        for count in range(len(own) + 1):
-            for chosen in itertools.combinations(own, count):
-                if self.valid(family, frozenset(chosen)):
-                    yield Point(family, frozenset(chosen))
-
-    def valid(self, family: str, settings: frozenset[str]) -> bool:
-        """Whether every setting has the one that it needs."""
-        return all(self._needs.get((family, name), name) in settings for name in settings)
 
     def log(self, point: Point) -> float:
         """The logarithm of a candidate's true time."""
@@ -89,22 +99,13 @@ class Space:
             + sum(self._pairs.get((point.family, *pair), 0.0) for pair in pairs)
         )
 
-    def neighbours(self, point: Point) -> list[Point]:
-        """Those that differ by one setting, which brings what it needs and takes along what needs it."""
-        family, found = point.family, dict[Point, None]()
-        for name in self.options[family]:
-            changed = point.settings ^ {name}
-            changed |= {self._needs.get((family, name), name)} if name in changed else set()
-            kept = frozenset(each for each in changed if self._needs.get((family, each), each) in changed)
-            found[Point(family, kept)] = None
-        return list(found)
-
 
 class Machine:
     """Measures candidates of a space, with the noise of a pool."""
 
-    def __init__(self, space: Space, sources: Sequence[Source], draw: random.Random) -> None:
+    def __init__(self, space: Planted, sources: Sequence[Source], draw: random.Random) -> None:
         self.space, self.draw, self.processes = space, draw, 0
+        self.own = 0.0  # seconds that the search itself took, a process
         self._source = draw.choice(sources)
         self._waves = self._source.common
         self._place = draw.randrange(len(self._waves))
@@ -143,11 +144,13 @@ def confirmed(machine: Machine, finalists: Sequence[Point]) -> Point:
 
 def searched(machine: Machine) -> Point:
     """What the search names."""
-    space = machine.space
-    search = Search(space.families, space.neighbours, lambda _: 1.0)
+    space, begin = machine.space, time.process_time()
+    search = Search(space.families, space.candidates.neighbours, lambda _: 1.0)
     while points := search.propose():
         search.add({**machine.round(points)})
-    return confirmed(machine, search.finalists())
+    finalists = search.finalists()
+    machine.own = (time.process_time() - begin) / machine.processes
+    return confirmed(machine, finalists)
 
 
 def drawn(machine: Machine, budget: int) -> Point:
@@ -170,16 +173,16 @@ def tpe(machine: Machine, budget: int) -> Point:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     space = machine.space
-    base = space.families[0]
+    base, known = space.families[0], set(space.all)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=machine.draw.randrange(10**6)))
 
     def objective(trial: optuna.Trial) -> float:
         family = trial.suggest_categorical("family", [each.family for each in space.families])
         own = space.options[family]
         chosen = frozenset(name for name in own if trial.suggest_categorical(f"{family} {name}", [False, True]))
-        if not space.valid(family, chosen):
-            raise optuna.TrialPruned
         point = Point(family, chosen)
+        if point not in known:
+            raise optuna.TrialPruned
         trial.set_user_attr("point", sorted(chosen))
         found = machine.round([base, point]) if point != base else {base: 0.0}
         return found[point] - found[base]
@@ -190,21 +193,21 @@ def tpe(machine: Machine, budget: int) -> Point:
     return Point(best.params["family"], frozenset(best.user_attrs["point"]))
 
 
-def raced(sources: Sequence[Source], size: int, seed: int) -> dict[str, tuple[float, int]]:
-    """How far each way's choice is behind the best, and its processes."""
-    space = Space(size, random.Random(f"space {size} {seed}"))
+def raced(sources: Sequence[Source], size: int, seed: int) -> dict[str, tuple[float, int, float]]:
+    """How far each way's choice is behind the best, its processes, and its own seconds for each of them."""
+    space = Planted(size, random.Random(f"space {size} {seed}"))
 
-    def played(way: Callable[[Machine], Point]) -> tuple[float, int]:
+    def played(way: Callable[[Machine], Point]) -> tuple[float, int, float]:
         machine = Machine(space, sources, random.Random(f"machine {size} {seed}"))
         chosen = way(machine)
-        return math.expm1(space.log(chosen) - space.best), machine.processes
+        return math.expm1(space.log(chosen) - space.best), machine.processes, machine.own
 
     found = {"search": played(searched)}
     budget = found["search"][1]
     found["random"] = played(partial(drawn, budget=budget))
-    with suppress(ModuleNotFoundError):
+    if util.find_spec("optuna"):
         found["Optuna's TPE"] = played(partial(tpe, budget=budget))
-    found["candidates"] = (0.0, len(space.all))
+    found["candidates"] = 0.0, len(space.all), 0.0
     return found
 
 
@@ -213,11 +216,20 @@ def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tune")
     parser.add_argument("pool", nargs="?", type=Path, default=POOLS / "cpu.json")
     parser.add_argument("--races", type=int, default=100, help="spaces of each size")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[50, 500])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[50, 500, 5000])
     asked = parser.parse_args(words)
     sources = [Source.of(case) for case in read(asked.pool).cases.values()]
     table = Table(title=f"{asked.races} planted spaces each, noise of {asked.pool.stem}", title_justify="left")
-    for title in ("candidates", "way", "within 2 % of the best", "median behind", "worst of 20", "processes", "of all"):
+    for title in (
+        "candidates",
+        "way",
+        "within 2 % of the best",
+        "median behind",
+        "worst of 20",
+        "processes",
+        "of all",
+        "own time",
+    ):
         table.add_column(title, justify="left" if title == "way" else "right")
     with ProcessPoolExecutor() as workers:
         for size in asked.sizes:
@@ -230,8 +242,11 @@ def main(words: Sequence[str]) -> None:
                     f"{every:.0f}", way, percent(sum(each <= 0.02 for each in behind) / len(behind)),
                     percent(round(statistics.median(behind), 4)), percent(round(behind[int(0.95 * len(behind))], 4)),
                     f"{processes:.0f}", percent(round(processes / (every * (1 + CONFIRMING)), 3)),
+                    duration(own) if (own := statistics.fmean(each[way][2] for each in found)) else "",
                 )  # fmt: skip
     Console(width=120).print(table)
+    if not util.find_spec("optuna"):
+        print("Optuna is not installed: its TPE is left out.")
 
 
 if __name__ == "__main__":

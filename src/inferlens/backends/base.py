@@ -321,7 +321,7 @@ class Backend(ABC):
         Raises:
             InferlensError: for an unknown option (near misses are suggested) or a value of the wrong type.
         """
-        known = {field.name for field in msgspec.structs.fields(cls.options)}
+        known = cls.options.__struct_fields__
         for name in case.options:
             if name not in known:
                 raise InferlensError(

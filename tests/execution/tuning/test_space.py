@@ -229,16 +229,75 @@ def test_one_effective_configuration_is_one_case(knobs: None) -> None:
         combined(STEADY, {"latensy": 1})
 
 
-def test_neighbours_differ_in_one_knob(knobs: None) -> None:
+def test_neighbours_differ_in_one_knob_and_what_it_needs_or_excludes(knobs: None) -> None:
     found = space()
     assert options(neighbours(STEADY, found)) == [
-        "latency=2.0", "latency=1.0", "clock=host", "trouble=raise", "threads=2", "threads=4", "threads=1",
+        "latency=2.0", "latency=1.0", "latency=2.0 per_item=0.5", "clock=host", "trouble=raise", "threads=2",
+        "threads=4", "threads=1",
     ]  # fmt: skip
-    near = neighbours(combined(STEADY, {"latency": 2.0, "per_item": 0.5, "clock": "host"}), found)
+    near = neighbours(combined(STEADY, {"latency": 1.0, "per_item": 0.5, "clock": "host"}), found)
     assert options(near) == [
-        "clock=host latency=1.0 per_item=0.5", "clock=host", "clock=host latency=2.0", "latency=2.0 per_item=0.5",
-        *(f"clock=host latency=2.0 per_item=0.5 threads={count}" for count in (2, 4, 1)),
+        "clock=host latency=2.0 per_item=0.5", "clock=host", "clock=host latency=1.0", "latency=1.0 per_item=0.5",
+        "latency=1.0 per_item=0.5 trouble=raise",
+        *(f"clock=host latency=1.0 per_item=0.5 threads={count}" for count in (2, 4, 1)),
     ]  # fmt: skip
+
+
+def test_what_the_plan_asks_for_stays_beside_every_neighbour(knobs: None) -> None:
+    found = space(option="fake.clock=host")
+    near = neighbours(found.families[0].case, found)
+    assert len(near) == 6
+    assert all(case.options["clock"] == "host" and "trouble" not in case.options for case in near)
+
+
+def test_the_fake_backends_own_knobs_are_one_step_away() -> None:
+    near = neighbours(STEADY, space(tries={"without": ["threads"]}))
+    assert options(near) == [
+        "knob_a=1", "knob_a=2", "knob_a=3", "knob_b=1", "knob_b=2", "knob_c=1", "knob_c=2", "knob_c=1 knob_d=1",
+        "knob_c=1 knob_d=2", "knob_e=1", "knob_f=1", "knob_f=2",
+    ]  # fmt: skip
+    both = combined(STEADY, {"knob_c": 2, "knob_d": 1})
+    near = neighbours(both, space(tries={"only": ["knob_c", "knob_d"]}))
+    assert options(near) == ["knob_c=1 knob_d=1", "", "knob_c=2 knob_d=2", "knob_c=2"]
+
+
+@pytest.mark.parametrize("backend", ["torch_compile", "onnxruntime", "torchscript", "openvino", "pytorch"])
+def test_every_candidate_is_some_steps_from_its_family(backend: str) -> None:
+    """Of a real backend, as if it ran everywhere; knobs that exclude each other are swapped in one step."""
+    part = BACKENDS.get(backend)
+    supports = tuple(Support(variant, "cpu", ("fp32",)) for variant in part.variants)
+    able = {backend: Capabilities(formats=("module",), supports=supports)}
+    found = space(able, RESNET, {"without": ["threads"]})
+    for family in (each.case for each in found.families):
+        assert reached(family, found) == {case.digest for case in combinations(family, found)}
+
+
+@pytest.mark.parametrize(
+    ("label", "one", "other"),
+    [
+        ("torchscript:trace", "freeze=true", "optimize_for_inference=true"),
+        ("openvino:cpu", "streams=2", "hint=throughput"),
+    ],
+)
+def test_knobs_that_exclude_each_other_are_swapped(label: str, one: str, other: str) -> None:
+    backend, _, variant = label.partition(":")
+    able = {backend: Capabilities(formats=("module",), supports=(Support(variant, "cpu", ("fp32",)),))}
+    found = space(able, RESNET, {"without": ["threads"]})
+    family = found.families[0].case
+    for here, there in ((one, other), (other, one)):
+        name, value = here.split("=")
+        assert there in options(neighbours(combined(family, {name: value}), found))
+
+
+def reached(family: Case, found: Space) -> set[str]:
+    """What steps from neighbour to neighbour lead to."""
+    seen, left = {family.digest}, [family]
+    while left:
+        for near in neighbours(left.pop(), found):
+            if near.digest not in seen:
+                seen.add(near.digest)
+                left.append(near)
+    return seen
 
 
 def test_a_candidate_has_a_family_settings_and_a_model(knobs: None) -> None:
@@ -286,8 +345,8 @@ def test_whatever_the_conditions_each_candidate_is_there_once(knobs: tuple[Knob,
         for case in made.values():
             assert combined(case, {}) == case
             assert found.family(case) == family
-            around = neighbours(case, found)
-            assert {near.digest for near in around} <= made.keys() - {case.digest}
+            assert case.digest not in {near.digest for near in neighbours(case, found)}
+        assert reached(family, found) == made.keys()
 
 
 def all_changes(found: Space) -> Iterator[dict[str, Option | None]]:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from inferlens.execution.tuning.space import Space, neighbours
+from inferlens.spec.case import Case
 from inferlens.stats.gaussian_process import Belief, Observed, Point, believe
 from inferlens.stats.intervals import normal_quantile
 
@@ -23,6 +25,28 @@ LEAST_GAIN = 0.002  # expected, as a share: less is not worth a process
 REACH = math.log(1.6)  # families further behind the best are not tuned
 MOST_FINALISTS = 4
 LEAST_CHANCE = 0.05  # of being faster than the best: with less none is confirmed beside it
+
+
+@dataclass
+class Candidates:
+    """Candidates of a space as points, and the case of each point that was met."""
+
+    space: Space
+    cases: dict[Point, Case] = field(default_factory=dict)
+    _near: dict[Point, list[Point]] = field(default_factory=dict)
+
+    def point(self, case: Case) -> Point:
+        """What a search knows a case by."""
+        settings = frozenset(f"{name}={value}" for name, value in self.space.settings(case).items())
+        point = Point(self.space.family(case).label, settings)
+        self.cases.setdefault(point, case)
+        return point
+
+    def neighbours(self, point: Point) -> list[Point]:
+        """Those of the space."""
+        if point not in self._near:
+            self._near[point] = [self.point(case) for case in neighbours(self.cases[point], self.space)]
+        return self._near[point]
 
 
 @dataclass
@@ -85,6 +109,8 @@ class Search:
 
     def effects(self, point: Point, level: float = 0.95) -> dict[str, tuple[float, float, float]]:
         """How many times faster a point is than without each of its settings, with an interval at ``level``."""
+        if not self.seen:
+            return {}
         names = sorted(point.settings)
         belief = believe(self.seen, [point, *(Point(point.family, point.settings - {name}) for name in names)])
         found, wide = {}, normal_quantile((1 + level) / 2)

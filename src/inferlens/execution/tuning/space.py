@@ -76,10 +76,14 @@ class Space:
     def values(self, case: Case) -> dict[str, tuple[Option, ...]]:
         """The values beside the default of each knob that may do something in the case's family."""
         found: dict[str, dict[Option, None]] = {}
-        for knob in self.knobs.get(case.backend, ()):
-            if msgspec.structs.replace(knob, needs=(), without=()).fits(case):
-                found.setdefault(knob.name, {}).update(dict.fromkeys(knob.values))
+        for knob in self.able(case):
+            found.setdefault(knob.name, {}).update(dict.fromkeys(knob.values))
         return {name: tuple(values) for name, values in found.items()}
+
+    def able(self, case: Case) -> list[Knob]:
+        """The knobs that may do something in the case's family."""
+        knobs = self.knobs.get(case.backend, ())
+        return [knob for knob in knobs if msgspec.structs.replace(knob, needs=(), without=()).fits(case)]
 
     def settings(self, case: Case) -> dict[str, Option]:
         """What tells a candidate from its family."""
@@ -192,14 +196,18 @@ def combined(case: Case, changes: Mapping[str, Option | None]) -> Case:
 def neighbours(case: Case, space: Space) -> list[Case]:
     """The candidates that differ from ``case`` in one knob: one more, another value, or one less.
 
-    What needs a knob that is taken away goes with it.
+    What a knob needs comes along with it, at its first value, and what excludes it goes. What needs a knob that is
+    taken away goes with it.
     """
     found: dict[str, Case] = {}
-    for name, values in space.values(case).items():
-        for value in (*values, None):
-            near = combined(case, {name: value})
-            as_asked = value is None or _set(near) == {**_set(case), name: value}
-            if as_asked and near != case:
+    values, before = space.values(case), _set(case)
+    for name in values:
+        beside = _beside(name, case, space)
+        for value in (*values[name], None):
+            near = combined(case, {name: value} if value is None else {**beside, name: value})
+            after = _set(near)
+            allowed = all(after.get(each) == before[each] for each in before if each not in values)  # the plan's own
+            if allowed and after.get(name) == value != before.get(name):
                 found.setdefault(near.digest, near)
     return list(found.values())
 
@@ -226,6 +234,18 @@ def size(space: Space) -> int:
 def _set(case: Case) -> dict[str, Option]:
     """All that is not at its default."""
     return case.options if case.threads is None else {**case.options, THREADS: case.threads}
+
+
+def _beside(name: str, case: Case, space: Space) -> dict[str, Option | None]:
+    """What has to change in ``case`` for a knob to do something: what it needs comes along, what excludes it goes."""
+    knobs, values, before = space.able(case), space.values(case), _set(case)
+    brought = [name]
+    for each in brought:  # which grows: what it needs may need others
+        needed = itertools.chain.from_iterable(knob.needs for knob in knobs if knob.name == each)
+        brought += [need for need in needed if need in values and need not in (*before, *brought)]
+    excluded = {other for knob in knobs if knob.name in brought for other in knob.without}
+    excluded |= {knob.name for knob in knobs if not {*knob.without}.isdisjoint(brought)}
+    return {need: values[need][0] for need in brought} | dict.fromkeys(excluded & before.keys())
 
 
 def _unfit(case: Case, backend: type[Backend]) -> list[str]:

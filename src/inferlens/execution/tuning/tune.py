@@ -33,8 +33,8 @@ from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import SPARE, Entrant, Rounds, budget_of_rounds, usual_reference
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named
-from inferlens.execution.tuning.search import Search
-from inferlens.execution.tuning.space import Space, Tried, explore, neighbours, size
+from inferlens.execution.tuning.search import Candidates, Search
+from inferlens.execution.tuning.space import Space, Tried, explore, size
 from inferlens.limits import memory_left
 from inferlens.record.record import Record
 from inferlens.record.store import load_records, made, safe_name
@@ -200,10 +200,10 @@ class Tuner:
     kept: Kept
     home: Path
     begin: float = field(default_factory=time.monotonic)
-    cases: dict[Point, Case] = field(default_factory=dict)
     first: dict[str, Record] = field(default_factory=dict)  # of each case that ran, by its digest
 
     def __post_init__(self) -> None:
+        self.candidates = Candidates(self.space)
         self.begin -= sum(trial.seconds for trial in self.kept.trials)
 
     @cached_property
@@ -212,9 +212,9 @@ class Tuner:
         names = [each.found.name for each in self.space.families]
         seconds = estimator(names, self.scheduler.plan)
         search = Search(
-            families=[self._point(each.case) for each in self.space.families],
-            neighbours=lambda point: [self._point(case) for case in neighbours(self.cases[point], self.space)],
-            cost=lambda point: seconds(self.cases[point]),
+            families=[self.candidates.point(each.case) for each in self.space.families],
+            neighbours=self.candidates.neighbours,
+            cost=lambda point: seconds(self.candidates.cases[point]),
         )
         for trial in self.kept.trials:
             if not trial.final:
@@ -243,13 +243,13 @@ class Tuner:
                 return False
             tick, number = time.monotonic(), self.search.rounds + 1
             room = memory_left() / (SPARE * max([TYPICAL_MEMORY, *self._peaks()]))
-            planned = [self.space.planned(self.cases[point]) for point in points[: max(2, int(room))]]
+            planned = [self.space.planned(self.candidates.cases[point]) for point in points[: max(2, int(room))]]
             records = self.scheduler.measure_interleaved(planned, number, budget_of_rounds(self.scheduler.plan.budget))
             self.kept.add(Trial(records=tuple(records), seconds=time.monotonic() - tick))
             self._learn(self.search, records)
             self.scheduler.discard(records)
             best = self.search.best if self.search.seen else None
-            said = f"best so far {self.cases[best].label}" if best else "nothing ran yet"
+            said = f"best so far {self.candidates.cases[best].label}" if best else "nothing ran yet"
             self.scheduler.observer.round(number, [each.case for each in planned], said)
         return True
 
@@ -259,9 +259,9 @@ class Tuner:
         for each in records:
             if each.ranked:
                 self.first.setdefault(each.case.digest, each)
-        found: dict[Point, float | None] = {self._point(each.case): None for each in records}
+        found: dict[Point, float | None] = {self.candidates.point(each.case): None for each in records}
         centres = centres_for(self.request.objective, able)
-        found |= {self._point(one.case): each.log for one, each in zip(able, centres, strict=True) if each}
+        found |= {self.candidates.point(one.case): each.log for one, each in zip(able, centres, strict=True) if each}
         search.add(found)
 
     def _peaks(self) -> Iterable[float]:
@@ -271,7 +271,9 @@ class Tuner:
         """The best few, the fastest way with defaults, and the reference; or who met before."""
         if before:
             return [record.case for record in before[0].records]
-        chosen = [self.cases[point] for point in self.search.finalists()] if self.search.seen else self._nearest()
+        chosen = (
+            [self.candidates.cases[point] for point in self.search.finalists()] if self.search.seen else self._nearest()
+        )
         families = [each for each in self.space.families if each.case.digest in self.first]
         usual = sorted((each.case for each in families), key=self._log_of)[:1]
         reference = usual_reference(families)
@@ -284,18 +286,14 @@ class Tuner:
         return [record.case for record in able[:1]]
 
     def _log_of(self, case: Case) -> float:
-        seen = [each.log for each in self.search.seen if each.point == self._point(case)]
+        seen = [each.log for each in self.search.seen if each.point == self.candidates.point(case)]
         return min(seen, default=math.inf)
-
-    def _point(self, case: Case) -> Point:
-        settings = frozenset(f"{name}={value}" for name, value in self.space.settings(case).items())
-        point = Point(self.space.family(case).label, settings)
-        self.cases.setdefault(point, case)
-        return point
 
     def _tuned(self, finals: Finals, answer: Fastest, over: bool) -> Tuned:
         equal = [each for each in finals.entrants if each.id in answer.fastest]
-        best = min(equal, key=lambda each: len(self._point(each.planned.case).settings), default=None)  # the plainest
+        best = min(
+            equal, key=lambda each: len(self.candidates.point(each.planned.case).settings), default=None
+        )  # the plainest
         folder = self._ship(best) if best else ""
         return Tuned(
             request=self.request,
@@ -332,5 +330,5 @@ class Tuner:
         """What each setting of a case does, by all that the search has seen."""
         return [
             Effect(setting=name, speedup=middle, low=low, high=high)
-            for name, (middle, low, high) in self.search.effects(self._point(case)).items()
+            for name, (middle, low, high) in self.search.effects(self.candidates.point(case)).items()
         ]
