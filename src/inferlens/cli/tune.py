@@ -22,9 +22,12 @@ BUDGET = "Time for all of it."
 SPACE = "A file that says what is tried (TOML): backends, precision, and values of knobs."
 ONLY = "Try these alone: backends, BACKEND:VARIANT, precisions, and options as NAME or BACKEND.NAME; with commas."
 WITHOUT = "Leave these out, named as in --only."
+STUDY = "Look at one option alone, as KNOB=VALUE,VALUE or BACKEND.KNOB=VALUE,VALUE: its values race its default."
 DRY_RUN = "List what would be tried, and about what each costs; run none."
 PRECISIONS = "Precisions to try, with commas. [dim]Default: each that works here.[/dim]"
-OWN = ("objective", "limits", "budget", "space", "only", "without", "dry_run", "format", "json", "file")
+OWN = ("objective", "limits", "budget", "space", "only", "without", "study", "dry_run", "format", "json", "file")
+PICTURES = (".svg", ".png")
+MODES_OF_STUDIES = ("latency", "throughput")
 MOST_LISTED = 18
 
 
@@ -46,6 +49,7 @@ def tune(
     space: Annotated[Path | None, typer.Option(help=SPACE)] = None,
     only: Annotated[str | None, typer.Option(help=ONLY)] = None,
     without: Annotated[str | None, typer.Option(help=WITHOUT)] = None,
+    study: Annotated[str | None, typer.Option(metavar="KNOB=VALUES", help=STUDY)] = None,
     timeout: Annotated[str | None, typer.Option(help="Time each process may take in all.", show_default="15m")] = None,
     output: Annotated[str | None, typer.Option(help="Folder of the records.", show_default="results")] = None,
     format: Annotated[str, typer.Option(help=options.FORMAT)] = "table",
@@ -68,6 +72,10 @@ def tune(
     from inferlens.views.raced.tuned import document
 
     format = "json" if json else format
+    if study is not None:
+        given = {"within": limits, "space": space, "only": only, "without": without, "dry-run": dry_run}
+        studied(words, study, objective, budget, given, format, file)
+        return
     screen.format_of("table", file)
     request = requested(words, objective, limits or (), budget)
     what = tried(space, texts(only or ()), texts(without or ()))
@@ -102,6 +110,48 @@ def requested(words: Mapping[str, Any], objective: str, limits: Sequence[str], b
         constraints=Constraint.parse_all(limits),
         budget=parse_duration(budget),
     )
+
+
+def studied(
+    words: Mapping[str, Any],
+    text: str,
+    objective: str,
+    budget: str,
+    others: Mapping[str, object],
+    format: str,
+    file: Path | None,
+) -> None:
+    """Measures one option alone, and shows what it does; ``others`` are options that mean nothing then."""
+    from inferlens.cli import screen
+    from inferlens.cli.progress import Bar
+    from inferlens.errors import InferlensError, check_choice
+    from inferlens.execution.tuning import study
+    from inferlens.record.store import safe_name
+    from inferlens.spec.plan import Plan
+    from inferlens.units import parse_duration
+    from inferlens.views.raced.study import document, picture
+    from inferlens.views.table import FORMATS
+
+    check_choice("format", format, FORMATS)
+    drawing = file is not None and file.suffix.lower() in PICTURES
+    screen.format_of("svg" if drawing else "table", file)
+    if needless := [name for name, value in others.items() if value]:
+        raise InferlensError(f"--{needless[0]} means nothing for a study.", expected="values of one option alone")
+    check_choice("objective of a study", objective, MODES_OF_STUDIES)
+    request = study.requested(Plan.from_words({**words, "mode": objective}), text, parse_duration(budget))
+    with Bar(screen.errors()) as bar:
+        try:
+            found = study.run(request, bar)
+        except KeyboardInterrupt:
+            screen.note(f"Interrupted; {len(bar.records)} measured cases are kept.")
+            raise typer.Exit(130) from None
+    where = Path(request.plan.output) / safe_name(found.values[0].records[0].model.name)
+    screen.document(document(found, str(where)), format, file=None if drawing else file)
+    if file and drawing:
+        screen.write(file, picture(found, file.suffix.lower()[1:]))
+        screen.note(f"Wrote {file}.")
+    if not any(record.status == "ok" for record in bar.records):
+        raise typer.Exit(1)
 
 
 def listed(plan: Plan, what: Tried) -> Document:

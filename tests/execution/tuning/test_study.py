@@ -1,0 +1,106 @@
+"""A study on the fake backend: what each value of an option does is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inferlens.errors import InferlensError
+from inferlens.execution.protocol import Observer
+from inferlens.execution.tuning import study
+from inferlens.execution.tuning.study import Study
+from inferlens.record.record import Record
+from inferlens.record.store import load_records
+from inferlens.spec.plan import Plan
+from inferlens.views.raced.study import answer, document
+from inferlens.views.table import render
+
+pytestmark = pytest.mark.usefixtures("one_process")
+
+
+class Nothing(Observer):
+    """Refuses that anything is run."""
+
+    def done(self, record: Record, folder: Path) -> None:
+        raise AssertionError(record.case.label)
+
+
+def studied(folder: Path, text: str, observer: Observer | None = None, budget: float = 3600.0, **words: Any) -> Study:
+    plan = Plan.from_words({"model": "fake:demo", "warmup": 2, "output": str(folder), "mode": "latency", **words})
+    return study.run(study.requested(plan, text, budget), observer or Observer())
+
+
+def test_each_value_is_set_against_the_default(tmp_path: Path) -> None:
+    found = studied(tmp_path, "fake.knob_a=3,1,2")
+    assert [(each.value, each.is_default) for each in found.values] == [(0, True), (1, False), (2, False), (3, False)]
+    speedups = [each.comparison.speedup if each.comparison else None for each in found.values]
+    assert speedups == [None, pytest.approx(1.25), pytest.approx(1 / 0.93), pytest.approx(0.8)]
+    verdicts = [each.comparison.verdict if each.comparison else None for each in found.values]
+    assert verdicts == [None, "FASTER", "FASTER", "SLOWER"]
+    assert answer(found) == "knob_a=1 is 1.25x its default (1.25 to 1.25)."
+    kept = load_records(tmp_path / "demo").records
+    assert {record.id for each in found.values for record in each.records} == {record.id for record in kept}
+    assert len(kept) == 4 * (1 + 3)
+    shown = render(document(found, "results/demo"), "table", width=100)
+    assert len(shown.splitlines()) <= 24
+    assert shown.index("1.25x its default") < shown.index("0 (default)") < shown.index("1.08x")
+    assert "Use it: --option fake.knob_a=1" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        ("knob_a=3", {}, "knob_a=3 is 0.800x its default (0.800 to 0.800)."),
+        ("knob_c=2,0", {}, "knob_c=2 is 0.909x its default (0.909 to 0.909)."),
+        ("knob_b=1", {"option": "fake.knob_a=1"}, "knob_b=1 is 0.905x its default (0.905 to 0.905)."),
+        ("knob_d=1,2", {"option": "fake.knob_c=1"}, "knob_d=1 is 1.33x its default (1.33 to 1.33)."),
+        ("latency=4.4,5", {}, "No value of latency is faster than its default: latency=4.4 is 0.909x its default "
+         "(0.909 to 0.909)."),
+        ("threads=1,2", {}, "threads makes no difference (within 2 %)."),
+        ("knob_e=1", {}, "No other value of knob_e ran with right outputs."),
+        ("when=enter", {"option": "fake.error=1"}, "Not even the default of when ran with right outputs."),
+    ],
+)  # fmt: skip
+def test_the_answer_is_one_sentence(tmp_path: Path, text: str, words: dict[str, Any], said: str) -> None:
+    found = studied(tmp_path, text, backend="fake", **words)
+    assert answer(found) == said
+    document(found, "results").blocks()
+
+
+def test_what_is_not_decided_when_the_time_is_over_is_said_so(tmp_path: Path) -> None:
+    found = studied(tmp_path, "latency=4.07", budget=0.0, backend="fake:noisy", iterations=20)
+    assert len(found.values[0].records) == 1 + 3
+    assert answer(found).endswith("not decided; more with --budget.")
+
+
+def test_throughput_is_studied_where_it_is_asked_for(tmp_path: Path) -> None:
+    found = studied(tmp_path, "fake.knob_a=1", mode="throughput")
+    assert answer(found).startswith("knob_a=1 is 1.25x")
+    assert "items/s" in render(document(found, "results"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        ("fake.knob_a", {}, "names no values"),
+        ("knob_z=1", {}, "no knob 'knob_z'.*did you mean"),
+        ("fake.knob_z=1", {}, "no option 'knob_z'.*did you mean"),
+        ("faek.knob_a=1", {}, "no backend 'faek'.*did you mean fake"),
+        ("fake.knob_a=9", {}, "does not take '9'.*from 0 to 3"),
+        ("fake.knob_a=0", {}, "0 is the default of fake.knob_a"),
+        ("fake.threads=0", {}, "no value for threads"),
+        ("threads=1", {}, "Several backends have threads.*--backend"),
+        ("knob_a=1", {"backend": "pytorch"}, "no knob 'knob_a'"),
+        ("fake.knob_a=1", {"backend": "pytorch"}, "for a backend that the plan leaves out"),
+        ("knob_a=1", {"option": "fake.knob_a=2"}, "given twice"),
+        ("knob_d=1", {"backend": "fake"}, "knob_d=1 does nothing for fake:steady.*with knob_c.*fake.knob_c=VALUE"),
+        ("knob_a=1", {"precision": "fp32,fp16", "backend": "fake:all"}, "and 6 are left.*--precision fp32 --backend"),
+    ],
+)
+def test_what_cannot_be_studied_is_refused_before_anything_runs(
+    tmp_path: Path, text: str, words: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InferlensError, match=message):
+        studied(tmp_path, text, Nothing(), **words)
