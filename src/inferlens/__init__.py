@@ -22,20 +22,21 @@ if TYPE_CHECKING:
     from inferlens.record.record import Record
     from inferlens.spec.case import Budget, Case, TensorSpec
     from inferlens.spec.plan import Duration, Numbers, Plan, Texts
-    from inferlens.views.python import Records, load_records
+    from inferlens.views.python import Records, Tuning, load_records
 
 __version__ = "0.1.0"
 __all__ = [
     "ABResult", "Budget", "Case", "Compared", "Finding", "InferlensError", "Plan", "Profile", "Record", "Records",
-    "TensorSpec", "__version__", "ab", "bench", "compare", "findings", "load", "load_profiles", "load_records",
-    "load_trace", "profile",
+    "TensorSpec", "Tuning", "__version__", "ab", "bench", "compare", "findings", "load", "load_profiles",
+    "load_records", "load_trace", "profile", "tune",
 ]  # fmt: skip
 
 _HOMES = {
     "ab": "execution.ab", "ABResult": "analysis.compare.ab_result",
     "compare": "analysis.compare.cases", "Compared": "analysis.compare.cases",
     "Budget": "spec.case", "Case": "spec.case", "TensorSpec": "spec.case", "InferlensError": "errors",
-    "Plan": "spec.plan", "Record": "record.record", "Records": "views.python", "load_records": "views.python",
+    "Plan": "spec.plan", "Record": "record.record", "Records": "views.python", "Tuning": "views.python",
+    "load_records": "views.python",
     "profile": "execution.profile",
     "Profile": "record.layer_profile", "load_profiles": "record.profile_store", "findings": "analysis.findings",
     "Finding": "analysis.findings", "load_trace": "analysis.loaded_trace",
@@ -114,6 +115,57 @@ def bench(
 
     records = measured(model, example_inputs, words, observer or Silent())
     return Records(records, reference=reference, where=str(output))
+
+
+def tune(
+    model: Any,
+    example_inputs: Any = None,
+    *,
+    backend: Texts | None = None,
+    precision: Texts | None = None,
+    batch: Numbers | None = None,
+    device: Texts | None = None,
+    threads: Numbers | None = None,
+    option: Texts | Mapping[str, Any] | None = None,
+    input: Texts | None = None,
+    weights: str | PathLike[str] | None = None,
+    trust: bool = False,
+    seed: int = 0,
+    objective: str = "latency",
+    within: Texts = (),
+    budget: Duration = "10m",
+    space: str | PathLike[str] | None = None,
+    only: Texts = (),
+    without: Texts = (),
+    timeout: Duration | None = None,
+    output: str | PathLike[str] = "results",
+    observer: Observer | None = None,
+) -> Tuning:
+    """Finds the fastest right way among all backends and their options: ``print`` of what it returns shows the answer.
+
+    The keywords are the options of ``inferlens tune``, and mean the same. The same call goes on where one was stopped.
+
+    Args:
+        model: a name, a file, a factory, or a live ``nn.Module``; a list of names for several models.
+        example_inputs: for a live module: a tensor, a tuple of tensors, or a dict of tensors by argument name.
+        objective: what is to be best, such as ``"latency.p99"``.
+        within: limits that the answer keeps, such as ``["error=1e-2", "memory=2GiB"]``.
+        budget: seconds for all of it, or a text such as ``"15m"``.
+        space: a file that says what is tried; ``only`` and ``without`` are names of what alone is tried, or is not.
+        observer: told what happens; by default nothing is shown.
+
+    Returns:
+        The records of the last rounds, in which the fastest few met. ``.load()`` makes the winner ready to be called.
+
+    Raises:
+        InferlensError: if the model or the keywords mean nothing, or nothing can run here.
+    """
+    words = {name: value for name, value in locals().items() if name not in ("model", "example_inputs", "observer")}
+    from inferlens.execution.protocol import Observer as Silent
+    from inferlens.execution.tuning.several import tuned
+    from inferlens.views.python import Tuning
+
+    return Tuning(tuned(model, example_inputs, words, observer or Silent()), (model, example_inputs))
 
 
 def load(results: str | PathLike[str], *, rebuild: bool = False, trust: bool = False, copy: bool = True) -> Deployed:

@@ -48,3 +48,17 @@ def test_a_study_of_which_nothing_runs_has_exit_code_1(tmp_path: Path) -> None:
     done = inferlens("tune", "fake:demo", "--study", "fake.knob_a=1", "--option", "fake.trouble=raise", cwd=tmp_path)
     assert done.returncode == 1
     assert "Not even the default of knob_a ran" in done.stdout
+
+
+def test_several_batches_are_one_screen(tmp_path: Path) -> None:
+    words = ("--batch", "1,8", "--only", "fake:fast,fp32,knob_a")
+    done = inferlens("tune", "fake:demo", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) <= 24
+    for batch in (1, 8):
+        assert f"demo, batch {batch}:" in done.stderr
+        assert f"results/demo/batch-{batch}/best" in done.stdout
+    data = json.loads(inferlens("tune", "fake:demo", *words, "--json", cwd=tmp_path).stdout)
+    assert [each["best"]["batch"] for each in data["tunings"]] == [1, 8]
+    listed = inferlens("tune", "fake:a", "fake:b", *words, "--dry-run", cwd=tmp_path).stdout
+    assert "a fake:fast fp32 batch 1 cpu" in listed

@@ -15,6 +15,7 @@ import pytest
 import inferlens
 from inferlens import InferlensError, Records, load_profiles, load_records
 from inferlens.cli import bench as command
+from inferlens.cli import tune as tuning
 from inferlens.spec.plan import _WORDS
 from inferlens.views.rows import Row
 from tests.analysis.compare.sides import ran, saved
@@ -133,3 +134,10 @@ def test_words_are_those_of_the_command_line_and_typed() -> None:
     for name, each in (*bench.items(), *profile.items()):
         assert each.annotation != "Any" or name == "level"
         assert each.default == bench[name].default if name in bench else True
+
+
+def test_words_of_a_tuning_are_those_of_its_command() -> None:
+    words = keywords(inferlens.tune)
+    options = set(inspect.signature(tuning.tune).parameters) - {"limits", "study", "format", "json", "file", "dry_run"}
+    assert {*words, "model"} - {"observer", "within"} == options
+    assert all(each.annotation != "Any" for each in words.values())

@@ -72,6 +72,10 @@ class Bar(Observer):
         """See :class:`Observer`."""
         self._draw(what)
 
+    def part(self, name: str) -> None:
+        """See :class:`Observer`."""
+        self._say(f"{name}:")
+
     def began(self, case: Case) -> None:
         """See :class:`Observer`."""
         self._label = self._short(case)

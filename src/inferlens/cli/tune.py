@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,6 @@ from inferlens.cli import options
 
 if TYPE_CHECKING:
     from inferlens.execution.tuning.space import Tried
-    from inferlens.execution.tuning.tune import Request
     from inferlens.spec.plan import Plan
     from inferlens.views.table import Document
 
@@ -61,15 +60,15 @@ def tune(
 
     Tries every backend with its defaults, then the options that promise most. The few that may be the fastest are built
     three times anew and race each other, the fastest way with defaults, and the reference. The winner lies in
-    results/MODEL/best, ready for inferlens.load. The same command goes on where it was stopped.
+    results/MODEL/best, ready for inferlens.load. The same command goes on where it was stopped. Several models or batch
+    sizes are tuned one after the other.
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
     from inferlens.cli import screen
     from inferlens.cli.progress import Bar
+    from inferlens.execution.tuning.several import requested, run_each
     from inferlens.execution.tuning.space import tried
-    from inferlens.execution.tuning.tune import run
-    from inferlens.spec.plan import texts
-    from inferlens.views.raced.tuned import document
+    from inferlens.views.raced.tunings import document
 
     format = "json" if json else format
     if study is not None:
@@ -78,38 +77,19 @@ def tune(
         return
     screen.format_of("table", file)
     request = requested(words, objective, limits or (), budget)
-    what = tried(space, texts(only or ()), texts(without or ()))
+    what = tried(space, only or (), without or ())
     if dry_run:
         screen.document(listed(request.plan, what), format, file=file)
         return
     with Bar(screen.errors()) as bar:
         try:
-            tuned = run(request, what, bar)
+            tuned = run_each(request, what, bar)
         except KeyboardInterrupt:
             screen.note("Interrupted; the same command goes on from here.")
             raise typer.Exit(130) from None
     screen.document(document(tuned), format, file=file)
-    if not tuned.answer.best:
+    if not any(each.best for each in tuned):
         raise typer.Exit(1)
-
-
-def requested(words: Mapping[str, Any], objective: str, limits: Sequence[str], budget: str) -> Request:
-    """What the command line asks for."""
-    from inferlens.errors import InferlensError
-    from inferlens.execution.tuning.tune import Request
-    from inferlens.spec.objective import Constraint, Objective
-    from inferlens.spec.plan import Plan
-    from inferlens.units import parse_duration
-
-    plan = Plan.from_words(words)
-    if len(plan.model) > 1 or len(plan.batch) > 1:
-        raise InferlensError("A tuning is of one model at one batch size.", hint="the command once for each")
-    return Request(
-        plan=plan,
-        objective=Objective.parse(objective),
-        constraints=Constraint.parse_all(limits),
-        budget=parse_duration(budget),
-    )
 
 
 def studied(
@@ -166,12 +146,16 @@ def listed(plan: Plan, what: Tried) -> Document:
     space = explore(plan, what)
     seconds = estimator([each.found.name for each in space.families], plan)
     columns = [Column("", "candidates"), Column("", "each"), Column("", "cannot run, because", numeric=False, most=50)]
-    lines = []
+    lines, several = [], len({each.case.model for each in space.families}) > 1
     for each in space.families:
         count = size(replace(space, families=(each,)))
-        lines.append(Line(each.case.label, (f"{count:,}", units.about(seconds(each.case)), "")))
+        lines.append(
+            Line(f"{each.found.name} " * several + each.case.label, (f"{count:,}", units.about(seconds(each.case)), ""))
+        )
     for each in space.refused:
-        lines.append(Line(each.case.label, ("", "", each.refusal.what if each.refusal else "")))
+        lines.append(
+            Line(f"{each.found.name} " * several + each.case.label, ("", "", each.refusal.what if each.refusal else ""))
+        )
     said = f"{units.plural(size(space), 'candidate')} of {units.plural(len(space.families), 'way')}."
     more = [f"{len(lines) - MOST_LISTED} more rows: --json."] if len(lines) > MOST_LISTED else []
     table = Table("What would be tried", "family", columns, lines[:MOST_LISTED], notes=more, sentences=[said])

@@ -132,6 +132,9 @@ class Observer:
     def doing(self, what: str) -> None:
         """Something other than a case is under way, such as the reference."""
 
+    def part(self, name: str) -> None:
+        """A part of what is asked for begins, such as one of several models that are tuned."""
+
     def began(self, case: Case) -> None:
         """A case begins."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints, overload
@@ -21,6 +22,7 @@ from inferlens.record.store import load_records as loaded
 from inferlens.units import listing, plural
 from inferlens.views import table
 from inferlens.views.answer import answers
+from inferlens.views.raced import tunings
 from inferlens.views.records import document, fields_of
 from inferlens.views.renderers.html import fragment
 from inferlens.views.rows import Row, by, rows
@@ -28,6 +30,9 @@ from inferlens.views.rows import Row, by, rows
 if TYPE_CHECKING:
     import pandas
     import polars
+
+    from inferlens.execution.deploy.call import Deployed
+    from inferlens.execution.tuning.tune import Effect, Tuned
 
 
 class Records(Sequence[Record]):
@@ -186,6 +191,73 @@ class Records(Sequence[Record]):
     def _with(self, records: Iterable[Record], reference: str | None = None) -> Records:
         named = reference or self.reference
         return Records(records, reference=named, folders=self.folders, problems=self.problems, where=self.where)
+
+
+class Tuning(Records):
+    """What a tuning came to: the records of its last rounds, in which the fastest few met; ``print`` shows its answer.
+
+    Attributes:
+        tuned: how it ended, for each model and batch size.
+        model: the live module that it was of, and its example inputs, for :meth:`load`.
+    """
+
+    def __init__(self, tuned: Sequence[Tuned], model: tuple[Any, Any] = (None, None)) -> None:
+        super().__init__(record for each in tuned for record in each.finals)
+        self.tuned = tuple(tuned)
+        self.model = model
+
+    @property
+    def _document(self) -> table.Document:
+        return tunings.document(self.tuned)
+
+    @property
+    def comparisons(self) -> list[Records]:
+        """One of each model and batch size."""
+        return [Tuning([each], self.model) for each in self.tuned]
+
+    @property
+    def equally_fast(self) -> tuple[Record, ...]:
+        """The record of the winner, and those of cases that are equally fast.
+
+        Raises:
+            InferlensError: if nothing ran with right outputs, or there are several models or batch sizes.
+        """
+        tuned = self._only
+        if not tuned.best:
+            raise InferlensError("No case ran with right outputs.", hint="print(tuning), which says why")
+        first = {record.case.digest: record for record in reversed(tuned.finals)}
+        names = [record.case.digest for record in tuned.finals if record.id in tuned.answer.fastest]
+        return tuple(first[name] for name in dict.fromkeys([tuned.best.digest, *names]))
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        """What each setting of the winner does: ``setting``, and how many times faster it is, ``low`` to ``high``.
+
+        Raises:
+            InferlensError: if there are several models or batch sizes.
+        """
+        return self._only.effects
+
+    def load(self, *, rebuild: bool = False, trust: bool = False, copy: bool = True) -> Deployed:
+        """The winner as a callable, as of :func:`inferlens.load`; of a live module too, while it has these weights.
+
+        Raises:
+            InferlensError: if there is no winner, or several, or it cannot run here as it was measured.
+        """
+        from inferlens.execution.deploy.call import load
+        from inferlens.execution.survey import named
+
+        record = self.fastest
+        found = load_records(self._only.folder)[0]
+        with named(*self.model) if record.case.model.startswith("live:") else nullcontext() as model:
+            return load(found, Path(self._only.folder), rebuild=rebuild, trust=trust, copy=copy, model=model)
+
+    @property
+    def _only(self) -> Tuned:
+        if len(self.tuned) > 1:
+            what = f"There is a fastest case in each of {len(self.tuned)} tunings, such as batches."
+            raise InferlensError(what, hint="[each.fastest for each in tuning.comparisons]")
+        return self.tuned[0]
 
 
 def _place(record: Record) -> tuple[str, str]:

@@ -12,8 +12,9 @@ import pytest
 from inferlens.backends.fake import BEST
 from inferlens.execution.protocol import Observer
 from inferlens.execution.tuning import tune as tuning
+from inferlens.execution.tuning.several import run_each
 from inferlens.execution.tuning.space import tried
-from inferlens.execution.tuning.tune import Request, Tuned, run
+from inferlens.execution.tuning.tune import Request, Tuned
 from inferlens.record.record import Record
 from inferlens.record.store import load_records
 from inferlens.spec.case import Case
@@ -44,7 +45,8 @@ def tune(folder: Path, observer: Observer | None = None, **words: Any) -> Tuned:
     only = words.pop("only", ("fake:steady", "fake:fast", "fp32"))
     plan = Plan.from_words({"model": "fake:demo", "warmup": 2, "output": str(folder), **words})
     request = Request(plan=plan, objective=objective, constraints=Constraint.parse_all(limits), budget=3600.0)
-    return run(request, tried(only=only), observer or Observer())
+    (tuned,) = run_each(request, tried(only=only), observer or Observer())
+    return tuned
 
 
 def best_of(tuned: Tuned) -> Case:

@@ -22,6 +22,7 @@ from inferlens.execution import child_process
 from inferlens.execution.deploy.chosen import Chosen, chosen
 from inferlens.execution.expand import Planned
 from inferlens.execution.measure_case import Reference, ReferenceJob, fed_sha256, reference
+from inferlens.execution.survey import Named
 from inferlens.measure.agreement import compare
 from inferlens.models import inputs, resolve
 from inferlens.models.model import Model
@@ -118,25 +119,36 @@ class Deployed:
         self.close()
 
 
-def load(record: Record, folder: Path, *, rebuild: bool = False, trust: bool = False, copy: bool = True) -> Deployed:
-    """The case of a record in ``folder``, made ready in this process and called a few times; see ``inferlens.load``."""
-    way = chosen(record, folder, rebuild=rebuild)
+def load(
+    record: Record,
+    folder: Path,
+    *,
+    rebuild: bool = False,
+    trust: bool = False,
+    copy: bool = True,
+    model: Named | None = None,
+) -> Deployed:
+    """The case of a record in ``folder``, made ready in this process and called a few times; see ``inferlens.load``.
+
+    ``model`` is that of the record, where it is a live one.
+    """
+    way = chosen(record, folder, rebuild=rebuild, model=model)
     if refusal := way.backend.capabilities().refusal(way.case, way.info):
         raise refusal
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="inferlens-")))
         preparation = Preparation(scratch, way.cache or scratch, trust=trust, exported=way.exported)
         preparation.kept_only = not rebuild
-        model = _model(way, trust=trust, rebuild=rebuild)
-        fast = Deployed(way, way.backend.prepare(model, way.case, preparation), stack, copy=copy)
-    arrays = inputs.make_inputs(model, way.case.seed)
+        loaded = _model(way, trust=trust, rebuild=rebuild)
+        fast = Deployed(way, way.backend.prepare(loaded, way.case, preparation), stack, copy=copy)
+    arrays = inputs.make_inputs(loaded, way.case.seed)
     torch = sys.modules.get("torch")
     placed = {name: torch.from_numpy(value).to(way.case.device) for name, value in arrays.items()} if torch else arrays
     try:
         for _ in range(WARMUP):
             fast(**placed)
         if rebuild:
-            _check_outputs(fast, way, model, trust=trust)
+            _check_outputs(fast, way, loaded, trust=trust)
     except BaseException:
         fast.close()
         raise
@@ -148,7 +160,7 @@ def _model(way: Chosen, *, trust: bool, rebuild: bool) -> Model:
     if way.known:
         return resolve.exported(way.case, way.known)
     with library("torch", extra="torch").random.fork_rng(devices=[]) if found("torch") else nullcontext():
-        model = resolve.load(way.case, trust=trust)
+        model = resolve.load(way.case, trust=trust, live=way.live)
     if not rebuild:
         way.check_weights(model.weights_sha256)
     return dataclasses.replace(model, inputs=way.record.model.inputs)
@@ -164,7 +176,8 @@ def _check_outputs(fast: Deployed, way: Chosen, model: Model, *, trust: bool) ->
     with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
         path = str(Path(folder) / "reference.npz")
         job = ReferenceJob(
-            case=case, folder=folder, cache=folder, trust=trust, path=path, inputs_seed=way.case.seed
+            case=case, folder=folder, cache=folder, trust=trust, path=path, inputs_seed=way.case.seed,
+            live=str(way.live) if way.live else None,
         )  # fmt: skip
         made = child_process.launch(reference, job, timeout=way.record.budget.timeout).result.found
         if made is None or made.weights_sha256 != model.weights_sha256 or made.inputs_sha256 != fed_sha256(arrays):

@@ -16,6 +16,7 @@ from inferlens.backends import BACKENDS
 from inferlens.backends.abilities import Deployer, Saver
 from inferlens.backends.base import Backend
 from inferlens.errors import InferlensError
+from inferlens.execution.survey import Named
 from inferlens.measure import environment
 from inferlens.models import provenance, resolve
 from inferlens.models.model import ModelInfo
@@ -34,6 +35,7 @@ class Chosen:
         case: as it is run here: of a compiled file, if one was kept; called from the device, with warm caches.
         info: what the model is, for what backends can take.
         exported: the record's folder, if the model's ONNX graph is in it.
+        live: the file of the model, if it is a live one.
     """
 
     record: Record
@@ -42,6 +44,7 @@ class Chosen:
     case: Case
     info: ModelInfo
     exported: Path | None = None
+    live: Path | None = None
 
     @property
     def known(self) -> ModelFacts | None:
@@ -64,8 +67,10 @@ class Chosen:
             )
 
 
-def chosen(record: Record, folder: Path, *, rebuild: bool) -> Chosen:
+def chosen(record: Record, folder: Path, *, rebuild: bool, model: Named | None = None) -> Chosen:
     """What there is of a record's case, checked to fit this machine; that may differ if it is to be built anew.
+
+    ``model`` is that of the record, where it is a live one.
 
     Raises:
         InferlensError: if it does not fit, in one sentence.
@@ -91,6 +96,8 @@ def chosen(record: Record, folder: Path, *, rebuild: bool) -> Chosen:
         other = next((one.variant for one in able if one.device == case.device), case.variant)
         variant = case.variant if own else other
         case = msgspec.structs.replace(case, model=info.spec, variant=variant, weights=None, inputs=(), batch=None)
+    elif not graph and model and model.found:
+        (info,) = model.found
     elif not graph:
         if case.model.startswith("live:") or case.checkout:
             whose = f"is in the checkout {case.checkout}" if case.checkout else "was handed over by a program"
@@ -100,7 +107,8 @@ def chosen(record: Record, folder: Path, *, rebuild: bool) -> Chosen:
                 hint="inferlens.bench('package.module:factory')",
             )
         info = resolve.find(case.model)
-    return Chosen(record, folder, backend, case, info, folder if graph else None)
+    live = Path(model.live) if model and model.live else None
+    return Chosen(record, folder, backend, case, info, folder if graph else None, live)
 
 
 def _whole(record: Record, folder: Path, *kinds: str, rebuild: bool) -> Path | None:

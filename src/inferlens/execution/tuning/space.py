@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +33,7 @@ from inferlens.execution.survey import Named, surveyed
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option, split_label
-from inferlens.spec.plan import Plan, count, listed, texts, toml_words
+from inferlens.spec.plan import Plan, Texts, count, listed, texts, toml_words
 from inferlens.units import listing
 
 SPACE_WORDS = ("backends", "precision", "knobs")
@@ -100,7 +101,7 @@ class Space:
 
 
 def tried(
-    file: Path | None = None, only: Sequence[str] = (), without: Sequence[str] = (), *, cpus: int | None = None
+    file: str | PathLike[str] | None = None, only: Texts = (), without: Texts = (), *, cpus: int | None = None
 ) -> Tried:
     """What is tried: everything, or what a space file and the words of ``only`` and ``without`` leave.
 
@@ -114,7 +115,7 @@ def tried(
     Raises:
         InferlensError: for a name that there is not (near misses are suggested), or a value that an option cannot have.
     """
-    said = toml_words(file, "space file") if file else {}
+    said = toml_words(Path(file), "space file") if file else {}
     for word in said:
         check_choice("word of a space file", word, SPACE_WORDS)
     knobs = _knobs(said.get("knobs", {}), cpus or len(usable_cpus()))

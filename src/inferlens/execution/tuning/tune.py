@@ -34,10 +34,11 @@ from inferlens.execution.rounds import SPARE, Entrant, Rounds, budget_of_rounds,
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named
 from inferlens.execution.tuning.search import Candidates, Search
-from inferlens.execution.tuning.space import Space, Tried, explore, size
+from inferlens.execution.tuning.space import Space, Tried, size
 from inferlens.limits import memory_left
+from inferlens.record.files import sha256
 from inferlens.record.record import Record
-from inferlens.record.store import load_records, made, safe_name
+from inferlens.record.store import load_records, made
 from inferlens.spec.case import Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, as_plan
@@ -170,20 +171,19 @@ class Finals(Rounds):
         self.kept.add(Trial(records=records, final=True, seconds=time.monotonic() - tick))
 
 
-def run(request: Request, what: Tried, observer: Observer, model: Named | None = None) -> Tuned:
-    """Tunes the plan's one model.
+def run(
+    request: Request, what: Tried, space: Space, home: Path, observer: Observer, model: Named | None = None
+) -> Tuned:
+    """Tunes one model at one batch size: the search and the finals in a space, which is ``what`` of it runs here.
 
-    Raises:
-        InferlensError: if nothing of it can run here.
+    What it keeps lies in the folder ``home``; ``model`` is the plan's, where it is a live one.
     """
-    observer.doing("looking at models and backends")
-    space = explore(request.plan, what, model)
-    home = Path(request.plan.output) / safe_name(space.families[0].found.name)
     work = home / "tuning" / "work"
     mode = request.objective.name if request.objective.name == "throughput" else "latency"
     plan = replace(request.plan, output=str(work), budget=replace(request.plan.budget, mode=mode))
     with scheduled(plan, observer, space.families, model) as scheduler:
         about = [request, what, scheduler.environment, [each.found for each in space.families[:1]]]
+        about += [sha256(Path(model.live))] if model and model.live else []
         kept = Kept(home / "tuning" / TRIALS, msgspec.json.encode(about, order="deterministic"))
         tuned = Tuner(request, scheduler, space, kept, home).run()
     shutil.rmtree(work, ignore_errors=True)

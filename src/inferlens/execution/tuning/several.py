@@ -1,0 +1,83 @@
+"""What a tuning is asked for in words, and a tuning of each model at each batch size that they name.
+
+Each is a tuning of its own, with its share of the time, and a folder of its own: ``OUTPUT/MODEL``, or in it
+``batch-8`` where the model has several batch sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inferlens.execution.expand import refuse_if_none_runs
+from inferlens.execution.protocol import Observer
+from inferlens.execution.survey import Named, named
+from inferlens.execution.tuning.space import Space, Tried, explore, tried
+from inferlens.execution.tuning.tune import Request, Tuned, run
+from inferlens.record.store import safe_name
+from inferlens.spec.objective import Constraint, Objective
+from inferlens.spec.plan import Duration, Plan, Texts, texts
+from inferlens.units import parse_duration
+
+
+def requested(words: Mapping[str, Any], objective: str, within: Texts, budget: Duration) -> Request:
+    """A request in words: those of a plan, what is to be best, its limits, and seconds or a text such as ``10m``.
+
+    Raises:
+        InferlensError: if one of them means nothing.
+    """
+    return Request(
+        plan=Plan.from_words(words),
+        objective=Objective.parse(objective),
+        constraints=Constraint.parse_all(texts(within)),
+        budget=parse_duration(str(budget)),
+    )
+
+
+def tuned(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer) -> list[Tuned]:
+    """Tunes what :func:`inferlens.tune` is given; ``words`` are its keywords."""
+    plan = dict(words)
+    asked = [plan.pop(name) for name in ("objective", "within", "budget")]
+    what = tried(*(plan.pop(name) for name in ("space", "only", "without")))
+    with named(model, example_inputs) as model:
+        return run_each(requested({**plan, "model": model.spec}, *asked), what, observer, model)
+
+
+def run_each(request: Request, what: Tried, observer: Observer, model: Named | None = None) -> list[Tuned]:
+    """Tunes each model of the plan at each of its batch sizes.
+
+    Raises:
+        InferlensError: if nothing of one of them can run here; before the first of them is begun.
+    """
+    observer.doing("looking at models and backends")
+    parts = list(_parts(explore(request.plan, what, model)))
+    found = []
+    for part in parts:
+        case, name = part.families[0].case, part.families[0].found.name
+        home = Path(request.plan.output) / safe_name(name)
+        if sum(each.families[0].case.model == case.model for each in parts) > 1:
+            home /= f"batch-{case.batch}"
+        one = request
+        if len(parts) > 1:
+            batch = request.plan.batch and (case.batch,)
+            plan = msgspec.structs.replace(request.plan, model=(case.model,), batch=batch)
+            one = msgspec.structs.replace(request, plan=plan, budget=request.budget / len(parts))
+            observer.part(f"{name}, batch {case.batch}" if batch else name)
+        found.append(run(one, what, part, home, observer, model))
+    return found
+
+
+def _parts(space: Space) -> Iterator[Space]:
+    """The space of each model at each batch size."""
+    every = (*space.families, *space.refused)
+    for key in dict.fromkeys((each.case.model, each.case.batch) for each in every):
+        families, refused = (
+            tuple(each for each in some if (each.case.model, each.case.batch) == key)
+            for some in (space.families, space.refused)
+        )
+        refuse_if_none_runs([*families, *refused])
+        yield replace(space, families=families, refused=refused)

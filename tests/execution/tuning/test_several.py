@@ -1,0 +1,113 @@
+"""Tunings of several models and batch sizes, and what Python gives of them, on the fake backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import inferlens
+from inferlens import InferlensError, Records, Tuning
+from inferlens.execution import rounds
+from inferlens.execution.tuning.tune import TRIALS
+from inferlens.record.store import load_records
+from tests.execution.tuning.test_tune import Counted
+
+pytestmark = pytest.mark.usefixtures("one_process")
+
+SPACE = ("fake:steady", "fake:fast", "fp32", "knob_a", "knob_b")
+BEST = {"knob_a": 1, "knob_b": 2}
+
+
+def tune(folder: Path, model: Any = "fake:demo", **words: Any) -> Tuning:
+    return inferlens.tune(model, only=SPACE, output=folder, **words)
+
+
+def test_a_tuning_prints_its_screen_and_knows_the_winner(tmp_path: Path) -> None:
+    found = tune(tmp_path, within="error=1e-2", budget="5m")
+    assert (found.fastest.case.variant, found.fastest.case.options) == ("fast", BEST)
+    assert found.fastest in found.equally_fast
+    assert {each.setting for each in found.effects} == {"knob_a=1", "knob_b=2"}
+    assert all(each.low <= each.speedup <= each.high for each in found.effects)
+    assert "inferlens.load(" in str(found)
+    assert len(str(found).splitlines()) <= 24
+    assert "<table>" in found._repr_html_()
+    assert found.to_polars().columns == list(found.to_pandas().columns)
+    assert len(found.to_polars()) == len({record.case.digest for record in found})
+    assert isinstance(found[:2], Records)
+    with found.load() as fast:
+        assert fast.record.case == found.fastest.case
+
+
+def test_each_batch_of_each_model_is_a_tuning_of_its_own(tmp_path: Path) -> None:
+    observer = Counted()
+    found = tune(tmp_path, ["fake:one", "fake:two"], batch=[1, 8], budget=3600, observer=observer)
+    folders = [f"{model}/batch-{batch}" for model in ("one", "two") for batch in (1, 8)]
+    assert [Path(each.folder) for each in found.tuned] == [tmp_path / folder / "best" for folder in folders]
+    for folder, each in zip(folders, found.comparisons, strict=True):
+        (left,) = load_records(tmp_path / folder / "best").records
+        assert isinstance(each, Tuning)
+        assert left.case == each.fastest.case
+        assert each.fastest.case.options == BEST
+        assert (tmp_path / folder / "tuning" / TRIALS).exists()
+        assert {record.case.batch for record in each} == {each.fastest.case.batch}
+    with pytest.raises(InferlensError, match="fastest case in each of 4"):
+        _ = found.fastest
+    shown = str(found)
+    assert len(shown.splitlines()) <= 24
+    assert [line.partition(":")[0] for line in shown.splitlines()[:4]] == [
+        f"{model}, batch {batch}" for model in ("one", "two") for batch in (1, 8)
+    ]
+    again = Counted()
+    tune(tmp_path, ["fake:one", "fake:two"], batch=[1, 8], budget=3600, observer=again)
+    assert observer.cases
+    assert not again.cases
+
+
+def test_what_was_interrupted_in_a_later_batch_measures_the_earlier_no_more(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        tune(tmp_path, batch="1,8", observer=Counted(after=22))
+    rest = Counted()
+    found = tune(tmp_path, batch="1,8", observer=rest)
+    assert {case.batch for case in rest.cases} == {8}
+    assert [each.fastest.case.options for each in found.comparisons] == [BEST, BEST]
+
+
+def test_one_batch_lies_where_it_always_did(tmp_path: Path) -> None:
+    found = tune(tmp_path, batch=8)
+    assert Path(found.tuned[0].folder) == tmp_path / "demo" / "best"
+
+
+def test_a_live_module_is_tuned_and_its_winner_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(rounds, "ROUND_WARMUP", 0.01)
+    monkeypatch.setattr(rounds, "ROUND_SERIES", 0.05)
+    module, example = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).eval(), torch.randn(2, 8)
+    words = {"only": ("pytorch", "fp32", "fuse"), "output": tmp_path}
+    found = inferlens.tune(module, example, **words)
+    assert found.fastest.case.backend == "pytorch"
+    with found.load() as fast:
+        assert torch.allclose(fast(example), module(example), atol=1e-5)
+    again = Counted()
+    inferlens.tune(module, example, observer=again, **words)
+    assert not again.cases
+    module[0].weight.data += 1
+    with pytest.raises(InferlensError, match="other weights"):
+        found.load()
+    inferlens.tune(module, example, observer=again, **words)
+    assert again.cases, "another module of this name is another model"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"objective": "latensy"}, "no objective 'latensy'.*latency"),
+        ({"within": "error"}, "has no limit"),
+        ({"budget": "soon"}, "soon"),
+        ({"batch": [1, 8], "precision": "int8"}, "No precision is left|does not run int8"),
+    ],
+)
+def test_what_means_nothing_is_refused(tmp_path: Path, words: dict[str, Any], message: str) -> None:
+    with pytest.raises(InferlensError, match=message):
+        tune(tmp_path, **words)
