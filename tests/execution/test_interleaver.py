@@ -56,14 +56,26 @@ def slots() -> tuple[Heard, Heard]:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system lets no thread choose its CPU")
-def test_threads_that_call_a_gpu_run_on_the_same_cpu() -> None:
+def test_threads_that_call_a_gpu_run_on_the_same_cpu_in_each_turn() -> None:
     answers, theirs = os.pipe()
-    slots, alone = Interleaver().slots, []
-    for slot in slots:
+
+    def turns(slot: Slot) -> list[set[int]]:
+        turn = Shared(lambda _: None, answers, slot.seed)
+        turn.of_gpu()
+        every = []
+        for _ in range(20):
+            os.write(theirs, MORE)
+            turn.wait()
+            every.append(os.sched_getaffinity(0))
+        return every
+
+    found = []
+    for slot in Interleaver().slots:
         with ThreadPoolExecutor(1) as thread:  # what it is kept to ends with it
-            thread.submit(Shared(lambda _: None, answers, slot.cpu).keep_to_one_cpu).result()
-            alone.append(thread.submit(os.sched_getaffinity, 0).result())
-    assert alone == [{slots[0].cpu}] * 2
+            found.append(thread.submit(turns, slot).result())
+    assert found[0] == found[1]
+    assert {len(each) for each in found[0]} == {1}
+    assert set().union(*found[0]) == os.sched_getaffinity(0)
     os.close(answers)
     os.close(theirs)
 

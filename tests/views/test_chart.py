@@ -32,7 +32,7 @@ def test_the_title_is_the_answer_and_one_line_beneath_says_of_what():
     drawn = texts_of_chart(gpu_records((8,)))
     start = "resnet18: tensorrt fp16 is fastest, measured once: 465 µs, 5.23x pytorch fp32"
     assert any(text.startswith(start) for text in drawn)
-    assert any("torchvision:resnet18 · input=8x3x224x224" in text for text in drawn)
+    assert any("resnet18 · input=8x3x224x224" in text for text in drawn)
     assert "resnet18: tensorrt fp16 leads at every batch size" in texts_of_chart(gpu_records())
     near = [
         record(

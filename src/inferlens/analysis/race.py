@@ -173,7 +173,8 @@ def centres_of(records: Sequence[Record], metric: Metric) -> list[Centre | None]
     """The centre of each record's samples, of records that were measured together or of a single one.
 
     Of those that took turns all samples count, and they are compared turn by turn: what the machine does for a tenth of
-    a second it does to neighbouring turns, and the median over them is not moved by one that was disturbed alone.
+    a second it does to neighbouring turns. Of the turns the middle half counts, so that one that was disturbed alone
+    moves nothing.
     """
     together = len(records) > 1 and all(IN_TURNS in record.facts for record in records)
     if not together:
@@ -184,7 +185,8 @@ def centres_of(records: Sequence[Record], metric: Metric) -> list[Centre | None]
     if count < LEAST_TURNS or any(centre is None for centre in found):
         return found
     logs = np.array([each[:count] for each in turns])
-    logs = np.median(logs - logs.mean(axis=0), axis=1) + logs.mean()
+    middle = slice(count // 4, count - count // 4)
+    logs = np.sort(logs - logs.mean(axis=0), axis=1)[:, middle].mean(axis=1) + logs.mean()
     return [Centre(float(log), centre.variance) for log, centre in zip(logs, found, strict=True) if centre]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -43,8 +44,9 @@ class CaseRuns:
 
     @cached_property
     def series(self) -> tuple[Series, ...]:
-        """The latency samples of those that ran."""
-        return tuple(latencies(record) for record in self.ran)
+        """The latency samples of those that ran; of a race those of its rounds, if the case was in any."""
+        rounds = [record for record in self.ran if record.repeat and not record.repeats]
+        return tuple(latencies(record) for record in rounds or self.ran)
 
     @property
     def processes(self) -> list[Sequence[float]]:
@@ -77,7 +79,7 @@ def device_name(record: Record) -> str:
     """Name of the GPU, or of the CPU for cases on the CPU."""
     environment = record.environment
     if record.case.device == "cpu":
-        return environment.cpu or "CPU"
+        return re.sub(r"\((R|TM)\)| (CPU|Processor)\b| @ .*", "", environment.cpu or "").strip() or "CPU"
     return environment.gpus[0].name if environment.gpus else "GPU"
 
 

@@ -155,7 +155,7 @@ class _Process:
         if slot:
             answers, mine = os.pipe()
             passed.append(answers)
-        words = map(str, (theirs, os.getpid(), *((answers, slot.cpu) if slot else ())))
+        words = map(str, (theirs, os.getpid(), *((answers, slot.seed) if slot else ())))
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-X", "faulthandler", "-m", "inferlens.execution.worker", *words],

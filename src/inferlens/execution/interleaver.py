@@ -9,8 +9,9 @@ What one leaves to the next must not be in a sample. Libraries' threads spin for
 process lets go when its own have come to rest. And it finds caches full of another one's data and its threads asleep:
 the calls with which a turn begins are not samples (``Turn.lead``).
 
-Calls of a GPU are made by one thread each, and one CPU may be half as fast as another while something else runs on the
-same core. So those threads keep to one CPU, the same for all that take turns, another one in each round.
+Calls of a GPU are made by one thread each, and a CPU is slower for moments, or for as long as something else runs on the
+same core. So those threads run on one CPU in each turn, the same for all, and another one in the next; and their turns
+are short and many.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ class Shared(Turn):
     chunks_a_report = 3
     lead = 0.06  # OpenVINO is slower by a fifth in the first 0.05 s after a pause
 
-    def __init__(self, ask: Callable[[bool], None], answers: int, cpu: int) -> None:
+    def __init__(self, ask: Callable[[bool], None], answers: int, seed: int) -> None:
         os.set_inheritable(answers, False)
-        self._ask, self._answers, self._cpu = ask, answers, cpu
+        self._ask, self._answers, self._random = ask, answers, random.Random(seed)
+        self._cpus: Sequence[int] = ()
         self.over = False
         self.waited = 0.0
 
@@ -51,12 +53,15 @@ class Shared(Turn):
         _rest()
         self._ask(enough)
         self.over = os.read(self._answers, 1) != MORE
+        if self._cpus:
+            os.sched_setaffinity(0, {self._random.choice(self._cpus)})  # of this thread, and of those it will start
         self.waited += time.perf_counter() - begin
 
-    def keep_to_one_cpu(self) -> None:
+    def of_gpu(self) -> None:
         """See :class:`~inferlens.measure.series.Turn`."""
+        self.chunk_seconds, self.lead = 0.05, 0.02
         if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, {self._cpu})  # of this thread, and of those that it will start
+            self._cpus = sorted(os.sched_getaffinity(0))
 
 
 def _rest(most: float = 0.5) -> None:
@@ -80,9 +85,9 @@ class Slot:
         self._waited = self._since = 0.0
 
     @property
-    def cpu(self) -> int:
-        """The one that threads keep to which call a GPU."""
-        return self._interleaver.cpu
+    def seed(self) -> int:
+        """Of the order of CPUs that threads keep to which call a GPU."""
+        return self._interleaver.seed
 
     @property
     def waited(self) -> float:
@@ -136,7 +141,7 @@ class Interleaver:
         self.slots = [Slot(self) for _ in range(count)]
         self.next = self.slots[0]
         self.lock = threading.RLock()
-        self.cpu = random.choice(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 0
+        self.seed = random.randrange(1_000_000)
         self._stopped = False
 
     def after(self, slot: Slot) -> Slot:

@@ -115,7 +115,7 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
         child.runner = runner
         feeding = Feeding(runner, model, case, arrays, child.preparation)
         if case.device != "cpu":
-            child.turn.keep_to_one_cpu()
+            child.turn.of_gpu()
         child.turn.wait()
         first = runner.collect(child.infer_first(runner, feeding.first))
         tolerance = child.backend.tolerance(case)

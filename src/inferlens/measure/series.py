@@ -35,8 +35,8 @@ class Turn:
     over = True  # whether the other one, if there is one, has enough samples, too, or has ended
     waited = 0.0  # seconds spent waiting so far
 
-    def keep_to_one_cpu(self) -> None:
-        """Has this thread run on the CPU that those of the others run on in their turns."""
+    def of_gpu(self) -> None:
+        """Is told that this thread calls a GPU."""
 
     def wait(self, *, enough: bool = False) -> None:
         """Lets the other one go on, and waits for one's own turn; ``enough`` says that one has enough samples."""

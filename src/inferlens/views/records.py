@@ -147,7 +147,7 @@ def headline(table: Sequence[Row]) -> str:
     inputs = ran[0].inputs_any_batch if len({row.batch for row in table}) > 1 else ran[0].inputs
     prepared, precisions = {row.prepared for row in table}, {row.precision for row in table}
     words = [
-        ran[0].model,
+        ran[0].model.removeprefix("torchvision:"),
         inputs.replace(":float32", ""),
         f"prepared for {min(prepared)}" if len(prepared) == 1 and any(prepared) else "",
     ]
@@ -321,8 +321,8 @@ def _remark(row: Row) -> str:
     words = doubts(row)
     if row.agrees is False:
         words = [plain(row.agreement_reason)]
-    if row.rounds and row.standing in ("open", "likeliest") and row.processes == 1:
+    if row.rounds and row.processes == 1:
         words.append("measured once")
-    if row.build is not None and row.build >= SLOW_BUILD and not row.cached:
+    if not words and row.build is not None and row.build >= SLOW_BUILD and not row.cached:
         words.append(f"{duration(row.build)} to build")
-    return ", ".join(dict.fromkeys(words))
+    return next(iter(words), "")

@@ -100,7 +100,7 @@ def example_feed(model: Model, case: Case, precision: str = "") -> tuple[Any, ..
 
 
 def flat_outputs(module: Any) -> Any:
-    """A module that returns the tensors of ``module``'s outputs as a flat tuple, in the order of ``flatten``."""
+    """A module that returns the tensors of ``module``'s outputs as a flat tuple, or the only one; as ``flatten`` has them."""
     import torch
 
     class FlatOutputs(torch.nn.Module):  # type: ignore[misc]
@@ -109,7 +109,8 @@ def flat_outputs(module: Any) -> Any:
             self.module = module
 
         def forward(self, *feed: Any) -> Any:
-            return tuple(flatten(self.module(*feed)))
+            flat = tuple(flatten(self.module(*feed)))
+            return flat[0] if len(flat) == 1 else flat
 
     flat = FlatOutputs()
     flat.training = False  # not eval(): an exported program inside is in its mode for good, and refuses
