@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,21 @@ def test_what_was_stopped_after_its_last_round_leaves_the_winner_ready_too(tmp_p
     assert left.case == best_of(tuned)
 
 
+def test_a_winner_that_is_gone_is_built_anew_and_one_that_is_there_stays(tmp_path: Path) -> None:
+    words = {"only": ("fake:steady", "fp32", "fake.knob_a")}
+    tuned = tune(tmp_path, **words)
+    best, work = tmp_path / "demo" / "best", tmp_path / "demo" / "tuning" / "work"
+    (best / "model.bin").touch()
+    shutil.copytree(best, work / "demo" / "half", ignore=lambda *_: ["model.bin"])  # stopped while it was removed
+    tune(tmp_path, **words)
+    assert (best / "model.bin").exists()
+    shutil.move(best, tmp_path / "mine")
+    observer = Counted()
+    assert tune(tmp_path, observer, **words).folder == str(best)
+    assert observer.cases == [best_of(tuned)] == [load_records(best).records[0].case]
+    assert not work.exists()
+
+
 def test_rounds_that_cannot_be_read_are_measured_again(tmp_path: Path) -> None:
     words = {"only": ("fake:steady", "fp32", "fake.knob_a")}
     tuned = tune(tmp_path, **words)
@@ -137,6 +153,7 @@ def test_where_nothing_keeps_the_limits_the_nearest_miss_is_the_answer(tmp_path:
     tuned = tune(tmp_path, limits=("latency=1us",), only=("fake:steady", "fp32", "fake.knob_a"))
     assert tuned.answer.best
     assert "beyond the limit" in tuned.missed[0]
+    assert tuned.effects == ()
     assert "comes nearest" in render(document(tuned), "table", width=100)
 
 

@@ -105,6 +105,21 @@ class Tuned(Struct, frozen=True, kw_only=True):
     folder: str
 
 
+def _folders(path: Path) -> dict[str, Path]:
+    """The folders of the records under a path, by their ids; none where there is no record."""
+    with suppress(InferlensError):
+        return load_records(path).folders
+    return {}
+
+
+def _clear(work: Path, kept: Kept) -> None:
+    """Removes what a run that was stopped has left, but for what finalists that were kept have built."""
+    finals = {record.id for trial in kept.trials if trial.final for record in trial.records}
+    wanted = {folder for name, folder in _folders(work).items() if name in finals}
+    for folder in set(work.glob("*")) - wanted:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def centres_for(objective: Objective, records: Sequence[Record]) -> list[Centre | None]:
     """The logarithm of what is to be small, of each of some records that were measured together."""
     if objective.name == "latency":
@@ -185,6 +200,7 @@ def run(
         about = [request, what, scheduler.environment, [each.found for each in space.families[:1]]]
         about += [sha256(Path(model.live))] if model and model.live else []
         kept = Kept(home / "tuning" / TRIALS, msgspec.json.encode(about, order="deterministic"))
+        _clear(work / home.name, kept)
         tuned = Tuner(request, scheduler, space, kept, home).run()
     shutil.rmtree(work, ignore_errors=True)
     return tuned
@@ -209,8 +225,7 @@ class Tuner:
     @cached_property
     def search(self) -> Search:
         """The search, with what earlier runs have learned."""
-        names = [each.found.name for each in self.space.families]
-        seconds = estimator(names, self.scheduler.plan)
+        seconds = estimator((), self.scheduler.plan)  # not by records that a run left which was stopped
         search = Search(
             families=[self.candidates.point(each.case) for each in self.space.families],
             neighbours=self.candidates.neighbours,
@@ -312,18 +327,24 @@ class Tuner:
         )
 
     def _ship(self, best: Entrant) -> str:
-        """Puts the winner's last build where it is found; it lies there already if an earlier run came so far."""
+        """Puts the winner's last build where it is found, if it does not lie there; what is nowhere is built anew."""
         last, target, work = best.records[-1], self.home / "best", Path(self.scheduler.plan.output)
-        built = None
-        with suppress(InferlensError):  # nothing was measured in this run, and nothing is left of an earlier one
-            built = load_records(work).folders.get(last.id)
-        if built:
-            fresh = self.home / "best.new"
-            shutil.rmtree(fresh, ignore_errors=True)
-            shutil.copytree(built, fresh)
-            (fresh / "best.toml").write_text(as_plan(best.planned.case), encoding="utf-8")
-            shutil.rmtree(target, ignore_errors=True)
-            fresh.replace(target)
+        if last.id in _folders(target):
+            return str(target)
+        built = _folders(work).get(last.id)
+        if not built:
+            again, built = self.scheduler.measure(best.planned)
+            if not again.ranked:
+                return ""
+        fresh, old = self.home / "best.new", self.home / "best.old"
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.copytree(built, fresh)
+        (fresh / "best.toml").write_text(as_plan(best.planned.case), encoding="utf-8")
+        shutil.rmtree(old, ignore_errors=True)
+        if target.exists():  # moved, for what is removed bit by bit may be taken for the winner
+            target.replace(old)
+        fresh.replace(target)
+        shutil.rmtree(old, ignore_errors=True)
         return str(target)
 
     def _effects(self, case: Case) -> list[Effect]:

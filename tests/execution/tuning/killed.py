@@ -1,0 +1,95 @@
+"""Runs a command again and again, killed at one moment after the other: the program of ``test_killed.py``.
+
+    python -m tests.execution.tuning.killed {here|apart} MOMENTS COMMAND...
+
+A moment is a number of things done to files, or of processes started; with a word before it, as ``best:3``, of things
+done to paths with that word. At each the command is killed with all of its session, and begun anew for the next; 0
+lets it end. Printed is what each run left. ``here``: nothing is done in processes of its own, so that runs take no
+time; the first of all is one that nothing disturbs, in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inferlens import cli
+from inferlens.record.store import load_records
+from tests.commands import stay
+
+DONE = ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "subprocess.Popen")
+
+
+def run(moment: str, command: list[str]) -> None:
+    """The command, killed at a moment; its session is its own."""
+    os.setsid()
+    word, _, number = moment.rpartition(":")
+    left = int(number)
+
+    def count(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal left
+        on = str(arguments[0]) if arguments else ""
+        counted = event in DONE or (event == "open" and f"{os.sep}results{os.sep}" in os.path.abspath(on))
+        if counted and word in on:
+            left -= 1
+            if left == 0:
+                os.killpg(0, signal.SIGKILL)
+
+    sys.addaudithook(count)
+    commanded(command)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def commanded(command: list[str]) -> None:
+    """The command, in this process."""
+    sys.argv = ["inferlens", *command]
+    with suppress(SystemExit):
+        cli.main()
+
+
+def left() -> dict[str, Any]:
+    """The rounds that were kept, with the ids and options of their records; and what is in the winner's folder."""
+    trials, best = Path("results/demo/tuning/trials.jsonl"), Path("results/demo/best")
+    kept = []
+    for line in trials.read_bytes().split(b"\n")[1:] if trials.exists() else []:
+        with suppress(ValueError):
+            kept.append([[each["id"], each["case"]["options"]] for each in json.loads(line)["records"]])
+    files = sorted(path.name for path in best.iterdir()) if best.exists() else []
+    return {
+        "kept": kept,
+        "best": load_records(best).records[0].case.options if files else None,
+        "files": files,
+        "beside": sorted(path.name for path in Path("results/demo").iterdir()) if files else [],
+    }
+
+
+def main() -> None:
+    """Prints what each run left."""
+    _, where, moments, *command = sys.argv
+    found = []
+    if where == "here":  # which also reads all that later runs need
+        stay(pytest.MonkeyPatch())
+        Path("whole").mkdir()
+        os.chdir("whole")
+        commanded(command)
+        found.append({"killed": False, **left()})
+        os.chdir("..")
+    for moment in moments.split(","):
+        child = os.fork()
+        if not child:
+            run(moment, command)
+        _, status = os.waitpid(child, 0)
+        found.append({"killed": os.WIFSIGNALED(status), **left()})
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
