@@ -74,6 +74,18 @@ def test_what_was_interrupted_in_a_later_batch_measures_the_earlier_no_more(tmp_
     assert [each.fastest.case.options for each in found.comparisons] == [BEST, BEST]
 
 
+def test_a_batch_of_which_nothing_runs_is_said(tmp_path: Path) -> None:
+    found = inferlens.tune("fake:demo", batch=[1, 8], only=("fake:fast", "fp32", "knob_a"), option="fake.trouble=raise",
+                           output=tmp_path)  # fmt: skip
+    assert [line.partition(".")[0] for line in str(found).splitlines()[:2]] == [
+        f"demo, batch {batch}: nothing ran with right outputs" for batch in (1, 8)
+    ]
+    for each in found.comparisons:
+        assert not each
+        with pytest.raises(InferlensError, match="No case ran"):
+            _ = each.fastest
+
+
 def test_one_batch_lies_where_it_always_did(tmp_path: Path) -> None:
     found = tune(tmp_path, batch=8)
     assert Path(found.tuned[0].folder) == tmp_path / "demo" / "best"

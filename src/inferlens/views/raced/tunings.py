@@ -35,7 +35,7 @@ def document(every: Sequence[Tuned]) -> Document:
         return [*(each.brief for each in answers(rows(records), whole=True)), *sentences(every)]
 
     return Document(
-        blocks=lambda: [*of_records(records).blocks(), *sentences(every)],
+        blocks=lambda: [*(each for each in of_records(records).blocks() if records), *sentences(every)],
         data=lambda: {"schema": SCHEMA, "tunings": [one.document(tuned).data() for tuned in every]},
         csv=of_records(records).csv,
         title=of_records(records).title,
@@ -46,8 +46,9 @@ def document(every: Sequence[Tuned]) -> Document:
 def sentences(every: Sequence[Tuned]) -> list[str]:
     """What was tried in all, and where each winner lies."""
     tried, size = (sum(getattr(tuned, name) for tuned in every) for name in ("tried", "size"))
-    said = [f"Nothing keeps all limits: {plain(tuned.missed[0])}" for tuned in every if tuned.missed]
-    ended = "" if all(tuned.over for tuned in every) else "; where the time was over: more with --budget"
+    said = [f"{_name(tuned)}: nothing keeps all limits. {plain(tuned.missed[0])}" for tuned in every if tuned.missed]
+    said += [f"{_name(tuned)}: nothing ran with right outputs." for tuned in every if not tuned.best]
+    ended = "" if all(tuned.over for tuned in every) else ", until the time was over: more with --budget"
     took = duration(sum(tuned.seconds for tuned in every))
     said.append(f"Tried {tried:,} of {plural(size, 'candidate')} in {took}{ended}.")
     folders = [plain(tuned.folder) for tuned in every if tuned.folder]
@@ -55,3 +56,9 @@ def sentences(every: Sequence[Tuned]) -> list[str]:
         others = f" · The others: {', '.join(folders[1:])}" if folders[1:] else ""
         said.append(f"Use one: inferlens.load('{folders[0]}'){others}")
     return said
+
+
+def _name(tuned: Tuned) -> str:
+    """What it is of."""
+    record = tuned.trials[0].records[0]
+    return plain(f"{record.model.name}, batch {record.case.batch}" if record.case.batch else record.model.name)
