@@ -21,7 +21,7 @@ from inferlens.execution.estimate import STARTING, seconds_of
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import budget_of_rounds, fit_together
 from inferlens.execution.survey import cases_of
-from inferlens.record.record import IN_TURNS, Record
+from inferlens.record.record import IN_TURNS, Environment, Gpu, Memory, Record
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan
 from inferlens.views.rows import rows
@@ -108,6 +108,29 @@ def test_memory_of_the_gpu_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> 
     assert fit_together([record(), record(case("openvino"))])
     monkeypatch.setattr(running, "memory_left", lambda: 812 * 2**20 * 2)
     assert not fit_together([record(), record(case("openvino"))])
+
+
+@pytest.mark.parametrize(
+    ("known", "facts", "fits"),
+    [
+        ((40, 40), {}, True),  # GiB of 139
+        ((40, 80), {}, False),
+        ((40, None), {}, True),  # it counts as 40
+        ((80, None), {}, False),
+        ((None, None), {}, False),
+        ((None, None), {IN_TURNS: "each other"}, True),  # they have been there together
+    ],
+)
+def test_room_on_the_gpu(
+    known: tuple[int | None, ...], facts: dict[str, str], fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "memory_left", lambda: 2**50)
+    of = case("tensorrt", device="cuda")
+    peaks = [None if gib is None else gib * 2**30 for gib in known]
+    here = Environment(gpus=(Gpu(name="GPU", memory=139 * 2**30),))
+    memories = [Memory(host_peak=2**30, device_peak=peak) for peak in peaks]
+    records = [record(of, facts=facts, memory=memory, environment=here) for memory in memories]
+    assert fit_together(records) == fits
 
 
 def test_samples_that_were_asked_for_all_count(tmp_path: Path) -> None:

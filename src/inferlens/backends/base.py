@@ -292,6 +292,7 @@ class Backend(ABC):
     summary: ClassVar[str]
     short: ClassVar[str] = ""  # its name where many stand side by side, if there is a shorter one
     variants: ClassVar[tuple[str, ...]] = ("",)
+    slow_variants: ClassVar[dict[str, float]] = {}  # how many times longer a build of theirs takes than of the others
     # By the formats of models whose reference it computes, on the CPU: the variant and the options it does that with.
     # Compiled models have the reference of what they were compiled from.
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {}

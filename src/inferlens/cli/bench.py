@@ -55,7 +55,7 @@ def bench(
     mode: Annotated[str | None, typer.Option(help=MODE, show_default="both")] = None,
     quick: Annotated[bool | None, typer.Option("--quick", help=QUICK)] = None,
     thorough: Annotated[bool | None, typer.Option("--thorough", help=THOROUGH)] = None,
-    within: Annotated[str | None, typer.Option(help=WITHIN, show_default="5m")] = None,
+    within: Annotated[str | None, typer.Option(help=WITHIN, show_default="1m")] = None,
     threshold: Annotated[str | None, typer.Option(help=THRESHOLD, show_default="2%")] = None,
     repeats: Annotated[int | None, typer.Option(help=REPEATS)] = None,
     half_width: Annotated[str | None, typer.Option(help=HALF_WIDTH, show_default="1%")] = None,

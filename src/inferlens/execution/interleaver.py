@@ -9,9 +9,9 @@ What one leaves to the next must not be in a sample. Libraries' threads spin for
 process lets go when its own have come to rest. And it finds caches full of another one's data and its threads asleep:
 the calls with which a turn begins are not samples (``Turn.lead``).
 
-Calls of a GPU are made by one thread each, and a CPU is slower for moments, or for as long as something else runs on the
-same core. So those threads run on one CPU in each turn, the same for all, and another one in the next; and their turns
-are short and many.
+Calls of a GPU are made by one thread each, and a CPU is slower for moments, or while something else runs on the same
+core. So those threads run on one CPU in each turn, the same for all, and on another one in the next; and their turns are
+short and many.
 """
 
 from __future__ import annotations

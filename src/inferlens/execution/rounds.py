@@ -22,7 +22,7 @@ from inferlens.execution.expand import Planned
 from inferlens.execution.scheduler import Scheduler
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.gpu import gpu_before
-from inferlens.record.record import Record
+from inferlens.record.record import IN_TURNS, Record
 from inferlens.spec.case import DEVICES, Budget
 from inferlens.spec.reference import fitting
 from inferlens.stats.intervals import ends
@@ -193,14 +193,18 @@ def budget_of_rounds(budget: Budget) -> Budget:
 
 
 def fit_together(records: Sequence[Record]) -> bool:
-    """Whether processes such as these have room at the same time, by the memory that each took alone."""
+    """Whether processes such as these have room at the same time, by the memory that each took.
+
+    Of what took turns on a GPU already its memory there is not known: it counts as much as the largest that is.
+    """
     if SPARE * sum(record.memory.host_peak or 0 for record in records) > memory_left():
         return False
     on_gpu = [record for record in records if record.case.device != "cpu"]
     gpus = records[0].environment.gpus
     if not on_gpu or not gpus or gpus[0].memory is None:
         return True
-    if any(record.memory.device_peak is None for record in on_gpu):
+    known = [record.memory.device_peak for record in on_gpu if record.memory.device_peak is not None]
+    if not known and not any(IN_TURNS in record.facts for record in on_gpu):
         return False
-    used = gpu_before().memory_used or 0
-    return SPARE * sum(record.memory.device_peak or 0 for record in on_gpu) <= gpus[0].memory - used
+    needed = sum(known) + max(known, default=0) * (len(on_gpu) - len(known))
+    return SPARE * needed <= gpus[0].memory - (gpu_before().memory_used or 0)

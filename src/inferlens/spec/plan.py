@@ -69,7 +69,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     rebuild: bool = False
     seed: int = 0
     repeats: int = 0
-    within: float = 300.0
+    within: float = 60.0
     rounds: int = 0
     budget: Budget = Budget()
     output: str = "results"
@@ -131,7 +131,7 @@ def _race_of(words: Mapping[str, Any]) -> dict[str, Any]:
             hint=f"--{given[0]}",
         )
     thorough = "thorough" in given
-    within = parse_duration(str(words["within"])) if "within" in words else 1800.0 if thorough else 300.0
+    within = parse_duration(str(words["within"])) if "within" in words else 1800.0 if thorough else 60.0
     repeats = count("repeats", words["repeats"]) if "repeats" in words else int("quick" in given)
     return {"repeats": repeats, "within": within, "rounds": THOROUGH_ROUNDS if thorough else 0}
 

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 from msgspec.structs import replace
@@ -68,6 +68,7 @@ class TorchCompile(Backend, Deployer):
     name = "torch_compile"
     summary = "torch.compile (Inductor)"
     variants = ("default", "reduce-overhead", *AUTOTUNING)
+    slow_variants: ClassVar[dict[str, float]] = dict.fromkeys(AUTOTUNING, 8.0)
     options = TorchCompileOptions
     knobs = (
         Knob(name="freezing", values=(True,), build=1.5),
