@@ -10,8 +10,8 @@ process lets go when its own have come to rest. And it finds caches full of anot
 the calls with which a turn begins are not samples (``Turn.lead``).
 
 Calls of a GPU are made by one thread each, and a CPU is slower for moments, or while something else runs on the same
-core. So those threads run on one CPU in each turn, the same for all, and on another one in the next; and their turns are
-short and many.
+core. So those threads run on one CPU in each turn, the same for all, and on another one in the next, and their turns
+are short.
 """
 
 from __future__ import annotations

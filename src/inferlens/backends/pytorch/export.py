@@ -100,7 +100,7 @@ def example_feed(model: Model, case: Case, precision: str = "") -> tuple[Any, ..
 
 
 def flat_outputs(module: Any) -> Any:
-    """A module that returns the tensors of ``module``'s outputs in the order of ``flatten``: a tuple, or the only one."""
+    """A module that returns the tensors of ``module``'s outputs as ``flatten`` orders them: a tuple, or the only one."""
     import torch
 
     class FlatOutputs(torch.nn.Module):  # type: ignore[misc]
