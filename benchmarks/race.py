@@ -140,7 +140,7 @@ def main(words: Sequence[str]) -> None:
     three.add_argument("--runs", type=int, default=10)
     three.add_argument("--busy", action="store_true", help="while other programs take half of the cores")
     three.add_argument("--beside", type=Path, help="another checkout, whose runs take turns with these")
-    three.add_argument("--reference", type=Path, default=POOLS / "reference.json", help="made if it is not there")
+    three.add_argument("--reference", type=Path, help="made if it is not there")
     three.set_defaults(task=decide)
     asked = parser.parse_args(words)
     asked.task(asked)
@@ -475,13 +475,15 @@ def decide(asked: argparse.Namespace) -> None:
     console = Console(width=140)
     here = Path(__file__).parent.parent
     words = [asked.model, *asked.words.split()]
+    asked.reference = asked.reference or POOLS / ("reference-busy.json" if asked.busy else "reference.json")
     if asked.reference.exists():
         reference = json.loads(asked.reference.read_bytes())
         if reference["words"] != words:
             sys.exit(f"{asked.reference} is of {' '.join(reference['words'])}: name another one with --reference")
     else:
         console.print("A reference first: 20 processes of each, in turns.")
-        said = bench(here, [*words, "--repeats", "20", "--mode", "latency"])
+        with others(asked.busy):
+            said = bench(here, [*words, "--repeats", "20", "--mode", "latency"])
         reference = {"words": words, "fastest": said.fastest, "medians": said.medians, "seconds": said.seconds}
         asked.reference.parent.mkdir(parents=True, exist_ok=True)
         asked.reference.write_text(json.dumps(reference, indent=1) + "\n", encoding="utf-8")

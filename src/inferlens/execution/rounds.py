@@ -82,7 +82,7 @@ class Rounds:
         end: when no further round is begun, by the clock of ``time.monotonic``; there are ``least`` all the same.
     """
 
-    least: ClassVar[int] = 1
+    least: ClassVar[int] = LEAST_ROUNDS  # before there is no verdict
 
     scheduler: Scheduler
     entrants: Sequence[Entrant]

@@ -59,8 +59,10 @@ DOUBTS = {
 
 
 def doubts(row: Row) -> list[str]:
-    """What makes the row's number doubtful, a word each."""
-    return list(dict.fromkeys(DOUBTS[note.code] for note in row.notes if note.code in DOUBTS))
+    """What makes the row's number doubtful, a word each; in rounds, what the machine did to one it did to all."""
+    met = row.rounds and row.processes > 1
+    codes = ["repeat-failed"] if met else list(DOUBTS)
+    return list(dict.fromkeys(DOUBTS[note.code] for note in row.notes if note.code in codes))
 
 
 def answers(rows: Sequence[Row], *, whole: bool = False) -> list[AnswerLine]:

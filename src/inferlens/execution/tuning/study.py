@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -161,7 +161,6 @@ def run(request: StudyRequest, observer: Observer, model: Named | None = None) -
 class Curve(Rounds):
     """The rounds of a study: those of the default, which is at ``place``, and of all that is not decided yet."""
 
-    least: ClassVar[int] = LEAST_ROUNDS
     knob: str
     values: Sequence[Option | None]  # of the entrants
     place: int

@@ -33,9 +33,10 @@ from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import SPARE, Entrant, Rounds, budget_of_rounds, usual_reference
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named
-from inferlens.execution.tuning.search import Candidates, Search
+from inferlens.execution.tuning.search import GROUP, Candidates, Search
 from inferlens.execution.tuning.space import Space, Tried, size
 from inferlens.limits import memory_left
+from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.record.files import sha256
 from inferlens.record.record import Record
 from inferlens.record.store import load_records, made
@@ -224,12 +225,14 @@ class Tuner:
 
     @cached_property
     def search(self) -> Search:
-        """The search, with what earlier runs have learned."""
+        """The search, with what earlier runs have learned; where the CPU only builds, more side by side."""
+        builders = 0 if self.space.families[0].case.device == "cpu" else len(usable_cpus()) // 3
         seconds = estimator((), self.scheduler.plan)  # not by records that a run left which was stopped
         search = Search(
             families=[self.candidates.point(each.case) for each in self.space.families],
             neighbours=self.candidates.neighbours,
             cost=lambda point: seconds(self.candidates.cases[point]),
+            group=min(max(GROUP, builders), 2 * GROUP),
         )
         for trial in self.kept.trials:
             if not trial.final:
