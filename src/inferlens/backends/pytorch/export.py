@@ -100,7 +100,7 @@ def example_feed(model: Model, case: Case, precision: str = "") -> tuple[Any, ..
 
 
 def flat_outputs(module: Any) -> Any:
-    """A module that returns the tensors of ``module``'s outputs, a tuple or the only one, as ``flatten`` orders them."""
+    """A module that returns the tensors of ``module``'s outputs, ordered as by ``flatten``: a tuple or the only one."""
     import torch
 
     class FlatOutputs(torch.nn.Module):  # type: ignore[misc]
