@@ -131,7 +131,7 @@ def tune(
     weights: str | PathLike[str] | None = None,
     trust: bool = False,
     seed: int = 0,
-    objective: str = "latency",
+    objective: Literal["latency", "latency.p95", "latency.p99", "throughput", "energy", "memory"] = "latency",
     within: Texts = (),
     budget: Duration = "10m",
     space: str | PathLike[str] | None = None,

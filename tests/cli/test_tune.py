@@ -60,5 +60,9 @@ def test_several_batches_are_one_screen(tmp_path: Path) -> None:
         assert f"results/demo/batch-{batch}/best" in done.stdout
     data = json.loads(inferlens("tune", "fake:demo", *words, "--json", cwd=tmp_path).stdout)
     assert [each["best"]["batch"] for each in data["tunings"]] == [1, 8]
+    (tmp_path / "plan.toml").write_text('model = "fake:demo"\nbatch = [1, 8]\n')
+    again = inferlens("tune", "plan.toml", *words[2:], cwd=tmp_path)
+    assert "batch-8/best" in again.stdout
+    assert "best so far" not in again.stderr, "it is the same tuning"
     listed = inferlens("tune", "fake:a", "fake:b", *words, "--dry-run", cwd=tmp_path).stdout
     assert "a fake:fast fp32 batch 1 cpu" in listed

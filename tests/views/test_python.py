@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from pathlib import Path
 from types import FunctionType
@@ -16,6 +17,7 @@ import inferlens
 from inferlens import InferlensError, Records, load_profiles, load_records
 from inferlens.cli import bench as command
 from inferlens.cli import tune as tuning
+from inferlens.spec.objective import MEASURES
 from inferlens.spec.plan import _WORDS
 from inferlens.views.rows import Row
 from tests.analysis.compare.sides import ran, saved
@@ -141,3 +143,5 @@ def test_words_of_a_tuning_are_those_of_its_command() -> None:
     options = set(inspect.signature(tuning.tune).parameters) - {"limits", "study", "format", "json", "file", "dry_run"}
     assert {*words, "model"} - {"observer", "within"} == options
     assert all(each.annotation != "Any" for each in words.values())
+    aims = {name for name, measure in MEASURES.items() if measure.aim}
+    assert set(re.findall(r"'(.+?)'", words["objective"].annotation)) == aims

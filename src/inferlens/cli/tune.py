@@ -65,6 +65,7 @@ def tune(
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
     from inferlens.cli import screen
+    from inferlens.cli.bench import read_plan
     from inferlens.cli.progress import Bar
     from inferlens.execution.tuning.several import requested, run_each
     from inferlens.execution.tuning.space import tried
@@ -76,7 +77,7 @@ def tune(
         studied(words, study, objective, budget, given, format, file)
         return
     screen.format_of("table", file)
-    request = requested(words, objective, limits or (), budget)
+    request = requested(read_plan(words), objective, limits or (), budget)
     what = tried(space, only or (), without or ())
     if dry_run:
         screen.document(listed(request.plan, what), format, file=file)
@@ -93,7 +94,7 @@ def tune(
 
 
 def studied(
-    words: Mapping[str, Any],
+    words: dict[str, Any],
     text: str,
     objective: str,
     budget: str,
@@ -103,11 +104,11 @@ def studied(
 ) -> None:
     """Measures one option alone, and shows what it does; ``others`` are options that mean nothing then."""
     from inferlens.cli import screen
+    from inferlens.cli.bench import read_plan
     from inferlens.cli.progress import Bar
     from inferlens.errors import InferlensError, check_choice
     from inferlens.execution.tuning import study
     from inferlens.record.store import safe_name
-    from inferlens.spec.plan import Plan
     from inferlens.units import parse_duration
     from inferlens.views.raced.study import document, picture
     from inferlens.views.table import FORMATS
@@ -118,7 +119,7 @@ def studied(
     if needless := [name for name, value in others.items() if value]:
         raise InferlensError(f"--{needless[0]} means nothing for a study.", expected="values of one option alone")
     check_choice("objective of a study", objective, MODES_OF_STUDIES)
-    request = study.requested(Plan.from_words({**words, "mode": objective}), text, parse_duration(budget))
+    request = study.requested(read_plan({**words, "mode": objective}), text, parse_duration(budget))
     with Bar(screen.errors()) as bar:
         try:
             found = study.run(request, bar)

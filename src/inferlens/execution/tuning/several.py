@@ -24,14 +24,14 @@ from inferlens.spec.plan import Duration, Plan, Texts, texts
 from inferlens.units import parse_duration
 
 
-def requested(words: Mapping[str, Any], objective: str, within: Texts, budget: Duration) -> Request:
-    """A request in words: those of a plan, what is to be best, its limits, and seconds or a text such as ``10m``.
+def requested(plan: Plan, objective: str, within: Texts, budget: Duration) -> Request:
+    """What is asked for in words: what is to be best, its limits, and seconds or a text such as ``10m``.
 
     Raises:
         InferlensError: if one of them means nothing.
     """
     return Request(
-        plan=Plan.from_words(words),
+        plan=plan,
         objective=Objective.parse(objective),
         constraints=Constraint.parse_all(texts(within)),
         budget=parse_duration(str(budget)),
@@ -40,11 +40,12 @@ def requested(words: Mapping[str, Any], objective: str, within: Texts, budget: D
 
 def tuned(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer) -> list[Tuned]:
     """Tunes what :func:`inferlens.tune` is given; ``words`` are its keywords."""
-    plan = dict(words)
-    asked = [plan.pop(name) for name in ("objective", "within", "budget")]
-    what = tried(*(plan.pop(name) for name in ("space", "only", "without")))
+    left = dict(words)
+    asked = [left.pop(name) for name in ("objective", "within", "budget")]
+    what = tried(*(left.pop(name) for name in ("space", "only", "without")))
     with named(model, example_inputs) as model:
-        return run_each(requested({**plan, "model": model.spec}, *asked), what, observer, model)
+        plan = Plan.from_words({**left, "model": model.spec})
+        return run_each(requested(plan, *asked), what, observer, model)
 
 
 def run_each(request: Request, what: Tried, observer: Observer, model: Named | None = None) -> list[Tuned]:
