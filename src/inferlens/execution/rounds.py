@@ -175,10 +175,16 @@ def usual_reference(cases: Iterable[Planned]) -> Planned | None:
 
 
 def records_of_round(scheduler: Scheduler, cases: Sequence[Planned], number: int, together: bool) -> Iterator[Record]:
-    """The records of a round: of processes that are there at once, in turns; or of one after the other, as they end."""
+    """The records of a round: of processes that are there at once, in turns; or of one after the other, as they end.
+
+    Where the memory was too short for all at once, they are measured again, one after the other.
+    """
     if together:
-        yield from scheduler.measure_interleaved(cases, number, budget_of_rounds(scheduler.plan.budget))
-        return
+        found = scheduler.measure_interleaved(cases, number, budget_of_rounds(scheduler.plan.budget))
+        if len(found) == 1 or all(record.status != "out of memory" for record in found):
+            yield from found
+            return
+        scheduler.discard(found)
     for planned in cases:
         yield scheduler.measure(planned, number)[0]
 

@@ -6,10 +6,11 @@ it.
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -75,6 +76,7 @@ class Scheduler:
     records: list[Record] = field(default_factory=list)  # in the order in which their cases ended
     kept: dict[str, Path] = field(default_factory=dict)  # the folder of each record, by its id
     builds_anew: bool = False  # whether rounds do, too
+    patience: Callable[[Case], float] = lambda _: math.inf  # seconds that a case may take, if less than the plan's
     _built: set[str] = field(default_factory=set)  # cases of which a process has run
     _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # where each was exported first
     _references: dict[str, Reference] = field(default_factory=dict)
@@ -109,8 +111,8 @@ class Scheduler:
 
     def do(self, task: Task[J, Found], job: J, **words: Any) -> Outcome[Found]:
         """Does a task in a fresh process, with the plan's deadline; ``words`` are those of ``launch``."""
-        words = {"on_event": self.observer.heard, **words}
-        return child_process.launch(task, job, timeout=self.plan.budget.timeout, **words)
+        words = {"on_event": self.observer.heard, "timeout": self.plan.budget.timeout, **words}
+        return child_process.launch(task, job, **words)
 
     def measure(self, planned: Planned, repeat: int = 0) -> tuple[Record, Path]:
         """Measures one case in a fresh process; its record, and the folder that it is kept in.
@@ -176,8 +178,9 @@ class Scheduler:
         self.observer.done(record, folder)
 
     def discard(self, records: Iterable[Record]) -> None:
-        """Removes the folders of records, but for what other processes may want: exported models."""
-        wanted = {folder for folder, _ in self._exports.values()}
+        """Forgets records and removes their folders, but for what other processes may want: exported models."""
+        records, wanted = list(records), {folder for folder, _ in self._exports.values()}
+        self.records = [record for record in self.records if record not in records]
         for folder in (self.kept[record.id].resolve() for record in records):
             if str(folder) not in wanted:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -236,6 +239,7 @@ class Scheduler:
             on_event=partial(self._heard_interleaved, case) if slot else self.observer.heard,
             monitor=lambda pid: Monitor(pid, gpu=case.device == "cuda", before=before, beside=neighbours),
             slot=slot,
+            timeout=min(self.patience(case), self.plan.budget.timeout),
         )
         found = interference(case, outcome.result, outcome.machine, last=again, interleaved=bool(beside))
         return Attempt(planned, repeat, folder, created, outcome, found, beside, budget)

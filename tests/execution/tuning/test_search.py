@@ -71,6 +71,16 @@ def test_a_setting_by_which_a_candidate_failed_is_not_tried_again_in_its_family(
     assert "graph" not in search.best.settings
 
 
+def test_what_worked_before_and_fails_once_stays_and_so_do_its_neighbours() -> None:
+    search = begun()
+    run(search)
+    best = search.best
+    search.add({best: None, Point(best.family): None})
+    assert search.failed == set()
+    assert search.best == best
+    assert any(point.family == best.family and point.settings - best.settings for point in search.belief.points)
+
+
 def test_what_is_proposed_follows_from_what_was_added() -> None:
     one, other = begun(), begun()
     rounds = run(one)

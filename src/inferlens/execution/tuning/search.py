@@ -70,10 +70,14 @@ class Search:
     rounds: int = 0
 
     def add(self, found: Mapping[Point, float | None]) -> None:
-        """What a round found: logarithms of times; ``None`` of what failed, is wrong or breaks a constraint."""
+        """What a round found: logarithms of times; ``None`` of what failed, is wrong or breaks a constraint.
+
+        What has worked before stays among the candidates: something else may have ended it.
+        """
         self.rounds += 1
         self.seen += [Observed(point, log, self.rounds) for point, log in found.items() if log is not None]
-        self.failed |= {point for point, log in found.items() if log is None}
+        worked = {each.point for each in self.seen}
+        self.failed |= {point for point, log in found.items() if log is None and point not in worked}
         self.__dict__.pop("belief", None)
 
     def propose(self) -> list[Point]:

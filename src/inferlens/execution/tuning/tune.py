@@ -27,10 +27,10 @@ from msgspec.structs import replace
 from inferlens.analysis.objective import miss, value, violations
 from inferlens.analysis.race import Fastest, Race, centres_of, race
 from inferlens.errors import InferlensError
-from inferlens.execution.estimate import estimator
+from inferlens.execution.estimate import build_factor, estimator
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import SPARE, Entrant, Rounds, budget_of_rounds, usual_reference
+from inferlens.execution.rounds import SPARE, Entrant, Rounds, records_of_round, usual_reference
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named
 from inferlens.execution.tuning.search import GROUP, Candidates, Search
@@ -38,8 +38,8 @@ from inferlens.execution.tuning.space import Space, Tried, size
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.record.files import sha256
-from inferlens.record.record import Record
-from inferlens.record.store import load_records, made
+from inferlens.record.record import IN_TURNS, Record
+from inferlens.record.store import load_records, made, safe_name
 from inferlens.spec.case import Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, as_plan
@@ -48,6 +48,9 @@ from inferlens.stats.gaussian_process import Point
 
 BUILDS = 3  # of each finalist, from scratch: builds differ
 SEARCHING = 0.65  # of the time: what is left is for the finalists
+LEAST_PATIENCE = 30.0  # seconds of a process
+PATIENCE = 5  # times what others of the family needed
+FIRST_OF_FAMILY = 0.25  # of the time
 TRIALS = "trials.jsonl"
 TYPICAL_MEMORY = 1.5e9  # bytes of a process, before one has told
 
@@ -201,7 +204,7 @@ def run(
         about = [request, what, scheduler.environment, [each.found for each in space.families[:1]]]
         about += [sha256(Path(model.live))] if model and model.live else []
         kept = Kept(home / "tuning" / TRIALS, msgspec.json.encode(about, order="deterministic"))
-        _clear(work / home.name, kept)
+        _clear(work / safe_name(space.families[0].found.name), kept)
         tuned = Tuner(request, scheduler, space, kept, home).run()
     shutil.rmtree(work, ignore_errors=True)
     return tuned
@@ -243,7 +246,9 @@ class Tuner:
         """The search, then the finalists' rounds."""
         before = [trial for trial in self.kept.trials if trial.final]
         search = self.search
+        self.scheduler.patience = self._patience
         over = not search.propose() if before else self._searched()
+        self.scheduler.patience = lambda _: math.inf  # who has run may build anew for as long as that takes
         finals = Finals(
             self.scheduler,
             [Entrant(self.space.planned(case), self.first[case.digest]) for case in self._finalists(before)],
@@ -259,10 +264,10 @@ class Tuner:
         while points := self.search.propose():
             if self.search.rounds and time.monotonic() > self.begin + SEARCHING * self.request.budget:
                 return False
-            tick, number = time.monotonic(), self.search.rounds + 1
             room = memory_left() / (SPARE * max([TYPICAL_MEMORY, *self._peaks()]))
             planned = [self.space.planned(self.candidates.cases[point]) for point in points[: max(2, int(room))]]
-            records = self.scheduler.measure_interleaved(planned, number, budget_of_rounds(self.scheduler.plan.budget))
+            tick, number = time.monotonic(), self.search.rounds + 1
+            records = list(records_of_round(self.scheduler, planned, number, together=not self._crowded))
             self.kept.add(Trial(records=tuple(records), seconds=time.monotonic() - tick))
             self._learn(self.search, records)
             self.scheduler.discard(records)
@@ -270,6 +275,30 @@ class Tuner:
             said = f"best so far {self.candidates.cases[best].label}" if best else "nothing ran yet"
             self.scheduler.observer.round(number, [each.case for each in planned], said)
         return True
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether some had the memory for it one after the other alone: then none are measured at once any more."""
+        rounds = [trial.records for trial in self.kept.trials if not trial.final and len(trial.records) > 1]
+        return any(
+            all(IN_TURNS not in record.facts and record.status != "out of memory" for record in each) for each in rounds
+        )
+
+    def _patience(self, case: Case) -> float:
+        """Seconds that a process may take: with more it has lost.
+
+        Some times what others of its family needed, as far as builds take longer; or a share of the time for all.
+        """
+        if self.scheduler.plan.budget.explicit:
+            return math.inf
+        family = self.space.family(case)
+        needed = [
+            sum(phase.seconds for phase in record.phases if phase.name != "steady state") / build_factor(record.case)
+            for record in self.first.values()
+            if self.space.family(record.case) == family
+        ]
+        longest = PATIENCE * max(needed) * build_factor(case) if needed else FIRST_OF_FAMILY * self.request.budget
+        return LEAST_PATIENCE + longest
 
     def _learn(self, search: Search, records: Sequence[Record]) -> None:
         """What a round says of the objective; candidates that break a constraint are out."""
