@@ -29,36 +29,43 @@ def seconds_of(cases: Sequence[Planned], plan: Plan) -> list[float]:
 
 
 def estimator(models: Iterable[str], plan: Plan) -> Callable[[Case], float]:
-    """What tells the seconds that a case of these models will take in one process.
-
-    As long as the case itself took, or else others of its backend for this model, whose records are under
-    ``plan.output``; or else as phases typically take, with half the time that series may have. What others took to
-    prepare counts as many times as the case's options make it longer.
-    """
+    """What tells the seconds that a case of these models will take in one process, by records under ``plan.output``."""
     folders = {Path(plan.output) / safe_name(name) for name in models}
     records: list[Record] = []
     for folder in folders:
         with suppress(InferlensError):
-            records += [record for record in load_records(folder).records if record.status == "ok"]
-    whole: dict[str, list[float]] = {}
-    parts: dict[str, list[tuple[float, float]]] = {}  # by backend: to prepare without options, and the rest
-    for record in records:
-        if IN_TURNS in record.facts:  # most of that time it waited for the others
-            continue
-        seconds = STARTING + sum(phase.seconds for phase in record.phases)
-        prepared = sum(phase.seconds for phase in record.phases if phase.name in PREPARATION)
-        whole.setdefault(record.case.digest, []).append(seconds)
-        part = prepared / build_factor(record.case), seconds - prepared
-        parts.setdefault(record.case.backend_label, []).append(part)
+            records += load_records(folder).records
+    return seconds_by(records, plan)
+
+
+def seconds_by(records: Iterable[Record], plan: Plan) -> Callable[[Case], float]:
+    """What tells the seconds that a case will take in one process, by records of the same model.
+
+    As long as the case itself took, or else others of its backend; or else as phases typically take, with half the time
+    that series may have. What others took to prepare counts as many times as the case's options make it longer.
+    """
     budget = plan.budget
     series = budget.seconds or (budget.max_time or MAX_TIME) / 2
     typical = PREPARING, STARTING + budget.warmup_seconds + series / LATENCY_SHARE
+    whole: dict[str, list[float]] = {}
+    parts: dict[str, list[tuple[float, float]]] = {}  # by backend: to prepare without options, and the rest
+    in_turns: dict[str, list[tuple[float, float]]] = {}
+    for record in (each for each in records if each.status == "ok"):
+        seconds = STARTING + sum(phase.seconds for phase in record.phases)
+        prepared = sum(phase.seconds for phase in record.phases if phase.name in PREPARATION)
+        plain = prepared / build_factor(record.case)
+        if IN_TURNS in record.facts:  # most of the rest it waited for the others
+            in_turns.setdefault(record.case.backend_label, []).append((plain, typical[1]))
+            continue
+        whole.setdefault(record.case.digest, []).append(seconds)
+        parts.setdefault(record.case.backend_label, []).append((plain, seconds - prepared))
 
     def seconds_for(case: Case) -> float:
         if case.digest in whole:
             return median(whole[case.digest])
-        factor = build_factor(case)
-        return median([prepared * factor + rest for prepared, rest in parts.get(case.backend_label, [typical])])
+        factor, label = build_factor(case), case.backend_label
+        known = parts.get(label) or in_turns.get(label) or [typical]
+        return median([prepared * factor + rest for prepared, rest in known])
 
     return seconds_for
 

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from inferlens.analysis.objective import miss, value, violations
 from inferlens.analysis.race import Fastest, Race, centres_of, race
 from inferlens.errors import InferlensError
-from inferlens.execution.estimate import build_factor, estimator
+from inferlens.execution.estimate import build_factor, seconds_by
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import SPARE, Entrant, Rounds, records_of_round, usual_reference
@@ -230,11 +230,11 @@ class Tuner:
     def search(self) -> Search:
         """The search, with what earlier runs have learned; where the CPU only builds, more side by side."""
         builders = 0 if self.space.families[0].case.device == "cpu" else len(usable_cpus()) // 3
-        seconds = estimator((), self.scheduler.plan)  # not by records that a run left which was stopped
+        self.seconds = seconds_by((), self.scheduler.plan)
         search = Search(
             families=[self.candidates.point(each.case) for each in self.space.families],
             neighbours=self.candidates.neighbours,
-            cost=lambda point: seconds(self.candidates.cases[point]),
+            cost=lambda point: self.seconds(self.candidates.cases[point]),
             group=min(max(GROUP, builders), 2 * GROUP),
         )
         for trial in self.kept.trials:
@@ -306,6 +306,7 @@ class Tuner:
         for each in records:
             if each.ranked:
                 self.first.setdefault(each.case.digest, each)
+        self.seconds = seconds_by(self.first.values(), self.scheduler.plan)
         found: dict[Point, float | None] = {self.candidates.point(each.case): None for each in records}
         centres = centres_for(self.request.objective, able)
         found |= {self.candidates.point(one.case): each.log for one, each in zip(able, centres, strict=True) if each}
