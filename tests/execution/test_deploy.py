@@ -18,6 +18,8 @@ import inferlens
 from inferlens import InferlensError, Record, load_records
 from inferlens.backends.abilities import Deployer
 from inferlens.backends.base import TOLERANCES
+from inferlens.execution import rounds
+from inferlens.execution.tuning import tune
 from inferlens.models import resolve
 from inferlens.record.record import Agreement
 from inferlens.record.store import RECORD, Store
@@ -27,7 +29,11 @@ from tests.commands import inferlens as command
 from tests.commands import stay
 
 NET, NESTED = "tests.backends.small:Convolution", "tests.backends.small:TwoInputs"
-BACKENDS = ("pytorch", "torchscript:trace", "torch_compile:default", "onnxruntime:cpu", "openvino:cpu")
+OPTIONS = {
+    "pytorch": "fuse=true", "torchscript:trace": "freeze=true", "torch_compile:default": "channels_last=true",
+    "onnxruntime:cpu": "graph_optimization=extended", "openvino:cpu": "streams=2",
+}  # fmt: skip
+BACKENDS = tuple(OPTIONS)
 QUICK = {"quick": True, "iterations": 3, "warmup": 1, "threads": 1, "mode": "latency"}
 
 
@@ -44,6 +50,23 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("results")
     measured(output, NET, ",".join(BACKENDS), input="image=2x3x16x16")
     return output / "Convolution"
+
+
+@pytest.fixture(scope="module")
+def winners(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What tunings left that tried one way each, of each backend here, with an option; nothing else of them is there."""
+    output, moved = tmp_path_factory.mktemp("tuned"), tmp_path_factory.mktemp("winners")
+    with pytest.MonkeyPatch.context() as patch:
+        stay(patch)
+        patch.setattr(rounds, "ROUND_WARMUP", 0.01)
+        patch.setattr(rounds, "ROUND_SERIES", 0.05)
+        patch.setattr(tune, "BUILDS", 1)
+        for place, (label, option) in enumerate(OPTIONS.items()):
+            words = {"option": [f"{label.partition(':')[0]}.{option}"], "threads": 1, "input": "image=2x3x16x16"}
+            inferlens.tune(NET, only=(label, "fp32", "threads"), budget="1s", output=output, **words)
+            shutil.move(output / "Convolution" / "best", moved / f"case{place}")
+            shutil.rmtree(output / "Convolution")
+    return moved
 
 
 @pytest.fixture(scope="module")
@@ -121,13 +144,11 @@ def copies(results: Path, folder: Path, *labels: str) -> list[Path]:
     ]
 
 
-def test_in_a_fresh_process_the_folder_of_a_case_is_enough(results: Path, tmp_path: Path) -> None:
-    """The model is a factory of the tests, which has to be importable; nothing else of the results is there."""
+def test_in_a_fresh_process_the_folder_of_a_winner_is_enough(winners: Path, tmp_path: Path) -> None:
+    """The model is a factory of the tests, which has to be importable."""
     root = Path(__file__).parents[2]
     before = f"import sys; sys.path.insert(0, {str(root)!r})\n"
-    found = in_a_process(
-        LOADED, asked(results, tmp_path), *copies(results, tmp_path, *BACKENDS), before=before, cwd=tmp_path
-    )
+    found = in_a_process(LOADED, asked(winners, tmp_path), *winners.iterdir(), before=before, cwd=tmp_path)
     assert set(found) == set(BACKENDS)
     for label, (error, inference, grad, _) in found.items():
         assert error < TOLERANCES["fp32"], label
@@ -163,22 +184,23 @@ print(json.dumps(found))
 """
 
 
-def test_the_best_case_in_files_runs_without_this_library(results: Path, tmp_path: Path) -> None:
-    given, folders = asked(results, tmp_path), []
-    for label, case in zip(BACKENDS, copies(results, tmp_path, *BACKENDS), strict=True):
-        name = f"deploy{len(folders)}"
+def test_a_winner_in_files_runs_without_this_library(winners: Path, tmp_path: Path) -> None:
+    given, folders = asked(winners, tmp_path), []
+    for place, label in enumerate(BACKENDS):
+        case, name = Path(shutil.copytree(winners / f"case{place}", tmp_path / f"case{place}")), f"deploy{place}"
         done = command("export", "--best", case.name, "--output", name, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert f"python {name}/run.py" in done.stderr
         assert "inferlens" not in (tmp_path / name / "run.py").read_text()
         assert len((tmp_path / name / "run.py").read_text().splitlines()) <= 45
         (record,) = load_records(case)
+        assert record.case.options_label == OPTIONS[label]
         needed = (tmp_path / name / "requirements.txt").read_text().split()
         own = {"onnxruntime:cpu": "onnxruntime", "openvino:cpu": "openvino"}.get(label, "torch")
         assert f"{own}=={record.environment.libraries[own]}" in needed
         assert all(line.split("==")[1] == record.environment.libraries[line.split("==")[0]] for line in needed)
         folders.append(Path(shutil.move(tmp_path / name, tmp_path / "elsewhere" / name)))
-    shutil.rmtree(tmp_path / "case0")
+        shutil.rmtree(case)
     found = in_a_process(RUN, given, *folders, cwd=tmp_path)
     assert len(found) == len(BACKENDS)
     assert all(error < TOLERANCES["fp32"] for error in found.values()), found
