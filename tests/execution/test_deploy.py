@@ -54,7 +54,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def winners(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What tunings left that tried one way each, of each backend here, with an option; nothing else of them is there."""
+    """What tunings left that tried one way each, of each backend here, with an option; nothing else is there."""
     output, moved = tmp_path_factory.mktemp("tuned"), tmp_path_factory.mktemp("winners")
     with pytest.MonkeyPatch.context() as patch:
         stay(patch)
