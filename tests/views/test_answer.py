@@ -64,7 +64,7 @@ def test_the_likeliest_is_told_with_its_probability_and_what_decides_it():
     (answer,) = answers(rows(rounds(4, {"pytorch": 16.4e-3, "openvino": 16e-3}, spread=0.03)))
     assert answer.head == "LIKELIEST"
     assert "% sure; not told apart from" in answer.than
-    assert answer.decide.startswith("inferlens ab torchvision:resnet18 'openvino fp32")
+    assert answer.decide.startswith("inferlens ab torchvision:resnet18 openvino pytorch")
 
 
 def test_the_command_that_decides_has_all_words_of_the_plan() -> None:
@@ -79,7 +79,7 @@ def test_the_command_that_decides_has_all_words_of_the_plan() -> None:
     context = command.make_context(name, said)
     told = {key: value for key, value in context.params.items() if value not in (None, [], False, ())}
     sides = [told.pop(side) for side in "ab"]
-    assert [words_of(side, ["pytorch", "openvino"])["weights"] for side in sides] == ["my weights.pth"] * 2
+    assert (told["weights"], told["seed"]) == ("my weights.pth", 3)
     assert {words_of(side, ["pytorch", "openvino"])["backend"] for side in sides} == {"pytorch", "openvino"}
     assert TensorSpec.parse_all(told["input"]) == fields["inputs"]
     assert (told["threshold"], told["level"]) == ("1%", "90%")

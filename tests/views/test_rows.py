@@ -47,6 +47,7 @@ def by_name(records, reference=None):
 
 def processes(backend: str, *medians: float, **fields):
     """A case measured in so many processes, each with its median."""
+    fields = {"repeats": len(medians), **fields}
     return [
         record(case(backend), median=median, rate=1 / median, id=f"{backend}-{index}", repeat=index, **fields)
         for index, median in enumerate(medians)
@@ -280,8 +281,10 @@ def test_processes_of_one_run_are_one_row_whose_interval_covers_them():
 
 
 def test_processes_count_alike_however_many_samples_they_have():
-    long = record(case(), samples=(0.001,) * 5000, id="long")
-    short = [record(case(), samples=(0.004,) * 100, id=f"short-{index}", repeat=index) for index in (1, 2, 3)]
+    long = record(case(), samples=(0.001,) * 5000, id="long", repeats=4)
+    short = [
+        record(case(), samples=(0.004,) * 100, id=f"short-{index}", repeat=index, repeats=4) for index in (1, 2, 3)
+    ]
     (row,) = rows([long, *short])
     assert row.median == pytest.approx(row.mean) == pytest.approx(row.p95) == pytest.approx((0.001 * 0.004**3) ** 0.25)
 

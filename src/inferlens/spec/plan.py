@@ -195,12 +195,6 @@ def _check_sense(budget: Budget, words: Mapping[str, Any]) -> None:
         raise InferlensError(f"depth needs throughput, which is not measured {why}.", hint="without --depth")
 
 
-def case_text(case: Case) -> str:
-    """A case in one text, from which :func:`words_of` has its words again, but for its inputs."""
-    said = {"weights": case.weights, "seed": case.seed}
-    return " ".join([case.label, *(shlex.quote(f"{name}={value}") for name, value in said.items() if value)])
-
-
 def toml_words(path: Path, what: str) -> dict[str, Any]:
     """What a TOML file says; ``what`` it is, for the InferlensError if it cannot be read or is no TOML."""
     if sys.version_info >= (3, 11):
@@ -235,13 +229,27 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def shared_options(case: Case, budget: Budget) -> list[str]:
-    """What :func:`case_text` does not say, as options of ``inferlens ab``: inputs, and what is asked of the samples."""
+def ab_words(a: Case, b: Case, budget: Budget, device: str) -> list[str]:
+    """Two cases, what they share, and what is asked of the samples, as words of ``inferlens ab``.
+
+    Args:
+        device: what cases run on there if nobody says.
+    """
+    shared = [axis for axis in AXES if axis.name != "depth" and getattr(a, axis.name) == getattr(b, axis.name)]
+    said = []
+    for case in (a, b):
+        own = [word for axis in AXES if axis not in shared for word in axis.words(case)]
+        said.append(" ".join([case.backend_label, *own, case.options_label]).rstrip())
+    omitted = {**{axis.name: axis.default for axis in AXES}, "precision": "fp32", "device": device, "seed": 0}
+    for name in (*(axis.name for axis in shared), "weights", "seed"):
+        value = getattr(a, name)
+        if value is not None and value != omitted.get(name):
+            said += [f"--{name}", *([] if value is True else [str(value)])]
+    said += [part for spec in a.inputs for part in ("--input", spec.asked)]
     usual = Budget()
     texts = {name: getattr(budget, name) for name in ("iterations", "warmup")}
     texts |= {name: f"{value:g}s" if (value := getattr(budget, name)) is not None else None for name in DURATIONS}
     texts |= {name: f"{100 * getattr(budget, name):g}%" for name in ("threshold", "level")}
-    said = [part for spec in case.inputs for part in ("--input", spec.asked)]
     for name, text in texts.items():
         if getattr(budget, name) != getattr(usual, name):
             said += [f"--{name.replace('_', '-')}", str(text)]
