@@ -36,7 +36,7 @@ class Told(Observer):
     def __init__(self) -> None:
         self.rounds: list[tuple[int, list[str], str]] = []
 
-    def round(self, number: int, contenders: Sequence[Case], standing: str) -> None:
+    def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:
         self.rounds.append((number, sorted(each.options_label for each in contenders), standing))
 
 
@@ -61,7 +61,7 @@ def test_those_within_reach_meet_until_one_is_fastest_and_others_are_measured_on
     found = race({runs.first.id: runs for runs in latest(records)})
     assert (found.answer.kind, found.answer.rounds, found.answer.chance > 0.95) == ("fastest", len(told.rounds), True)
     assert told.rounds[0] == (1, ["latency=4.0", "latency=4.6"], told.rounds[0][2])
-    assert told.rounds[-1][2].startswith("fake:noisy 1.1")
+    assert told.rounds[-1][2].startswith("fake:noisy latency=4.0 1.1")
     assert all(each.facts[IN_TURNS] for each in records if each.repeat)
     assert not any(each.measurement("throughput") for each in records if each.repeat)
     assert len({each.run for each in records}) == 1

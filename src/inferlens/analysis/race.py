@@ -26,6 +26,7 @@ from inferlens.stats.standing import MOST_ROUNDS, Entry, Layout, Standing, look_
 
 PAUSE = 0.03  # seconds between two calls that belong to different turns: a turn begins with calls that are no samples
 LEAST_TURNS = 3
+Measured = Callable[[Sequence[Record]], Sequence[Centre | None]]  # of records that were measured together
 Kind = Literal["fastest", "equal", "likeliest", "once", "none"]
 
 
@@ -112,7 +113,7 @@ def race(
     *,
     metric: Metric | None = None,
     most: int = MOST_ROUNDS,
-    measure: Callable[[Sequence[Record]], Sequence[Centre | None]] | None = None,
+    measure: Measured | None = None,
 ) -> Race:
     """The race among cases, by the threshold and the level that they were measured with.
 

@@ -113,9 +113,10 @@ class Bar(Observer):
         self._say(f"{place} {self._short(case)} {one_line(how)}" + (f"  ({'; '.join(remarks)})" if remarks else ""))
         self._draw("")
 
-    def round(self, number: int, contenders: Sequence[Case], standing: str) -> None:  # noqa: ARG002 - are in ``standing``
+    def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:  # noqa: ARG002 - are in ``standing``
         """See :class:`Observer`."""
-        self._say(f"round {number}: {standing}")
+        of = f" of {finals}" if number <= finals else ""
+        self._say(f"{'final ' if finals else ''}round {number}{of}: {standing}")
 
     def _seconds_left(self) -> float:
         """For the cases still to come, from those that are over; 0 if there are none of either."""

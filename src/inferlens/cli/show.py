@@ -35,16 +35,25 @@ def show(
     log: Annotated[str | None, typer.Option("--log", metavar="CASE", help=LOG)] = None,
     output: options.Output = None,
 ) -> None:
-    """Show what was measured, as a table or in another format.
+    """Show what was measured, as a table or in another format; of results/MODEL/tuning how the tuning ended.
 
     Of a case that was measured several times the newest run is shown, which is said. Records of different machines may
     be shown together; they are never compared with each other.
     """
+    from inferlens.analysis.tuned import beneath, load_tuned, tunings_in
     from inferlens.cli import screen
-    from inferlens.errors import check_choice
+    from inferlens.errors import InferlensError, check_choice
     from inferlens.record.store import load_records
+    from inferlens.units import plural
+    from inferlens.views.raced.tunings import document as of_tunings
 
     check_choice("choice of runs", runs, ("newest", "all"))
+    how: dict[str, Any] = {"bars": bars, "wide": wide, "columns": columns, "output": output}
+    if tunings := tunings_in(paths):
+        if log is not None:
+            raise InferlensError("A tuning keeps no logs.", hint="inferlens bench with the case, and then its log")
+        screen.document(of_tunings(list(map(load_tuned, tunings)), reference, top), "json" if json else format, **how)
+        return
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     if log is not None:
@@ -52,9 +61,11 @@ def show(
 
         screen.log(log_of(loaded, log), output)
         return
-    how: dict[str, Any] = {"bars": bars, "wide": wide, "columns": columns, "output": output}
     where = str(paths[0]) if len(paths) == 1 else "RESULTS"
     every_run = runs == "all"
+    if tunings := [folder for path in paths for folder in beneath(path)]:
+        more = f", and {plural(len(tunings) - 1, 'more tuning')}" if len(tunings) > 1 else ""
+        screen.note(f"It was tuned, too: inferlens show {tunings[0]}{more}")
     screen.show(loaded.records, "json" if json else format, reference, where=where, top=top, every_run=every_run, **how)
 
 
@@ -67,15 +78,28 @@ def plot(
 ) -> None:
     """Draw latency and throughput of every way side by side, and against the batch size.
 
+    Of results/MODEL/tuning, what was tried by its speed, the error of its outputs and its memory.
     The HTML file is interactive and needs no network.
     """
     from inferlens.analysis.runs import latest
+    from inferlens.analysis.tuned import load_tuned, tunings_in
     from inferlens.cli import screen
+    from inferlens.errors import InferlensError
     from inferlens.record.store import load_records
     from inferlens.views.chart import Chart
     from inferlens.views.records import measured_again
 
     format = output.suffix.lower().removeprefix(".")
+    if tunings := tunings_in(paths):
+        from inferlens.views.raced.tuned_chart import render
+
+        if len(tunings) > 1:
+            raise InferlensError(
+                f"There are {len(tunings)} tunings, a picture each.", hint=f"inferlens plot {tunings[0]}"
+            )
+        screen.write(output, render(load_tuned(tunings[0]), format, theme or "auto", reference))
+        screen.note(f"Wrote {output}.")
+        return
     chart = Chart(reference=reference, format=format, theme=theme or "auto", top=top)
     loaded = load_records(paths)
     screen.notes(loaded.problems)

@@ -150,8 +150,11 @@ class Observer:
     def done(self, record: Record, folder: Path) -> None:
         """A case is over and its record is on disk."""
 
-    def round(self, number: int, contenders: Sequence[Case], standing: str) -> None:
-        """A round is over in which the ``contenders`` met, all of them measured before; ``standing`` says how it is."""
+    def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:
+        """A round is over in which the ``contenders`` met, all of them measured before; ``standing`` says how it is.
+
+        Of the rounds that prove a tuning's winner, ``finals`` says how many there are at least.
+        """
 
     def heard(self, event: Event) -> None:
         """A case's process said something."""

@@ -23,7 +23,7 @@ from inferlens.execution.scheduler import Scheduler
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.gpu import gpu_before
 from inferlens.record.record import IN_TURNS, Record
-from inferlens.spec.case import DEVICES, Budget
+from inferlens.spec.case import DEVICES, Budget, Case
 from inferlens.spec.reference import fitting
 from inferlens.stats.intervals import ends
 from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS
@@ -100,8 +100,12 @@ class Rounds:
             number += 1
             self._hold(meeting, number)
             longest = max(longest, time.monotonic() - begin)
-            self.scheduler.observer.round(number, [each.planned.case for each in meeting], self._standing())
+            self._tell(number, [each.planned.case for each in meeting])
         return self.race
+
+    def _tell(self, number: int, contenders: Sequence[Case]) -> None:
+        """That a round is over."""
+        self.scheduler.observer.round(number, contenders, self._standing())
 
     @property
     def race(self) -> Race:
@@ -158,7 +162,10 @@ class Rounds:
         if standing is None or not standing.rivals:
             return ""
         name, rival = next(iter(standing.rivals.items()))
-        first, second = (able[each].planned.case.backend_label for each in (standing.leader, name))
+        both = [able[each].planned.case for each in (standing.leader, name)]
+        first, second = (case.backend_label for case in both)
+        if first == second:
+            first, second = (case.way for case in both)
         sure = f" ({ratio_range(*ends(rival.comparison.interval))})" if self.race.rounds >= LEAST_ROUNDS else ""
         return f"{first} {ratio(rival.comparison.ratio)} {second}{sure}"
 

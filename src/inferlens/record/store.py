@@ -2,6 +2,7 @@
 
 A folder is claimed by creating it, so two runs, also two at the same time, never share one: the second run of a case
 gets ``<case>@2``. A record is written whole or not at all; a folder without one belongs to a run that was cut short.
+Beside them a tuning keeps its rounds in ``<output>/<model>/tuning``, and the winner in ``<output>/<model>/best``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from inferlens.record.record import Record, decode, encode
 from inferlens.spec.case import Case
 
 RECORD = "record.json"
+TUNING, BEST = "tuning", "best"  # the folders of a tuning beside the records of a model: its rounds, and the winner
+TRIALS = "trials.jsonl"
 LOG = "output.log"
 Paths = str | PathLike[str] | Iterable[str | PathLike[str]]
 T = TypeVar("T")
@@ -136,7 +139,15 @@ def _files_under(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> I
         if not path.exists():
             expected = f"a folder with {noun}s, such as results/resnet18"
             raise InferlensError(f"{path} does not exist.", expected=expected, hint=hint)
-        yield from sorted(each for end in PACKED for each in path.rglob(pattern + end)) if path.is_dir() else [path]
+        every = sorted(each for end in PACKED for each in path.rglob(pattern + end)) if path.is_dir() else [path]
+        yield from [file for file in every if not of_a_tuning(file, path)] or every
+
+
+def of_a_tuning(file: Path, given: Path) -> bool:
+    """Whether a tuning left a file below the folder that was given: its records are not those of a run beside it."""
+    folders = [folder for folder in file.parents if given in folder.parents]
+    homes = [folder.parent for folder in folders if folder.name in (TUNING, BEST)]
+    return any((home / TUNING / TRIALS).is_file() for home in homes)
 
 
 def safe_name(name: str) -> str:

@@ -266,6 +266,14 @@ class Case(Struct, frozen=True, kw_only=True):
         return " ".join([self.backend_label, *words, self.options_label]).rstrip()
 
     @property
+    def way(self) -> str:
+        """The same without its batch and device, and without its precision if that is fp32."""
+        said = [] if self.precision == "fp32" else [self.precision]
+        axes = [axis for axis in AXES if axis.name not in ("precision", "batch", "device")]
+        words = [word for axis in axes for word in axis.words(self)]
+        return " ".join([self.backend_label, *said, *words, self.options_label]).rstrip()
+
+    @property
     def call_mode(self) -> list[str]:
         """How it is called, in words; none for a call on the device, with warm caches and no limit in flight."""
         return [word for axis in CALL_MODE for word in axis.words(self)]

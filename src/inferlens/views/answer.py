@@ -5,7 +5,7 @@ Rows say how they stand (``Row.standing``), by the one rule of ``analysis.race``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -65,22 +65,23 @@ def doubts(row: Row) -> list[str]:
     return list(dict.fromkeys(DOUBTS[note.code] for note in row.notes if note.code in codes))
 
 
-def answers(rows: Sequence[Row], *, whole: bool = False) -> list[AnswerLine]:
+def answers(rows: Sequence[Row], *, whole: bool = False, told: Callable[[Row], str] | None = None) -> list[AnswerLine]:
     """The answer of each comparison among rows.
 
     Args:
         rows: as :func:`inferlens.views.rows.rows` gives them.
         whole: whether each says of which model, device and precision it is, also where all are of one.
+        told: what is said of a row; by default its latency, or its rate.
     """
     tables, found = by(rows, "table"), []
     for table in tables:
         names = {row.id: plain(row.name) for row in table} if whole else ways(table)
         about = tables if whole or len(tables) > 1 else ()
-        found += [_answer(each, names, _where(each, table, about)) for each in by(table, "comparison")]
+        found += [_answer(each, names, _where(each, table, about), told or written) for each in by(table, "comparison")]
     return found
 
 
-def _answer(rows: Sequence[Row], names: dict[str, str], where: str) -> AnswerLine:
+def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callable[[Row], str]) -> AnswerLine:
     best = next((row for row in rows if row.place == 1), None)
     if best is None:
         ran = any(row.ok for row in rows)
@@ -91,12 +92,12 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str) -> AnswerLin
     rivals = [row for row in rows if row.standing == "open"]
     slower = [row for row in rows if row.standing == "slower" and row.behind is not None]
     following = min(slower, key=lambda row: row.behind or 0.0, default=None)
-    who = "  ".join([names[best.id], written(best), *doubts(best)])
+    who = "  ".join([names[best.id], told(best), *doubts(best)])
     than = _than(best, names)
     if best.standing == "equal":
-        others = [f"{names[row.id]} {written(row)}" for row in equal]
+        others = [f"{names[row.id]} {told(row)}" for row in equal]
         head = f"EQUALLY FAST (within {percent(best.threshold)})"
-        everyone = listing([f"{names[best.id]} {written(best)}", *others])
+        everyone = listing([f"{names[best.id]} {told(best)}", *others])
         return AnswerLine(where=where, head=head, who=everyone, than=than)
     if best.standing == "likeliest":
         chance = f"{_chance(best.chance)} sure; not told apart from {listing([names[row.id] for row in rivals[:3]])}"
@@ -106,7 +107,7 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str) -> AnswerLin
     more = ""
     if best.standing == "once":
         second = next((row for row in rows if row.place == 2), None)
-        beside = f"next {names[second.id]} {written(second)}" if second and not second.is_reference else ""
+        beside = f"next {names[second.id]} {told(second)}" if second and not second.is_reference else ""
         once = ", ".join(filter(None, [beside, "measured once"]))
         return AnswerLine(where=where, head="SHORTEST", who=who, than=than, once=once)
     if following and not following.is_reference:

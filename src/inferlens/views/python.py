@@ -17,7 +17,7 @@ import msgspec
 from inferlens.analysis.runs import each_run
 from inferlens.errors import InferlensError, library
 from inferlens.record.record import Record, machine_name
-from inferlens.record.store import RECORD, Paths, given_paths
+from inferlens.record.store import BEST, RECORD, Paths, given_paths
 from inferlens.record.store import load_records as loaded
 from inferlens.units import listing, plural
 from inferlens.views import table
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
+    from inferlens.analysis.tuned import Effect, Tuned
     from inferlens.execution.deploy.call import Deployed
-    from inferlens.execution.tuning.tune import Effect, Tuned
 
 
 class Records(Sequence[Record]):
@@ -226,8 +226,8 @@ class Tuning(Records):
         if not tuned.best:
             raise InferlensError("No case ran with right outputs.", hint="print(tuning), which says why")
         first = {record.case.digest: record for record in reversed(tuned.finals)}
-        names = [record.case.digest for record in tuned.finals if record.id in tuned.answer.fastest]
-        return tuple(first[name] for name in dict.fromkeys([tuned.best.digest, *names]))
+        names = [case.digest for case in (tuned.best, *tuned.fastest)]
+        return tuple(first[name] for name in dict.fromkeys(names))
 
     @property
     def effects(self) -> tuple[Effect, ...]:
@@ -292,7 +292,7 @@ def best_case(path: Paths) -> tuple[Record, Path]:
         InferlensError: if there is none, or there are several, such as one for each batch.
     """
     (given,) = given_paths([path])
-    records = load_records(given / "best" if (given / "best" / RECORD).is_file() else given)
+    records = load_records(given / BEST if (given / BEST / RECORD).is_file() else given)
     if len({record.case.digest for record in records}) > 1:
         comparisons = records.comparisons
         if len(comparisons) > 1:

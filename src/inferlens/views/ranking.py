@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from inferlens.analysis.findings.notes import AUTOCORRELATED, OTHER_CARD, ordered
-from inferlens.analysis.race import Race, race
+from inferlens.analysis.race import Measured, Race, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import IN_TURNS
 from inferlens.spec.plan import ab_words
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 
 def ranked(
-    comparisons: Sequence[Sequence[Row]], runs: Mapping[tuple[str, str], CaseRuns], named: str | None, usual: Set[str]
+    comparisons: Sequence[Sequence[Row]],
+    runs: Mapping[tuple[str, str], CaseRuns],
+    named: str | None,
+    usual: Set[str],
+    measure: Measured | None = None,
 ) -> list[Row]:
     """The rows of each comparison with speed-ups, the fastest marked: the reference, ranked rows, wrong ones, failures.
 
@@ -37,6 +41,7 @@ def ranked(
         runs: what was measured, by id and machine of its row.
         named: words that name the reference of all comparisons.
         usual: the backends of which a plain row is it where none is named.
+        measure: what they are compared by, as of :func:`inferlens.analysis.race.race`.
 
     Raises:
         InferlensError: if ``named`` fits no row of any comparison.
@@ -46,7 +51,7 @@ def ranked(
         raise unknown(named, [row.label for row in every])
     found: list[Row] = []
     for rows in comparisons:
-        among = race({row.id: runs[row.id, row.machine] for row in rows})
+        among = race({row.id: runs[row.id, row.machine] for row in rows}, measure=measure)
         metric = "median" if any(row.median is not None for row in rows) else "iterations_per_second"
         out = among.entries.keys() - among.ranked  # a process of theirs failed
         able = [

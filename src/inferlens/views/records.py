@@ -72,7 +72,7 @@ COLUMNS = (
     Column("device_peak", "memory", "GPU MiB", mebibytes, 13, wide=True),
     Column("processes", "processes", "", text, 15, wide=True),
     Column("samples", "samples", "", text, 15, wide=True),
-    Column("", "", "", lambda row: _remark(row), 6, numeric=False, fold=True),
+    Column("", "", "", lambda row: remark(row), 6, numeric=False, fold=True),
 )  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def _screen(shown: Sequence[Row], where: str, top: int | None) -> list[Table | s
 
 def _blocks(shown: Sequence[Row], where: str, most: int | None = None) -> list[Table | str]:
     """A table for each model and machine, its answers above it; what to do next."""
-    found: list[Table | str] = [_table(table, where, most) for table in by(shown, "table")]
+    found: list[Table | str] = [table_of(table, where, most) for table in by(shown, "table")]
     again = measured_again([(row.model, 1 if row.run else row.runs) for row in shown], EACH_RUN)
     return [*found, *again, *_next(shown, where)]
 
@@ -187,11 +187,13 @@ def _briefly(shown: Sequence[Row], where: str) -> list[Table | str]:
     return [*(each.brief for each in every[: room if left <= 0 else room - 1]), *more, *_next(shown, where)]
 
 
-def _table(table: Sequence[Row], where: str, most: int | None) -> Table:
-    """One model on one machine."""
+def table_of(
+    table: Sequence[Row], where: str | None, most: int | None = None, columns: Sequence[Column] = COLUMNS
+) -> Table:
+    """One model on one machine; ``where`` is the folder that its records lie in, ``most`` how many rows are shown."""
     comparisons = by(table, "comparison")
     several = len(comparisons) > 1
-    columns = [_column(column, table) for column in COLUMNS]
+    columns = [_column(column, table) for column in columns]
     lines, hidden = [], 0
     for each in comparisons:
         first = _first(each, most)
@@ -230,8 +232,8 @@ def _column(column: Column, table: Sequence[Row]) -> Column:
     return column
 
 
-def _notes(table: Sequence[Row], where: str) -> list[str]:
-    """The two most important things to know that no row says already, and how to see the rest."""
+def _notes(table: Sequence[Row], where: str | None) -> list[str]:
+    """The two most important things to know that no row says already, and how to see the rest, if there is a way."""
     notes = {note.code: note for row in reversed(table) for note in row.notes}
     codes = dict.fromkeys(note.code for row in table for note in row.notes if note.code not in OF_THE_END)
     whose = {code: [row for row in table if code in {note.code for note in row.notes}] for code in codes}
@@ -243,7 +245,7 @@ def _notes(table: Sequence[Row], where: str) -> list[str]:
         who = f"{ways(table)[mine[0].id]}: " if len(mine) == 1 else f"{len(mine)} of {len(table)} rows: "
         said.append(f"{'' if len(mine) == len(table) else who}{notes[code].sentence}")
     rest = len(codes) - len(said)
-    if rest > 0 and said:
+    if rest > 0 and said and where is not None:
         said[-1] += f" ({rest} more: inferlens notes {where or 'RESULTS'})"
     return said
 
@@ -313,7 +315,7 @@ def _outputs(row: Row) -> str:
     return {True: "right", False: "wrong", None: "unchecked"}[row.agrees]
 
 
-def _remark(row: Row) -> str:
+def remark(row: Row, *, builds: bool = True) -> str:
     """Why it did not run, or what makes its number doubtful, or what it costs to build."""
     if not row.ok:
         why = next(note.sentence for note in row.notes if note.code in OF_THE_END)
@@ -323,6 +325,6 @@ def _remark(row: Row) -> str:
         words = [plain(row.agreement_reason)]
     if row.rounds and row.processes == 1:
         words.append("measured once")
-    if not words and row.build is not None and row.build >= SLOW_BUILD and not row.cached:
+    if builds and not words and row.build is not None and row.build >= SLOW_BUILD and not row.cached:
         words.append(f"{duration(row.build)} to build")
     return next(iter(words), "")

@@ -10,8 +10,7 @@ import pytest
 import inferlens
 from inferlens import InferlensError, Records, Tuning
 from inferlens.execution import rounds
-from inferlens.execution.tuning.tune import TRIALS
-from inferlens.record.store import load_records
+from inferlens.record.store import TRIALS, load_records
 from tests.execution.tuning.test_tune import Counted
 
 pytestmark = pytest.mark.usefixtures("one_process")

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from inferlens.analysis.tuned import TRIALS, Trial, Tuned
 from inferlens.backends.fake import BEST
 from inferlens.execution.protocol import Observer
-from inferlens.execution.tuning import tune as tuning
 from inferlens.execution.tuning.several import run_each
 from inferlens.execution.tuning.space import tried
-from inferlens.execution.tuning.tune import Request, Tuned
+from inferlens.execution.tuning.tune import Request
 from inferlens.record.record import Record
 from inferlens.record.store import load_records
 from inferlens.spec.case import Case
@@ -101,8 +101,8 @@ def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path: Path)
 
 def test_what_was_stopped_after_its_last_round_leaves_the_winner_ready_too(tmp_path: Path) -> None:
     class StoppedAtTheEnd(Counted):
-        def round(self, number: int, contenders: Sequence[Case], standing: str) -> None:
-            if "best so far" not in standing and number == tuning.BUILDS:
+        def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:
+            if number == finals:
                 raise KeyboardInterrupt
 
     words = {"only": ("fake:steady", "fp32", "fake.knob_a")}
@@ -133,7 +133,7 @@ def test_a_winner_that_is_gone_is_built_anew_and_one_that_is_there_stays(tmp_pat
 def test_rounds_that_cannot_be_read_are_measured_again(tmp_path: Path) -> None:
     words = {"only": ("fake:steady", "fp32", "fake.knob_a")}
     tuned = tune(tmp_path, **words)
-    path = tmp_path / "demo" / "tuning" / tuning.TRIALS
+    path = tmp_path / "demo" / "tuning" / TRIALS
     lines = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([*lines[:2], b'{"records": 1}', *lines[3:], b""]))
     observer = Counted()
@@ -173,9 +173,9 @@ def test_throughput_can_be_what_is_best(tmp_path: Path) -> None:
 
 def test_rounds_are_kept_whole(tmp_path: Path) -> None:
     tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"))
-    path = tmp_path / "demo" / "tuning" / tuning.TRIALS
+    path = tmp_path / "demo" / "tuning" / TRIALS
     lines = path.read_bytes().splitlines()
-    assert [msgspec.json.decode(line, type=tuning.Trial) for line in lines[1:]] == list(tuned.trials)
+    assert [msgspec.json.decode(line, type=Trial) for line in lines[1:]] == list(tuned.trials)
     path.write_bytes(path.read_bytes()[:-20])  # a power cut
     observer = Counted()
     tune(tmp_path, observer, only=("fake:steady", "fp32", "fake.knob_a"))

@@ -13,11 +13,12 @@ from typing import Any
 
 import msgspec
 
+from inferlens.analysis.tuned import Tuned
 from inferlens.execution.expand import refuse_if_none_runs
 from inferlens.execution.protocol import Observer
 from inferlens.execution.survey import Named, named
 from inferlens.execution.tuning.space import Space, Tried, explore, tried
-from inferlens.execution.tuning.tune import Request, Tuned, run
+from inferlens.execution.tuning.tune import Request, run
 from inferlens.record.store import safe_name
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Duration, Plan, Texts, texts

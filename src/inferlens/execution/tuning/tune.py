@@ -24,26 +24,26 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.objective import miss, value, violations
-from inferlens.analysis.race import Fastest, Race, centres_of, race
+from inferlens.analysis.objective import miss, violations
+from inferlens.analysis.race import Fastest, Race, race
+from inferlens.analysis.tuned import TUNED, Effect, Trial, Tuned, centres_for, keep
 from inferlens.errors import InferlensError
 from inferlens.execution.estimate import build_factor, seconds_by
-from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import SPARE, Entrant, Rounds, records_of_round, usual_reference
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named
+from inferlens.execution.tuning import outcome
 from inferlens.execution.tuning.search import GROUP, Candidates, Search
 from inferlens.execution.tuning.space import Space, Tried, size
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.record.files import sha256
 from inferlens.record.record import IN_TURNS, Record
-from inferlens.record.store import load_records, made, safe_name
+from inferlens.record.store import BEST, TRIALS, TUNING, load_records, made, safe_name
 from inferlens.spec.case import Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, as_plan
-from inferlens.stats.between_process import Centre
 from inferlens.stats.gaussian_process import Point
 
 BUILDS = 3  # of each finalist, from scratch: builds differ
@@ -51,7 +51,6 @@ SEARCHING = 0.65  # of the time: what is left is for the finalists
 LEAST_PATIENCE = 30.0  # seconds of a process
 PATIENCE = 5  # times what others of the family needed
 FIRST_OF_FAMILY = 0.25  # of the time
-TRIALS = "trials.jsonl"
 TYPICAL_MEMORY = 1.5e9  # bytes of a process, before one has told
 
 
@@ -62,51 +61,6 @@ class Request(Struct, frozen=True, kw_only=True):
     objective: Objective
     constraints: tuple[Constraint, ...] = ()
     budget: float = 600.0
-
-
-class Trial(Struct, frozen=True, kw_only=True):
-    """A round: the records of its processes; ``final`` where it is one of the finalists'."""
-
-    records: tuple[Record, ...]
-    final: bool = False
-    seconds: float = 0.0
-
-
-class Effect(Struct, frozen=True, kw_only=True):
-    """What a setting of the winner does: how many times faster it is than without it, from ``low`` to ``high``."""
-
-    setting: str
-    speedup: float
-    low: float
-    high: float
-
-
-class Tuned(Struct, frozen=True, kw_only=True):
-    """How a tuning ended.
-
-    Attributes:
-        finals: the records of the finalists' rounds, the answer's and no others'.
-        answer: which of them is fastest; ``best``: its case, if anything ran right.
-        tried, size: how many candidates were measured, of how many there are.
-        refused: families that cannot run here.
-        over: whether the search ended by itself; else its time was over.
-        missed: the constraints that even the answer breaks, in words.
-        folder: where the winner lies, ready to be used.
-    """
-
-    request: Request
-    trials: tuple[Trial, ...]
-    finals: tuple[Record, ...]
-    answer: Fastest
-    best: Case | None
-    effects: tuple[Effect, ...]
-    tried: int
-    size: int
-    refused: tuple[Planned, ...]
-    over: bool
-    seconds: float
-    missed: tuple[str, ...]
-    folder: str
 
 
 def _folders(path: Path) -> dict[str, Path]:
@@ -122,14 +76,6 @@ def _clear(work: Path, kept: Kept) -> None:
     wanted = {folder for name, folder in _folders(work).items() if name in finals}
     for folder in set(work.glob("*")) - wanted:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def centres_for(objective: Objective, records: Sequence[Record]) -> list[Centre | None]:
-    """The logarithm of what is to be small, of each of some records that were measured together."""
-    if objective.name == "latency":
-        return centres_of(records, "latency")
-    known = [value(each, objective.name) for each in records]
-    return [Centre(math.log(objective.measure.cost(each)), None) if each else None for each in known]
 
 
 class Kept:
@@ -177,6 +123,9 @@ class Finals(Rounds):
             return list(self._able.values())
         return super()._next_meeting(number)
 
+    def _tell(self, number: int, contenders: Sequence[Case]) -> None:
+        self.scheduler.observer.round(number, contenders, self._standing(), BUILDS)
+
     def _hold(self, meeting: Sequence[Entrant], number: int) -> None:
         if self.before:
             found = {record.case.digest: record for record in self.before.pop(0).records}
@@ -197,15 +146,19 @@ def run(
 
     What it keeps lies in the folder ``home``; ``model`` is the plan's, where it is a live one.
     """
-    work = home / "tuning" / "work"
+    work = home / TUNING / "work"
     mode = request.objective.name if request.objective.name == "throughput" else "latency"
     plan = replace(request.plan, output=str(work), budget=replace(request.plan.budget, mode=mode))
     with scheduled(plan, observer, space.families, model) as scheduler:
         about = [request, what, scheduler.environment, [each.found for each in space.families[:1]]]
         about += [sha256(Path(model.live))] if model and model.live else []
-        kept = Kept(home / "tuning" / TRIALS, msgspec.json.encode(about, order="deterministic"))
+        kept = Kept(home / TUNING / TRIALS, msgspec.json.encode(about, order="deterministic"))
+        before = home / TUNING / TUNED
+        if not kept.trials and before.exists():
+            before.unlink()
         _clear(work / safe_name(space.families[0].found.name), kept)
         tuned = Tuner(request, scheduler, space, kept, home).run()
+    keep(tuned, home / TUNING)
     shutil.rmtree(work, ignore_errors=True)
     return tuned
 
@@ -272,7 +225,7 @@ class Tuner:
             self._learn(self.search, records)
             self.scheduler.discard(records)
             best = self.search.best if self.search.seen else None
-            said = f"best so far {self.candidates.cases[best].label}" if best else "nothing ran yet"
+            said = f"best so far {self.candidates.cases[best].way}" if best else "nothing ran yet"
             self.scheduler.observer.round(number, [each.case for each in planned], said)
         return True
 
@@ -339,29 +292,31 @@ class Tuner:
 
     def _tuned(self, finals: Finals, answer: Fastest, over: bool) -> Tuned:
         equal = [each for each in finals.entrants if each.id in answer.fastest]
-        best = min(
-            equal, key=lambda each: len(self.candidates.point(each.planned.case).settings), default=None
-        )  # the plainest
+        point = self.candidates.point
+        plainest = {each.id: len(point(each.planned.case).settings) for each in equal}
+        best = min(equal, key=lambda each: (plainest[each.id], each.id != answer.best), default=None)
         folder = self._ship(best) if best else ""
+        trials, case = tuple(self.kept.trials), best.planned.case if best else None
+        objective, limits = self.request.objective, self.request.constraints
         return Tuned(
-            request=self.request,
-            trials=tuple(self.kept.trials),
-            finals=tuple(record for each in finals.entrants for record in each.records),
+            objective=objective,
+            constraints=limits,
+            trials=trials,
             answer=answer,
-            best=best.planned.case if best else None,
-            effects=tuple(self._effects(best.planned.case)) if best else (),
-            tried=len({record.case.digest for trial in self.kept.trials for record in trial.records}),
+            best=case,
+            candidates=outcome.candidates(trials, case, objective, limits, point),
+            effects=tuple(self._effects(case)) if case else (),
             size=size(self.space),
-            refused=self.space.refused,
+            untried=outcome.untried(self.space),
             over=over,
             seconds=time.monotonic() - self.begin,
-            missed=tuple(each.sentence for each in violations(best.runs, self.request.constraints)) if best else (),
+            missed=tuple(each.sentence for each in violations(best.runs, limits)) if best else (),
             folder=folder,
         )
 
     def _ship(self, best: Entrant) -> str:
         """Puts the winner's last build where it is found, if it does not lie there; what is nowhere is built anew."""
-        last, target, work = best.records[-1], self.home / "best", Path(self.scheduler.plan.output)
+        last, target, work = best.records[-1], self.home / BEST, Path(self.scheduler.plan.output)
         if last.id in _folders(target):
             return str(target)
         built = _folders(work).get(last.id)
@@ -382,7 +337,8 @@ class Tuner:
 
     def _effects(self, case: Case) -> list[Effect]:
         """What each setting of a case does, by all that the search has seen."""
+        longer = outcome.longer_builds(self.kept.trials, case, self.candidates.point)
         return [
-            Effect(setting=name, speedup=middle, low=low, high=high)
+            Effect(setting=name, speedup=middle, low=low, high=high, build=longer.get(name))
             for name, (middle, low, high) in self.search.effects(self.candidates.point(case)).items()
         ]

@@ -1,61 +1,296 @@
-"""A tuning as a screen: the table of the finalists' rounds, what the winner's settings do, and how to use it."""
+"""A tuning as a screen and as a page: the finals' table, what the winner's settings do, what was tried and what not.
+
+The ranking is the finals' alone. Others stand beneath, by how the search saw them beside the winner, and say so.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace as changed
+from functools import partial
+from typing import Any
 
-from inferlens.units import duration, listing, plural, ratio, ratio_range
+from msgspec.structs import replace
+
+from inferlens.analysis.objective import value
+from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis.tuned import Candidate, CandidateFacts, Tuned, Untried, centres_for, facts_of
+from inferlens.record.record import Record
+from inferlens.units import (
+    bare_seconds,
+    duration,
+    error_size,
+    listing,
+    mebibytes,
+    plural,
+    ratio,
+    ratio_range,
+)
+from inferlens.views.answer import answers, written
 from inferlens.views.plain import plain
-from inferlens.views.records import document as of_records
-from inferlens.views.table import Document, Table
-
-if TYPE_CHECKING:
-    from inferlens.execution.tuning.tune import Tuned
+from inferlens.views.records import COLUMNS, LINES, WIDTH, remark, table_of
+from inferlens.views.renderers import terminal
+from inferlens.views.rows import Row, by, rows
+from inferlens.views.table import Column, Document, Line, Table, chosen
 
 SCHEMA = "inferlens.tuning/1"
+SHOWN = 5  # rows, where as many ran
+SEARCHED = "in the search"
+RACED = ("latency", "throughput")  # objectives by which tables of records are ordered anyway
+LONGER = 1.0  # seconds by which a build is longer, from which on it is said
+MOST_NAMES = 3
+# The columns that show what is to be best, or is limited, where they are not shown anyway.
+_MEASURED = {
+    "latency.p95": ("p95",), "latency.p99": ("p99",), "energy": ("energy",), "error": ("error",),
+    "memory": ("host_peak", "device_peak"),
+}  # fmt: skip
+_TRIED = (
+    Column("", "vs the winner", "", lambda one: ratio(one.candidate.speedup), 0),
+    Column("", "interval", "95 %", lambda one: _interval(one.candidate), 5),
+    Column("error", "error", "rel. L2", error_size, 2),
+    Column("memory", "memory", "MiB", mebibytes, 4),
+    Column("build", "build", "s", bare_seconds, 3),
+    Column("came", "what came of it", "", plain, 1, numeric=False, fold=True),
+)
 
 
-def document(tuned: Tuned) -> Document:
-    """What there is to show of a tuning."""
-    finals = of_records(tuned.finals)
+def document(tuned: Tuned, reference: str | None = None, top: int | None = None) -> Document:
+    """What there is to show of a tuning.
 
-    def blocks() -> list[Table | str]:
-        return [*(each for each in finals.blocks() if tuned.finals), *sentences(tuned)]
+    Args:
+        tuned: how it ended.
+        reference: words that name the row others are compared with; ``None`` is the usual one.
+        top: rows on a screen; ``None``: five, if as many ran.
+
+    Raises:
+        InferlensError: if ``reference`` names no row of the finals.
+    """
+    shown, facts = finals_of(tuned, reference), facts_of(tuned)
+    title = f"{plain(tuned.trials[0].records[0].case.model)} tuned" if tuned.candidates else "Nothing was tried"
+
+    def data() -> dict[str, Any]:
+        kept = {name: getattr(tuned, name) for name in tuned.__struct_fields__ if name not in ("schema", "trials")}
+        return {
+            "schema": SCHEMA,
+            **kept,
+            "tried": len(facts),
+            "rows": shown,
+            "candidates": [_as_data(tuned, one) for one in facts],
+        }
+
+    def csv() -> tuple[Sequence[str], list[Sequence[object]]]:
+        lines = [_as_data(tuned, one) for one in facts]
+        return list(lines[0]) if lines else [], [list(line.values()) for line in lines]
 
     return Document(
-        blocks=blocks,
-        data=lambda: {
-            "schema": SCHEMA,
-            "best": tuned.best,
-            "answer": tuned.answer,
-            "rows": finals.data()["rows"],
-            "effects": tuned.effects,
-            "tried": tuned.tried,
-            "size": tuned.size,
-            "over": tuned.over,
-            "missed": tuned.missed,
-            "folder": tuned.folder,
-        },
-        csv=finals.csv,
-        title=finals.title,
+        blocks=lambda: [*_blocks(tuned, shown, facts), tried_table(facts)],
+        data=data,
+        csv=csv,
+        title=title,
+        screen=lambda: _screen(tuned, shown, facts, top),
     )
 
 
-def sentences(tuned: Tuned) -> list[str]:
+def finals_of(tuned: Tuned, reference: str | None = None) -> list[Row]:
+    """The rows of the finals, by what is to be best."""
+    return rows(tuned.finals, reference, partial(centres_for, tuned.objective))
+
+
+def tried_table(facts: Sequence[CandidateFacts], of: str = "") -> Table:
+    """Everything that was tried, and what came of it; ``of`` says of which tuning."""
+    lines = [
+        Line.of(plain(one.case.way), _TRIED, one, style="bold" if not place else "dim" if one.candidate.out else "")
+        for place, one in enumerate(facts)
+    ]
+    about = "The speed-up is against the winner, by all rounds of the search; what failed or was wrong was not timed."
+    title = f"Everything that was tried{f': {of}' if of else ''}"
+    return Table(title, "candidate", _TRIED, lines, about=about, fold=True)
+
+
+def _as_data(tuned: Tuned, one: CandidateFacts) -> dict[str, Any]:
+    """A candidate for programs."""
+    each, case = one.candidate, one.case
+    return {
+        "candidate": case.label,
+        "backend": case.backend_label,
+        "precision": case.precision,
+        "settings": " ".join(map(_spelled, each.settings)),
+        "speedup": each.speedup,
+        "low": each.low,
+        "high": each.high,
+        tuned.objective.name: one.objective,
+        "error": one.error,
+        "memory": one.memory,
+        "build": one.build,
+        "final": each.final,
+        "outcome": one.came,
+    }
+
+
+def _screen(tuned: Tuned, shown: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None) -> list[Table | str]:
+    """As much as fits on a screen: with shorter names, or fewer rows, those of the search first."""
+    blocks: list[Table | str] = []
+    for most, fold in itertools.product(range(top or max(SHOWN, len(shown)), 0, -1), (True, False)):
+        blocks = [
+            each if isinstance(each, str) else changed(each, fold=fold) for each in _blocks(tuned, shown, facts, most)
+        ]
+        if top or terminal.height(chosen(blocks, None), WIDTH) <= LINES:
+            break
+    return blocks
+
+
+def _blocks(
+    tuned: Tuned, shown: Sequence[Row], facts: Sequence[CandidateFacts], most: int = SHOWN
+) -> list[Table | str]:
+    """The finals' table, those of the search that fill it up, and what there is to say."""
+    if not shown:
+        return ["Nothing ran with right outputs.", *_failures(facts), *sentences(tuned, facts)]
+    finals = by(shown, "table")[0]
+    table = table_of(finals, None, most, _columns(tuned))
+    table = changed(table, title=table.title.rpartition(" · ")[0])
+    more = most - len(finals) if most > len(finals) else 0
+    winner = next((row for row in shown if tuned.best and row.label == tuned.best.label), None)
+    others = [one for one in facts if not (one.candidate.out or one.candidate.final) and one.candidate.speedup]
+    fills = [_filling(_record(tuned, one), one.candidate, winner, table) for one in others[:more] if winner]
+    answer = [*answer_of(tuned, finals), *_against_defaults(tuned, facts, finals)]
+    return [changed(table, lines=[*table.lines, *fills], answer=answer), *sentences(tuned, facts)]
+
+
+def _columns(tuned: Tuned) -> list[Column]:
+    """Those of records, with what is to be best or is limited, and builds in a column rather than in words."""
+    names = [tuned.objective.name, *(limit.name for limit in tuned.constraints)]
+    wanted = {column for name in names for column in _MEASURED.get(name, ())}
+    columns = []
+    for each in COLUMNS[:-1]:
+        if each.title == "build":
+            columns.append(changed(each, wide=False, keep=4))
+        elif each.key == "p95" or {each.key, each.title} & wanted:
+            columns.append(changed(each, wide=each.key not in wanted and each.title not in wanted, keep=3))
+        else:
+            columns.append(each)
+    return [*columns, changed(COLUMNS[-1], write=partial(remark, builds=False), keep=2)]
+
+
+def _failures(facts: Sequence[CandidateFacts]) -> list[str]:
+    """Why nothing won: the first few reasons."""
+    return [f"{plain(one.case.way)}: {plain(one.came)}" for one in facts[:MOST_NAMES]]
+
+
+def _record(tuned: Tuned, one: CandidateFacts) -> Record:
+    return next(record for record in tuned.searched if record.id == one.candidate.record)
+
+
+def _filling(record: Record, candidate: Candidate, winner: Row, table: Table) -> Line:
+    """A row of the search: without times, for the machine differs from round to round.
+
+    Its speed-up is the winner's times how it stood to that one; how far it may be off is both intervals together, for
+    they come from different processes.
+    """
+    (row,) = rows([replace(record, measurements=(), energy=None, cpu_energy=None)])
+    times, low, high = candidate.speedup or 1.0, candidate.low or 1.0, candidate.high or 1.0
+    spreads = [math.log(high / low) / 2]
+    if winner.speedup_low and winner.speedup_high:
+        spreads.append(math.log(winner.speedup_high / winner.speedup_low) / 2)
+    speedup, spread = (winner.speedup or 1.0) * times, math.exp(math.hypot(*spreads))
+    row = replace(
+        row, is_reference=False, speedup=speedup, speedup_low=speedup / spread, speedup_high=speedup * spread, sure=True
+    )
+    line = Line.of(row.way, table.columns, row, indent="   ", style="dim")
+    return changed(line, cells=[*line.cells[:-1], SEARCHED])
+
+
+def answer_of(tuned: Tuned, finals: Sequence[Row]) -> list[str]:
+    """Which is best, with what is to be best of it."""
+    fast = tuned.objective.name in RACED
+    runs = {record.id: [one for one in tuned.finals if one.case == record.case] for record in tuned.finals}
+
+    def told(row: Row) -> str:
+        measure = tuned.objective.measure
+        return f"{measure.title} {measure.show(value(CaseRuns(tuple(runs[row.id])), tuned.objective.name))}"
+
+    found = []
+    for line in answers(finals, told=written if fast else told):
+        decide = line.decide if line.decide.startswith("inferlens") and fast else "a longer --budget"
+        head = line.head if fast else line.head.replace("FASTEST", "BEST").replace("EQUALLY FAST", "EQUALLY GOOD")
+        rivals = len(tuned.answer.open)
+        than = f"{line.than.partition(';')[0]}; not told apart from the next {rivals}" if rivals > 1 else line.than
+        found.append(str(replace(line, decide=decide if line.decide else "", head=head, than=than)))
+    return found
+
+
+def _against_defaults(tuned: Tuned, facts: Sequence[CandidateFacts], finals: Sequence[Row]) -> list[str]:
+    """The winner against the best way with its defaults, where the answer does not say it."""
+    if not facts or not tuned.best:
+        return []
+    usual = next((one.case for one in facts[1:] if one.candidate.final and not one.candidate.settings), None)
+    if not facts[0].candidate.settings:
+        known = tuned.answer.kind in ("fastest", "equal") and not tuned.constraints
+        known &= any(one.candidate.settings for one in facts)
+        return ["No setting that was tried is better than its defaults."] * known
+    said = tuned.answer.kind in ("fastest", "equal") and any(row.is_reference for row in finals)
+    if not usual or (said and usual.label == next(row.label for row in finals if row.is_reference)):
+        return []
+    row = next(row for row in finals_of(tuned, usual.label) if row.label == tuned.best.label)
+    if not row.speedup:
+        return []
+    interval = f" ({ratio_range(row.speedup_low, row.speedup_high)})" if row.speedup_low else ""
+    return [f"Against the best way with its defaults, {plain(usual.way)}: {ratio(row.speedup)}{interval}."]
+
+
+def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
     """What was tried and found, and what to do with it."""
     said = [f"Nothing keeps all limits; this comes nearest. {each}" for each in tuned.missed[:1]]
+    if tuned.best and tuned.best != tuned.fastest[0]:
+        said.append(f"Of those that are equal the one with the fewest settings is kept: {plain(tuned.best.way)}.")
     if tuned.effects:
+        effects = sorted(tuned.effects, key=lambda effect: -effect.speedup)
         each = [
-            f"{plain(effect.setting)} {ratio(effect.speedup)} ({ratio_range(effect.low, effect.high)})"
-            for effect in sorted(tuned.effects, key=lambda effect: -effect.speedup)
+            f"{plain(_spelled(effect.setting))} {ratio(effect.speedup)} ({ratio_range(effect.low, effect.high)})"
+            + (f", build {effect.build:+,.0f} s" if effect.build and abs(effect.build) >= LONGER else "")
+            for effect in effects
         ]
-        said.append(f"What its settings do: {', '.join(each)}.")
-    ended = "and none of the rest promised more" if tuned.over else "until the time was over: more with --budget"
-    tried = f"Tried {tuned.tried:,} of {plural(tuned.size, 'candidate')} in {duration(tuned.seconds)}, {ended}."
-    refused = sorted({plain(each.case.backend_label) for each in tuned.refused})
-    lacking = f" Not here: {listing(refused[:3])}{' and more' * (len(refused) > 3)}, see --dry-run." if refused else ""
-    said.append(tried + lacking)
+        said.append(f"What its settings do: {'; '.join(each)}.")
+    ended = "none of the rest promised more" if tuned.over else "more with a longer --budget"
+    finals = sum(one.candidate.final for one in facts)
+    met = f", {finals} in {plural(tuned.answer.rounds, 'final round')}" if tuned.answer.rounds else ""
+    counts = f"{len(facts):,} of {plural(tuned.size, 'candidate')}"
+    said.append(f"Tried {counts} in {duration(tuned.seconds)}{met}; {ended}.")
+    said += left_out(tuned.untried)
     if tuned.folder:
         folder = plain(tuned.folder)
-        said.append(f"Use it: inferlens.load('{folder}') · Repeat it: inferlens bench {folder}/best.toml")
+        said.append(f"Use it: inferlens.load('{folder}') · inferlens bench {folder}/best.toml")
     return said
+
+
+def _interval(candidate: Candidate) -> str:
+    return ratio_range(candidate.low, candidate.high) if candidate.low != candidate.high else ""
+
+
+def _spelled(setting: str) -> str:
+    """A setting as it is asked for."""
+    name, _, chosen = setting.partition("=")
+    return f"{name}={chosen.lower() if chosen in ('True', 'False') else chosen}"
+
+
+def left_out(untried: Sequence[Untried]) -> list[str]:
+    """Which backends and precisions were not tried, why in few words, and what would have them tried."""
+    reasons: dict[str, list[str]] = {}
+    for each in untried:
+        flag = each.hint if each.hint.startswith(("--device", "pip ")) else ""
+        why = each.why.removeprefix(f"{each.name.partition(' ')[0]} ").partition(": ")[0].rstrip(".")
+        reasons.setdefault(flag or why or "not asked for", []).append(each.name)
+    line = ""
+    for most in range(MOST_NAMES, 0, -1):
+        line = f"Not tried: {'; '.join(f'{_some(names, most)} ({plain(why)})' for why, names in reasons.items())}."
+        if len(line) <= WIDTH:
+            break
+    return [line] if reasons else []
+
+
+def _some(names: Sequence[str], most: int) -> str:
+    """The first few names."""
+    first = [plain(name) for name in names[:most]]
+    rest = len(names) - len(first)
+    return listing([*first, f"{rest} more"] if rest else first)

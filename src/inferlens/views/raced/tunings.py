@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from inferlens.analysis.tuned import Tuned, facts_of
 from inferlens.units import duration, plural
 from inferlens.views.answer import answers
 from inferlens.views.plain import plain
@@ -15,27 +15,37 @@ from inferlens.views.renderers import terminal
 from inferlens.views.rows import rows
 from inferlens.views.table import Document, Table, chosen
 
-if TYPE_CHECKING:
-    from inferlens.execution.tuning.tune import Tuned
-
 SCHEMA = "inferlens.tunings/1"
 
 
-def document(every: Sequence[Tuned]) -> Document:
-    """What there is to show of tunings; of a single one all of it."""
+def document(every: Sequence[Tuned], reference: str | None = None, top: int | None = None) -> Document:
+    """What there is to show of tunings; of a single one all of it, ``reference`` and ``top`` as there."""
     if len(every) == 1:
-        return one.document(every[0])
+        return one.document(every[0], reference, top)
     records = [record for tuned in every for record in tuned.finals]
 
+    raced = every[0].objective.name in one.RACED
+
+    def told() -> Sequence[Table | str]:
+        """The answer of each, where tables of records do not have it."""
+        said = [f"{_name(tuned)}: {line}" for tuned in every for line in one.answer_of(tuned, one.finals_of(tuned))]
+        return [*said, *sentences(every)]
+
+    def blocks() -> Sequence[Table | str]:
+        finals = [*(of_records(records).blocks() if records else ()), *sentences(every)] if raced else told()
+        return [*finals, *(one.tried_table(facts_of(tuned), _name(tuned)) for tuned in every)]
+
     def screen() -> Sequence[Table | str]:
+        if not raced:
+            return told()
         for most in range(len(records), 0, -1):
-            blocks = [*(of_records(records, top=most).screen or list)(), *sentences(every)]
-            if terminal.height(chosen(blocks, None), WIDTH) <= LINES:
-                return blocks
+            found = [*(of_records(records, reference, top=most).screen or list)(), *sentences(every)]
+            if terminal.height(chosen(found, None), WIDTH) <= LINES:
+                return found
         return [*(each.brief for each in answers(rows(records), whole=True)), *sentences(every)]
 
     return Document(
-        blocks=lambda: [*(each for each in of_records(records).blocks() if records), *sentences(every)],
+        blocks=blocks,
         data=lambda: {"schema": SCHEMA, "tunings": [one.document(tuned).data() for tuned in every]},
         csv=of_records(records).csv,
         title=of_records(records).title,

@@ -1,0 +1,120 @@
+"""What follows from a tuning's rounds: how every candidate stands to the winner, what settings cost, what was left out.
+
+The rounds of the search are put together by the same model that the search goes by (``stats.gaussian_process``), what
+breaks a limit included: it was timed. The finals are not among them, for the answer is theirs alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import mean
+
+from inferlens.analysis.objective import violations
+from inferlens.analysis.tuned import Candidate, Trial, Untried, centres_for
+from inferlens.backends import importable
+from inferlens.execution.tuning.space import Space
+from inferlens.record.record import Record
+from inferlens.spec.case import PRECISIONS, Case
+from inferlens.spec.objective import Constraint, Objective
+from inferlens.stats.gaussian_process import Observed, Point, believe
+from inferlens.stats.intervals import normal_quantile
+
+PointOf = Callable[[Case], Point]
+
+
+def candidates(
+    trials: Sequence[Trial],
+    best: Case | None,
+    objective: Objective,
+    constraints: Sequence[Constraint],
+    point: PointOf,
+) -> tuple[Candidate, ...]:
+    """All that were measured: the finalists, what is slower, what could not win; in each of these the best first."""
+    first: dict[str, Record] = {}
+    out: dict[str, str] = {}
+    final = {record.case.digest for trial in trials if trial.final for record in trial.records}
+    for trial in trials:
+        for record in trial.records:
+            digest = record.case.digest
+            first.setdefault(digest, record)
+            if trial.final == (digest in final) and (why := _why_out(record, () if trial.final else constraints)):
+                out.setdefault(digest, why)
+    against = _against(trials, best, objective, point)
+    found = []
+    for digest, record in first.items():
+        speedup, low, high = against.get(point(record.case), (None, None, None))
+        settings = tuple(sorted(point(record.case).settings))
+        found.append(
+            Candidate(
+                record=record.id, settings=settings, speedup=speedup, low=low, high=high,
+                out=out.get(digest, ""), final=digest in final,
+            )
+        )  # fmt: skip
+    return tuple(sorted(found, key=lambda each: (not each.final, bool(each.out), -(each.speedup or 0.0))))
+
+
+def _why_out(record: Record, constraints: Sequence[Constraint]) -> str:
+    """Why a record could not be the best; empty where it could."""
+    if record.status != "ok":
+        return f"{record.status}: {record.reason}"
+    if not record.ranked and record.agreement:
+        return f"wrong outputs: {record.agreement.reason}"
+    return next((each.sentence for each in violations(record, constraints)), "")
+
+
+def _against(
+    trials: Sequence[Trial], best: Case | None, objective: Objective, point: PointOf
+) -> dict[Point, tuple[float, float, float]]:
+    """How many times as fast as the best each one is that the search has timed, with a 95 % interval."""
+    seen = []
+    for number, trial in enumerate(trial for trial in trials if not trial.final):
+        able = [record for record in trial.records if record.ranked]
+        for record, centre in zip(able, centres_for(objective, able), strict=True):
+            seen += [Observed(point(record.case), centre.log, number)] if centre else []
+    if best is None or not seen:
+        return {}
+    points = list(dict.fromkeys([point(best), *(each.point for each in seen)]))
+    belief, wide = believe(seen, points), normal_quantile(0.975)
+    found = {}
+    for place, each in enumerate(points):
+        log = float(belief.mean[0] - belief.mean[place])
+        spread = wide * math.sqrt(max(belief.variance_between(0, place), 0.0))
+        found[each] = (math.exp(log), math.exp(log - spread), math.exp(log + spread))
+    return found
+
+
+def longer_builds(trials: Sequence[Trial], best: Case, point: PointOf) -> dict[str, float]:
+    """How many seconds longer a build takes with each setting of the best: of what was built with it and without."""
+    took: dict[Point, list[float]] = {}
+    for record in (record for trial in trials for record in trial.records):
+        built = [phase.seconds for phase in record.phases if phase.name == "build" and phase.note != "cached"]
+        if built:  # without the export, which is the same for all of them
+            took.setdefault(point(record.case), []).append(sum(built))
+    found = {}
+    for setting in point(best).settings:
+        pairs = [(each, Point(each.family, each.settings - {setting})) for each in took if setting in each.settings]
+        more = [mean(took[with_it]) - mean(took[without]) for with_it, without in pairs if without in took]
+        if more:
+            found[setting] = mean(more)
+    return found
+
+
+def untried(space: Space) -> tuple[Untried, ...]:
+    """Backends and precisions of which no family was tried, what the request left out first."""
+    labels = [each.case.backend_label for each in space.families]
+    refused = [each.case.backend_label for each in space.refused]
+    every = [f"{each.name}:{variant}".rstrip(":") for each in importable() for variant in each.variants]
+    others = {each.name for each in importable() if [*each.reference_for] != [each.name]}  # that takes its own alone
+    whole = others - {label.partition(":")[0] for label in (*labels, *refused)}
+    names = [each for each in every if each.partition(":")[0] in others - whole and each not in (*labels, *refused)]
+    known = {each.case.precision for each in (*space.families, *space.refused)}
+    names = [*(each for each in PRECISIONS if each not in known), *sorted(whole), *names]
+    found = [Untried(name=name) for name in names]
+    tried = {(each.case.backend_label, each.case.precision) for each in space.families}
+    for each in space.refused:
+        label = each.case.backend_label
+        name = label if label not in labels else f"{label} {each.case.precision}"
+        if each.refusal and (label, each.case.precision) not in tried:
+            found.append(Untried(name=name, why=each.refusal.what, hint=each.refusal.hint))
+    return tuple({each.name: each for each in reversed(found)}.values())[::-1]

@@ -1,0 +1,265 @@
+"""How a tuning ended: what its screen, page and chart say, that it is kept, and what else lies in a model's folder."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from inferlens.analysis.tuned import TUNED, WINNER, Tuned, facts_of, load_tuned
+from inferlens.errors import InferlensError
+from inferlens.execution.tuning.outcome import untried
+from inferlens.record.store import TRIALS
+from inferlens.views.raced.tuned import document
+from inferlens.views.raced.tuned_chart import render as drawn
+from inferlens.views.table import render
+from tests.commands import inferlens
+from tests.execution.tuning.test_space import space
+from tests.execution.tuning.test_tune import tune
+from tests.spec.test_plan import GPU_HOST, LAPTOP, RESNET
+
+pytestmark = pytest.mark.usefixtures("one_process")
+KNOBS = ("fake:steady", "fake:fast", "fp32", "fake.knob_a", "fake.knob_b", "fake.knob_f")
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tuned]:
+    """A folder with a tuning in ``results/demo``, and how it ended."""
+    folder = tmp_path_factory.mktemp("kept")
+    with pytest.MonkeyPatch.context() as patch:
+        from tests.commands import stay
+
+        stay(patch)
+        return folder, tune(folder / "results", only=KNOBS)
+
+
+@pytest.fixture
+def here(once: tuple[Path, Tuned], tmp_path: Path) -> Path:
+    """A copy of the folder."""
+    shutil.copytree(once[0] / "results", tmp_path / "results")
+    return tmp_path
+
+
+def ended(folder: Path) -> Tuned:
+    return load_tuned(folder / "results" / "demo" / "tuning")
+
+
+def shown(tuned: Tuned, format: str = "table") -> str:
+    return " ".join(render(document(tuned), format).split())
+
+
+def test_it_is_shown_again_as_it_ended(once: tuple[Path, Tuned], here: Path) -> None:
+    folder, tuned = once
+    assert load_tuned(folder / "results" / "demo" / "tuning") == tuned
+    done = inferlens("show", "results/demo/tuning", cwd=here)
+    assert done.stdout == render(document(replace(tuned, folder="results/demo/best")), "table")
+    for path in ("results/demo", "results/demo/tuning/tuned.json"):
+        assert inferlens("show", path, cwd=here).stdout == done.stdout
+    kept = (here / "results" / "demo" / "tuning" / TUNED).read_text()
+    assert "samples" not in kept, "records are beside it"
+
+
+def test_every_format_has_all_that_was_tried(here: Path) -> None:
+    count = len(ended(here).candidates)
+    data = json.loads(inferlens("show", "results/demo/tuning", "--json", cwd=here).stdout)
+    assert data["schema"] == "inferlens.tuning/1"
+    assert len(data["candidates"]) == data["tried"] == count
+    assert data["candidates"][0]["outcome"] == WINNER
+    assert data["candidates"][0]["settings"] == "knob_a=1 knob_b=2 knob_f=2"
+    table = inferlens("show", "results/demo/tuning", "--format", "csv", cwd=here).stdout.splitlines()
+    assert len(table) == count + 1
+    inferlens("show", "results/demo/tuning", "-o", "page.html", cwd=here)
+    page = (here / "page.html").read_text()
+    assert page.index("FASTEST") < page.index("What its settings do") < page.index("Everything that was tried")
+    assert page.count("<tr") == 1 + 2 + 3 + 1 + count, "the finals, three of the search with them, and all"
+
+
+def test_the_screen_has_the_answer_five_rows_effects_and_what_was_left_out(here: Path) -> None:
+    lines = inferlens("show", "results/demo/tuning", cwd=here).stdout.splitlines()
+    assert len(lines) <= 24
+    assert lines[2].startswith("FASTEST  fake:fast knob_a=1 knob_b=2 knob_f=2  1.43 ms  1.40x fake:fast (1.40 to 1.40)")
+    rows = [line for line in lines if re.match(r" [ \d] fake:", line)]
+    assert [("in the search" in row) for row in rows] == [False, False, True, True, True]
+    assert [row[1] for row in rows] == ["1", " ", " ", " ", " "], "others are not in the ranking of the finals"
+    said = " ".join(lines)
+    assert re.search(r"knob_f=2 1\.06x \(1\.0\d to 1\.0\d\), build \+60 s", said)
+    assert "Not tried: fp16, bf16" in said
+    assert "inferlens bench results/demo/best/best.toml" in said
+    more = inferlens("show", "results/demo/tuning", "--top", "9", cwd=here).stdout
+    assert more.count("in the search") == 7
+
+
+def test_what_the_search_saw_is_set_beside_the_winner(here: Path) -> None:
+    rows = {
+        line.split("  ")[1].strip(): float(match[1])
+        for line in inferlens("show", "results/demo/tuning", cwd=here).stdout.splitlines()
+        if "in the search" in line and (match := re.search(r"([\d.]+)x", line))
+    }
+    assert rows["fake:fast knob_a=1 knob_b=2"] == pytest.approx(1 / (0.8 * 0.95), rel=0.01), "against fake:fast"
+    by_case = {one.case.options_label: one for one in facts_of(ended(here)) if one.case.variant == "fast"}
+    assert by_case["knob_a=1 knob_b=2"].objective == pytest.approx(2e-3 * 0.8 * 0.95, rel=0.01)
+    assert by_case["knob_a=1 knob_b=2"].candidate.speedup == pytest.approx(0.94, rel=0.01)
+
+
+def test_why_candidates_are_out_is_said(tmp_path: Path) -> None:
+    only = ("fake:steady", "fp32", "fake.knob_a", "fake.knob_e", "fake.knob_f")
+    tuned = tune(tmp_path, only=only, limits=("build=5s",))
+    came = {one.case.options_label: one.came for one in facts_of(tuned)}
+    assert came.pop("knob_a=1") == WINNER
+    assert all(why.startswith("wrong outputs: ") for name, why in came.items() if "knob_e" in name)
+    assert any("knob_e" in name for name in came)
+    limited = [why for name, why in came.items() if "knob_f" in name and "knob_e" not in name]
+    assert limited
+    assert all(re.match(r"The build time is (10 s|1 min 00 s), beyond the limit of 5\.00 s", why) for why in limited)
+    assert came[""] == "slower in the finals"
+    assert "wrong outputs" in shown(tuned, "html")
+
+
+def test_where_nothing_ran_the_reason_is_said(tmp_path: Path) -> None:
+    tuned = tune(tmp_path, option=["fake.trouble=raise"], only=("fake:steady", "fp32", "fake.knob_a"))
+    said = shown(load_tuned(tmp_path / "demo" / "tuning"))
+    assert said == shown(tuned)
+    assert said.startswith("Nothing ran with right outputs. fake:steady")
+    with pytest.raises(InferlensError, match="nothing was timed"):
+        drawn(tuned, "svg")
+
+
+@pytest.mark.parametrize(
+    ("objective", "limits", "expected"),
+    [
+        ("latency.p95", (), ("BEST", "knob_a=1", "p95 latency 3.2")),
+        ("memory", ("error=1%",), ("peak memory", "error")),
+    ],
+)
+def test_other_objectives_are_answered_in_their_measure(
+    tmp_path: Path, objective: str, limits: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    tuned = tune(tmp_path, objective=objective, limits=limits, only=("fake:steady", "fp32", "fake.knob_a"))
+    said = render(document(tuned), "table")
+    assert all(word in said for word in expected), said
+    assert load_tuned(tmp_path / "demo" / "tuning") == tuned
+    best, *others = [one for one in facts_of(tuned) if one.objective]
+    cost = tuned.objective.measure.cost
+    if objective != "memory":
+        assert all(cost(one.objective or 0.0) > cost(best.objective or 0.0) for one in others)
+
+
+# What was not tried
+
+
+def test_what_was_not_tried_says_why_and_what_would_have_it_tried() -> None:
+    names = {each.name: each for each in untried(space(LAPTOP, RESNET, {"only": ["fp32"]}))}
+    assert (names["fp16"].why, names["bf16"].why) == ("", "")
+    assert names["onnxruntime:cuda"].hint == "pip install onnxruntime-gpu"
+    assert "fp32" not in names
+    assert "fake" not in names
+    on_gpu = {each.name: each for each in untried(space(GPU_HOST, RESNET))}
+    assert on_gpu["torchscript:trace"].hint == "--device cpu"
+    assert {each.name: each for each in untried(space(LAPTOP, RESNET))}["onnxruntime:cpu fp16"].why
+
+
+# The folder
+
+
+def test_records_of_a_run_beside_it_are_shown_by_themselves(here: Path) -> None:
+    inferlens("bench", "fake:demo", "-b", "fake:noisy", "--quick", cwd=here)
+    done = inferlens("show", "results/demo", cwd=here)
+    assert "fake:noisy" in done.stdout
+    assert "knob_a" not in done.stdout
+    assert "inferlens show results/demo/tuning" in done.stderr
+    assert "knob_a" in inferlens("show", "results/demo/best", cwd=here).stdout
+    assert "knob_a" in inferlens("show", "results/demo/tuning", cwd=here).stdout
+
+
+def test_several_tunings_are_shown_again_together(tmp_path: Path) -> None:
+    words = ("--batch", "1,8", "--only", "fake:steady,fp32,fake.knob_a", "--budget", "60s", "-o", "page.html")
+    first = inferlens("tune", "fake:demo", *words, cwd=tmp_path)
+    assert first.stderr.count("final round 1 of 3: fake:steady knob_a=1 1.25x fake:steady") == 2
+    assert (tmp_path / "page.html").read_text().count("Everything that was tried: demo, batch") == 2
+    for path in ("results", "results/demo"):
+        again = inferlens("show", path, cwd=tmp_path)
+        assert again.stdout == first.stdout
+    one = inferlens("show", "results/demo/batch-8/tuning", cwd=tmp_path)
+    assert "inferlens bench results/demo/batch-8/best/best.toml" in " ".join(one.stdout.split())
+    refused = inferlens("plot", "results/demo", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "inferlens plot results/demo/batch-1/tuning" in refused.stderr
+
+
+def broken(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], Any]:
+    def apply(folder: Path) -> None:
+        data = json.loads((folder / TUNED).read_text())
+        change(data)
+        (folder / TUNED).write_text(json.dumps(data))
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: (folder / TUNED).unlink(), "is not over"),
+        (lambda folder: (folder / TRIALS).unlink(), "is not over"),
+        (lambda folder: (folder / TUNED).write_text("{"), "is broken"),
+        (lambda folder: (folder / TUNED).write_text("[" * 100_000), "is broken"),
+        (lambda folder: (folder / TUNED).write_text('{"schema": "inferlens.tuned/9"}'), "inferlens.tuned/9"),
+        (lambda folder: (folder / TRIALS).write_text("about\n{}\n"), "is broken"),
+        (lambda folder: (folder / TRIALS).write_text("about\n"), "is not about the rounds"),
+        (broken(lambda data: data["objective"].update(name="beauty")), "no measure 'beauty'"),
+        (broken(lambda data: data["candidates"][0].update(speedup=-1.0)), "is broken"),
+        (broken(lambda data: data["candidates"][0].update(record="\x1b[31mother")), "is not about the rounds"),
+        (broken(lambda data: data.update(best=None)), "is not about the rounds"),
+        (broken(lambda data: data["best"]["options"].update(knob_a=7)), "is not about the rounds"),
+        (broken(lambda data: data.update(seconds=1e300)), "is broken"),
+    ],
+)
+def test_what_is_broken_is_one_error(here: Path, change: Callable[[Path], Any], message: str) -> None:
+    change(here / "results" / "demo" / "tuning")
+    for command in (("show",), ("plot", "-o", "tuned.svg")):
+        done = inferlens(*command, "results/demo/tuning", cwd=here)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in done.stderr
+        assert done.stderr.count("Error:") == 1
+        assert "\x1b" not in done.stderr
+
+
+def test_names_in_it_cannot_steer_a_terminal_or_a_page(here: Path) -> None:
+    evil = "\x1b[31m<script>alert(1)</script>"
+
+    def change(data: dict[str, Any]) -> None:
+        data["effects"][0]["setting"] = data["untried"][0]["name"] = data["candidates"][1]["out"] = evil
+        data["candidates"][1]["settings"], data["missed"] = [evil], [evil]
+
+    broken(change)(here / "results" / "demo" / "tuning")
+    assert "\x1b" not in inferlens("show", "results/demo/tuning", cwd=here).stdout
+    for command, file in (("show", "page.html"), ("plot", "picture.svg")):
+        inferlens(command, "results/demo/tuning", "-o", file, cwd=here)
+        assert "<script>alert" not in (here / file).read_text()
+
+
+# The chart
+
+
+def test_the_chart_names_the_winner_the_defaults_and_the_reference(here: Path) -> None:
+    assert inferlens("plot", "results/demo/tuning", "-o", "tuned.svg", cwd=here).returncode == 0
+    said = [re.sub("<[^>]*>", "", each) for each in re.findall("<text.*?</text>", (here / "tuned.svg").read_text())]
+    assert said.count("winner") == said.count("best defaults, reference") == 2, "in both panels"
+    assert "demo: fake:fast knob_a=1 knob_b=2 knob_f=2 is best: 1.43 ms, 1.40x fake:fast fp32" in said
+    assert "median latency (ms)" in said
+    wrong = inferlens("plot", "results/demo/tuning", "-o", "tuned.gif", cwd=here)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+
+
+def test_the_front_is_what_nothing_else_beats_in_both() -> None:
+    from inferlens.views.raced.tuned_chart import front
+
+    points = [(1.0, 5.0), (2.0, 3.0), (2.5, 4.0), (3.0, 3.0), (4.0, 1.0), (0.5, 0.5)]
+    values = [{"x": x, "error": error, "filled": place < 5} for place, (x, error) in enumerate(points)]
+    assert [(one["x"], one["error"]) for one in front(values, "error", less=True)] == [(1, 5), (2, 3), (4, 1)]
+    assert [(one["x"], one["error"]) for one in front(values, "error", less=False)] == [(4, 1)]
