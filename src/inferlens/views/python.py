@@ -23,6 +23,7 @@ from inferlens.units import listing, plural
 from inferlens.views import table
 from inferlens.views.answer import answers
 from inferlens.views.raced import tunings
+from inferlens.views.raced.tuned import finals_of
 from inferlens.views.records import document, fields_of
 from inferlens.views.renderers.html import fragment
 from inferlens.views.rows import Row, by, rows
@@ -209,6 +210,11 @@ class Tuning(Records):
     @property
     def _document(self) -> table.Document:
         return tunings.document(self.tuned)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The numbers of the table, compared by what was to be best; seconds and bytes."""
+        return [row for each in self.tuned for row in finals_of(each)]
 
     @property
     def comparisons(self) -> list[Records]:

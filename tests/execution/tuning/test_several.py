@@ -85,6 +85,13 @@ def test_a_batch_of_which_nothing_runs_is_said(tmp_path: Path) -> None:
             _ = each.fastest
 
 
+def test_rows_are_compared_by_what_was_to_be_best(tmp_path: Path) -> None:
+    found = tune(tmp_path, objective="latency.p99")
+    (best,) = (row for row in found.rows if row.place == 1)
+    assert best.label == found.fastest.case.label
+    assert len(found.rows) == len({record.case.digest for record in found})
+
+
 def test_one_batch_lies_where_it_always_did(tmp_path: Path) -> None:
     found = tune(tmp_path, batch=8)
     assert Path(found.tuned[0].folder) == tmp_path / "demo" / "best"
