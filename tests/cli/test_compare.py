@@ -76,7 +76,7 @@ def test_unlike_machines_are_refused_unless_told(tmp_path: Path) -> None:
     candidate(tmp_path, ran(environment=Environment(cpu="another \x1b[31m", cpu_threads=4)))
     done = inferlens("compare", "base", "new", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "CPU: Intel Xeon Platinum 8480C / another" in done.stderr
+    assert "CPU: Intel(R) Xeon(R) Platinum 8480C / another" in done.stderr
     assert "CPU threads: 16 / 4" in done.stderr
     assert "--unlike" in done.stderr
     assert "\x1b" not in done.stderr

@@ -155,7 +155,7 @@ def test_columns_of_both_levels_are_told_apart():
     assert "GPU time of kernels in a profiled call, as share of all kernels; GPU time of layers in a profiled" in text
     assert row(text, "profiled call, or all kernels")
     assert row(text, "· of it in no layer")
-    assert "waiting included" in text
+    assert "gaps included" in text
     assert "pytorch kernels" in " ".join(text.split())
     assert "Columns are timed in different ways: compare shares, not times." in text
     text = drawn(eager_kernels(), TRACED, traced(ENGINE), level="kernel", reference="torch_compile", median=1e-3)

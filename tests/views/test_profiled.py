@@ -142,10 +142,10 @@ def test_times_of_the_gpu_are_in_the_unit_of_kernels_and_waiting_is_said_first()
     parts = [layer(f"l{n}", 10e-6, f"l{n}") for n in range(30)]
     text = drawn("layers", profile(case(device="cuda"), parts, timed="GPU"), top=3, median=3e-4)
     about, answer = text.splitlines()[1:4:2]
-    assert re.fullmatch(r"GPU time of layers in .* of \d+ µs, waiting included; unprofiled it takes .* µs", about)
+    assert re.fullmatch(r"GPU time of layers in .* of \d+ µs, gaps included; unprofiled it takes .* µs", about)
     assert re.fullmatch(r"No layer takes over 5 % of the call; the first 5 take 1\d\.?\d* %\.", answer)
     assert "(ms)" not in text
-    assert "waiting included" in drawn("modules", profile(case(device="cuda"), parts, timed="GPU"))
+    assert "gaps included" in drawn("modules", profile(case(device="cuda"), parts, timed="GPU"))
     assert "waiting" not in drawn("layers", eager())
 
 
@@ -197,7 +197,7 @@ def test_several_cases_share_a_screen(table):
         shown = drawn(table, *many[:count], width=100).splitlines()
         assert len(shown) <= 24, count
         assert "in a profiled call; 'call' is an unprofiled one" in shown[1]
-        assert "more: --top 10" in shown[-1]
+        assert "more rows: --top" in shown[-1]
         assert all(any(line.startswith(f"b{n} ") for line in shown) for n in range(min(count, 8)))
     shown = drawn(table, *many, top=15)
     assert shown.count(" takes most: ") + shown.count(" takes over 5 %") == 9

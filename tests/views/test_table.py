@@ -8,6 +8,7 @@ import pytest
 
 from inferlens.cli import screen
 from inferlens.errors import InferlensError
+from inferlens.views.renderers import terminal
 from inferlens.views.table import Column, Document, Line, Table, render
 
 COLUMNS = (Column("calls", "calls"), Column("time.p99", "p99", "ms", wide=True), Column("", "what", numeric=False))
@@ -51,3 +52,15 @@ def test_a_document_goes_into_a_file_whose_ending_says_how(tmp_path: Path) -> No
     assert (tmp_path / "out.doc").read_text().startswith("name")
     with pytest.raises(InferlensError, match=r"no ending of a file '\.doc'"):
         screen.document(DOCUMENT, output=tmp_path / "out.doc")
+
+
+def test_a_command_that_is_broken_into_lines_can_still_be_pasted():
+    command = "inferlens ab resnet18 'torch_compile:default dynamic=true' onnxruntime:cpu --batch 1"
+    assert terminal.wrap(f"To decide it: {command}", 62) == [
+        "To decide it:",
+        "inferlens ab resnet18 'torch_compile:default dynamic=true' \\",
+        "onnxruntime:cpu --batch 1",
+    ]
+    assert terminal.wrap(f"To decide it: {command}", 200) == [f"To decide it: {command}"]
+    said = "It varied (2 more: inferlens notes results/resnet18)."
+    assert terminal.wrap(said, 30) == ["It varied (2 more: inferlens", "notes results/resnet18)."]

@@ -37,11 +37,12 @@ Seconds = Annotated[float, Meta(gt=-1e9, lt=1e9)]
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """A round: the records of its processes; ``final`` where it is one of the finalists'."""
+    """A round: the records of its processes; those of finalists are ``final``, after so much ``budget``."""
 
     records: tuple[Record, ...]
     final: bool = False
     seconds: float = 0.0
+    budget: float = 0.0
 
 
 class Effect(Struct, frozen=True, kw_only=True):

@@ -169,7 +169,7 @@ def listed(plan: Plan) -> Document:
     each = f" in {plan.repeats} processes each" if plan.repeats > 1 else ""
     can = f", {sum(able)} of them can run here" if not all(able) else ""
     race = sum(able) > 1 and not plan.repeats
-    then = f", then rounds of the fastest, {units.duration(plan.within)} or three of them" if race else ""
+    then = f", then rounds of the fastest: {units.about(plan.within)}" if race else ""
     said.append(f"{units.plural(len(cases), 'case')}{can}{each}{f': {units.about(whole)}{then}' if whole else ''}.")
     data = [
         {"case": each.case, "refusal": str(each.refusal or ""), "seconds": took or None}

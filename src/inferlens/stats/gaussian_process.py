@@ -5,7 +5,7 @@ family, plus what each setting does everywhere, plus what it does in this family
 adds what the machine did to all that were measured together, and noise. All of these are normal and independent, so
 the covariance of two candidates is a sum over what they share: C. E. Rasmussen and C. K. I. Williams, "Gaussian
 processes for machine learning" (2006), chapter 2. How far settings and noise reach is chosen by the marginal
-likelihood, from a few values each.
+likelihood, from a few values each; noise that is far from usual has to be shown by many measurements.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ SETTINGS = (0.05, 0.15)  # of what a setting does everywhere
 OWN = 1.0  # of what a setting does: what it does in a family alone
 REST = 0.3  # of what a setting does: what a candidate differs by from the sum of its settings
 NOISE = (0.003, 0.01, 0.03, 0.08)
+USUAL_NOISE, NOISE_RANGE = 0.03, 2.0  # a normal prior of its logarithm
 
 
 class Point(Struct, frozen=True):
@@ -104,6 +105,7 @@ def believe(seen: Sequence[Observed], points: Sequence[Point]) -> Belief:
         lower = np.linalg.cholesky(inner)
         half = np.linalg.solve(lower, logs)
         likelihood = -0.5 * float(half @ half) - float(np.log(np.diag(lower)).sum())
+        likelihood -= 0.5 * (math.log(noise / USUAL_NOISE) / NOISE_RANGE) ** 2
         if best is None or likelihood > best[0]:
             best = likelihood, setting, noise, lower, half
     assert best

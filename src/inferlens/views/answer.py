@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from inferlens.units import duration, listing, percent, rate, ratio, ratio_range
 from inferlens.views.plain import plain
@@ -37,15 +38,20 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
 
     @property
     def brief(self) -> str:
-        """The answer in one line, without the next one and the command that decides it."""
+        """The answer in one line, without the next one."""
         head = "" if self.head in ("FASTEST", "SHORTEST") else f"{self.head.lower()} "
         return f"{self.where}: {head}{self.who}{f', {self.than}' if self.than else ''}"
 
     def __str__(self) -> str:
         than = ", ".join(filter(None, [self.than, self.once]))
         parts = [f"{self.where}:" if self.where else "", self.head, self.who, than]
-        told = "  ".join(part for part in parts if part)
-        return f"{told}; to decide it: {self.decide}" if self.decide else told
+        return "  ".join(part for part in parts if part) + (f"  To decide it: {self.decide}" if self.decide else "")
+
+    @property
+    def lines(self) -> list[str]:
+        """The answer, and on a line of its own the command that decides it."""
+        answer = str(replace(self, decide=""))
+        return [answer, f"To decide it: {self.decide}"] if self.decide else [answer]
 
 
 # Words for what makes a number doubtful, by the codes of notes.
@@ -100,10 +106,10 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
         everyone = listing([f"{names[best.id]} {told(best)}", *others])
         return AnswerLine(where=where, head=head, who=everyone, than=than)
     if best.standing == "likeliest":
-        chance = f"{_chance(best.chance)} sure; not told apart from {listing([names[row.id] for row in rivals[:3]])}"
+        beside = listing([names[row.id] + f" {told(row)}" * (len(rivals) == 1) for row in rivals[:3]])
+        chance = f"probably faster than {beside}{likely(best.chance)}"
         again = "the same with --thorough" if best.processes > best.rounds else "the same with more --repeats"
-        decide = plain(best.hint) or again
-        return AnswerLine(where=where, head="LIKELIEST", who=who, than=chance, decide=decide)
+        return AnswerLine(where=where, head="LIKELIEST", who=who, than=chance, decide=plain(best.hint) or again)
     more = ""
     if best.standing == "once":
         second = next((row for row in rows if row.place == 2), None)
@@ -127,10 +133,9 @@ def _than(best: Row, names: dict[str, str]) -> str:
     return f"{ratio(best.speedup)} {name}{lowered}" + (f" ({interval})" if known else "")
 
 
-def _chance(chance: float | None) -> str:
-    if chance is None:
-        return "not"
-    return percent(min(round(chance, 2), 0.99))
+def likely(chance: float | None) -> str:
+    """A probability in brackets; nothing where it is not known."""
+    return "" if chance is None else f" ({percent(min(round(chance, 2), 0.99))})"
 
 
 def _where(rows: Sequence[Row], table: Sequence[Row], tables: Sequence[Sequence[Row]]) -> str:

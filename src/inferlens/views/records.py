@@ -206,11 +206,19 @@ def table_of(
     more = f"{plural(hidden, 'more row')}: --top {max(map(len, comparisons))}, or --format csv" if hidden else ""
     if hidden and several and len(lines) == len(comparisons):
         more = f"Only the first row of each comparison is shown. {more}"
-    sentences = [str(each) for each in answers(table)]
     return Table(
         headline(table), "   way", columns, lines, notes=[each for each in (more, *_notes(table, where)) if each],
-        answer=sentences, sentences=_growth(comparisons), fold=True,
+        answer=_answer(table), sentences=_growth(comparisons), fold=True,
     )  # fmt: skip
+
+
+def _answer(table: Sequence[Row]) -> list[str]:
+    """The answers of a table, and the command that decides what is open."""
+    every = answers(table)
+    if len(every) == 1:
+        return every[0].lines
+    decide = ["To decide what is not: the same with --thorough"] if any(each.decide for each in every) else []
+    return [*(each.lines[0] for each in every), *decide]
 
 
 def _first(rows: Sequence[Row], most: int | None) -> list[Row]:

@@ -90,4 +90,6 @@ def test_what_has_the_memory_alone_is_measured_alone(tmp_path: Path, monkeypatch
     assert tuned.best.options == {"knob_a": 1, "knob_b": 2}
     assert all(each.ranked for each in records(tuned))
     in_turns = [{"in turns with" in each.facts for each in trial.records} for trial in tuned.trials if not trial.final]
-    assert in_turns == [{False}, {True}, {False}]
+    assert in_turns[:2] == [{False}, {True}]
+    assert in_turns[2:]
+    assert all(each == {False} for each in in_turns[2:])

@@ -81,23 +81,26 @@ def _clear(work: Path, kept: Kept) -> None:
 class Kept:
     """The file of a tuning's rounds; begun anew where the one that is there is about something else.
 
-    ``about`` is what makes rounds comparable: the request, the machine, the libraries.
+    ``about`` is what makes rounds comparable: the request, the machine, the libraries. With another ``budget`` the
+    search goes on, and its finals are held anew.
     """
 
-    def __init__(self, path: Path, about: bytes) -> None:
+    def __init__(self, path: Path, about: bytes, budget: float) -> None:
         made(path.parent)
         lines = path.read_bytes().split(b"\n") if path.exists() else []
         self.trials: list[Trial] = []
         with suppress(msgspec.MsgspecError):  # a round that cannot be read, and those after it, are measured again
             for line in lines[1:] if lines[:1] == [about] else ():
                 self.trials.append(msgspec.json.decode(line, type=Trial))
-        self._path = path
+        self.trials = [trial for trial in self.trials if not trial.final or trial.budget == budget]
+        self._path, self._budget = path, budget
         fresh = path.with_suffix(".new")
         fresh.write_bytes(b"".join(line + b"\n" for line in (about, *map(msgspec.json.encode, self.trials))))
         fresh.replace(path)
 
     def add(self, trial: Trial) -> None:
         """Keeps a round."""
+        trial = replace(trial, budget=self._budget)
         self.trials.append(trial)
         with self._path.open("ab") as file:
             file.write(msgspec.json.encode(trial) + b"\n")
@@ -150,9 +153,9 @@ def run(
     mode = request.objective.name if request.objective.name == "throughput" else "latency"
     plan = replace(request.plan, output=str(work), budget=replace(request.plan.budget, mode=mode))
     with scheduled(plan, observer, space.families, model) as scheduler:
-        about = [request, what, scheduler.environment, [each.found for each in space.families[:1]]]
+        about = [replace(request, budget=0.0), what, scheduler.environment, [each.found for each in space.families[:1]]]
         about += [sha256(Path(model.live))] if model and model.live else []
-        kept = Kept(home / TUNING / TRIALS, msgspec.json.encode(about, order="deterministic"))
+        kept = Kept(home / TUNING / TRIALS, msgspec.json.encode(about, order="deterministic"), request.budget)
         before = home / TUNING / TUNED
         if not kept.trials and before.exists():
             before.unlink()

@@ -198,7 +198,7 @@ def _together(cases: Sequence[ShownCase[PartTable]], level: Level) -> Iterator[T
         clocks[str(of.case.profile.timed)] = None
         rest -= count
     if rest:
-        more = f"{rest:,} more: --top {TOP}, or --format csv"
+        more = f"{rest:,} more rows: --top {max(len(of.ranked) for of in cases)}, or --format csv"
         lines.append(Line(more, [""] * len(COLUMNS[level]), style="dim", sums=True))
     waiting = any(waits(of.case.profile) for of in cases)
     about = profile_tables.timed(" or ".join(clocks), f"the {level}s that take most", waiting=waiting)

@@ -190,6 +190,6 @@ def timed(
     """Whose time is shown, the ``host``'s or the ``GPU``'s, whether with ``waiting``, and what a call takes."""
     said = f"{clock[:1].upper()}{clock[1:]} time of {what} in a profiled call"
     said += f" of {WRITE[unit](account.whole.median)} {unit}" if account else ""
-    said += ", waiting included" if waiting else ""
+    said += ", gaps included" if waiting else ""
     before = account and account.unprofiled
     return f"{said}; unprofiled it takes {WRITE[unit](before)} {unit}" if before else said

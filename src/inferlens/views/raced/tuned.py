@@ -28,7 +28,7 @@ from inferlens.units import (
     ratio,
     ratio_range,
 )
-from inferlens.views.answer import answers, written
+from inferlens.views.answer import answers, likely, written
 from inferlens.views.plain import plain
 from inferlens.views.records import COLUMNS, LINES, WIDTH, remark, table_of
 from inferlens.views.renderers import terminal
@@ -215,8 +215,8 @@ def answer_of(tuned: Tuned, finals: Sequence[Row]) -> list[str]:
         decide = line.decide if line.decide.startswith("inferlens") and fast else "a longer --budget"
         head = line.head if fast else line.head.replace("FASTEST", "BEST").replace("EQUALLY FAST", "EQUALLY GOOD")
         rivals = len(tuned.answer.open)
-        than = f"{line.than.partition(';')[0]}; not told apart from the next {rivals}" if rivals > 1 else line.than
-        found.append(str(replace(line, decide=decide if line.decide else "", head=head, than=than)))
+        than = f"probably better than the next {rivals}{likely(tuned.answer.chance)}" if rivals > 1 else line.than
+        found += replace(line, decide=decide if line.decide else "", head=head, than=than).lines
     return found
 
 

@@ -5,6 +5,7 @@ The same document gives the same text on every terminal of the same width; nothi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from os.path import commonprefix
 
@@ -17,6 +18,8 @@ LEAST_WIDTH = 60
 GAP = 2
 ELLIPSIS = "…"
 _MOST_ALIKE = 5  # times that names which look the same are told apart
+_COMMAND = re.compile(r"(?:^|[:?] )(inferlens [^()]*)$")
+_WORD = re.compile(r"(?:'[^']*'|[^\s'])+")  # of a command: what is quoted is one
 _NARROWEST = 24  # of names, and of cells that fold
 _SHORTENED = 16  # of words that are shortened rather than left out
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "magenta": "35"}
@@ -167,9 +170,19 @@ def _styled(text: str, style: str, color: bool) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """``text`` on lines of at most ``width`` columns, broken between words, or within one that is longer."""
+    """``text`` on lines of at most ``width`` columns; a command at its end stays one that can be pasted."""
+    found = _COMMAND.search(text)
+    words = _WORD.findall(found[1]) if found else []
+    if cell_len(text) <= width or not found or widest(words) > width - 2:
+        return _wrapped(text.split(), width)
+    *begun, last = _wrapped(words, width - 2)
+    return [*_wrapped(text[: found.start(1)].split(), width), *(f"{line} \\" for line in begun), last]
+
+
+def _wrapped(words: Sequence[str], width: int) -> list[str]:
+    """Words on lines of at most ``width`` columns, broken between them, or within one that is longer."""
     lines = [""]
-    for word in text.split():
+    for word in words:
         if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
             lines[-1] += f" {word}"
             continue
