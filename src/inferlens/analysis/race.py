@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -26,8 +26,17 @@ from inferlens.stats.standing import MOST_ROUNDS, Entry, Layout, Standing, look_
 
 PAUSE = 0.03  # seconds between two calls that belong to different turns: a turn begins with calls that are no samples
 LEAST_TURNS = 3
-Measured = Callable[[Sequence[Record]], Sequence[Centre | None]]  # of records that were measured together
 Kind = Literal["fastest", "equal", "likeliest", "once", "none"]
+
+
+class Aim(Protocol):
+    """What a race is about, if not about latency."""
+
+    def centres(self, records: Sequence[Record]) -> Sequence[Centre | None]:
+        """What is compared, of records that were measured together; the less the better."""
+
+    def may_win(self, runs: CaseRuns) -> bool:
+        """Whether a case may be the best."""
 
 
 class Fastest(Struct, frozen=True, kw_only=True):
@@ -113,7 +122,7 @@ def race(
     *,
     metric: Metric | None = None,
     most: int = MOST_ROUNDS,
-    measure: Measured | None = None,
+    aim: Aim | None = None,
 ) -> Race:
     """The race among cases, by the threshold and the level that they were measured with.
 
@@ -121,7 +130,7 @@ def race(
         cases: by their names.
         metric: what is compared; by default latency, or throughput where nobody measured latency.
         most: rounds at most, after each of which it was looked at.
-        measure: what is compared instead, of records that were measured together; the less the better.
+        aim: what is compared instead, and who may win.
     """
     metric = metric or ("latency" if any(runs.processes for runs in cases.values()) else "throughput")
     found = [(name, record) for name, runs in cases.items() for record in runs.ran]
@@ -134,7 +143,7 @@ def race(
     alone: dict[str, dict[Hashable, Centre]] = {}
     for key, members in together.items():
         mine = [record for _, record in members]
-        for (name, record), centre in zip(members, measure(mine) if measure else centres_of(mine, metric), strict=True):
+        for (name, record), centre in zip(members, aim.centres(mine) if aim else centres_of(mine, metric), strict=True):
             if centre:
                 processes.setdefault(name, []).append((record.created, centre))
                 if round_of(record):
@@ -155,7 +164,9 @@ def race(
     return Race(
         entries=entries,
         ranked=frozenset(
-            name for name, runs in cases.items() if name in entries and all(r.ranked for r in runs.records)
+            name
+            for name, runs in cases.items()
+            if name in entries and all(r.ranked for r in runs.records) and (aim is None or aim.may_win(runs))
         ),
         level=look_level(most if raced else 0, level),
         alone=level,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -125,6 +125,13 @@ class Tuned(Struct, frozen=True, kw_only=True):
         return tuple(replace(record, run=found[0].run) for record in found)
 
     @property
+    def aim(self) -> FinalsAim:
+        """What the finals were about."""
+        digests = {record.id: record.case.digest for trial in self.trials for record in trial.records}
+        barred = (digests[each.record] for each in self.candidates if each.final and each.out)
+        return FinalsAim(self.objective, frozenset(barred))
+
+    @property
     def tried(self) -> int:
         """How many candidates were measured."""
         return len(self.candidates)
@@ -139,6 +146,22 @@ class Tuned(Struct, frozen=True, kw_only=True):
     def searched(self) -> tuple[Record, ...]:
         """The records of the search."""
         return tuple(record for trial in self.trials if not trial.final for record in trial.records)
+
+
+@dataclass(frozen=True)
+class FinalsAim:
+    """What finals are about: an objective, and who breaks a limit (by the digests of their cases) and cannot win."""
+
+    objective: Objective
+    barred: frozenset[str] = frozenset()
+
+    def centres(self, records: Sequence[Record]) -> list[Centre | None]:
+        """See :class:`inferlens.analysis.race.Aim`."""
+        return centres_for(self.objective, records)
+
+    def may_win(self, runs: CaseRuns) -> bool:
+        """See :class:`inferlens.analysis.race.Aim`."""
+        return runs.first.case.digest not in self.barred
 
 
 def centres_for(objective: Objective, records: Sequence[Record]) -> list[Centre | None]:
@@ -175,7 +198,7 @@ def facts_of(tuned: Tuned) -> list[CandidateFacts]:
     digests = {record.id: digest for digest, runs in every.items() for record in runs.records}
     named = {digests[one]: one for one in (*tuned.answer.fastest, *tuned.answer.open)}
     winner = tuned.best.digest if tuned.best else ""
-    meeting = race(finals, measure=partial(centres_for, tuned.objective))
+    meeting = race(finals, aim=tuned.aim)
     known = value(finals[winner], tuned.objective.name) if winner in finals else None
     cost = tuned.objective.measure.cost
     found = []

@@ -186,14 +186,15 @@ def records_of_round(scheduler: Scheduler, cases: Sequence[Planned], number: int
 
     Where the memory was too short for all at once, they are measured again, one after the other.
     """
-    if together:
-        found = scheduler.measure_interleaved(cases, number, budget_of_rounds(scheduler.plan.budget))
+    budget = scheduler.round_budget or budget_of_rounds(scheduler.plan.budget)
+    if together and not scheduler.one_at_a_time:
+        found = scheduler.measure_interleaved(cases, number, budget)
         if len(found) == 1 or all(record.status != "out of memory" for record in found):
             yield from found
             return
         scheduler.discard(found)
     for planned in cases:
-        yield scheduler.measure(planned, number)[0]
+        yield scheduler.measure(planned, number, budget)[0]
 
 
 def budget_of_rounds(budget: Budget) -> Budget:

@@ -76,6 +76,8 @@ class Scheduler:
     records: list[Record] = field(default_factory=list)  # in the order in which their cases ended
     kept: dict[str, Path] = field(default_factory=dict)  # the folder of each record, by its id
     builds_anew: bool = False  # whether rounds do, too
+    round_budget: Budget | None = None  # what a process of a round measures, if not what is usual
+    one_at_a_time: bool = False  # whether rounds are: energy, and memory of a GPU, are not known of what takes turns
     patience: Callable[[Case], float] = lambda _: math.inf  # seconds that a case may take, if less than the plan's
     _built: set[str] = field(default_factory=set)  # cases of which a process has run
     _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # where each was exported first
@@ -114,21 +116,21 @@ class Scheduler:
         words = {"on_event": self.observer.heard, "timeout": self.plan.budget.timeout, **words}
         return child_process.launch(task, job, **words)
 
-    def measure(self, planned: Planned, repeat: int = 0) -> tuple[Record, Path]:
+    def measure(self, planned: Planned, repeat: int = 0, budget: Budget | None = None) -> tuple[Record, Path]:
         """Measures one case in a fresh process; its record, and the folder that it is kept in.
 
         Where something else on the machine disturbed most of it, it is measured once more, and the second time counts.
         """
         folder = Store(Path(self.plan.output)).claim(planned.case, planned.found.name)
         with _discarded_if_cut_short(folder):
-            first = self._attempt(planned, repeat, folder)
+            first = self._attempt(planned, repeat, folder, budget=budget)
         again = first.found.repeat
         record = self._keep(first.as_it_is() if again else first)
         try:
             if not again:
                 self._futile = 0
             elif self._futile < FUTILE:
-                record = self._second_time(first) or record
+                record = self._second_time(first, budget) or record
         finally:  # also where it is interrupted: what was learned first is kept
             self._done(record, folder)
         return record, folder
@@ -188,11 +190,11 @@ class Scheduler:
     def _slotted(self, planned: Planned, repeat: int, folder: Path, slot: Slot, **words: Any) -> Attempt:
         return self._attempt(planned, repeat, folder, slot=slot, **words)
 
-    def _second_time(self, first: Attempt) -> Record | None:
+    def _second_time(self, first: Attempt, budget: Budget | None) -> Record | None:
         """The record of a second attempt; none if that did not run."""
         planned = first.planned
         self.observer.again(planned.case, first.found.cause)
-        second = self._attempt(planned, first.repeat, first.folder, again=True)
+        second = self._attempt(planned, first.repeat, first.folder, again=True, budget=budget)
         result, marks = second.outcome.result, second.found.marks
         ran = result.status == "ok"
         self._futile = 0 if ran and (marks is None or marks.clean) else self._futile + 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from inferlens.analysis.findings.notes import AUTOCORRELATED, OTHER_CARD, ordered
-from inferlens.analysis.race import Measured, Race, race
+from inferlens.analysis.race import Aim, Race, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import IN_TURNS
 from inferlens.spec.plan import ab_words
@@ -32,7 +32,7 @@ def ranked(
     runs: Mapping[tuple[str, str], CaseRuns],
     named: str | None,
     usual: Set[str],
-    measure: Measured | None = None,
+    aim: Aim | None = None,
 ) -> list[Row]:
     """The rows of each comparison with speed-ups, the fastest marked: the reference, ranked rows, wrong ones, failures.
 
@@ -41,7 +41,7 @@ def ranked(
         runs: what was measured, by id and machine of its row.
         named: words that name the reference of all comparisons.
         usual: the backends of which a plain row is it where none is named.
-        measure: what they are compared by, as of :func:`inferlens.analysis.race.race`.
+        aim: what they are compared by, as of :func:`inferlens.analysis.race.race`.
 
     Raises:
         InferlensError: if ``named`` fits no row of any comparison.
@@ -51,9 +51,9 @@ def ranked(
         raise unknown(named, [row.label for row in every])
     found: list[Row] = []
     for rows in comparisons:
-        among = race({row.id: runs[row.id, row.machine] for row in rows}, measure=measure)
+        among = race({row.id: runs[row.id, row.machine] for row in rows}, aim=aim)
         metric = "median" if any(row.median is not None for row in rows) else "iterations_per_second"
-        out = among.entries.keys() - among.ranked  # a process of theirs failed
+        out = {row.id for row in rows if not all(one.ranked for one in runs[row.id, row.machine].records)}
         able = [
             replace(row, ranked=row.ranked and row.id not in out and getattr(row, metric) is not None) for row in rows
         ]
@@ -111,7 +111,7 @@ def _placed(rows: Sequence[Row], among: Race) -> list[Row]:
 
     placed = []
     for number, row in enumerate(sorted(rows, key=place), 1):
-        if not row.ranked:
+        if not row.ranked or row.id not in order:
             placed.append(row)
             continue
         standing: Place = answer.kind

@@ -16,7 +16,7 @@ from inferlens.analysis.findings.notes import Note, notes_of, worst_agreement
 from inferlens.analysis.findings.rules.waiting import bound_by
 from inferlens.analysis.interference.samples import steady_samples
 from inferlens.analysis.objective import build_seconds, device_peak, energies, host_peak
-from inferlens.analysis.race import Measured
+from inferlens.analysis.race import Aim
 from inferlens.analysis.runs import CaseRuns, card, device_name, latest, run_seconds
 from inferlens.record.record import Metric, Record, machine_name
 from inferlens.spec.case import TensorSpec, with_batch
@@ -216,14 +216,14 @@ def ways(table: Sequence[Row]) -> dict[str, str]:
     return names if shared or all(within) else {row.id: plain(row.name) for row in table}
 
 
-def rows(records: Sequence[Record], reference: str | None = None, measure: Measured | None = None) -> list[Row]:
+def rows(records: Sequence[Record], reference: str | None = None, aim: Aim | None = None) -> list[Row]:
     """Rows of the latest run of each case, comparison by comparison: the fastest first, failures last.
 
     Args:
         records: in any order; of the runs of one case on one machine the last counts, with all its processes.
         reference: words that name the reference, such as ``openvino fp16``; ``None`` is the plain one of the backend
             that outputs were checked against.
-        measure: what they are compared by, as of :func:`inferlens.analysis.race.race`.
+        aim: what they are compared by, as of :func:`inferlens.analysis.race.race`.
 
     Raises:
         InferlensError: if ``reference`` names no row.
@@ -237,7 +237,7 @@ def rows(records: Sequence[Record], reference: str | None = None, measure: Measu
         key=lambda each: (models.index(each[0].model), tables.index(each[0].table), each[0].batch or 0),
     )
     usual = {record.agreement.reference.partition(" ")[0] for record in records if record.agreement}
-    return ranked(comparisons, of, reference, usual, measure)
+    return ranked(comparisons, of, reference, usual, aim)
 
 
 def _named(runs: Sequence[CaseRuns], took: dict[str, float]) -> list[Row]:

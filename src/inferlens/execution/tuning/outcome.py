@@ -40,6 +40,9 @@ def candidates(
             first.setdefault(digest, record)
             if trial.final == (digest in final) and (why := _why_out(record, () if trial.final else constraints)):
                 out.setdefault(digest, why)
+    for record in barred(trials, constraints):
+        if record.case != best:
+            out.setdefault(record.case.digest, _why_out(record, constraints))
     against = _against(trials, best, objective, point)
     found = []
     for digest, record in first.items():
@@ -52,6 +55,14 @@ def candidates(
             )
         )  # fmt: skip
     return tuple(sorted(found, key=lambda each: (not each.final, bool(each.out), -(each.speedup or 0.0))))
+
+
+def barred(trials: Sequence[Trial], constraints: Sequence[Constraint]) -> list[Record]:
+    """Of each case that broke a limit when it first ran right, in the search, the record of that."""
+    first: dict[str, Record] = {}
+    for record in (record for trial in trials if not trial.final for record in trial.records if record.ranked):
+        first.setdefault(record.case.digest, record)
+    return [record for record in first.values() if violations(record, constraints)]
 
 
 def _why_out(record: Record, constraints: Sequence[Constraint]) -> str:

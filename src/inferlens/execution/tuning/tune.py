@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,11 +26,11 @@ from msgspec.structs import replace
 
 from inferlens.analysis.objective import miss, violations
 from inferlens.analysis.race import Fastest, Race, race
-from inferlens.analysis.tuned import TUNED, Effect, Trial, Tuned, centres_for, keep
+from inferlens.analysis.tuned import TUNED, Effect, FinalsAim, Trial, Tuned, centres_for, keep
 from inferlens.errors import InferlensError
 from inferlens.execution.estimate import build_factor, seconds_by
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import SPARE, Entrant, Rounds, records_of_round, usual_reference
+from inferlens.execution.rounds import SPARE, Entrant, Rounds, budget_of_rounds, records_of_round, usual_reference
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named
 from inferlens.execution.tuning import outcome
@@ -41,12 +41,14 @@ from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.record.files import sha256
 from inferlens.record.record import IN_TURNS, Record
 from inferlens.record.store import BEST, TRIALS, TUNING, load_records, made, safe_name
-from inferlens.spec.case import Case
+from inferlens.spec.case import Budget, Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, as_plan
 from inferlens.stats.gaussian_process import Point
 
 BUILDS = 3  # of each finalist, from scratch: builds differ
+TIMED = ("latency", "latency.p95", "latency.p99", "throughput")
+TAIL_SAMPLES = 200  # of a process: a p99 of fewer is hardly more than the longest of them
 SEARCHING = 0.65  # of the time: what is left is for the finalists
 LEAST_PATIENCE = 30.0  # seconds of a process
 PATIENCE = 5  # times what others of the family needed
@@ -111,7 +113,7 @@ class Finals(Rounds):
     """The finalists' rounds: everyone's in the first few, each built anew; those of an earlier run are not repeated."""
 
     least: ClassVar[int] = BUILDS
-    objective: Objective
+    aim: FinalsAim
     kept: Kept
     before: list[Trial]
 
@@ -119,7 +121,7 @@ class Finals(Rounds):
     def race(self) -> Race:
         """How it stands, by what is to be best."""
         runs = {name: each.runs for name, each in self._able.items()}
-        return race(runs, measure=partial(centres_for, self.objective))
+        return race(runs, aim=self.aim)
 
     def _next_meeting(self, number: int) -> list[Entrant]:
         if number < BUILDS:
@@ -150,8 +152,7 @@ def run(
     What it keeps lies in the folder ``home``; ``model`` is the plan's, where it is a live one.
     """
     work = home / TUNING / "work"
-    mode = request.objective.name if request.objective.name == "throughput" else "latency"
-    plan = replace(request.plan, output=str(work), budget=replace(request.plan.budget, mode=mode))
+    plan = replace(request.plan, output=str(work))
     with scheduled(plan, observer, space.families, model) as scheduler:
         about = [replace(request, budget=0.0), what, scheduler.environment, [each.found for each in space.families[:1]]]
         about += [sha256(Path(model.live))] if model and model.live else []
@@ -164,6 +165,18 @@ def run(
     keep(tuned, home / TUNING)
     shutil.rmtree(work, ignore_errors=True)
     return tuned
+
+
+def budget_for(budget: Budget, measures: Collection[str]) -> Budget:
+    """What a process of a round measures, so that everything is known that is aimed at or limited."""
+    modes = {"throughput" if name == "throughput" else "latency" for name in measures if name in TIMED} or {"latency"}
+    mode = "both" if len(modes) > 1 else min(modes)
+    if budget.explicit:
+        return replace(budget, mode=mode)
+    if "energy" in measures:  # of a short series it is not known well enough
+        return replace(budget, mode=mode)
+    found = replace(budget_of_rounds(budget), mode=mode)
+    return replace(found, iterations=TAIL_SAMPLES, max_time=None) if "latency.p99" in measures else found
 
 
 @dataclass
@@ -180,6 +193,10 @@ class Tuner:
 
     def __post_init__(self) -> None:
         self.candidates = Candidates(self.space)
+        measures = {self.request.objective.name, *(each.name for each in self.request.constraints)}
+        self.scheduler.round_budget = budget_for(self.request.plan.budget, measures)
+        on_gpu = self.space.families[0].case.device != "cpu"
+        self.scheduler.one_at_a_time = "energy" in measures or (on_gpu and "memory" in measures)
         self.begin -= sum(trial.seconds for trial in self.kept.trials)
 
     @cached_property
@@ -205,11 +222,15 @@ class Tuner:
         self.scheduler.patience = self._patience
         over = not search.propose() if before else self._searched()
         self.scheduler.patience = lambda _: math.inf  # who has run may build anew for as long as that takes
+        cases = self._finalists(before)
+        barred = {record.case.digest for record in outcome.barred(self.kept.trials, self.request.constraints)}
+        if all(case.digest in barred for case in cases):
+            barred -= {case.digest for case in self._nearest()}
         finals = Finals(
             self.scheduler,
-            [Entrant(self.space.planned(case), self.first[case.digest]) for case in self._finalists(before)],
+            [Entrant(self.space.planned(case), self.first[case.digest]) for case in cases],
             self.begin + self.request.budget,
-            self.request.objective,
+            FinalsAim(self.request.objective, frozenset(barred)),
             self.kept,
             before,
         )

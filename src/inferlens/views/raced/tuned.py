@@ -9,14 +9,13 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace as changed
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from inferlens.analysis.objective import value
 from inferlens.analysis.runs import CaseRuns
-from inferlens.analysis.tuned import Candidate, CandidateFacts, Tuned, Untried, centres_for, facts_of
+from inferlens.analysis.tuned import Candidate, CandidateFacts, Tuned, Untried, facts_of
 from inferlens.record.record import Record
 from inferlens.units import (
     bare_seconds,
@@ -95,7 +94,7 @@ def document(tuned: Tuned, reference: str | None = None, top: int | None = None)
 
 def finals_of(tuned: Tuned, reference: str | None = None) -> list[Row]:
     """The rows of the finals, by what is to be best."""
-    return rows(tuned.finals, reference, partial(centres_for, tuned.objective))
+    return rows(tuned.finals, reference, tuned.aim)
 
 
 def tried_table(facts: Sequence[CandidateFacts], of: str = "") -> Table:
@@ -170,7 +169,12 @@ def _columns(tuned: Tuned) -> list[Column]:
             columns.append(changed(each, wide=each.key not in wanted and each.title not in wanted, keep=3))
         else:
             columns.append(each)
-    return [*columns, changed(COLUMNS[-1], write=partial(remark, builds=False), keep=2)]
+    barred = {record.case.label for record in tuned.finals if record.case.digest in tuned.aim.barred}
+
+    def said(row: Row) -> str:
+        return remark(row, builds=False) or "breaks a limit" * (row.label in barred)
+
+    return [*columns, changed(COLUMNS[-1], write=said, keep=2)]
 
 
 def _failures(facts: Sequence[CandidateFacts]) -> list[str]:
