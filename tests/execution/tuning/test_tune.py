@@ -10,7 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from inferlens.analysis.tuned import TRIALS, Trial, Tuned
+from inferlens.analysis.race import race
+from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis.tuned import TRIALS, FinalsAim, Trial, Tuned
 from inferlens.backends.fake import BEST
 from inferlens.execution.protocol import Observer
 from inferlens.execution.tuning.several import run_each
@@ -40,12 +42,12 @@ class Counted(Observer):
             raise KeyboardInterrupt
 
 
-def tune(folder: Path, observer: Observer | None = None, **words: Any) -> Tuned:
+def tune(folder: Path, observer: Observer | None = None, budget: float = 3600.0, **words: Any) -> Tuned:
     limits = words.pop("limits", ())
     objective = Objective.parse(words.pop("objective", "latency"))
     only = words.pop("only", ("fake:steady", "fake:fast", "fp32"))
     plan = Plan.from_words({"model": "fake:demo", "warmup": 2, "output": str(folder), **words})
-    request = Request(plan=plan, objective=objective, constraints=Constraint.parse_all(limits), budget=3600.0)
+    request = Request(plan=plan, objective=objective, constraints=Constraint.parse_all(limits), budget=budget)
     (tuned,) = run_each(request, tried(only=only), observer or Observer())
     return tuned
 
@@ -147,6 +149,35 @@ def test_another_request_begins_anew(tmp_path: Path) -> None:
     tuned = tune(tmp_path, observer, limits=("build=5s",))
     assert observer.cases
     assert "knob_f" not in best_of(tuned).options
+
+
+def test_with_a_longer_budget_it_searches_on(tmp_path: Path) -> None:
+    short, long = Counted(), Counted()
+    first = tune(tmp_path / "parts", short, budget=1e-9)
+    assert not first.over
+    found = tune(tmp_path / "parts", long)
+    assert best_of(found) == best_of(tune(tmp_path / "whole"))
+    searched = [trial for trial in first.trials if not trial.final]
+    assert [each.records for each in found.trials[: len(searched)]] == [each.records for each in searched]
+    assert {trial.budget for trial in found.trials if trial.final} == {3600.0}
+
+
+@pytest.mark.parametrize(
+    ("objective", "limit"), [("latency", "throughput=1"), ("throughput", "p99=10s"), ("latency.p99", "latency=10s")]
+)
+def test_all_that_is_aimed_at_or_limited_is_measured(tmp_path: Path, objective: str, limit: str) -> None:
+    tuned = tune(tmp_path, objective=objective, limits=[limit], only=("fake:steady", "fp32", "fake.knob_a"))
+    assert (tuned.missed, tuned.answer.kind in ("fastest", "equal", "likeliest")) == ((), True)
+    assert best_of(tuned).options == {"knob_a": 1}
+
+
+def test_what_breaks_a_limit_wins_no_finals(tmp_path: Path) -> None:
+    tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"))
+    runs = {tuned.finals[0].id: CaseRuns(tuned.finals[:1]), tuned.finals[1].id: CaseRuns(tuned.finals[1:2])}
+    fast, slow = sorted(runs, key=lambda name: runs[name].latency("median") or 0.0)
+    for barred, best in ((fast, slow), (slow, fast)):
+        aim = FinalsAim(Objective("latency"), frozenset([runs[barred].first.case.digest]))
+        assert race(runs, aim=aim).answer.best == best
 
 
 def test_where_nothing_keeps_the_limits_the_nearest_miss_is_the_answer(tmp_path: Path) -> None:
