@@ -125,8 +125,8 @@ class Rounds:
         best, following = race.answer.best, next(iter(race.standing.rivals))
         if number == 0:
             once = {name: entry.processes[0].log for name, entry in race.entries.items()}
-            least = once[best] + math.log(REACH)
-            names = [best, following, *(name for name in once if once[name] <= least), *self._reference()]
+            limit = once[best] + math.log(REACH)
+            names = [best, following, *(name for name in once if once[name] <= limit), *self._reference()]
         else:  # what has met the others in no round yet may do so once it is known how far processes differ
             names = [
                 best,

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
+import psutil
 from msgspec import Meta, Struct
 
 from inferlens.backends.abilities import Deployer, Direct, LayerProfiler, one_or_all
@@ -81,7 +82,8 @@ class OpenVino(Backend, Deployer):
     distributions = ("openvino",)
     knobs = (
         Knob(name="enable_cpu_pinning", values=(False,)),
-        Knob(name="enable_hyper_threading", values=(True,)),  # which OpenVINO does not by itself for latency
+        # OpenVINO does not by itself for latency.
+        Knob(name="enable_hyper_threading", values=(True,) if psutil.cpu_count() != psutil.cpu_count(False) else ()),
         Knob(name="hint", values=("throughput",)),
         Knob(name="streams", values=(2, 4), without=("hint",)),
         Knob(name="inference_precision", values=("bf16", "f16"), precisions=("int8",)),

@@ -152,7 +152,7 @@ def _blocks(
     more = most - len(finals) if most > len(finals) else 0
     winner = next((row for row in shown if tuned.best and row.label == tuned.best.label), None)
     others = [one for one in facts if not (one.candidate.out or one.candidate.final) and one.candidate.speedup]
-    fills = [_filling(_record(tuned, one), one.candidate, winner, table) for one in others[:more] if winner]
+    fills = [_filling(_record(tuned, one), one.candidate, winner, table, finals) for one in others[:more] if winner]
     answer = [*answer_of(tuned, finals), *_against_defaults(tuned, facts, finals)]
     return [changed(table, lines=[*table.lines, *fills], answer=answer), *sentences(tuned, facts)]
 
@@ -186,7 +186,7 @@ def _record(tuned: Tuned, one: CandidateFacts) -> Record:
     return next(record for record in tuned.searched if record.id == one.candidate.record)
 
 
-def _filling(record: Record, candidate: Candidate, winner: Row, table: Table) -> Line:
+def _filling(record: Record, candidate: Candidate, winner: Row, table: Table, finals: Sequence[Row]) -> Line:
     """A row of the search: without times, for the machine differs from round to round.
 
     Its speed-up is the winner's times how it stood to that one; how far it may be off is both intervals together, for
@@ -201,7 +201,8 @@ def _filling(record: Record, candidate: Candidate, winner: Row, table: Table) ->
     row = replace(
         row, is_reference=False, speedup=speedup, speedup_low=speedup / spread, speedup_high=speedup * spread, sure=True
     )
-    line = Line.of(row.way, table.columns, row, indent="   ", style="dim")
+    name = row.way if len({each.precision for each in finals}) > 1 else plain(record.case.way)
+    line = Line.of(name, table.columns, row, indent="   ", style="dim")
     return changed(line, cells=[*line.cells[:-1], SEARCHED])
 
 
@@ -264,7 +265,7 @@ def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
     said += left_out(tuned.untried)
     if tuned.folder:
         folder = plain(tuned.folder)
-        said.append(f"Use it: inferlens.load('{folder}') · inferlens bench {folder}/best.toml")
+        said += [f"Use it: inferlens.load('{folder}')", f"Repeat it: inferlens bench {folder}/best.toml"]
     return said
 
 
