@@ -56,8 +56,13 @@ def test_a_document_goes_into_a_file_whose_ending_says_how(tmp_path: Path) -> No
 
 def test_a_command_that_is_broken_into_lines_can_still_be_pasted():
     command = "inferlens ab resnet18 'torch_compile:default dynamic=true' onnxruntime:cpu --batch 1"
-    assert terminal.wrap(f"To decide it: {command}", 62) == [
-        "To decide it:",
+    assert terminal.wrap(f"To decide it: {command}", 80) == [
+        "To decide it: inferlens ab resnet18 'torch_compile:default dynamic=true' \\",
+        "onnxruntime:cpu --batch 1",
+    ]
+    said = "There is more than one of them that may be the fastest here"
+    assert terminal.wrap(f"{said}: {command}", 62) == [
+        f"{said}:",
         "inferlens ab resnet18 'torch_compile:default dynamic=true' \\",
         "onnxruntime:cpu --batch 1",
     ]

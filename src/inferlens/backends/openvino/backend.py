@@ -46,6 +46,9 @@ RUNS_OF_ONE = SETTLING + KEPT
 CLOCK = f"OpenVINO's performance counters; each run's own time, within {RUNS_OF_ONE} microseconds, from their means"
 INSERTED = "by OpenVINO, to change type or memory order"
 # Options that are OpenVINO's own choice unless they are given; its properties have the same names in capitals.
+# OpenVINO does not use it by itself for latency; where there is none, the option does nothing.
+HAS_HYPER_THREADING = psutil.cpu_count() != psutil.cpu_count(logical=False)
+HYPER_THREADING = [Knob(name="enable_hyper_threading", values=(True,))] if HAS_HYPER_THREADING else []
 SWITCHES = ("enable_cpu_pinning", "enable_hyper_threading")
 TENSOR_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32", "i8": "int8",
          "u8": "uint8", "boolean": "bool"}  # fmt: skip
@@ -82,8 +85,7 @@ class OpenVino(Backend, Deployer):
     distributions = ("openvino",)
     knobs = (
         Knob(name="enable_cpu_pinning", values=(False,)),
-        # OpenVINO does not by itself for latency.
-        Knob(name="enable_hyper_threading", values=(True,) if psutil.cpu_count() != psutil.cpu_count(False) else ()),
+        *HYPER_THREADING,
         Knob(name="hint", values=("throughput",)),
         Knob(name="streams", values=(2, 4), without=("hint",)),
         Knob(name="inference_precision", values=("bf16", "f16"), precisions=("int8",)),

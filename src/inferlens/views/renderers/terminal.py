@@ -175,8 +175,10 @@ def wrap(text: str, width: int) -> list[str]:
     words = _WORD.findall(found[1]) if found else []
     if cell_len(text) <= width or not found or widest(words) > width - 2:
         return _wrapped(text.split(), width)
-    *begun, last = _wrapped(words, width - 2)
-    return [*_wrapped(text[: found.start(1)].split(), width), *(f"{line} \\" for line in begun), last]
+    before = text[: found.start(1)].split()
+    beside = before if cell_len(" ".join([*before, *words[:3]])) <= width - 2 else []
+    *begun, last = _wrapped([*beside, *words], width - 2)
+    return [*([] if beside else _wrapped(before, width)), *(f"{line} \\" for line in begun), last]
 
 
 def _wrapped(words: Sequence[str], width: int) -> list[str]:
