@@ -166,7 +166,7 @@ def race(
         ranked=frozenset(
             name
             for name, runs in cases.items()
-            if name in entries and all(r.ranked for r in runs.records) and (aim is None or aim.may_win(runs))
+            if name in entries and runs.ranked and (aim is None or aim.may_win(runs))
         ),
         level=look_level(most if raced else 0, level),
         alone=level,

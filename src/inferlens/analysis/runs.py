@@ -38,6 +38,11 @@ class CaseRuns:
         return tuple(record for record in self.records if record.status == "ok")
 
     @property
+    def ranked(self) -> bool:
+        """Whether it may win: every process ran, with right outputs."""
+        return all(record.ranked for record in self.records)
+
+    @property
     def first(self) -> Record:
         """The one that says what all have in common: the first that ran, or the first."""
         return (self.ran or self.records)[0]

@@ -115,7 +115,7 @@ class Rounds:
     @property
     def _able(self) -> dict[str, Entrant]:
         """Those of which no process has failed."""
-        return {each.id: each for each in self.entrants if all(record.ranked for record in each.records)}
+        return {each.id: each for each in self.entrants if each.runs.ranked}
 
     def _next_meeting(self, number: int) -> list[Entrant]:
         """Who takes part in the next round; none where it is decided."""

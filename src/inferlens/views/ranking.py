@@ -53,9 +53,12 @@ def ranked(
     for rows in comparisons:
         among = race({row.id: runs[row.id, row.machine] for row in rows}, aim=aim)
         metric = "median" if any(row.median is not None for row in rows) else "iterations_per_second"
-        out = {row.id for row in rows if not all(one.ranked for one in runs[row.id, row.machine].records)}
         able = [
-            replace(row, ranked=row.ranked and row.id not in out and getattr(row, metric) is not None) for row in rows
+            replace(
+                row,
+                ranked=row.ranked and runs[row.id, row.machine].ranked and getattr(row, metric) is not None,
+            )
+            for row in rows
         ]
         chosen = _references(able, named, usual)
         done = [_against(row, chosen[row.device], among) if row.device in chosen else row for row in able]

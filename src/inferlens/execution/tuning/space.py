@@ -219,7 +219,7 @@ def combinations(family: Case, space: Space, names: Collection[str] | None = Non
     for chosen in itertools.product(*((None, *each) for each in values.values())):
         changes = {name: value for name, value in zip(values, chosen, strict=True) if value is not None}
         case = combined(family, changes)
-        if _set(case) == {**_set(family), **changes}:
+        if as_asked(case, family, changes):
             yield case
 
 
@@ -230,6 +230,11 @@ def size(space: Space) -> int:
         groups = _linked(space.values(family), BACKENDS.get(family.backend).knobs)
         total += math.prod(sum(1 for _ in combinations(family, space, group)) for group in groups)
     return total
+
+
+def as_asked(made: Case, base: Case, changes: Mapping[str, Option]) -> bool:
+    """Whether a case that was :func:`combined` has all changes, and nothing else is changed for them."""
+    return _set(made) == {**_set(base), **changes}
 
 
 def _set(case: Case) -> dict[str, Option]:

@@ -22,7 +22,7 @@ from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import Entrant, Rounds
 from inferlens.execution.scheduler import scheduled
 from inferlens.execution.survey import Named, surveyed
-from inferlens.execution.tuning.space import combined
+from inferlens.execution.tuning.space import as_asked, combined
 from inferlens.record.record import Record
 from inferlens.spec.case import AXES, Case, Option
 from inferlens.spec.plan import Plan, count, texts
@@ -224,8 +224,7 @@ def _set(request: StudyRequest, base: Case, value: Option | None) -> Case:
         InferlensError: if it would be run as another one: beside other options, or on this device, it does nothing.
     """
     found = combined(base, {request.knob: value})
-    changed = {**base.options, THREADS: base.threads, request.knob: value}
-    if {**found.options, THREADS: found.threads} == changed:
+    if value is not None and as_asked(found, base, {request.knob: value}):
         return found
     knobs = [each for each in BACKENDS.get(request.backend).knobs if each.name == request.knob]
     needs = [each for knob in knobs for each in knob.needs if each not in base.options]

@@ -171,9 +171,7 @@ def budget_for(budget: Budget, measures: Collection[str]) -> Budget:
     """What a process of a round measures, so that everything is known that is aimed at or limited."""
     modes = {"throughput" if name == "throughput" else "latency" for name in measures if name in TIMED} or {"latency"}
     mode = "both" if len(modes) > 1 else min(modes)
-    if budget.explicit:
-        return replace(budget, mode=mode)
-    if "energy" in measures:  # of a short series it is not known well enough
+    if budget.explicit or "energy" in measures:  # which is not known well enough of a short series
         return replace(budget, mode=mode)
     found = replace(budget_of_rounds(budget), mode=mode)
     return replace(found, iterations=TAIL_SAMPLES, max_time=None) if "latency.p99" in measures else found
@@ -195,14 +193,17 @@ class Tuner:
         self.candidates = Candidates(self.space)
         measures = {self.request.objective.name, *(each.name for each in self.request.constraints)}
         self.scheduler.round_budget = budget_for(self.request.plan.budget, measures)
-        on_gpu = self.space.families[0].case.device != "cpu"
-        self.scheduler.one_at_a_time = "energy" in measures or (on_gpu and "memory" in measures)
+        self.scheduler.one_at_a_time = "energy" in measures or (self._on_gpu and "memory" in measures)
         self.begin -= sum(trial.seconds for trial in self.kept.trials)
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.space.families[0].case.device != "cpu"
 
     @cached_property
     def search(self) -> Search:
         """The search, with what earlier runs have learned; where the CPU only builds, more side by side."""
-        builders = 0 if self.space.families[0].case.device == "cpu" else len(usable_cpus()) // 3
+        builders = len(usable_cpus()) // 3 if self._on_gpu else 0
         self.seconds = seconds_by((), self.scheduler.plan)
         search = Search(
             families=[self.candidates.point(each.case) for each in self.space.families],

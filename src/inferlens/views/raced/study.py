@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.stats.intervals import ends
 from inferlens.units import ABSENT, percent, ratio, ratio_range
@@ -57,7 +58,7 @@ def answer(study: Study) -> str:
     knob = study.request.knob
     found = {each.text: each.comparison for each in study.values if each.comparison}
     if not found:
-        able = any(each.is_default and all(record.ranked for record in each.records) for each in study.values)
+        able = any(each.is_default and CaseRuns(each.records).ranked for each in study.values)
         return f"{'No other value of' if able else 'Not even the default of'} {knob} ran with right outputs."
     if {each.verdict for each in found.values()} == {"SAME"}:
         return f"{knob} makes no difference (within {percent(study.threshold)})."
