@@ -57,7 +57,7 @@ from inferlens.execution.survey import find, probe
 from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
 from inferlens.stats.between_process import Centre
-from inferlens.stats.standing import MOST_ROUNDS, Entry, look_level
+from inferlens.stats.standing import MOST_ROUNDS, Entry, alone_level, look_level
 from inferlens.units import duration, listing, percent
 
 POOLS = Path(__file__).parent / "pools"
@@ -354,7 +354,9 @@ class Simulated(Rounds):
 
 def race_of(entries: Mapping[str, Entry], level: float) -> Race:
     """The race among entries, each looked at with ``level``."""
-    return Race(entries=entries, ranked=frozenset(entries), level=level, threshold=THRESHOLD, rounds=0)
+    return Race(
+        entries=entries, ranked=frozenset(entries), level=level, alone=alone_level(), threshold=THRESHOLD, rounds=0
+    )
 
 
 @dataclass(frozen=True)

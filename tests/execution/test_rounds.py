@@ -140,7 +140,7 @@ def test_samples_that_were_asked_for_all_count(tmp_path: Path) -> None:
 
 
 def test_what_a_process_of_a_round_measures() -> None:
-    assert budget_of_rounds(Budget()) == Budget(mode="latency", warmup_seconds=0.3, max_time=1.0)
+    assert budget_of_rounds(Budget()) == Budget(mode="latency", warmup_seconds=0.3, max_time=2.0)
     assert budget_of_rounds(Budget(mode="throughput", seconds=3.0)) == Budget(mode="throughput", seconds=3.0)
     assert budget_of_rounds(Budget(iterations=50)) == Budget(mode="latency", iterations=50)
     assert budget_of_rounds(Budget(max_time=20.0)).max_time == 5.0

@@ -22,7 +22,7 @@ from inferlens.record.record import IN_TURNS, Metric, Record
 from inferlens.stats.between_process import Centre, centres
 from inferlens.stats.compare import LogRatio
 from inferlens.stats.quantiles import median
-from inferlens.stats.standing import MOST_ROUNDS, Entry, Layout, Standing, look_level, standing
+from inferlens.stats.standing import MOST_ROUNDS, Entry, Layout, Standing, alone_level, look_level, standing
 
 PAUSE = 0.03  # seconds between two calls that belong to different turns: a turn begins with calls that are no samples
 LEAST_TURNS = 3
@@ -81,7 +81,7 @@ class Race:
     level: float
     threshold: float
     rounds: int
-    alone: float = 0.95
+    alone: float
 
     @cached_property
     def layout(self) -> Layout:
@@ -169,7 +169,7 @@ def race(
             if name in entries and runs.ranked and (aim is None or aim.may_win(runs))
         ),
         level=look_level(most if raced else 0, level),
-        alone=level,
+        alone=alone_level(level),
         threshold=max((record.budget.threshold for _, record in found), default=0.02),
         rounds=max(map(len, shared), default=0),
     )

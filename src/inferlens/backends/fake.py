@@ -154,7 +154,7 @@ class FakeRunner(Runner, LayerProfiler):
         self._precision = case.precision
         self._preparation = preparation
         milliseconds = (options.latency + options.per_item * (batch - 1)) * SPEED[case.variant] * factor(options)
-        noise = random.Random(case.seed)
+        noise = random.Random(f"{case.seed} {preparation.folder.name}")  # each process has its own
         spread = 0.1 if case.variant == "noisy" else 0.0
         self.clock: Clock = HostClock()
         if options.clock == "fake":

@@ -29,9 +29,11 @@ from inferlens.stats.intervals import ends
 from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS
 from inferlens.units import ratio, ratio_range
 
-REACH = 1.25  # times the fastest: what took longer by itself meets it in no round, unless it is in doubt later
+# Times the fastest: what took longer by itself meets it in no round, and what took longer in the first of them in none
+# after that, unless it is in doubt later. Single processes are off by more.
+REACH_ALONE, REACH = 1.5, 1.25
 USUAL_ROUNDS = 10  # at most; with --thorough MOST_ROUNDS
-ROUND_WARMUP, ROUND_SERIES = 0.3, 1.0  # seconds of each process of a round
+ROUND_WARMUP, ROUND_SERIES = 0.3, 2.0  # seconds of each process of a round
 SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
 
 
@@ -125,16 +127,21 @@ class Rounds:
         best, following = race.answer.best, next(iter(race.standing.rivals))
         if number == 0:
             once = {name: entry.processes[0].log for name, entry in race.entries.items()}
-            limit = once[best] + math.log(REACH)
+            limit = once[best] + math.log(REACH_ALONE)
             names = [best, following, *(name for name in once if once[name] <= limit), *self._reference()]
-        else:  # what has met the others in no round yet may do so once it is known how far processes differ
-            names = [
-                best,
-                *(name for name in race.answer.open if number >= LEAST_ROUNDS or len(able[name].records) > 1),
-            ]
+        elif number < LEAST_ROUNDS:
+            names = [best, *filter(self._near, race.answer.open), *self._reference()]
+        else:  # what has met the others in no round yet may do so now that it is known how far processes differ
+            names = [best, *race.answer.open]
             if len(names) == 1:
                 names = [best, following] if number < self.scheduler.plan.rounds else []
         return [able[name] for name in dict.fromkeys(names)]
+
+    def _near(self, name: str) -> bool:
+        """Whether what was in rounds is within reach there."""
+        standing = self.race.standing
+        found = standing.rivals[name].comparison.ratio if standing else None
+        return len(self._able[name].records) > 1 and found is not None and found <= REACH
 
     def _reference(self) -> list[str]:
         """What the plan names, of each device; or the plain case of the backend that outputs are checked against."""

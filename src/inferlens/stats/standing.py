@@ -32,13 +32,12 @@ from inferlens.stats.compare import (
     conclude,
     level_of_looks,
     seen_spread,
-    within,
 )
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 20
-# Degrees of freedom that others' rounds count for, as cases differ in how far their processes do: beside fewer rounds
-# of one's own than LEAST_ROUNDS; and for processes that were measured alone.
-BESIDE_FEW, BESIDE_ALONE = 6, 2
+# Degrees of freedom that others' rounds count for at most, as cases differ in how far their processes do: beside one's
+# own rounds; and for processes that were measured alone.
+BESIDE_ROUNDS, BESIDE_ALONE = 6, 2
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -200,22 +199,20 @@ class Layout:
     def _in_rounds(self, base: str, candidate: str) -> LogRatio:
         """By least squares over all rounds.
 
-        The variance is that of the two's own rounds; of hardly any it is that of all rounds, which counts as a few
-        more: G. K. Smyth, "Linear models and empirical Bayes methods", Statistical Applications in Genetics and
-        Molecular Biology 3 (2004).
+        The variance is that of the two's own rounds, and that of all rounds counts as a few more: G. K. Smyth, "Linear
+        models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3 (2004). What
+        varies within a process does so between rounds, too.
         """
         found, one, other = self._rounds, self.entries[base].rounds, self.entries[candidate].rounds
         pairs = [other[key].log - one[key].log for key in one if key in other]
         alike = process_autocorrelation([pairs])
         own, worth = spread(pairs, alike) if len(pairs) > 1 else (0.0, 1.0)
-        most = 0 if len(pairs) >= LEAST_ROUNDS else BESIDE_FEW
-        rest = min(most, found.freedom - max(len(pairs) - 1, 0))
+        rest = min(BESIDE_ROUNDS, found.freedom - max(len(pairs) - 1, 0))
         variance = (rest * found.variance + (worth - 1) * own / 2) / (rest + worth - 1)
         return LogRatio(
             log=found.effects[candidate] - found.effects[base],
             error=math.sqrt(variance * found.share(base, candidate) * max(len(pairs), 1) / worth),
             freedom=rest + worth - 1,
-            least=within(list(one.values()), list(other.values())),
             autocorrelation=alike,
         )
 
@@ -223,6 +220,11 @@ class Layout:
 def look_level(rounds: int, level: float = 0.95) -> float:
     """The level of one look at a race of so many rounds at most; ``level`` itself where it is looked at once."""
     return level_of_looks(LEAST_ROUNDS, rounds, level) if rounds else level
+
+
+def alone_level(level: float = 0.95) -> float:
+    """The level of what is said of a case that was in no round: half of the errors are left to what was in some."""
+    return (1 + level) / 2
 
 
 def standing(
