@@ -17,7 +17,7 @@ from inferlens import InferlensError
 from inferlens.backends.fake import FakeRunner
 from inferlens.errors import Unsupported
 from inferlens.execution import child_process as processes
-from inferlens.execution.bench import in_rounds
+from inferlens.execution.bench import measuring_order
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.expand import Planned
 from inferlens.execution.measure_case import BenchmarkJob, Reference
@@ -153,7 +153,7 @@ LOUD = cpu_log(cpus=4, others=during(0.0, 10.0, 3.9, 0.0), busy=4.0)
 
 @pytest.mark.parametrize("repeats", [1, 2, 5])
 def test_each_case_runs_so_often_round_after_round(repeats: int) -> None:
-    turns = in_rounds([UNABLE, *ABLE], repeats, seed=0)
+    turns = measuring_order([UNABLE, *ABLE], repeats, seed=0)
     assert [repeat for planned, repeat in turns if planned is UNABLE] == [0], "what cannot run is said once"
     turns = [each for each in turns if each[0] is not UNABLE]
     assert [repeat for _, repeat in turns] == [number for number in range(repeats) for _ in ABLE]
@@ -162,7 +162,7 @@ def test_each_case_runs_so_often_round_after_round(repeats: int) -> None:
 
 def test_the_order_is_drawn_anew_for_each_round_and_from_the_seed() -> None:
     def orders(seed: int) -> list[str]:
-        turns = in_rounds(ABLE, 6, seed)
+        turns = measuring_order(ABLE, 6, seed)
         return ["".join(planned.case.backend for planned, repeat in turns if repeat == each) for each in range(6)]
 
     assert orders(0) == orders(0) != orders(1)

@@ -36,7 +36,7 @@ def run(plan: Plan, observer: Observer, model: Named | None = None) -> list[Reco
     """
     observer.doing("looking at models and backends")
     cases = cases_of(plan, model)
-    order = in_rounds(cases, plan.repeats, plan.seed)
+    order = measuring_order(cases, plan.repeats, plan.seed)
     observer.planned([planned for planned, _ in order])
     with scheduled(plan, observer, cases, model) as scheduler:
         try:
@@ -56,7 +56,7 @@ def _cut_short(plan: Plan, scheduler: Scheduler) -> None:
             Store.save(scheduler.kept[record.id], replace(record, facts={**record.facts, CUT_SHORT: True}))
 
 
-def in_rounds(cases: Sequence[Planned], repeats: int, seed: int) -> list[tuple[Planned, int]]:
+def measuring_order(cases: Sequence[Planned], repeats: int, seed: int) -> list[tuple[Planned, int]]:
     """Each case ``repeats`` times, round after round, each in an order drawn from ``seed``, so heat hits all alike.
 
     Without repeats the order is that of the plan. What cannot run here is said once.

@@ -24,7 +24,7 @@ from inferlens.spec.reference import unknown, words
 from inferlens.stats.intervals import ends
 
 if TYPE_CHECKING:
-    from inferlens.views.rows import Place, Row
+    from inferlens.views.rows import Row, RowStanding
 
 
 def ranked(
@@ -117,7 +117,7 @@ def _placed(rows: Sequence[Row], among: Race) -> list[Row]:
         if not row.ranked or row.id not in order:
             placed.append(row)
             continue
-        standing: Place = answer.kind
+        standing: RowStanding = answer.kind
         if row.id in rivals:
             comparison = rivals[row.id].comparison
             low, high = ends(comparison.interval)

@@ -30,7 +30,7 @@ from inferlens.views.ranking import ranked
 _PARTS: dict[str, Metric] = {
     "gpu_time": "GPU time", "enqueue": "enqueue time", "h2d": "H2D time", "compute": "compute time", "d2h": "D2H time",
 }  # fmt: skip
-Place = Literal["", "fastest", "equal", "likeliest", "once", "open", "slower", "none"]
+RowStanding = Literal["", "fastest", "equal", "likeliest", "once", "open", "slower", "none"]
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -153,7 +153,7 @@ class Row(Struct, frozen=True, kw_only=True):
     energy_high: float | None = None
     ranked: bool = False
     place: int | None = None
-    standing: Place = ""
+    standing: RowStanding = ""
     fastest: bool = False
     chance: float | None = None
     behind: float | None = None
