@@ -42,6 +42,7 @@ SCHEMA = "inferlens.table/1"
 EACH_RUN = ": --runs all shows each"
 LINES, WIDTH = 24, 100  # of a screen
 MOST_NOTES = 2
+MORE_ROUNDS = "To decide what is not: the same with --thorough"  # of several races
 SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
 
 # Key, title, unit, how it is written, what stays first. Without ``wide`` it is on every screen.
@@ -217,8 +218,7 @@ def _answer(table: Sequence[Row]) -> list[str]:
     every = answers(table)
     if len(every) == 1:
         return every[0].lines
-    decide = ["To decide what is not: the same with --thorough"] if any(each.decide for each in every) else []
-    return [*(each.lines[0] for each in every), *decide]
+    return [*(each.lines[0] for each in every), *([MORE_ROUNDS] if any(each.decide for each in every) else [])]
 
 
 def _first(rows: Sequence[Row], most: int | None) -> list[Row]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace as changed
 
 from inferlens.analysis.tuned import Tuned, facts_of
 from inferlens.units import duration, plural
 from inferlens.views.answer import answers
 from inferlens.views.plain import plain
 from inferlens.views.raced import tuned as one
-from inferlens.views.records import LINES, WIDTH
+from inferlens.views.records import LINES, MORE_ROUNDS, WIDTH
 from inferlens.views.records import document as of_records
 from inferlens.views.renderers import terminal
 from inferlens.views.rows import rows
@@ -28,18 +29,19 @@ def document(every: Sequence[Tuned], reference: str | None = None, top: int | No
 
     def told() -> Sequence[Table | str]:
         """The answer of each, where tables of records do not have it."""
-        said = [f"{_name(tuned)}: {line}" for tuned in every for line in one.answer_of(tuned, one.finals_of(tuned))]
-        return [*said, *sentences(every)]
+        said = [(_name(tuned), one.answer_of(tuned, one.finals_of(tuned))) for tuned in every]
+        decide = dict.fromkeys(line for _, lines in said for line in lines[1:])  # each to be pasted as it is
+        return [*(f"{name}: {lines[0]}" for name, lines in said if lines), *decide, *sentences(every)]
 
     def blocks() -> Sequence[Table | str]:
-        finals = [*(of_records(records).blocks() if records else ()), *sentences(every)] if raced else told()
+        finals = [*_by_budget(of_records(records).blocks() if records else ()), *sentences(every)] if raced else told()
         return [*finals, *(one.tried_table(facts_of(tuned), _name(tuned)) for tuned in every)]
 
     def screen() -> Sequence[Table | str]:
         if not raced:
             return told()
         for most in range(len(records), 0, -1):
-            found = [*(of_records(records, reference, top=most).screen or list)(), *sentences(every)]
+            found = [*_by_budget((of_records(records, reference, top=most).screen or list)()), *sentences(every)]
             if terminal.height(chosen(found, None), WIDTH) <= LINES:
                 return found
         return [*(each.brief for each in answers(rows(records), whole=True)), *sentences(every)]
@@ -51,6 +53,15 @@ def document(every: Sequence[Tuned], reference: str | None = None, top: int | No
         title=of_records(records).title,
         screen=screen,
     )
+
+
+def _by_budget(blocks: Sequence[Table | str]) -> list[Table | str]:
+    """Tables of records, with what decides a tuning in place of what decides a run of them."""
+    longer = {MORE_ROUNDS: f"{MORE_ROUNDS.partition(':')[0]}: a longer --budget"}
+    return [
+        each if isinstance(each, str) else changed(each, answer=[longer.get(line, line) for line in each.answer])
+        for each in blocks
+    ]
 
 
 def sentences(every: Sequence[Tuned]) -> list[str]:
