@@ -15,7 +15,7 @@ from msgspec import Struct
 from inferlens.analysis.findings.notes import worst_agreement
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.machine import Energy
-from inferlens.record.record import Record
+from inferlens.record.record import MEMORY_APART, Record
 from inferlens.spec.objective import Constraint
 from inferlens.stats.between_process import estimate
 from inferlens.units import ratio
@@ -67,9 +67,16 @@ def build_seconds(record: Record) -> float | None:
     return sum(built) if built else None
 
 
+def with_export(record: Record) -> bool:
+    """Whether its memory is that of a process that exported the model, which takes more than any call does."""
+    exported = any(phase.name == "export" and phase.note != "cached" for phase in record.phases)
+    return exported and MEMORY_APART not in record.facts
+
+
 def host_peak(run: CaseRuns) -> int | None:
-    """Bytes of host memory, the most of its processes."""
-    return max((one.memory.host_peak or 0 for one in run.records), default=0) or None
+    """Bytes of host memory, the most of its processes; of those alone that did not export, if there are any."""
+    apart = [one for one in run.records if not with_export(one)]
+    return max((one.memory.host_peak or 0 for one in apart or run.records), default=0) or None
 
 
 def device_peak(run: CaseRuns) -> int | None:

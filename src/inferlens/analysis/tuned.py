@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.objective import value
+from inferlens.analysis.objective import value, with_export
 from inferlens.analysis.race import Fastest, centres_of, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError, check_choice
@@ -206,12 +206,13 @@ def facts_of(tuned: Tuned) -> list[CandidateFacts]:
         digest, times = digests[each.record], 1 / each.speedup if each.speedup else None
         ahead = meeting.against(winner, digest) if winner in meeting.entries and digest in meeting.entries else None
         times = 1.0 if digest == winner else ahead.ratio if ahead else times
+        used = [value(one, "memory") for one in every[digest].ran if not with_export(one)]
         facts = CandidateFacts(
             case=every[digest].first.case,
             candidate=each,
             objective=cost(cost(known) * times) if known and times else None,
             error=value(every[digest], "error"),
-            memory=min((used for one in every[digest].ran if (used := _memory(one))), default=None),
+            memory=min(filter(None, used), default=None),
             build=value(every[digest], "build"),
             came=WINNER if digest == winner else _came(each, tuned, named.get(digest, "")),
         )
@@ -231,11 +232,6 @@ def _came(candidate: Candidate, tuned: Tuned, finalist: str) -> str:
         )
         return f"{where} in the finals"
     return worse if candidate.high is not None and candidate.high < 1 else f"about {alike}" if candidate.speedup else ""
-
-
-def _memory(record: Record) -> float | None:
-    exported = any(phase.name == "export" and phase.note != "cached" for phase in record.phases)
-    return None if exported else value(record, "memory")
 
 
 def _by_case(records: Sequence[Record]) -> dict[str, CaseRuns]:

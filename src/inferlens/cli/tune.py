@@ -22,6 +22,7 @@ SPACE = "A file that says what is tried (TOML): backends, precision, and values 
 ONLY = "Try these alone: backends, BACKEND:VARIANT, precisions, and options as NAME or BACKEND.NAME; with commas."
 WITHOUT = "Leave these out, named as in --only."
 STUDY = "Look at one option alone, as KNOB=VALUE,VALUE or BACKEND.KNOB=VALUE,VALUE: its values race its default."
+INTERRUPTED = "Interrupted; the same command goes on from here."
 DRY_RUN = "List what would be tried, and about what each costs; run none."
 PRECISIONS = "Precisions to try, with commas. [dim]Default: each that works here.[/dim]"
 OWN = ("objective", "limits", "budget", "space", "only", "without", "study", "dry_run", "format", "json", "file")
@@ -86,7 +87,7 @@ def tune(
         try:
             tuned = run_each(request, what, bar)
         except KeyboardInterrupt:
-            screen.note("Interrupted; the same command goes on from here.")
+            screen.note(INTERRUPTED)
             raise typer.Exit(130) from None
     screen.document(document(tuned), format, file=file)
     if not any(each.best for each in tuned):
@@ -124,14 +125,14 @@ def studied(
         try:
             found = study.run(request, bar)
         except KeyboardInterrupt:
-            screen.note(f"Interrupted; {len(bar.records)} measured cases are kept.")
+            screen.note(INTERRUPTED)
             raise typer.Exit(130) from None
     where = Path(request.plan.output) / safe_name(found.values[0].records[0].model.name)
     screen.document(document(found, str(where)), format, file=None if drawing else file)
     if file and drawing:
         screen.write(file, picture(found, file.suffix.lower()[1:]))
         screen.note(f"Wrote {file}.")
-    if not any(record.status == "ok" for record in bar.records):
+    if not any(record.status == "ok" for value in found.values for record in value.records):
         raise typer.Exit(1)
 
 

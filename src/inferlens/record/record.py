@@ -19,6 +19,7 @@ from inferlens.spec.case import Budget, Case, TensorSpec
 
 SCHEMA = "inferlens.record/1"
 IN_TURNS = "in turns with"  # the fact that names the other of two cases that took turns on the machine
+MEMORY_APART = "memory of a process that did not export"  # a fact: it is not of the process that was timed
 CUT_SHORT = "cut short"  # the fact of a case of a race that was interrupted before its second round
 EMPTY_KERNEL = "empty kernel"  # the fact with the ``gpu_seconds`` that the clock tells of a kernel that does nothing
 

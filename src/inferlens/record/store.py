@@ -2,7 +2,8 @@
 
 A folder is claimed by creating it, so two runs, also two at the same time, never share one: the second run of a case
 gets ``<case>@2``. A record is written whole or not at all; a folder without one belongs to a run that was cut short.
-Beside them a tuning keeps its rounds in ``<output>/<model>/tuning``, and the winner in ``<output>/<model>/best``.
+Beside them a tuning keeps its rounds in ``<output>/<model>/tuning``, and the winner in ``<output>/<model>/best``;
+a study its own in ``<output>/<model>/study``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from inferlens.spec.case import Case
 
 RECORD = "record.json"
 TUNING, BEST = "tuning", "best"  # the folders of a tuning beside the records of a model: its rounds, and the winner
+STUDY = "study"  # the folder of a study's rounds
 TRIALS = "trials.jsonl"
 LOG = "output.log"
 Paths = str | PathLike[str] | Iterable[str | PathLike[str]]

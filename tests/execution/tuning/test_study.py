@@ -16,6 +16,7 @@ from inferlens.record.store import load_records
 from inferlens.spec.plan import Plan
 from inferlens.views.raced.study import answer, document
 from inferlens.views.table import render
+from tests.execution.tuning.test_tune import Counted
 
 pytestmark = pytest.mark.usefixtures("one_process")
 
@@ -73,6 +74,28 @@ def test_what_is_not_decided_when_the_time_is_over_is_said_so(tmp_path: Path) ->
     found = studied(tmp_path, "latency=4.07", budget=0.0, backend="fake:noisy", iterations=20)
     assert len(found.values[0].records) == 1 + 3
     assert answer(found).endswith("not decided; more with --budget.")
+
+
+def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:
+    words = {"text": "fake.knob_a=1,2", "folder": tmp_path}
+    for after in (2, 4):
+        with pytest.raises(KeyboardInterrupt):
+            studied(**words, observer=Counted(after))
+    found = studied(**words, observer=(rest := Counted()))
+    assert answer(found) == "knob_a=1 is 1.25x its default (1.25 to 1.25)."
+    assert len(rest.cases) == 3 * (1 + 3) - 1 - 2, "but the one in which it was interrupted"
+    assert {record.run for each in found.values for record in each.records} == {found.values[0].records[0].run}
+    assert studied(**words, observer=Nothing()).values == found.values
+    studied(tmp_path, "fake.knob_a=1,3", others := Counted())
+    assert len(others.cases) == 3 * (1 + 3), "another study begins anew"
+
+
+def test_with_a_longer_budget_it_goes_on(tmp_path: Path) -> None:
+    words = {"text": "latency=4.07", "backend": "fake:noisy", "iterations": 20}
+    first = studied(tmp_path, budget=0.0, **words)
+    found = studied(tmp_path, observer=(more := Counted()), **words)
+    assert found.values[0].records[: 1 + 3] == first.values[0].records
+    assert more.cases
 
 
 def test_throughput_is_studied_where_it_is_asked_for(tmp_path: Path) -> None:

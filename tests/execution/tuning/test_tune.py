@@ -10,14 +10,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from inferlens.analysis.objective import host_peak
 from inferlens.analysis.race import race
 from inferlens.analysis.runs import CaseRuns
-from inferlens.analysis.tuned import TRIALS, FinalsAim, Trial, Tuned
-from inferlens.backends.fake import BEST
+from inferlens.analysis.tuned import TRIALS, FinalsAim, Trial, Tuned, facts_of
+from inferlens.backends.base import Preparation, Runner
+from inferlens.backends.fake import BEST, Fake
+from inferlens.execution import worker
 from inferlens.execution.protocol import Observer
 from inferlens.execution.tuning.several import run_each
 from inferlens.execution.tuning.space import tried
 from inferlens.execution.tuning.tune import Request
+from inferlens.models.model import Model
 from inferlens.record.record import Record
 from inferlens.record.store import load_records
 from inferlens.spec.case import Case
@@ -178,6 +182,32 @@ def test_what_breaks_a_limit_wins_no_finals(tmp_path: Path) -> None:
     for barred, best in ((fast, slow), (slow, fast)):
         aim = FinalsAim(Objective("latency"), frozenset([runs[barred].first.case.digest]))
         assert race(runs, aim=aim).answer.best == best
+
+
+@pytest.mark.parametrize("words", [{"limits": ("memory=1GiB",)}, {"objective": "memory"}])
+def test_memory_that_exporting_takes_is_not_the_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: dict[str, Any]
+) -> None:
+    exporting = list[bool]()
+    prepare = Fake.prepare
+
+    def export(self: Fake, model: Model, case: Case, preparation: Preparation) -> Runner:
+        exporting.append(preparation.exported is None)
+        with preparation.phase("export") as noted:
+            noted.note = "" if exporting[-1] else "cached"
+        if exporting[-1]:
+            (preparation.folder / "model.onnx").touch()
+            preparation.keep(preparation.folder / "model.onnx", "onnx")
+        return prepare(self, model, case, preparation)
+
+    monkeypatch.setattr(Fake, "prepare", export)
+    monkeypatch.setattr(worker, "host_peak", lambda: 2**31 if exporting and exporting[-1] else 2**29)
+    tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"), **words)
+    assert tuned.missed == ()
+    assert best_of(tuned).options == ({"knob_a": 1} if "limits" in words else {})
+    assert {each.memory for each in facts_of(tuned)} == {2**29}
+    assert [one for one in facts_of(tuned) if "limit" in one.came] == []
+    assert host_peak(CaseRuns(tuned.finals)) == 2**29
 
 
 def test_where_nothing_keeps_the_limits_the_nearest_miss_is_the_answer(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """What a tuning is asked for in words, and a tuning of each model at each batch size that they name.
 
 Each is a tuning of its own, with its share of the time, and a folder of its own: ``OUTPUT/MODEL``, or in it
-``batch-8`` where the model has several batch sizes.
+``batch-8`` where the model has several batch sizes. Time that one leaves is for those that follow; what the last ones
+leave is for more final rounds of those that are not decided.
 """
 
 from __future__ import annotations
@@ -57,19 +58,29 @@ def run_each(request: Request, what: Tried, observer: Observer, model: Named | N
     """
     observer.doing("looking at models and backends")
     parts = list(_parts(explore(request.plan, what, model)))
-    found = []
-    for part in parts:
+    found: list[Tuned] = []
+
+    def tune(place: int, seconds: float) -> Tuned:
+        part, one = parts[place], request
         case, name = part.families[0].case, part.families[0].found.name
         home = Path(request.plan.output) / safe_name(name)
         if sum(each.families[0].case.model == case.model for each in parts) > 1:
             home /= f"batch-{case.batch}"
-        one = request
         if len(parts) > 1:
             batch = request.plan.batch and (case.batch,)
             plan = msgspec.structs.replace(request.plan, model=(case.model,), batch=batch)
-            one = msgspec.structs.replace(request, plan=plan, budget=request.budget / len(parts))
+            one = msgspec.structs.replace(request, plan=plan)
             observer.part(f"{name}, batch {case.batch}" if batch else name)
-        found.append(run(one, what, part, home, observer, model))
+        return run(one, what, part, home, observer, model, seconds)
+
+    for place in range(len(parts)):
+        unused = request.budget - sum(each.seconds for each in found)
+        found.append(tune(place, max(request.budget / len(parts), unused / (len(parts) - place))))
+    undecided = [place for place, each in enumerate(found) if each.answer.open] if len(parts) > 1 else []
+    for count, place in enumerate(undecided):
+        unused = request.budget - sum(each.seconds for each in found)
+        if unused > 0:
+            found[place] = tune(place, found[place].seconds + unused / (len(undecided) - count))
     return found
 
 

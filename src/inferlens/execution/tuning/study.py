@@ -2,6 +2,7 @@
 
 A study is of one way of running a model: a backend's variant in a precision. Each value is measured once, by itself,
 and built anew for that; then the values meet the default in rounds, until it is known of each how it compares.
+The same study goes on where an earlier one was stopped, as a tuning does.
 """
 
 from __future__ import annotations
@@ -9,21 +10,25 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from inferlens.analysis.tuned import Trial
 from inferlens.backends import BACKENDS, importable
 from inferlens.backends.base import THREADS, Knob
 from inferlens.errors import InferlensError, check_choice
 from inferlens.execution.expand import Planned, backends_named, check_words, expand, refuse_if_none_runs
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import Entrant, Rounds
-from inferlens.execution.scheduler import scheduled
+from inferlens.execution.rounds import Entrant
+from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named, surveyed
+from inferlens.execution.tuning.kept import Kept, KeptRounds
 from inferlens.execution.tuning.space import as_asked, combined
 from inferlens.record.record import Record
+from inferlens.record.store import STUDY, TRIALS, safe_name
 from inferlens.spec.case import AXES, Case, Option
 from inferlens.spec.plan import Plan, count, texts
 from inferlens.stats.compare import Comparison, conclude
@@ -121,6 +126,8 @@ def requested(plan: Plan, text: str, budget: float) -> StudyRequest:
 def run(request: StudyRequest, observer: Observer, model: Named | None = None) -> Study:
     """Measures the default and each value; the records are kept as those of ``inferlens bench`` are.
 
+    What an earlier run of the same study has measured is not measured again.
+
     Raises:
         InferlensError: if several ways of running the model are left, none can run here, or the knob does nothing.
     """
@@ -134,11 +141,18 @@ def run(request: StudyRequest, observer: Observer, model: Named | None = None) -
     cases = [replace(base, case=base.case if each == default else _set(request, base.case, each)) for each in values]
     observer.planned(cases)
     with scheduled(request.plan, observer, cases, model) as scheduler:
+        about = [msgspec.structs.replace(request, budget=0.0), scheduler.environment, base.found]
+        home = Path(request.plan.output) / safe_name(base.found.name) / STUDY
+        kept = Kept(home / TRIALS, about, request.budget, model)
+        before, begin = kept.trials[:], begin - kept.seconds
+        if before:
+            scheduler.id = before[0].records[0].run  # of which all records are
         entrants = []
         for planned in cases:
-            record, _ = scheduler.measure(planned)
+            record = before.pop(0).records[0] if before else _first(scheduler, planned, kept)
             entrants.append(Entrant(planned, record, [record]))
-        curve = Curve(scheduler, entrants, begin + request.budget, request.knob, values, values.index(default))
+        end, place = begin + request.budget, values.index(default)
+        curve = Curve(scheduler, entrants, end, kept, before, request.knob, values, place)
         threshold = curve.run().threshold
         found = curve.comparisons()
     return Study(
@@ -157,8 +171,16 @@ def run(request: StudyRequest, observer: Observer, model: Named | None = None) -
     )
 
 
+def _first(scheduler: Scheduler, planned: Planned, kept: Kept) -> Record:
+    """The record of a case that is measured by itself."""
+    tick = time.monotonic()
+    record, _ = scheduler.measure(planned)
+    kept.add(Trial(records=(record,), seconds=time.monotonic() - tick))
+    return record
+
+
 @dataclass
-class Curve(Rounds):
+class Curve(KeptRounds):
     """The rounds of a study: those of the default, which is at ``place``, and of all that is not decided yet."""
 
     knob: str

@@ -20,27 +20,27 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.objective import miss, violations
+from inferlens.analysis.objective import miss, violations, with_export
 from inferlens.analysis.race import Fastest, Race, race
 from inferlens.analysis.tuned import TUNED, Effect, FinalsAim, Trial, Tuned, centres_for, keep
 from inferlens.errors import InferlensError
 from inferlens.execution.estimate import build_factor, seconds_by
+from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import SPARE, Entrant, Rounds, budget_of_rounds, records_of_round, usual_reference
+from inferlens.execution.rounds import SPARE, Entrant, budget_of_rounds, records_of_round, usual_reference
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named
 from inferlens.execution.tuning import outcome
+from inferlens.execution.tuning.kept import Kept, KeptRounds
 from inferlens.execution.tuning.search import GROUP, Candidates, Search
 from inferlens.execution.tuning.space import Space, Tried, size
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
-from inferlens.record.files import sha256
-from inferlens.record.record import IN_TURNS, Record
-from inferlens.record.store import BEST, TRIALS, TUNING, load_records, made, safe_name
+from inferlens.record.record import IN_TURNS, MEMORY_APART, Record
+from inferlens.record.store import BEST, TRIALS, TUNING, load_records, safe_name
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, as_plan
@@ -80,42 +80,14 @@ def _clear(work: Path, kept: Kept) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class Kept:
-    """The file of a tuning's rounds; begun anew where the one that is there is about something else.
-
-    ``about`` is what makes rounds comparable: the request, the machine, the libraries. With another ``budget`` the
-    search goes on, and its finals are held anew.
-    """
-
-    def __init__(self, path: Path, about: bytes, budget: float) -> None:
-        made(path.parent)
-        lines = path.read_bytes().split(b"\n") if path.exists() else []
-        self.trials: list[Trial] = []
-        with suppress(msgspec.MsgspecError):  # a round that cannot be read, and those after it, are measured again
-            for line in lines[1:] if lines[:1] == [about] else ():
-                self.trials.append(msgspec.json.decode(line, type=Trial))
-        self.trials = [trial for trial in self.trials if not trial.final or trial.budget == budget]
-        self._path, self._budget = path, budget
-        fresh = path.with_suffix(".new")
-        fresh.write_bytes(b"".join(line + b"\n" for line in (about, *map(msgspec.json.encode, self.trials))))
-        fresh.replace(path)
-
-    def add(self, trial: Trial) -> None:
-        """Keeps a round."""
-        trial = replace(trial, budget=self._budget)
-        self.trials.append(trial)
-        with self._path.open("ab") as file:
-            file.write(msgspec.json.encode(trial) + b"\n")
-
-
 @dataclass
-class Finals(Rounds):
-    """The finalists' rounds: everyone's in the first few, each built anew; those of an earlier run are not repeated."""
+class Finals(KeptRounds):
+    """The finalists' rounds: everyone's in the first few, each built anew."""
 
     least: ClassVar[int] = BUILDS
+    final: ClassVar[bool] = True
     aim: FinalsAim
-    kept: Kept
-    before: list[Trial]
+    anew: bool  # not where memory of the host is asked for: who exports takes more than who runs
 
     @property
     def race(self) -> Race:
@@ -132,36 +104,28 @@ class Finals(Rounds):
         self.scheduler.observer.round(number, contenders, self._standing(), BUILDS)
 
     def _hold(self, meeting: Sequence[Entrant], number: int) -> None:
-        if self.before:
-            found = {record.case.digest: record for record in self.before.pop(0).records}
-            for each in self.entrants:
-                each.records += [found[each.planned.case.digest]] if each.planned.case.digest in found else []
-            return
-        tick = time.monotonic()
-        self.scheduler.builds_anew = number <= BUILDS
+        self.scheduler.builds_anew = number <= BUILDS and self.anew
         super()._hold(meeting, number)
-        records = tuple(each.records[-1] for each in meeting)
-        self.kept.add(Trial(records=records, final=True, seconds=time.monotonic() - tick))
 
 
 def run(
-    request: Request, what: Tried, space: Space, home: Path, observer: Observer, model: Named | None = None
+    request: Request, what: Tried, space: Space, home: Path, observer: Observer, model: Named | None, seconds: float
 ) -> Tuned:
     """Tunes one model at one batch size: the search and the finals in a space, which is ``what`` of it runs here.
 
-    What it keeps lies in the folder ``home``; ``model`` is the plan's, where it is a live one.
+    What it keeps lies in the folder ``home``; ``model`` is the plan's, where it is a live one; ``seconds`` are its
+    share of the budget.
     """
     work = home / TUNING / "work"
     plan = replace(request.plan, output=str(work))
     with scheduled(plan, observer, space.families, model) as scheduler:
-        about = [replace(request, budget=0.0), what, scheduler.environment, [each.found for each in space.families[:1]]]
-        about += [sha256(Path(model.live))] if model and model.live else []
-        kept = Kept(home / TUNING / TRIALS, msgspec.json.encode(about, order="deterministic"), request.budget)
+        about = [replace(request, budget=0.0), what, scheduler.environment, space.families[0].found]
+        kept = Kept(home / TUNING / TRIALS, about, request.budget, model)
         before = home / TUNING / TUNED
         if not kept.trials and before.exists():
             before.unlink()
         _clear(work / safe_name(space.families[0].found.name), kept)
-        tuned = Tuner(request, scheduler, space, kept, home).run()
+        tuned = Tuner(request, scheduler, space, kept, home, seconds).run()
     keep(tuned, home / TUNING)
     shutil.rmtree(work, ignore_errors=True)
     return tuned
@@ -179,22 +143,23 @@ def budget_for(budget: Budget, measures: Collection[str]) -> Budget:
 
 @dataclass
 class Tuner:
-    """One tuning under way; ``home`` is the model's folder."""
+    """One tuning under way; ``home`` is the model's folder, ``share`` the seconds that it has."""
 
     request: Request
     scheduler: Scheduler
     space: Space
     kept: Kept
     home: Path
+    share: float
     begin: float = field(default_factory=time.monotonic)
     first: dict[str, Record] = field(default_factory=dict)  # of each case that ran, by its digest
 
     def __post_init__(self) -> None:
         self.candidates = Candidates(self.space)
-        measures = {self.request.objective.name, *(each.name for each in self.request.constraints)}
-        self.scheduler.round_budget = budget_for(self.request.plan.budget, measures)
-        self.scheduler.one_at_a_time = "energy" in measures or (self._on_gpu and "memory" in measures)
-        self.begin -= sum(trial.seconds for trial in self.kept.trials)
+        self.measures = {self.request.objective.name, *(each.name for each in self.request.constraints)}
+        self.scheduler.round_budget = budget_for(self.request.plan.budget, self.measures)
+        self.scheduler.one_at_a_time = "energy" in self.measures or (self._on_gpu and "memory" in self.measures)
+        self.begin -= self.kept.seconds
 
     @property
     def _on_gpu(self) -> bool:
@@ -230,24 +195,26 @@ class Tuner:
         finals = Finals(
             self.scheduler,
             [Entrant(self.space.planned(case), self.first[case.digest]) for case in cases],
-            self.begin + self.request.budget,
-            FinalsAim(self.request.objective, frozenset(barred)),
+            self.begin + self.share,
             self.kept,
             before,
+            FinalsAim(self.request.objective, frozenset(barred)),
+            anew=self._on_gpu or "memory" not in self.measures,
         )
         return self._tuned(finals, finals.run().answer, over)
 
     def _searched(self) -> bool:
         """Rounds of the search until it is over, or its time is; whether it was over."""
         while points := self.search.propose():
-            if self.search.rounds and time.monotonic() > self.begin + SEARCHING * self.request.budget:
+            if self.search.rounds and time.monotonic() > self.begin + SEARCHING * self.share:
                 return False
             room = memory_left() / (SPARE * max([TYPICAL_MEMORY, *self._peaks()]))
             planned = [self.space.planned(self.candidates.cases[point]) for point in points[: max(2, int(room))]]
             tick, number = time.monotonic(), self.search.rounds + 1
             records = list(records_of_round(self.scheduler, planned, number, together=not self._crowded))
-            self.kept.add(Trial(records=tuple(records), seconds=time.monotonic() - tick))
-            self._learn(self.search, records)
+            found = [self._without_export(*each, number) for each in zip(planned, records, strict=True)]
+            self.kept.add(Trial(records=tuple(found), seconds=time.monotonic() - tick))
+            self._learn(self.search, found)
             self.scheduler.discard(records)
             best = self.search.best if self.search.seen else None
             said = f"best so far {self.candidates.cases[best].way}" if best else "nothing ran yet"
@@ -262,6 +229,18 @@ class Tuner:
             all(IN_TURNS not in record.facts and record.status != "out of memory" for record in each) for each in rounds
         )
 
+    def _without_export(self, planned: Planned, record: Record, number: int) -> Record:
+        """The record; with the memory of a second process, which finds the export, if exporting may have taken most."""
+        limits = [each for each in self.request.constraints if each.name == "memory"]
+        asked = self.request.objective.name == "memory" or (record.ranked and violations(record, limits))
+        if self._on_gpu or not asked or not record.ranked or not with_export(record):
+            return record
+        again, _ = self.scheduler.measure(planned, number, self.scheduler.round_budget)
+        self.scheduler.discard([again])
+        if not again.ranked or with_export(again):
+            return record
+        return replace(record, memory=again.memory, facts={**record.facts, MEMORY_APART: True})
+
     def _patience(self, case: Case) -> float:
         """Seconds that a process may take: with more it has lost.
 
@@ -275,7 +254,7 @@ class Tuner:
             for record in self.first.values()
             if self.space.family(record.case) == family
         ]
-        longest = PATIENCE * max(needed) * build_factor(case) if needed else FIRST_OF_FAMILY * self.request.budget
+        longest = PATIENCE * max(needed) * build_factor(case) if needed else FIRST_OF_FAMILY * self.share
         return LEAST_PATIENCE + longest
 
     def _learn(self, search: Search, records: Sequence[Record]) -> None:

@@ -1,0 +1,75 @@
+"""Rounds that are kept as soon as each is over, so that the same command goes on where an earlier one was stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+from msgspec.structs import replace
+
+from inferlens.analysis.tuned import Trial
+from inferlens.execution.rounds import Entrant, Rounds
+from inferlens.execution.survey import Named
+from inferlens.record.files import sha256
+from inferlens.record.store import made
+
+
+class Kept:
+    """The file of the rounds of a tuning or a study; begun anew where the one that is there is about something else.
+
+    ``about`` is what makes rounds comparable: the request, the machine, the libraries, and ``model`` where it is a live
+    one. With another ``budget`` rounds go on, but for those of a tuning's finals, which are held anew.
+    """
+
+    def __init__(self, path: Path, about: Sequence[object], budget: float, model: Named | None) -> None:
+        made(path.parent)
+        live = [sha256(Path(model.live))] if model and model.live else []
+        first = msgspec.json.encode([*about, *live], order="deterministic")
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        self.trials: list[Trial] = []
+        with suppress(msgspec.MsgspecError):  # a round that cannot be read, and those after it, are measured again
+            for line in lines[1:] if lines[:1] == [first] else ():
+                self.trials.append(msgspec.json.decode(line, type=Trial))
+        self.trials = [trial for trial in self.trials if not trial.final or trial.budget == budget]
+        self._path, self._budget = path, budget
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(b"".join(line + b"\n" for line in (first, *map(msgspec.json.encode, self.trials))))
+        fresh.replace(path)
+
+    @property
+    def seconds(self) -> float:
+        """How long its rounds took."""
+        return sum(trial.seconds for trial in self.trials)
+
+    def add(self, trial: Trial) -> None:
+        """Keeps a round."""
+        trial = replace(trial, budget=self._budget)
+        self.trials.append(trial)
+        with self._path.open("ab") as file:
+            file.write(msgspec.json.encode(trial) + b"\n")
+
+
+@dataclass
+class KeptRounds(Rounds):
+    """Rounds that are kept; those ``before``, of an earlier run, are not repeated."""
+
+    final: ClassVar[bool] = False  # whether they are a tuning's finals
+
+    kept: Kept
+    before: list[Trial]
+
+    def _hold(self, meeting: Sequence[Entrant], number: int) -> None:
+        if self.before:
+            found = {record.case.digest: record for record in self.before.pop(0).records}
+            for each in self.entrants:
+                each.records += [found[each.planned.case.digest]] if each.planned.case.digest in found else []
+            return
+        tick = time.monotonic()
+        super()._hold(meeting, number)
+        records = tuple(each.records[-1] for each in meeting)
+        self.kept.add(Trial(records=records, final=self.final, seconds=time.monotonic() - tick))
