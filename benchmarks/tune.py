@@ -6,7 +6,8 @@ A space has families, and settings that work in some of them: most do nothing, s
 by a fifth; a few need or exclude another one, and some pairs do more or less together than alone. A process takes the
 candidate's true time, times what one of the pool's processes differed by (``benchmarks.race``: what all of a round
 share, and what each has of its own). Found is what the search names after its last rounds, of fresh processes of the
-finalists. *Own time* is what the search itself takes for each process that is measured.
+finalists. *Own time* is what the search itself takes for each process that is measured. Beneath is how often settings
+of winners that do nothing are called an effect, and how often the interval of a setting is right.
 
 Beside it, at the same number of processes: candidates drawn at random, and Optuna's TPE where it is installed; and
 *exhaustive*: each candidate as often as a finalist was measured.
@@ -39,7 +40,8 @@ from inferlens.execution.tuning.space import Space, combinations
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case
 from inferlens.stats.between_process import Centre
-from inferlens.stats.gaussian_process import Point
+from inferlens.stats.gaussian_process import Observed, Point
+from inferlens.stats.setting_effects import setting_effects
 from inferlens.stats.standing import LEAST_ROUNDS, Entry, Layout, look_level, standing
 from inferlens.units import duration, percent
 
@@ -106,6 +108,7 @@ class Machine:
     def __init__(self, space: Planted, sources: Sequence[Source], draw: random.Random) -> None:
         self.space, self.draw, self.processes = space, draw, 0
         self.own = 0.0  # seconds that the search itself took, a process
+        self.told: list[tuple[bool, bool, bool]] = []  # of the winner's settings: does nothing, called an effect, right
         self._source = draw.choice(sources)
         self._waves = self._source.common
         self._place = draw.randrange(len(self._waves))
@@ -122,8 +125,8 @@ class Machine:
         return found
 
 
-def confirmed(machine: Machine, finalists: Sequence[Point]) -> Point:
-    """Which of the finalists is named, after rounds of fresh processes."""
+def confirmed(machine: Machine, finalists: Sequence[Point]) -> tuple[Point, list[Observed]]:
+    """Which of the finalists is named, after rounds of fresh processes; and what these measured."""
     rounds: dict[Point, dict[int, Centre]] = {point: {} for point in finalists}
     left, leader = list(finalists), finalists[0]
     for number in range(CONFIRMING if len(finalists) > 1 else 0):
@@ -139,7 +142,8 @@ def confirmed(machine: Machine, finalists: Sequence[Point]) -> Point:
         left = [leader, *(names[name] for name in found.of("UNDECIDED"))]
         if len(left) == 1:
             break
-    return leader
+    seen = [Observed(point, each.log, f"final {number}") for point in rounds for number, each in rounds[point].items()]
+    return leader, seen
 
 
 def searched(machine: Machine) -> Point:
@@ -150,7 +154,12 @@ def searched(machine: Machine) -> Point:
         search.add({**machine.round(points)})
     finalists = search.finalists()
     machine.own = (time.process_time() - begin) / machine.processes
-    return confirmed(machine, finalists)
+    winner, finals = confirmed(machine, finalists)
+    for name, found in setting_effects([*search.seen, *finals], winner).items():
+        true = math.exp(space.log(Point(winner.family, winner.settings - {name})) - space.log(winner))
+        _, low, high = found or (1.0, 0.0, math.inf)
+        machine.told.append((abs(true - 1) < 1e-9, low > 1 or high < 1, low <= true <= high))
+    return winner
 
 
 def drawn(machine: Machine, budget: int) -> Point:
@@ -193,13 +202,19 @@ def tpe(machine: Machine, budget: int) -> Point:
     return Point(best.params["family"], frozenset(best.user_attrs["point"]))
 
 
-def raced(sources: Sequence[Source], size: int, seed: int) -> dict[str, tuple[float, int, float]]:
-    """How far each way's choice is behind the best, its processes, and its own seconds for each of them."""
-    space = Planted(size, random.Random(f"space {size} {seed}"))
+def raced(
+    sources: Sequence[Source], size: int, seed: int
+) -> tuple[dict[str, tuple[float, int, float]], list[tuple[bool, bool, bool]]]:
+    """How far each way's choice is behind the best, its processes, and its own seconds for each of them.
+
+    And what the search told of the settings of its winner.
+    """
+    space, told = Planted(size, random.Random(f"space {size} {seed}")), list[tuple[bool, bool, bool]]()
 
     def played(way: Callable[[Machine], Point]) -> tuple[float, int, float]:
         machine = Machine(space, sources, random.Random(f"machine {size} {seed}"))
         chosen = way(machine)
+        told.extend(machine.told)
         return math.expm1(space.log(chosen) - space.best), machine.processes, machine.own
 
     found = {"search": played(searched)}
@@ -208,7 +223,7 @@ def raced(sources: Sequence[Source], size: int, seed: int) -> dict[str, tuple[fl
     if util.find_spec("optuna"):
         found["Optuna's TPE"] = played(partial(tpe, budget=budget))
     found["candidates"] = 0.0, len(space.all), 0.0
-    return found
+    return found, told
 
 
 def main(words: Sequence[str]) -> None:
@@ -220,20 +235,13 @@ def main(words: Sequence[str]) -> None:
     asked = parser.parse_args(words)
     sources = [Source.of(case) for case in read(asked.pool).cases.values()]
     table = Table(title=f"{asked.races} planted spaces each, noise of {asked.pool.stem}", title_justify="left")
-    for title in (
-        "candidates",
-        "way",
-        "within 2 % of the best",
-        "median behind",
-        "worst of 20",
-        "processes",
-        "of all",
-        "own time",
-    ):
+    for title in TITLES:
         table.add_column(title, justify="left" if title == "way" else "right")
+    told: list[tuple[bool, bool, bool]] = []
     with ProcessPoolExecutor() as workers:
         for size in asked.sizes:
-            found = list(workers.map(partial(raced, sources, size), range(asked.races)))
+            races = list(workers.map(partial(raced, sources, size), range(asked.races)))
+            found, told = [each for each, _ in races], [*told, *(one for _, each in races for one in each)]
             every = statistics.fmean(each["candidates"][1] for each in found)
             for way in [name for name in found[0] if name != "candidates"]:
                 behind = sorted(each[way][0] for each in found)
@@ -245,6 +253,9 @@ def main(words: Sequence[str]) -> None:
                     duration(own) if (own := statistics.fmean(each[way][2] for each in found)) else "",
                 )  # fmt: skip
     Console(width=120).print(table)
+    called = [called for nothing, called, _ in told if nothing]
+    print(f"Of {len(called)} settings of winners that do nothing {sum(called)} are called an effect.")
+    print(f"Of {len(told)} intervals of settings {sum(right for *_, right in told)} are right.")
     if not util.find_spec("optuna"):
         print("Optuna is not installed: its TPE is left out.")
 

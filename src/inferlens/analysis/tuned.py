@@ -48,13 +48,14 @@ class Trial(Struct, frozen=True, kw_only=True):
 class Effect(Struct, frozen=True, kw_only=True):
     """What a setting of the winner does: how many times faster it is than without it, from ``low`` to ``high``.
 
+    ``None`` where rounds do not tell it. The intervals of all settings hold at once with a probability of 95 %.
     ``build`` is how many seconds longer the build takes with it, where a candidate was built with and without it.
     """
 
     setting: str
-    speedup: Factor
-    low: Factor
-    high: Factor
+    speedup: Factor | None = None
+    low: Factor | None = None
+    high: Factor | None = None
     build: Seconds | None = None
 
 

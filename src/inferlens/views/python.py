@@ -239,6 +239,8 @@ class Tuning(Records):
     def effects(self) -> tuple[Effect, ...]:
         """What each setting of the winner does: ``setting``, and how many times faster it is, ``low`` to ``high``.
 
+        These are ``None`` where too few rounds tell it.
+
         Raises:
             InferlensError: if there are several models or batch sizes.
         """

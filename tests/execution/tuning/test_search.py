@@ -89,16 +89,6 @@ def test_what_is_proposed_follows_from_what_was_added() -> None:
     assert other.propose() == rounds[3]
 
 
-def test_effects_are_those_of_the_winners_settings() -> None:
-    search = begun()
-    run(search)
-    found = search.effects(search.best)
-    assert set(found) == set(search.best.settings)
-    speedup, low, high = found["freeze"]
-    assert low <= 1.105 <= high
-    assert speedup == pytest.approx(1.105, abs=0.06)
-
-
 def test_nothing_is_proposed_where_nothing_ran() -> None:
     search = Search([Point("a")], lambda _: [], lambda _: 1.0)
     assert search.propose() == [Point("a")]

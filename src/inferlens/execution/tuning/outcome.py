@@ -1,7 +1,8 @@
 """What follows from a tuning's rounds: how every candidate stands to the winner, what settings cost, what was left out.
 
-The rounds of the search are put together by the same model that the search goes by (``stats.gaussian_process``), what
-breaks a limit included: it was timed. The finals are not among them, for the answer is theirs alone.
+How candidates stand is what the rounds of the search say, put together by the same model that the search goes by
+(``stats.gaussian_process``), what breaks a limit included: it was timed. The finals are not among them, for the answer
+is theirs alone. What settings do is what all rounds say.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from statistics import mean
 
 from inferlens.analysis.objective import violations
-from inferlens.analysis.tuned import Candidate, Trial, Untried, centres_for
+from inferlens.analysis.tuned import Candidate, Effect, Trial, Untried, centres_for
 from inferlens.backends import importable
 from inferlens.execution.tuning.space import Space
 from inferlens.record.record import Record
@@ -19,6 +20,7 @@ from inferlens.spec.case import PRECISIONS, Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.stats.gaussian_process import Observed, Point, believe
 from inferlens.stats.intervals import normal_quantile
+from inferlens.stats.setting_effects import setting_effects
 
 PointOf = Callable[[Case], Point]
 
@@ -78,11 +80,7 @@ def _against(
     trials: Sequence[Trial], best: Case | None, objective: Objective, point: PointOf
 ) -> dict[Point, tuple[float, float, float]]:
     """How many times as fast as the best each one is that the search has timed, with a 95 % interval."""
-    seen = []
-    for number, trial in enumerate(trial for trial in trials if not trial.final):
-        able = [record for record in trial.records if record.ranked]
-        for record, centre in zip(able, centres_for(objective, able), strict=True):
-            seen += [Observed(point(record.case), centre.log, number)] if centre else []
+    seen = _seen([trial for trial in trials if not trial.final], objective, point)
     if best is None or not seen:
         return {}
     points = list(dict.fromkeys([point(best), *(each.point for each in seen)]))
@@ -93,6 +91,25 @@ def _against(
         spread = wide * math.sqrt(max(belief.variance_between(0, place), 0.0))
         found[each] = (math.exp(log), math.exp(log - spread), math.exp(log + spread))
     return found
+
+
+def _seen(trials: Sequence[Trial], objective: Objective, point: PointOf) -> list[Observed]:
+    """What rounds have timed."""
+    seen = []
+    for number, trial in enumerate(trials):
+        able = [record for record in trial.records if record.ranked]
+        for record, centre in zip(able, centres_for(objective, able), strict=True):
+            seen += [Observed(point(record.case), centre.log, number)] if centre else []
+    return seen
+
+
+def effects(trials: Sequence[Trial], best: Case, objective: Objective, point: PointOf) -> tuple[Effect, ...]:
+    """What each setting of the best does, by all rounds, the finals too."""
+    longer, found = longer_builds(trials, best, point), []
+    for name, effect in setting_effects(_seen(trials, objective, point), point(best)).items():
+        speedup, low, high = effect or (None, None, None)
+        found.append(Effect(setting=name, speedup=speedup, low=low, high=high, build=longer.get(name)))
+    return tuple(found)
 
 
 def longer_builds(trials: Sequence[Trial], best: Case, point: PointOf) -> dict[str, float]:

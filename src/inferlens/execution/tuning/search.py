@@ -19,7 +19,6 @@ from functools import cached_property
 from inferlens.execution.tuning.space import Space, neighbours
 from inferlens.spec.case import Case
 from inferlens.stats.gaussian_process import Belief, Observed, Point, believe
-from inferlens.stats.intervals import normal_quantile
 
 LEAST_GAIN = 0.002  # expected, as a share: less is not worth a process
 REACH = math.log(1.6)  # families further behind the best are not tuned
@@ -111,19 +110,6 @@ class Search:
         others = [place for place, point in enumerate(belief.points) if place != best and point in measured]
         others = sorted((place for place in others if chances[place] >= LEAST_CHANCE), key=lambda each: -chances[each])
         return [belief.points[place] for place in (best, *others[: MOST_FINALISTS - 1])]
-
-    def effects(self, point: Point, level: float = 0.95) -> dict[str, tuple[float, float, float]]:
-        """How many times faster a point is than without each of its settings, with an interval at ``level``."""
-        if not self.seen:
-            return {}
-        names = sorted(point.settings)
-        belief = believe(self.seen, [point, *(Point(point.family, point.settings - {name}) for name in names)])
-        found, wide = {}, normal_quantile((1 + level) / 2)
-        for place, name in enumerate(names, 1):
-            log = float(belief.mean[place] - belief.mean[0])
-            spread = math.sqrt(max(belief.variance_between(0, place), 0.0))
-            found[name] = (math.exp(log), math.exp(log - wide * spread), math.exp(log + wide * spread))
-        return found
 
     @property
     def best(self) -> Point:

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.objective import miss, violations, with_export
 from inferlens.analysis.race import Fastest, Race, race
-from inferlens.analysis.tuned import TUNED, Effect, FinalsAim, Trial, Tuned, centres_for, keep
+from inferlens.analysis.tuned import TUNED, FinalsAim, Trial, Tuned, centres_for, keep
 from inferlens.errors import InferlensError
 from inferlens.execution.estimate import build_factor, seconds_by
 from inferlens.execution.expand import Planned
@@ -309,7 +309,7 @@ class Tuner:
             answer=answer,
             best=case,
             candidates=outcome.candidates(trials, case, objective, limits, point),
-            effects=tuple(self._effects(case)) if case else (),
+            effects=outcome.effects(trials, case, objective, point) if case else (),
             size=size(self.space),
             untried=outcome.untried(self.space),
             over=over,
@@ -338,11 +338,3 @@ class Tuner:
         fresh.replace(target)
         shutil.rmtree(old, ignore_errors=True)
         return str(target)
-
-    def _effects(self, case: Case) -> list[Effect]:
-        """What each setting of a case does, by all that the search has seen."""
-        longer = outcome.longer_builds(self.kept.trials, case, self.candidates.point)
-        return [
-            Effect(setting=name, speedup=middle, low=low, high=high, build=longer.get(name))
-            for name, (middle, low, high) in self.search.effects(self.candidates.point(case)).items()
-        ]

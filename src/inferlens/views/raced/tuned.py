@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.objective import value
 from inferlens.analysis.runs import CaseRuns
-from inferlens.analysis.tuned import Candidate, CandidateFacts, Tuned, Untried, facts_of
+from inferlens.analysis.tuned import Candidate, CandidateFacts, Effect, Tuned, Untried, facts_of
 from inferlens.record.record import Record
 from inferlens.units import (
     bare_seconds,
@@ -250,9 +250,9 @@ def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
     if tuned.best and tuned.best != tuned.fastest[0]:
         said.append(f"Of those that are equal the one with the fewest settings is kept: {plain(tuned.best.way)}.")
     if tuned.effects:
-        effects = sorted(tuned.effects, key=lambda effect: -effect.speedup)
+        effects = sorted(tuned.effects, key=lambda effect: -(effect.speedup or 0.0))
         each = [
-            f"{plain(_spelled(effect.setting))} {ratio(effect.speedup)} ({ratio_range(effect.low, effect.high)})"
+            f"{plain(_spelled(effect.setting))} {_does(effect)}"
             + (f", build {effect.build:+,.0f} s" if effect.build and abs(effect.build) >= LONGER else "")
             for effect in effects
         ]
@@ -267,6 +267,13 @@ def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
         folder = plain(tuned.folder)
         said += [f"Use it: inferlens.load('{folder}')", f"Repeat it: inferlens bench {folder}/best.toml"]
     return said
+
+
+def _does(effect: Effect) -> str:
+    """What a setting does."""
+    if effect.speedup is None:
+        return "not known"
+    return f"{ratio(effect.speedup)} ({ratio_range(effect.low, effect.high)})"
 
 
 def _interval(candidate: Candidate) -> str:

@@ -1,0 +1,64 @@
+"""What settings are said to do, of planted ones: no more than is known, and nothing of what does nothing."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from inferlens.stats.gaussian_process import Observed, Point
+from inferlens.stats.setting_effects import setting_effects
+
+EFFECTS = {"a": -0.3, "b": 0.0, "c": 0.0, "d": 0.0}
+
+
+def rounds(draw: random.Random, count: int, noise: float) -> list[Observed]:
+    """The default and three candidates in each round; another family beside them."""
+    seen = []
+    for number in range(count):
+        wave = draw.gauss(0, 0.1)
+        some = [Point("f", frozenset(name for name in EFFECTS if draw.random() < 0.5)) for _ in range(3)]
+        for point in (Point("f"), Point("other"), *some):
+            log = wave + sum(EFFECTS[name] for name in point.settings) + draw.gauss(0, noise)
+            seen.append(Observed(point, log, number))
+    return seen
+
+
+@pytest.mark.parametrize("count", [2, 4, 12])
+def test_a_setting_that_does_nothing_is_rarely_called_an_effect_also_where_it_looked_best(count: int) -> None:
+    draw, called, known = random.Random(count), 0, 0
+    for _ in range(400):
+        seen = rounds(draw, count, noise=0.05)
+        found = setting_effects(seen, Point("f", frozenset(EFFECTS)))
+        told = [each for name, each in found.items() if each and not EFFECTS[name]]
+        if told:  # the one that a search would keep
+            _, low, high = max(told)
+            known += 1
+            called += low > 1 or high < 1
+    assert known > 100
+    assert called <= 0.05 * known
+
+
+def test_more_rounds_tell_more() -> None:
+    draw, widths = random.Random(1), []
+    for count in (3, 12, 48):
+        told = setting_effects(rounds(draw, count, noise=0.05), Point("f", frozenset(["a"])))["a"]
+        assert told
+        speedup, low, high = told
+        assert low <= speedup <= high
+        assert low <= math.exp(0.3) <= high
+        widths.append(high / low)
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_what_rounds_do_not_tell_is_not_said() -> None:
+    both, other = Point("f", frozenset("ab")), Point("f", frozenset("c"))
+    few = [Observed(Point("f"), 0.0, 1), Observed(both, -0.2, 1)]
+    assert setting_effects(few, both) == {"a": None, "b": None}, "there is nothing left to say how far processes differ"
+    more = [Observed(each.point, each.log + 0.01 * number, number) for number in (1, 2, 3) for each in few]
+    assert setting_effects(more, both) == {"a": None, "b": None}, "never one without the other"
+    assert setting_effects(more, other) == {"c": None}, "never measured"
+    alone = [Observed(Point("f", frozenset("a")), -0.1 + 0.01 * number, number) for number in (1, 2, 3)]
+    told = setting_effects([*more, *alone], both)
+    assert [round(each[0], 3) for each in told.values() if each] == [round(math.exp(0.1), 3)] * 2
