@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -240,12 +240,7 @@ def ab_words(a: Case, b: Case, budget: Budget, device: str) -> list[str]:
     for case in (a, b):
         own = [word for axis in AXES if axis not in shared for word in axis.words(case)]
         said.append(" ".join([case.backend_label, *own, case.options_label]).rstrip())
-    omitted = {**{axis.name: axis.default for axis in AXES}, "precision": "fp32", "device": device, "seed": 0}
-    for name in (*(axis.name for axis in shared), "weights", "seed"):
-        value = getattr(a, name)
-        if value is not None and value != omitted.get(name):
-            said += [f"--{name}", *([] if value is True else [str(value)])]
-    said += [part for spec in a.inputs for part in ("--input", spec.asked)]
+    said += _flags(a, shared, device)
     usual = Budget()
     texts = {name: getattr(budget, name) for name in ("iterations", "warmup")}
     texts |= {name: f"{value:g}s" if (value := getattr(budget, name)) is not None else None for name in DURATIONS}
@@ -254,6 +249,41 @@ def ab_words(a: Case, b: Case, budget: Budget, device: str) -> list[str]:
         if getattr(budget, name) != getattr(usual, name):
             said += [f"--{name.replace('_', '-')}", str(text)]
     return [*said, *(["--metric", "throughput"] if budget.mode == "throughput" else [])]
+
+
+def bench_words(
+    case: Case, device: str, asks: Sequence[str] = (), *, others: bool = False, batches: Sequence[int] = ()
+) -> list[str]:
+    """A case, with what it lacks, as words of ``inferlens bench``.
+
+    Args:
+        device: as of :func:`ab_words`.
+        asks: ``BACKEND.OPTION=VALUE``, ``BACKEND:VARIANT``, or ``--precision VALUE``.
+        others: whether the same is measured with every backend, without options, which are of one backend.
+        batches: sizes in the place of its own.
+    """
+    label = next((ask for ask in asks if "=" not in ask and not ask.startswith("--")), case.backend_label)
+    options = {f"{case.backend}.{name}": value for name, value in case.options.items()}
+    said = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in options.items()]
+    asked = [ask for ask in asks if "=" in ask]
+    said = [each for each in said if each.partition("=")[0] not in {ask.partition("=")[0] for ask in asked}]
+    words = [] if others else ["-b", label]
+    flags = [part for ask in asks if ask.startswith("--") for part in ask.split()]
+    replaced = {flag.removeprefix("--") for flag in flags[::2]} | ({"batch"} if batches else set())
+    words += _flags(case, [axis for axis in AXES if axis.name not in replaced], device) + flags
+    words += ["--batch", ",".join(map(str, batches))] if batches else []
+    return [case.model, *words, *([] if others else [part for each in (*said, *asked) for part in ("--option", each)])]
+
+
+def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:
+    """The values of axes, weights, seed and inputs that are not the usual ones, as a command's options."""
+    said: list[str] = []
+    omitted = {**{axis.name: axis.default for axis in AXES}, "precision": "fp32", "device": device, "seed": 0}
+    for name in (*(axis.name for axis in axes), "weights", "seed"):
+        value = getattr(case, name)
+        if value is not None and value != omitted.get(name):
+            said += [f"--{name}", *([] if value is True else [str(value)])]
+    return said + [part for spec in case.inputs for part in ("--input", spec.asked)]
 
 
 def words_of(text: str, backends: Sequence[str]) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def reformatted(of: Case, name: str = "sm80_xmma_fprop_implicit_gemm") -> Profil
 
 TF32 = on_gpu("pytorch", "fp32", tf32=True)
 CONV = layer("conv", 8.0)
-ORDER = "(pytorch.channels_last=true)"
+ORDER = "inferlens bench torchvision:resnet18 -b pytorch --precision fp16 --batch 1 --option pytorch.channels_last=true"
 
 
 @pytest.mark.parametrize(
@@ -131,22 +131,42 @@ ORDER = "(pytorch.channels_last=true)"
         ("first-convolution", first(TF32, channels=4), "Fold 2x2 pixels", "pad"),
         ("first-convolution", first(on_gpu("tensorrt:trt", "int8")), "Pad the input channels to 16 (", "?"),
         ("first-convolution", first(on_gpu("pytorch", "fp32")), "pytorch.channels_last=true", "pad"),
-        ("first-convolution", first(ON_GPU, "6.1"), "another backend", "pad"),
-        ("first-convolution", first(on_gpu("pytorch", "bf16"), "7.5"), "another backend", "pad"),
+        ("first-convolution", first(ON_GPU, "6.1"), ORDER, "pad"),
+        ("first-convolution", first(on_gpu("pytorch", "bf16"), "7.5"), "order: inferlens bench ", "pad"),
         ("reformats", reformatted(on_gpu("pytorch")), ORDER, "?"),
         ("reformats", reformatted(on_gpu("pytorch", channels_last=True)), "other backends", "channels_last"),
-        ("reformats", reformatted(on_gpu("onnxruntime:cuda")), "(onnxruntime.prefer_nhwc=true)", "channels_last"),
+        (
+            "reformats",
+            reformatted(on_gpu("onnxruntime:cuda")),
+            "--option onnxruntime.prefer_nhwc=true",
+            "channels_last",
+        ),
         ("reformats", reformatted(on_gpu("pytorch"), "gemm"), "other backends", "channels_last"),
         ("tensor-cores-unused", launched(SLOW), "ry another backend", "channels-last"),
         ("tensor-cores-unused", launched(kernel("convolve_sgemm", 100.0, tensor_cores=False)), ORDER, "?"),
         ("tensor-cores-unused", layered(FC1, of=on_gpu("tensorrt:trt", "int8")), "multiples of 16 by padding", "?"),
-        ("tf32-off", layered(CONV, of=on_gpu("pytorch", "fp32")), "pytorch.tf32=true: a trade of accuracy", "?"),
+        ("tf32-off", layered(CONV, of=on_gpu("pytorch", "fp32")), "A trade of accuracy for time, so check", "?"),
         ("tf32-off", layered(CONV, of=on_gpu("torch_tensorrt:loaded", "fp32")), "of an engine, when it is built", "?"),
-        ("far-above-floor", far(on_gpu("pytorch")), "pytorch.cudnn_benchmark=true, another backend", "?"),
-        ("far-above-floor", far(on_gpu("tensorrt:trt")), "tensorrt.optimization_level=5, another", "?"),
-        ("far-above-floor", far(on_gpu("tensorrt:rtx")), "algorithm: another backend", "optimization_level"),
-        ("batch-norm-not-folded", layered(*PAIR), "pytorch.fuse=true.", "?"),
-        ("batch-norm-not-folded", layered(*PAIR, of=case("torchscript:trace")), "torchscript.freeze=true.", "?"),
+        ("far-above-floor", far(on_gpu("pytorch")), "true --option pytorch.cudnn_benchmark=true", "?"),
+        (
+            "far-above-floor",
+            far(on_gpu("tensorrt:trt")),
+            "-b tensorrt:trt --precision fp16 --batch 1 --option tensorrt",
+            "?",
+        ),
+        (
+            "far-above-floor",
+            far(on_gpu("tensorrt:rtx")),
+            "algorithm: inferlens bench torchvision:resnet18 --precision",
+            "optimization_level",
+        ),
+        ("batch-norm-not-folded", layered(*PAIR), "--option pytorch.fuse=true", "?"),
+        (
+            "batch-norm-not-folded",
+            layered(*PAIR, of=case("torchscript:trace")),
+            "-b torchscript:trace --batch 1 --option torchscript.freeze=true",
+            "?",
+        ),
     ],
 )
 def test_findings_hint_at_what_the_case_has_and_lacks(code: str, of: Profile, said: str, unsaid: str) -> None:

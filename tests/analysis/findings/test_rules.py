@@ -211,7 +211,7 @@ def test_a_rule_speaks(code: str, of: Any, record: Makes, numbers: dict[str, Any
     assert said == {name: value if isinstance(value, str | bool | None) else pytest.approx(value)
                     for name, value in numbers.items()}  # fmt: skip
     assert found.subject
-    assert found.hint.endswith(".")
+    assert found.hint.endswith(".") or ": inferlens " in found.hint
     assert found.seconds is None or 0 <= found.seconds <= (found.whole or 0)
 
 

@@ -87,8 +87,8 @@ def unseen(seen: Evidence) -> list[str]:
 
 
 def _of_a_run(of: Finding, seen: Evidence) -> Finding:
-    whole = None if of.seconds is None else of.whole or seen.profiled
-    return replace(of, whole=whole, unprofiled=whole is not None and whole == seen.latency)
+    unprofiled = of.seconds is not None and of.whole is not None and of.whole == seen.latency
+    return replace(of, whole=None if of.seconds is None else of.whole or seen.profiled, unprofiled=unprofiled)
 
 
 def _rank(of: Finding) -> tuple[bool, float]:
@@ -104,8 +104,8 @@ def weight(of: Finding) -> float:
 def gain(of: Finding, every: Sequence[Finding]) -> float | None:
     """What could be won as a share of a call; ``None`` where nothing tells, among ``every`` finding of the case.
 
-    A part of a profiled call that takes much longer than an unprofiled one is no part of that, and while a call waits
-    for the host, faster layers and kernels win nothing.
+    What is scaled from a profiled call that took much longer is no more than where to look, and while a call waits for
+    the host, faster layers and kernels win nothing.
     """
     codes = {each.code for each in every}
     waits = "host-bound" in codes and of.code not in _OF_THE_HOST

@@ -7,6 +7,7 @@ times cannot be right counts as absent.
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,14 +20,15 @@ from inferlens.analysis.findings import families
 from inferlens.analysis.findings.families import Family
 from inferlens.analysis.findings.rule import Number
 from inferlens.analysis.interference.samples import latencies
-from inferlens.analysis.profile.kernels import busy_of, short_name
-from inferlens.analysis.profile.layers import LayerTable, Runs, RunTimes, layer_table, runs_of
+from inferlens.analysis.profile.kernels import short_name
+from inferlens.analysis.profile.layers import LayerTable, Runs, RunTimes, busy_of, layer_table, runs_of
 from inferlens.analysis.profile.roofline import Floor, Roofline, precision_of, roofline
 from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.record import Record
 from inferlens.spec import hints
 from inferlens.spec.case import Case, Option
 from inferlens.spec.hints import Hint
+from inferlens.spec.plan import bench_words
 from inferlens.stats.quantiles import median
 from inferlens.units import duration, listing, percent, plural
 
@@ -34,6 +36,7 @@ from inferlens.units import duration, listing, percent, plural
 FIRST = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "int8": (7, 2), "fp8": (8, 9)}
 # Elements in 16 bytes: what channels should be multiples of (NVIDIA, "Matrix Multiplication Background", table 1).
 MULTIPLES = {"fp16": 8, "bf16": 8, "tf32": 4, "int8": 16, "fp8": 16}
+LARGER = (8, 32)  # times the batch, to see whether a larger one helps
 _LONGEST, _FEW = 60, 3
 
 
@@ -130,7 +133,7 @@ class Pieces(Generic[Piece]):
 
     Attributes:
         base, of: the seconds that ``share`` is of, and what these are in words.
-        run: the seconds of the run or call that something could be won of.
+        run: the seconds of the call that something could be won of, where kernels were timed; layers' are scaled.
     """
 
     pieces: tuple[Piece, ...]
@@ -167,7 +170,7 @@ class Pieces(Generic[Piece]):
 
     @property
     def much(self) -> str:
-        """``25 % of the profiled call (2.00 ms of 8.00 ms)``."""
+        """``25 % of the call (2.00 ms of 8.00 ms)``."""
         return f"{percent(self.share)} of {self.of} ({duration(self.seconds)} of {duration(self.base)})"
 
     @property
@@ -256,6 +259,18 @@ class Evidence:
         """How the case gets what an option of that name does, whatever its backend has for it."""
         return hints.hint(self.case, option, value, self.facts)
 
+    def command(
+        self, *asks: str, others: bool = False, larger: bool = False, what: str = "bench", more: Sequence[str] = ()
+    ) -> str:
+        """A command that can be pasted: the case with what it is to be asked for, or with a ``larger`` batch.
+
+        ``others``: with all other backends; ``what``: the command; ``more``: words at its end.
+        """
+        device = "cuda" if self.profiles[0].environment.gpus else "cpu"
+        batches = [(self.case.batch or 1) * times for times in LARGER] if larger else []
+        words = bench_words(self.case, device, list(filter(None, asks)), others=others, batches=batches)
+        return shlex.join(["inferlens", what, *words, *more])
+
     # Of the unprofiled calls
 
     @cached_property
@@ -308,17 +323,22 @@ class Evidence:
 
     @property
     def profiled(self) -> float | None:
-        """Typical seconds of a run while its layers were profiled; of a call where they were not."""
-        return self.table.reconciliation.whole.typical if self.table else self.call
+        """Seconds of the call that times of layers are scaled to; where it is not known, of a profiled one."""
+        return self.latency or (self.table.reconciliation.whole.typical if self.table else self.call)
+
+    @property
+    def of_layers(self) -> str:
+        """What shares of layers are of, in words."""
+        return "the call" if self.latency else "the profiled call"
 
     def share(self, seconds: float) -> float:
-        """Seconds of layers as a share of a profiled call."""
+        """Seconds of layers as a share of a call."""
         return seconds / self.profiled if self.profiled else 0.0
 
     def layers(self, parts: Iterable[TimedLayer]) -> Pieces[TimedLayer]:
-        """Those of some layers that took any time, as shares of a profiled call."""
+        """Those of some layers that took any time, as shares of a call."""
         timed = tuple(each for each in parts if each.seconds > 0)
-        return Pieces(timed, self.profiled or 0.0, "the profiled call", self.profiled)
+        return Pieces(timed, self.profiled or 0.0, self.of_layers, None)
 
     # Of the kernels
 

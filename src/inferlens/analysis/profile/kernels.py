@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
-import numpy as np
 from msgspec.structs import asdict
 
 from inferlens.analysis.profile.layers import (
@@ -20,7 +19,7 @@ from inferlens.analysis.profile.layers import (
     ProfilingCost,
     Runs,
     RunTimes,
-    are_times,
+    busy_of,
     profiling_cost,
     runs_of,
 )
@@ -100,7 +99,7 @@ def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: By = "n
         InferlensError: if there is no such way.
     """
     check_choice("way to group kernels", by, WAYS)
-    kernels, runs = profile.kernels, runs_of(profile, "kernel")
+    kernels, runs = profile.kernels, runs_of(profile, "kernel", unprofiled)
     if isinstance(runs, str) or kernels is None:
         return str(runs)
     busy = busy_of(kernels, runs)
@@ -116,12 +115,6 @@ def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: By = "n
         members={places[0] + 1: places for places in groups.values()},
         runs=runs,
     )
-
-
-def busy_of(kernels: Kernels, runs: Runs) -> Array | None:
-    """Seconds of each run in which the GPU ran anything; ``None`` if these are no times, or not as many as runs."""
-    busy = np.asarray(kernels.busy, dtype=np.float64)
-    return busy if busy.shape == runs.whole.shape and are_times(busy) else None
 
 
 def _row(places: Sequence[int], kernels: Sequence[Kernel], runs: Runs, typical: list[float], busy: float) -> KernelRow:

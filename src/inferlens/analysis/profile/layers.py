@@ -2,8 +2,11 @@
 
 *Statistics over runs* (mean, median, 95th percentile) say how a time spreads, and do not add up: the median of a sum is
 not the sum of medians. *Typical times* do: the mean over the same runs for everything, the middle half of them when
-ordered by the whole. A share is a typical time over the typical whole, or of kernels over what they add up to: most of
-a profiled run is the host's, and the GPU idle.
+ordered by the whole. A share is a typical time over the typical whole, or of kernels over what they add up to.
+
+Profiling makes calls longer, so times are those of a call without it, where its latency is known: a profiled run is
+scaled to it, and the layers with it. Kernels do not take longer for being profiled: their times stay, unless they are
+more than the call, and what they leave of it is the GPU's waiting.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 from numpy.typing import NDArray
 
-from inferlens.record.layer_profile import Level, Profile, Tensor
+from inferlens.record.layer_profile import Kernels, Level, Profile, Tensor
 from inferlens.stats.intervals import ends, median_interval, ratio_interval
 from inferlens.stats.quantiles import summarise
 
 LEAST_RUNS_TO_TRIM = 4
 _LONGEST = 86400.0  # what takes longer than a day is no run: sums of such times need not be finite, nor fit a trace
+KERNELS_CLOCK = "torch.profiler (CUPTI)"  # how the clock of layers begins whose times are those of their kernels
 _ROUNDING = 0.005  # of the whole: what adds up to so little more than it does so by the clock's rounding
 
 Array = NDArray[np.float64]
@@ -55,12 +59,20 @@ class Runs:
     Attributes:
         whole: shape (runs,); ``layers``: shape (layers, runs); ``was_timed``: whether each layer was.
         share_of: what shares are of: the whole ``run``, or what all ``kernels`` in it add up to.
+        whole_scale, scale: by what the profiled times of runs, and of their layers, were multiplied.
     """
 
     whole: Array
     layers: Array
     was_timed: tuple[bool, ...]
     share_of: Literal["run", "kernels"] = "run"
+    whole_scale: float = 1.0
+    scale: float = 1.0
+
+    @property
+    def profiled(self) -> Array:
+        """What the whole of each run took while it was profiled."""
+        return self.whole / self.whole_scale
 
     @property
     def count(self) -> int:
@@ -150,15 +162,17 @@ class LayerRow(ProfileRow, frozen=True, kw_only=True):
 
 
 class ProfilingCost(Struct, frozen=True, kw_only=True):
-    """What a profiled run took, in seconds, and how much longer than a call that is not profiled.
+    """What a run took, in seconds, and how much longer a profiled one is than a call that is not profiled.
 
     Attributes:
+        whole: of a run, scaled to ``unprofiled`` where that is known; ``profiled``: median of the profiled ones.
         unprofiled: median latency of the same case without profiling; ``None`` where that is not known.
-        cost: median of the whole over ``unprofiled``, with its 95 % interval; ``None`` with too few runs.
+        cost: ``profiled`` over ``unprofiled``, with its 95 % interval; ``None`` with too few runs.
     """
 
     runs: int
     whole: RunTimes
+    profiled: float
     unprofiled: float | None = field(name="untouched")
     cost: float | None
     cost_low: float | None
@@ -210,7 +224,7 @@ def layer_table(profile: Profile, unprofiled: Sequence[float] = ()) -> LayerTabl
 
     ``unprofiled`` are latency samples of the same case without profiling, in seconds and in order; may be none.
     """
-    runs = runs_of(profile, "layer")
+    runs = runs_of(profile, "layer", unprofiled)
     if isinstance(runs, str) or profile.layers is None:
         return str(runs)
     rows = tuple(
@@ -237,19 +251,20 @@ def reconciliation(runs: Runs, unprofiled: Sequence[float] = ()) -> Reconciliati
 
 def profiling_cost(runs: Runs, unprofiled: Sequence[float] = ()) -> ProfilingCost:
     """What these runs took against calls that are not profiled; ``unprofiled`` as in :func:`layer_table`."""
-    whole = runs.whole.tolist()
+    profiled, median = runs.profiled.tolist(), float(np.median(runs.profiled))
     before = float(np.median(unprofiled)) if len(unprofiled) else None
-    low, high = ends(ratio_interval(whole, unprofiled) if before else None)
-    cost = float(np.median(whole)) / before if before else None
+    low, high = ends(ratio_interval(profiled, unprofiled) if before else None)
     return ProfilingCost(
-        runs=runs.count, whole=runs.times(runs.whole), unprofiled=before, cost=cost, cost_low=low, cost_high=high
-    )
+        runs=runs.count, whole=runs.times(runs.whole), profiled=median, unprofiled=before,
+        cost=median / before if before else None, cost_low=low, cost_high=high,
+    )  # fmt: skip
 
 
-def runs_of(profile: Profile, level: Level | None = None) -> Runs | str:
+def runs_of(profile: Profile, level: Level | None = None, unprofiled: Sequence[float] = ()) -> Runs | str:
     """The runs of a profile, of ``level`` if it is given, or the sentence that says why there is nothing to show.
 
-    Times that cannot be right are not repaired.
+    Times that cannot be right are not repaired. ``unprofiled`` as in :func:`layer_table`: calls that runs are scaled
+    to; without any they stay as they were profiled.
     """
     found, parts = profile.found, profile.parts
     if profile.status != "ok" or found is None:
@@ -263,7 +278,32 @@ def runs_of(profile: Profile, level: Level | None = None) -> Runs | str:
     times = np.array([part.times or (0.0,) * count for part in parts]).reshape(-1, count)
     if not are_times(whole) or not are_times(times):
         return "A time in it is negative, not finite or more than a day."
-    return Runs(whole, times, tuple(bool(part.times) for part in parts))
+    runs = Runs(whole, times, tuple(bool(part.times) for part in parts))
+    return _in_a_call(runs, profile, float(np.median(unprofiled)) if len(unprofiled) else 0.0)
+
+
+def _in_a_call(runs: Runs, profile: Profile, call: float) -> Runs:
+    """Runs that take as long as an unprofiled call."""
+    profiled = runs.typical(runs.whole)
+    if not (call > 0 and profiled > 0):
+        return runs
+    scale = whole = call / profiled
+    if kernels_alone(profile):
+        busy = busy_of(profile.kernels, runs) if profile.kernels else runs.sums
+        taken = 0.0 if busy is None else runs.typical(busy)
+        scale = min(1.0, call / taken) if taken > 0 else 1.0
+    return replace(runs, whole=runs.whole * whole, layers=runs.layers * scale, whole_scale=whole, scale=scale)
+
+
+def kernels_alone(profile: Profile) -> bool:
+    """Whether its times are those of kernels alone, which profiling does not stretch."""
+    return profile.timed == "GPU" and (profile.level == "kernel" or profile.clock.startswith(KERNELS_CLOCK))
+
+
+def busy_of(kernels: Kernels, runs: Runs) -> Array | None:
+    """Seconds of each run in which the GPU ran anything; ``None`` if these are no times, or not as many as runs."""
+    busy = np.asarray(kernels.busy, dtype=np.float64)
+    return busy * runs.scale if busy.shape == runs.whole.shape and are_times(busy) else None
 
 
 def are_times(values: Array | Sequence[float]) -> bool:

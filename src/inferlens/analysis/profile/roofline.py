@@ -5,6 +5,11 @@ bytes at the bandwidth of what they come from (S. Williams, A. Waterman, D. Patt
 performance model", CACM 52 (2009)). What fits into the last cache may come from there: activations where those of the
 layer do, weights where those of the whole model do. Which work is a layer's is worked out in :mod:`.part_work`.
 
+Times are of a call as it is without profiling, see :mod:`.layers`: what can be won is never more than a layer's share
+of it. Nothing is claimed of layers whose work is not known, nor of any while the call waits for the host, or while all
+layers together are so far above their floors that neither arithmetic nor memory bounds them. In every row and every sum
+of rows time less floor is what can be won, wherever that is claimed.
+
 No layer is below its floor. The rate is the best that was measured, or that a layer of some weight reached, whichever
 is more; and a layer that moved its bytes faster than was measured has reached what there is to reach.
 """
@@ -17,9 +22,11 @@ from typing import Literal, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
+from inferlens.analysis.interference.samples import latencies
 from inferlens.analysis.profile.layers import runs_of
 from inferlens.analysis.profile.modules import Path, Rule, flops_of, path_of, rule_of
 from inferlens.analysis.profile.part_work import PartWork, work_of
+from inferlens.analysis.profile.waiting import gpu_works, waits_for_host
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Record
@@ -32,6 +39,7 @@ NAMED = "inference_precision"  # the fact of a backend that may compute in anoth
 PRECISIONS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 
 WEIGHTY = 0.01  # of a run, for a layer's rate to be taken for one that the device can reach
+FAR = 20.0  # times the floors, for what bounds a run to be something else
 _MOST_UNKNOWN = 0.1  # of the time of several layers, for what is known of the rest to be said of all
 
 
@@ -48,7 +56,8 @@ class Floor(Struct, frozen=True, kw_only=True):
         floor: the least time for that; ``None`` where the work is not known.
         bound: what the floor is made by: the rate (``compute``) or the bandwidth (``memory``); empty without a floor.
         distance: time over floor; ``None`` where there is no floor, or nothing to do.
-        won: time less floor, never below zero: what there is to be won at most.
+        won: time less floor, never below zero: what there is to be won at most; ``None`` where nothing can be claimed.
+        of_call: that over the whole call.
     """
 
     place: int = 0
@@ -65,6 +74,12 @@ class Floor(Struct, frozen=True, kw_only=True):
     bound: Literal["compute", "memory", ""] = ""
     distance: float | None = None
     won: float | None = None
+    of_call: float | None = None
+
+    @property
+    def above(self) -> float:
+        """How far above its floor it is, in seconds; below zero without a floor."""
+        return -1.0 if self.floor is None else self.time - self.floor
 
 
 class Roofline(Struct, frozen=True, kw_only=True):
@@ -76,9 +91,12 @@ class Roofline(Struct, frozen=True, kw_only=True):
         precision: what was computed in: that of the case, or ``tf32``.
         rate: in ``precision``, that of the ceilings, or what a layer reached if that is more; ``None`` if the device
             has none, and floors are those of memory alone.
-        time: typical time of the whole run; ``outside``: of it, in no layer, or in no kernel.
-        known: typical time of the rows that have a floor; ``floor``: what their floors add up to.
-        won: what there is to be won at most: the time of all rows less ``floor``.
+        time: of the whole call; ``outside``: of it, in no layer, or in no kernel.
+        bound: ``host`` if the call waits for that, ``other`` if neither arithmetic nor memory bounds it: then nothing
+            is to be won by faster layers. Empty otherwise.
+        works: seconds of it in which the GPU runs any kernel, where that is known.
+        known: time of the rows that have a floor; ``floor``: what their floors add up to.
+        won: what there is to be won at most: ``known`` less ``floor``; ``None`` if nothing can be claimed.
         least: the least time of the whole model, if all activations stayed in caches: all FLOPs, and all weights.
         unplaced: modules with FLOPs that are in no layer, so that some floors may be too low.
     """
@@ -90,21 +108,24 @@ class Roofline(Struct, frozen=True, kw_only=True):
     ceilings: Ceilings
     rate: float | None
     time: float
+    bound: Literal["host", "other", ""]
+    works: float | None
     outside: float
     known: float
     floor: float
-    won: float
+    won: float | None
     least: float
     unplaced: tuple[str, ...]
 
     @property
     def ranked(self) -> list[Floor]:
         """All rows, those first in which there is most to be won; those without a floor last."""
-        return sorted(self.rows, key=lambda row: -1.0 if row.won is None else row.won, reverse=True)
+        return sorted(self.rows, key=lambda row: row.above, reverse=True)
 
     def sum_of(self, rows: Iterable[Floor]) -> Floor:
         """What some of the rows add up to."""
-        return replace(_total(Floor(time=0.0), [(row, 1.0) for row in rows], self.time), bound="")
+        total = replace(_total(Floor(time=0.0), [(row, 1.0) for row in rows], self.time), bound="")
+        return _claimed(total, self.time, self.bound)
 
 
 def roofline(
@@ -122,12 +143,12 @@ def roofline(
         InferlensError: for anything else in ``by``.
     """
     check_choice("kind of row", by, BYS)
-    runs, work, ceilings = runs_of(profile), profile.work, profile.ceilings
+    runs, work = runs_of(profile, None, latencies(record).samples if record else ()), profile.work
     if isinstance(runs, str):
         return runs
     if work is None or not work.modules:
         return f"Its work was not counted{f': {work.note}' if work and work.note else ''}."
-    if ceilings is None or ceilings.bandwidth <= 0:
+    if (ceilings := profile.ceilings) is None or ceilings.bandwidth <= 0:
         return "The ceilings of its device were not measured."
     precision = precision_of(profile, record)
     parts, times = profile.parts, [runs.typical(series) for series in runs.layers]
@@ -150,18 +171,21 @@ def roofline(
         if done and row.time >= WEIGHTY * sum(each.time for each in rows) > 0
     ]
     measured = max(ceilings.rates.get(precision, 0.0), 0.0)
-    rate = max(measured, *reached) if measured and reached else measured or None
+    rate = max(measured, *reached, 0.0) if measured else None
     rows = [_floored(*each, rate, ceilings, weights) for each in zip(rows, works, strict=True)]
     if by == "module":
         kinds = {each.module: each.kind for each in work.modules}
         rows = list(_by_module(rows, whole, kinds, rule_of("split", flops_of(work)), depth))
-    known = sum(row.time for row in rows if row.floor is not None)
-    floor = sum(row.floor or 0.0 for row in rows)
+    floored = [row for row in rows if row.floor is not None]
+    known, floor = sum(row.time for row in floored), sum(row.floor or 0.0 for row in floored)
+    bound = _bound(waits_for_host(profile, runs, record), known, floor)
+    rows = [_claimed(row, whole, bound) for row in rows]
     timed_parts: Literal["layer", "kernel"] = "layer" if profile.layers else "kernel"
     return Roofline(
         rows=tuple(rows), by=timed_parts if by == "layer" else by, timed=timed_parts, precision=precision,
-        ceilings=ceilings, rate=rate, time=whole, outside=runs.typical(runs.outside), known=known, floor=floor,
-        won=sum(row.time for row in rows) - floor if known else 0.0,
+        ceilings=ceilings, rate=rate, time=whole, bound=bound, works=gpu_works(profile, runs),
+        outside=runs.typical(runs.outside), known=known, floor=floor,
+        won=None if bound or not floored else min(known - floor, whole),
         least=max(sum(each.flops for each in work.modules) / rate if rate else 0.0, weights / ceilings.bandwidth, 0.0),
         unplaced=unplaced,
     )  # fmt: skip
@@ -204,10 +228,22 @@ def _with_work(row: Floor, flops: float, moved: float, compute: float, memory: f
     )  # fmt: skip
 
 
+def _bound(host: bool, known: float, floor: float) -> Literal["host", "other", ""]:
+    """What bounds a call, where it is not arithmetic or memory."""
+    return "host" if host else "other" if floor and known > FAR * floor else ""
+
+
+def _claimed(row: Floor, whole: float, bound: str) -> Floor:
+    """``row`` with what can be won of the ``whole`` call; nothing is if something else bounds it."""
+    won = None if bound or row.won is None else min(row.won, whole)
+    return replace(row, won=won, of_call=None if won is None or not whole else won / whole)
+
+
 def _total(row: Floor, shares: Sequence[tuple[Floor, float]], whole: float) -> Floor:
     """``row`` with what shares of others add up to; ``whole`` is the typical time of a run.
 
-    Its floor is that of those that have one, and is not known where these are not nearly all of its time.
+    Its floor is that of those that have one, and the time of those that have none, of which nothing is claimed; it is
+    not known where these are more than a few.
     """
 
     def total(name: str, bound: str = "") -> float:
@@ -219,7 +255,9 @@ def _total(row: Floor, shares: Sequence[tuple[Floor, float]], whole: float) -> F
     if all(each.floor is None for each, _ in shares) or time - known > _MOST_UNKNOWN * time:
         return row
     made = total("floor", "compute"), total("floor", "memory")
-    return _with_work(row, total("flops"), total("bytes"), *made)
+    found = _with_work(row, total("flops"), total("bytes"), *made)
+    floor = sum(made) + max(time - known, 0.0)
+    return replace(found, floor=floor, won=max(time - floor, 0.0), distance=time / floor if floor else None)
 
 
 def _by_module(

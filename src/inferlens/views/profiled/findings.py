@@ -21,7 +21,7 @@ from inferlens.views.table import Column, Document, Line, Table
 
 SCHEMA = "inferlens.findings/1"
 LINES, ROOM, WIDTH = 18, 84, 100  # that findings and notes fill, characters of each, and of a screen
-COLUMNS = (Column("", "could win", keep=1), Column("", "finding", numeric=False, fold=True))
+COLUMNS = (Column("", "could win", "of call", keep=1), Column("", "finding", numeric=False, fold=True))
 CASE = ("model", "case", "digest", "profile")
 # Names of a finding in CSV, as in JSON.
 FIELDS = ("rule", "about", "subject", "sentence", "seconds", "whole", "share", "advice")
@@ -118,7 +118,7 @@ def _most(cases: Sequence[Judged], lines: int, brief: bool) -> Iterator[Table | 
         rows += [Line(str(number), cells), Line("", ("", plain(_hint(first))), style="dim")]
     if not brief and (rest := sum(map(len, every)) - shown):
         notes.append(f"{plural(rest, 'more finding')}: --all, or --format csv.")
-    columns = [replace(column, title="") for column in COLUMNS] if brief else COLUMNS
+    columns = [replace(column, title="", unit="") for column in COLUMNS] if brief else COLUMNS
     said = () if rows else ("No rule has anything to say.",)
     yield Table(head, "", columns, rows, notes=notes, sentences=said)
 
@@ -134,10 +134,10 @@ def _by_rule(found: Sequence[Sequence[Finding]]) -> list[list[tuple[Finding, int
 
 
 def _where(several: Sequence[tuple[Finding, int]], names: Sequence[str], more: str = "") -> str:
-    """In brackets: the case of the first finding, what ``more`` is known of it, and how many other cases have it."""
+    """In brackets: ``more``, of the case of the first finding, and how many other cases have it."""
     first = several[0][1]
     others = len({place for _, place in several} - {first})
-    words = [": ".join(filter(None, [names[first] if len(names) > 1 else "", more]))]
+    words = [" of ".join(filter(None, [more, names[first] if len(names) > 1 else ""]))]
     words += [f"{plural(others, 'other case')} too"] if others else []
     return f" ({'; '.join(filter(None, words))})" if any(words) else ""
 
@@ -165,9 +165,11 @@ def _each(cases: Sequence[Judged], top: int | None) -> Iterator[Table | str]:
         rows = []
         for number, each in enumerate(of.of_time[:top], 1):
             won = gain(each, of.found)
-            rows.append(Line(str(number), (percent(won) if won else "", plain(each.sentence))))
             about = f"{_most_won(each)} could be won · {each.code}" if won else each.code
-            rows.append(Line("", ("", plain(f"{_hint(each)} ({about})")), style="dim"))
+            rows.append(
+                Line(str(number), (percent(won) if won else "", plain(f"{each.sentence.removesuffix('.')} ({about}).")))
+            )
+            rows.append(Line("", ("", plain(_hint(each))), style="dim"))
         notes = [f"{each.sentence} {each.hint}" for each in of.doubts]
         notes += [f"Not looked at (of {name}): {listing(of.unseen)}."] if of.unseen else []
         said = () if rows else (of.reason or "No rule has anything to say.",)
@@ -175,8 +177,8 @@ def _each(cases: Sequence[Judged], top: int | None) -> Iterator[Table | str]:
 
 
 def _most_won(of: Finding) -> str:
-    """What could be won of which call: ``at most 1.30 ms of a profiled call of 11.8 ms``."""
-    return f"at most {duration(of.seconds)} of a{'' if of.unprofiled else ' profiled'} call of {duration(of.whole)}"
+    """What could be won of how much: ``at most 1.30 of the 11.8 ms``."""
+    return f"at most {duration(of.seconds)} of the {duration(of.whole)}"
 
 
 def _hint(of: Finding) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from inferlens.analysis.findings.thresholds import COST
 from inferlens.analysis.profile.kernels import (
     By,
     GpuAccount,
@@ -18,9 +17,10 @@ from inferlens.analysis.profile.kernels import (
 )
 from inferlens.analysis.profile.layers import LayerRow, LayerTable, ProfileRow, Reconciliation, RunTimes, layer_table
 from inferlens.analysis.profile.modules import path_of
+from inferlens.analysis.profile.waiting import waits_for_host
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level, Tensor
-from inferlens.units import ABSENT, kibibytes, milliseconds, percent, plural, ratio
+from inferlens.units import ABSENT, kibibytes, milliseconds, percent, plural
 from inferlens.views.profiled import profile_tables
 from inferlens.views.profiled.cases import ProfiledCase, told_apart
 from inferlens.views.profiled.profile_tables import (
@@ -37,7 +37,6 @@ from inferlens.views.profiled.profile_tables import (
     three_digits,
     time_fields,
     unit_of,
-    waits,
 )
 from inferlens.views.table import Column, Document, Line, Table, count, ruled, share, text
 
@@ -73,10 +72,10 @@ def _operators(names: Sequence[str]) -> str:
 
 NUMBERS = {
     "layer": (
-        Column("times.median", "median", "ms", milliseconds, keep=0, bars="drawn"),
+        Column("times.typical", "time", "ms", milliseconds, keep=0, bars="drawn"),
         Column("times.p95", "p95", "ms", milliseconds, keep=5),
         Column("times.share", "share", write=share, keep=1, bars="beside"),
-        Column("times.mean", "mean", "ms", milliseconds, keep=6, wide=True),
+        Column("times.median", "median", "ms", milliseconds, keep=6, wide=True),
         Column("times", "±", "95 %", profile_tables.half, keep=7, wide=True),
     ),
     "kernel": (
@@ -161,12 +160,11 @@ def _blocks(cases: Sequence[ShownCase[PartTable]], level: Level, top: int | None
             why = f"No {level}s: {of.table} {of.case.profile.hint}".strip()
             yield Table(f"{head} · {name}", "", (), (), sentences=[why])
             continue
-        profile, unit = of.case.profile, _unit([of], level)
-        about = profile_tables.timed(
-            str(profile.timed), f"{level}s", of.table.reconciliation, unit=unit, waiting=waits(profile)
-        )
-        yield Table(f"{head} · {name}", "", (), (), about=about)
-        yield " ".join(answer(of.table))
+        unit, account = _unit([of], level), of.table.reconciliation
+        call = f"Call: {WRITE[unit](account.unprofiled)} {unit} · " if account.unprofiled else ""
+        about = profile_tables.timed([of.case], f"{level}s")
+        yield Table(f"{head} · {name}", "", (), (), about=f"{call}{about}")
+        yield " ".join(answer(of.table, host=_host(of, of.table)))
         yield _table(replace(of, top=top or TOP), of.table, level, unit)
 
 
@@ -183,28 +181,34 @@ def _together(cases: Sequence[ShownCase[PartTable]], level: Level) -> Iterator[T
         return
     tables, unit = [of.table.reconciliation for of in cases if not isinstance(of.table, str)], _unit(cases, level)
     notes += ["Over 100 %: kernels ran side by side."] if any(map(_side_by_side, tables)) else []
+    waiting = sum(not isinstance(of.table, str) and _host(of, of.table) for of in cases)
+    able = len(cases) - sum(map(len, why.values()))
+    host = f" · {waiting} of {plural(able, 'call')} wait for the host" * bool(waiting)
     room = LINES - 2 * min(len(notes), NOTES + 1)
     each = max(1, min(TOP, room // len(cases) - 1))
     rest, lines = sum(len(of.ranked) for of in cases), list[Line]()
-    clocks: dict[str, None] = {}
+    drawn_of: list[ProfiledCase] = []
     for of, name in list(zip(cases, names, strict=True))[: room // (each + 1)]:
         if isinstance(of.table, str):
             continue
         drawn, count = _table(replace(of, top=each), of.table, level, unit), len(of.ranked[:each])
-        before = of.table.reconciliation.unprofiled
+        before = of.table.reconciliation.unprofiled if level == "kernel" else None
         call = f" · call {WRITE[unit](before)} {unit}" if before else ""
         lines.append(Line(f"{name}{call}", drawn.lines[-1].cells, style="bold", sums=True))
         lines += [replace(line, indent="  ", ends=False) for line in drawn.lines[:count]]
-        clocks[str(of.case.profile.timed)] = None
+        drawn_of.append(of.case)
         rest -= count
     if rest:
         more = f"{rest:,} more rows: --top {max(len(of.ranked) for of in cases)}, or --format csv"
         lines.append(Line(more, [""] * len(COLUMNS[level]), style="dim", sums=True))
-    waiting = any(waits(of.case.profile) for of in cases)
-    about = profile_tables.timed(" or ".join(clocks), f"the {level}s that take most", waiting=waiting)
-    calls = "; 'call' is an unprofiled one" if any("· call " in line.name for line in lines) else ""
+    about = profile_tables.timed(drawn_of, f"the {level}s that take most") + host
     columns = in_unit(COLUMNS[level], unit)
-    yield Table(head, _first(level), columns, lines, about=about + calls, notes=few(notes))
+    yield Table(head, _first(level), columns, lines, about=about, notes=few(notes))
+
+
+def _host(of: ShownCase[PartTable], table: PartTable) -> bool:
+    """Whether the call waits for the host."""
+    return waits_for_host(of.case.profile, table.runs, of.case.record)
 
 
 def _first(level: Level) -> str:
@@ -259,12 +263,13 @@ def row_names(rows: Sequence[ProfileRow]) -> list[str]:
 
 def _table(of: ShownCase[PartTable], table: PartTable, level: Level, unit: str) -> Table:
     profile, account, columns = of.case.profile, table.reconciliation, in_unit(COLUMNS[level], unit)
+    call = profile_tables.CALL if account.unprofiled else profile_tables.PROFILED_CALL
     numbers = {column.key for column in NUMBERS[level]}
 
     def line(name: str, times: RunTimes, style: str = "") -> Line:
         row = {"times": times, "of_busy": _of_busy(table, times)}
         cells = [column.text(row) if column.key in numbers else "" for column in columns]
-        style = "bold" if name == profile_tables.PROFILED_CALL else style
+        style = "bold" if name == call else style
         return Line(name, cells, style=style, sums=True)
 
     names = dict(zip((row.place for row in table.rows), row_names(table.rows), strict=True))
@@ -274,7 +279,7 @@ def _table(of: ShownCase[PartTable], table: PartTable, level: Level, unit: str) 
         lines.append(line(more, table.sum_of(of.rest), style="dim"))
     together = "all kernels" + " (side by side)" * _side_by_side(account)
     sums = {together: account.kernels} if isinstance(account, GpuAccount) else {
-        "in no layer": account.outside, profile_tables.PROFILED_CALL: account.whole,
+        "in no layer": account.outside, call: account.whole,
     }  # fmt: skip
     absent = [f"{what}: {why}" for what, why in profile.found.absent.items()] if profile.found else []
     return Table(
@@ -282,7 +287,7 @@ def _table(of: ShownCase[PartTable], table: PartTable, level: Level, unit: str) 
         _first(level),
         columns,
         ruled(lines, [line(name, times) for name, times in sums.items()]),
-        notes=few([*_doubts(table), *(f"{each.message} {each.advice}" for each in profile.warnings), *absent]),
+        notes=few([*_doubts(of, table), *(f"{each.message} {each.advice}" for each in profile.warnings), *absent]),
     )
 
 
@@ -293,8 +298,11 @@ def _of_busy(table: PartTable, times: RunTimes) -> float | None:
     return times.typical / busy if busy > 0 else None
 
 
-def answer(table: PartTable) -> list[str]:
-    """Which row takes most, and how busy the GPU was, or which layers ran at the same time."""
+def answer(table: PartTable, *, host: bool = False) -> list[str]:
+    """Which row takes most, and how busy the GPU was, or which layers ran at the same time.
+
+    ``host``: whether the call waits for the host.
+    """
     account, first = table.reconciliation, by_time(table.rows)[:FEW]
     if not (first and first[0].times and first[0].times.typical > 0):
         return ["Nothing has a time."]
@@ -308,9 +316,11 @@ def answer(table: PartTable) -> list[str]:
     if one < _SMALL:
         said = [f"No {noun} takes over {percent(_SMALL)} {whole}{rest}."]
     if not isinstance(account, GpuAccount):
-        return said + ["Some layers ran at the same time."] * account.overlaps
+        said += ["Some layers ran at the same time."] * account.overlaps
+        return said + ["The call waits for the host."] * host
     call = account.unprofiled or account.whole.median
-    works = f"The GPU works {three_digits(busy)} of {three_digits(call)} µs"
+    works = "The call waits for the host: the" if host else "The"
+    works += f" GPU works {three_digits(busy)} of {three_digits(call)} µs"
     works += f" ({percent(busy / call)})" if call > 0 else ""
     works += ", in kernels side by side" if side else ""
     return [*said, f"{works}; {_tensor_cores(account)}."]
@@ -339,24 +349,27 @@ def _side_by_side(account: Reconciliation | GpuAccount) -> bool:
     return isinstance(account, GpuAccount) and -account.overlap.typical > _OVERLAP * account.busy.typical > 0
 
 
-def _doubts(table: PartTable) -> list[str]:
+def _doubts(of: ShownCase[PartTable], table: PartTable) -> list[str]:
     """What weakens the answer."""
     account = table.reconciliation
     if isinstance(account, GpuAccount):
         traced = f"Only {percent(account.attributed)} of the kernels' time is traced to modules."
         return [traced] if account.attributed < _LEAST_TRACED else []
-    costly = account.cost is not None and account.cost >= COST
-    return [f"Profiling makes a call {ratio(account.cost)} as long: judge by shares, not by times."] if costly else []
+    return profile_tables.stretched(of.case.profile, of.case.unprofiled)
 
 
-def sentences(table: PartTable) -> list[str]:
+def sentences(of: ShownCase[PartTable], table: PartTable) -> list[str]:
     """All that is said of a case, for programs."""
-    return [*answer(table), *_doubts(table)]
+    return [*answer(table, host=_host(of, table)), *_doubts(of, table)]
 
 
 def _data(of: ShownCase[PartTable], table: PartTable, kind: str) -> dict[str, Any]:
     profile, account = of.case.profile, table.reconciliation
-    found = {"clock": profile.clock, "absent": profile.found and profile.found.absent, "sentences": sentences(table)}
+    found = {
+        "clock": profile.clock,
+        "absent": profile.found and profile.found.absent,
+        "sentences": sentences(of, table),
+    }
     if profile.kernels and isinstance(account, GpuAccount):
         return {**found, "by": kind, "gpu": profile.kernels.gpu, "account": account}
     return {**found, "timed": profile.timed, "reconciliation": account}

@@ -7,12 +7,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import get_args
 
-from inferlens.analysis.profile.kernels import busy_of
-from inferlens.analysis.profile.layers import Reconciliation, Runs, RunTimes, reconciliation, runs_of
+from inferlens.analysis.profile.layers import (
+    Reconciliation,
+    Runs,
+    RunTimes,
+    busy_of,
+    kernels_alone,
+    reconciliation,
+    runs_of,
+)
 from inferlens.analysis.profile.modules import MOST_UNKNOWN, ModuleTable
+from inferlens.analysis.profile.waiting import waits_for_host
 from inferlens.record.layer_profile import Level
 from inferlens.views.profiled.cases import ProfiledCase, named, referenced
-from inferlens.views.profiled.profile_tables import KERNELS_CLOCK
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 MOST_COST = 1.5  # of a profiled call over an unprofiled one: beyond, columns are not compared
@@ -41,6 +48,11 @@ class ModuleColumn:
         kernels = self.case.profile.kernels
         busy = busy_of(kernels, self.runs) if kernels else self.runs.sums
         return self.runs.times(busy) if self.of_kernels and busy is not None else None
+
+    @cached_property
+    def waits(self) -> bool:
+        """Whether the call waits for the host."""
+        return waits_for_host(self.case.profile, self.runs, self.case.record)
 
     @property
     def distorted(self) -> bool:
@@ -100,12 +112,12 @@ def _able(profiles: Mapping[Level, ProfiledCase]) -> dict[Level, ModuleColumn]:
     every: dict[Level, ModuleColumn] = {}
     unknown = 2.0
     for level, case in sorted(profiles.items()):  # kernels first
-        profile, runs = case.profile, runs_of(case.profile)
+        profile, runs = case.profile, runs_of(case.profile, None, case.unprofiled)
         if isinstance(runs, str):
             continue
         if level == "layer":
             every[level] = ModuleColumn(case, runs)
-        if profile.timed == "GPU" and (level == "kernel" or profile.clock.startswith(KERNELS_CLOCK)):
+        if kernels_alone(profile):
             share = max(runs.unknown(profile), MOST_UNKNOWN)
             if share < unknown:
                 unknown, every["kernel"] = share, ModuleColumn(case, runs.of_kernels())

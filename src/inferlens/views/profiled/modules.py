@@ -23,18 +23,19 @@ from inferlens.units import ABSENT, listing, percent, plural, ratio
 from inferlens.views.profiled.cases import ProfiledCase, check_reference, told_apart
 from inferlens.views.profiled.module_columns import LEVELS, ModuleColumn, ModuleTree, columns
 from inferlens.views.profiled.profile_tables import (
+    CALL,
     CASE,
     PROFILED_CALL,
     THE_MODEL,
     TIMES,
     WRITE,
     few,
+    few_names,
     name_of,
     short,
     time_fields,
     timed,
     unit_of,
-    waits,
 )
 from inferlens.views.table import Column, Document, Line, Table, ruled, share
 
@@ -137,7 +138,11 @@ def _together(trees: Sequence[ModuleTree], most: int) -> Table:
     drawn = [(of, of.table) for of in trees if of.table]
     head, names = told_apart([of.shown[0].case for of, _ in drawn], backends=False)
     columns = list(dict.fromkeys(name for of, _ in drawn for name in _names_of(of)))
-    notes = [note for of in trees for note in (*_notes(of.shown, _names_of(of)), *_missing_notes(of))]
+    every = [one for of in trees for one in of.shown]
+    waiting = sum(one.waits for one in every)
+    notes = [f"{waiting} of {plural(len(every), 'call')} wait for the host: faster modules win nothing there."]
+    notes = notes * bool(waiting)
+    notes += [note for of in trees for note in (*_notes(of.shown, _names_of(of)), *_missing_notes(of))]
     room = most + 1 - 3 * bool(notes) - 2 * (len(columns) > MOST_SHARES)
     each = max(1, room // len(drawn) - 1)
     lines: list[Line] = []
@@ -153,9 +158,7 @@ def _together(trees: Sequence[ModuleTree], most: int) -> Table:
             cells = [cell for column in columns for cell in pairs.get(column, ("", ""))]
             lines.append(replace(line, cells=cells, indent=f"  {line.indent}" if number else ""))
     lines += [Line(f"{left:,} more: --depth 2", [""] * 2 * len(columns), style="dim", sums=True)] if left else []
-    shown = [one for of, _ in drawn for one in of.shown]
-    about = f"The modules that take most · {_times(shown, shares=False)}"
-    about += "; the call takes longer" * all(one.of_kernels for one in shown)
+    about = f"The modules that take most · {_times(every, shares=False)}"
     notes = few(list(dict.fromkeys(notes)))[:1]
     return Table(head, "module", _headings(columns, unit), lines, about=about, notes=notes)
 
@@ -172,10 +175,8 @@ def _times(shown: Sequence[ModuleColumn], *, shares: bool = True) -> str:
     """Whose time is shown, and what shares are of."""
     shares = shares and len(shown) <= MOST_SHARES
     found = {
-        timed("GPU", "kernels") + ", as share of all kernels" * shares
-        if one.of_kernels
-        else timed(str(one.case.profile.timed), "layers", waiting=waits(one.case.profile))
-        + ", as share of the call" * shares
+        timed([one.case], "kernels" if one.of_kernels else "layers")
+        + ", as share of all kernels" * (shares and one.of_kernels)
         for one in shown
     }
     return "; ".join(sorted(found))
@@ -206,14 +207,13 @@ def _lines_of(table: ModuleTable, columns: int, unit: str, most: int | None, *, 
 
 
 def _sums(of: ModuleTree, table: ModuleTable, unit: str) -> list[Line]:
-    """The whole, an unprofiled call, and how long the GPU works in it."""
-    kernels = {one.of_kernels for one in of.shown}
-    title = ", or ".join([PROFILED_CALL] * (False in kernels) + ["all kernels"] * (True in kernels))
-    sums = [replace(_line(table.rows[0], unit, title), style="bold", sums=True)]
-    unprofiled = [one.account.unprofiled for one in of.shown]
-    if any(unprofiled):
-        calls = [cell for time in unprofiled for cell in (WRITE[unit](time), "")]
-        sums.append(Line("unprofiled call", calls, sums=True))
+    """The whole, and of kernels the call that they are part of, and how long the GPU works in it."""
+    kernels, known = {one.of_kernels for one in of.shown}, all(one.account.unprofiled for one in of.shown)
+    titles = [CALL if known else PROFILED_CALL] * (False in kernels) + ["all kernels"] * (True in kernels)
+    sums = [replace(_line(table.rows[0], unit, ", or ".join(titles)), style="bold", sums=True)]
+    if True in kernels and any(one.account.unprofiled for one in of.shown):
+        calls = [cell for one in of.shown for cell in (WRITE[unit](one.account.unprofiled), "")]
+        sums.append(Line(CALL, calls, sums=True))
     if any(one.busy and one.account.unprofiled for one in of.shown):
         works = [cell for one in of.shown for cell in _at_work(one, unit)]
         sums.append(Line("GPU at work", works, indent="  ", sums=True))
@@ -295,9 +295,12 @@ def _notes(shown: Sequence[ModuleColumn], names: Sequence[str]) -> Iterator[str]
     named = list(zip(shown, names, strict=True))
     if wrong := [name for one, name in named if not one.case.right]:
         yield f"The outputs of {listing(wrong)} are wrong."
+    said = len(shown) == 1 and shown[0].busy  # how long the GPU works is said above the table then
+    if waiting := [name for one, name in named if one.waits and not said]:
+        yield f"The call waits for the host with {few_names(waiting)}: faster modules win nothing there."
     if costly := [f"{name} ({ratio(one.account.cost)})" for one, name in named if one.distorted]:
-        yield f"Profiling stretched the calls of {listing(costly)}: compare shares, not times."
-    elif len({(one.case.profile.timed, one.of_kernels) for one in shown}) > 1:
+        yield f"Times of {listing(costly)} are scaled from longer profiled calls: small differences mean nothing."
+    if len({(one.case.profile.timed, one.of_kernels) for one in shown}) > 1:
         yield "Columns are timed in different ways: compare shares, not times."
     if lost := [name for one, name in named if one.runs.unknown(one.case.profile) > MOST_UNKNOWN]:
         yield f"Over {percent(MOST_UNKNOWN)} of {listing(lost)} is of no known module."
@@ -310,7 +313,8 @@ def _lead(of: ModuleTree, table: ModuleTable, names: Sequence[str], unit: str) -
     works, part = _at_work(of.shown[0], unit) if len(of.shown) == 1 else ("", "")
     if not works:
         return said
-    works = f"The GPU works {works} of {WRITE[unit](of.shown[0].account.unprofiled)} {unit} ({part})"
+    who = "The call waits for the host: the GPU" if of.shown[0].waits else "The GPU"
+    works = f"{who} works {works} of {WRITE[unit](of.shown[0].account.unprofiled)} {unit} ({part})"
     words, most = _hottest(table, 0)
     first = words.removesuffix(MOST)
     return f"{works}; of that {first} takes {most}." if first != words else f"{works}. {said}"

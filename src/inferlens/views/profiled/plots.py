@@ -181,8 +181,8 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
         dashed = alt.Chart(alt.Data(values=near)).mark_line(strokeWidth=1.5, strokeDash=[4, 4], color=theme.faint)
         reached.append(dashed.encode(x=x, y=y))
     layered = alt.layer(line, marks.encode(x=x, y=y, size=size, color=color, tooltip=tooltip), *reached, *names)
-    name, won = short(where(groups[0]), LONGEST_IN_TITLE), milliseconds(groups[0].total.won)
-    answer = f"most to be won in {name}, {won} ms"
+    name, far = short(where(groups[0]), LONGEST_IN_TITLE), milliseconds(groups[0].total.above)
+    answer = f"{name} is {far} ms above its floor" if found.bound else f"most to be won in {name}, {far} ms"
     return _titled(layered, of, answer, f"points are {found.by}s", width=WIDTH, height=HEIGHT)
 
 

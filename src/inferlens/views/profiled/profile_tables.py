@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from inferlens.analysis.profile.layers import ProfilingCost, RowT, RunTimes
+from inferlens.analysis.findings.thresholds import COST, FASTER
+from inferlens.analysis.profile.layers import RowT, RunTimes, kernels_alone, profiling_cost, runs_of
 from inferlens.analysis.profile.modules import ancestor, path_of
 from inferlens.record.layer_profile import Profile, Tensor
-from inferlens.units import ABSENT, half_width, listing, microseconds, milliseconds, plural
+from inferlens.units import ABSENT, half_width, listing, microseconds, milliseconds, plural, ratio
 from inferlens.views.plain import cut, plain
 from inferlens.views.profiled.cases import ProfiledCase
 from inferlens.views.table import Column, Document, Table
@@ -20,11 +21,9 @@ TIMES = ("typical", "share", "mean", "median", "median_low", "median_high", "p95
 LONGEST_NAME = 60
 FEW = 5  # rows that a sentence adds up
 THE_MODEL = "the model"
-PROFILED_CALL = "profiled call"  # the row of all that a call took while it was profiled
+CALL, PROFILED_CALL = "call", "profiled call"  # the row of a whole call; of what is known while it is profiled alone
 MOST_MODULES = 3  # that are named
 LONG = 0.1  # seconds of a call, for times of the GPU to be in milliseconds
-# How the clock of layers begins whose times are those of the kernels that they launched, and nothing else.
-KERNELS_CLOCK = "torch.profiler (CUPTI)"
 
 
 def three_digits(seconds: float | None) -> str:
@@ -181,15 +180,24 @@ def in_unit(columns: Sequence[Column], unit: str) -> list[Column]:
 
 def waits(profile: Profile) -> bool:
     """Whether the time of a layer is all between two events on the GPU, in which it may wait for the host."""
-    return profile.level == "layer" and profile.timed == "GPU" and not profile.clock.startswith(KERNELS_CLOCK)
+    return profile.level == "layer" and profile.timed == "GPU" and not kernels_alone(profile)
 
 
-def timed(
-    clock: str, what: str, account: ProfilingCost | None = None, *, unit: str = "ms", waiting: bool = False
-) -> str:
-    """Whose time is shown, the ``host``'s or the ``GPU``'s, whether with ``waiting``, and what a call takes."""
-    said = f"{clock[:1].upper()}{clock[1:]} time of {what} in a profiled call"
-    said += f" of {WRITE[unit](account.whole.median)} {unit}" if account else ""
-    said += ", gaps included" if waiting else ""
-    before = account and account.unprofiled
-    return f"{said}; unprofiled it takes {WRITE[unit](before)} {unit}" if before else said
+def stretched(profile: Profile, unprofiled: Sequence[float]) -> list[str]:
+    """That times come from calls that were much longer for being profiled, if they do; else nothing."""
+    runs = runs_of(profile)
+    cost = None if isinstance(runs, str) or kernels_alone(profile) else profiling_cost(runs, unprofiled).cost
+    if cost is None or FASTER < cost < COST:
+        return []
+    return [f"Times are scaled from profiled calls that took {ratio(cost)} as long: small differences mean nothing."]
+
+
+def timed(cases: Sequence[ProfiledCase], what: str) -> str:
+    """Whose time of ``what`` is shown, the host's or the GPU's, and of which call."""
+    clock = " or ".join(dict.fromkeys(str(each.profile.timed) for each in cases))
+    said = f"{clock[:1].upper()}{clock[1:]} time of {what}"
+    said += ", gaps included" * any(waits(each.profile) for each in cases)
+    if not all(each.unprofiled for each in cases):
+        return f"{said} in a profiled call"
+    alone = all(kernels_alone(each.profile) for each in cases)
+    return said if alone else f"{said}, scaled to a call without profiling"

@@ -1,4 +1,4 @@
-"""Layers or modules against the least time that their work takes: what could be won, and where most of it is.
+"""Layers or modules against the least time that their work takes: what could be won of a call, and where most of it is.
 
 For people rows that do the same in repeated blocks of a model are one, and of several cases each is a row; programs get
 all rows of all cases.
@@ -15,9 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from inferlens.analysis.findings import families
-from inferlens.analysis.findings.thresholds import COST
 from inferlens.analysis.profile.kernels import short_name
-from inferlens.analysis.profile.layers import profiling_cost, runs_of
 from inferlens.analysis.profile.roofline import Floor, Roofline, RowsBy, roofline
 from inferlens.errors import check_choice
 from inferlens.record.profile_store import LoadedProfiles
@@ -29,7 +27,6 @@ from inferlens.units import (
     mebibytes,
     megaflops,
     milliseconds,
-    percent,
     plural,
     ratio,
     significant,
@@ -37,28 +34,29 @@ from inferlens.units import (
 from inferlens.views.plain import plain
 from inferlens.views.profiled import profile_tables
 from inferlens.views.profiled.cases import of_level, told_apart
-from inferlens.views.profiled.profile_tables import FEW, THE_MODEL, WRITE, ShownCase, in_unit, unit_of, waits
+from inferlens.views.profiled.profile_tables import FEW, THE_MODEL, WRITE, ShownCase, in_unit, unit_of
 from inferlens.views.table import Column, Document, Line, Table, ruled, share
 
 SORTS = ("won", "time", "order")
 ROWS, CASES, NOTES = 8, 12, 2  # that a screen has room for, unless more are asked for
-UNKNOWN = 0.05  # of the time, for a note to say that nobody knows what is done in it
-FAR = 20.0  # times the floors, for what bounds a run to be something else
+# What bounds a call in which nothing is to be won by faster layers.
+BOUND = {"host": "waits for the host", "other": "far from all floors"}
 ATTENTION = re.compile(r"(?<!dot_product_)(?:flash|sdpa|_mha)", re.IGNORECASE)
 SHORTER = {"matrix product": "product", "normalisation": "norm", "elementwise": "pointwise"}
 NUMBERS = (
-    Column("time", "time", "ms", milliseconds, keep=1),
+    Column("time", "time", "ms", milliseconds, keep=2),
     Column("share", "share", write=share, keep=8, wide=True),
     Column("flops", "work", "MFLOP", megaflops, keep=6, wide=True),
     Column("bytes", "bytes", "MiB", mebibytes, keep=7, wide=True),
     Column("intensity", "intensity", "FLOP/B", lambda each: ABSENT if each is None else significant(each), keep=9,
            wide=True),
-    Column("floor", "floor", "ms", milliseconds, keep=2),
+    Column("floor", "floor", "ms", milliseconds, keep=3),
     Column("bound", "bound by", keep=5, numeric=False),
-    Column("distance", "times floor", write=ratio, keep=3),
+    Column("distance", "times floor", write=ratio, keep=4),
     Column("won", "to win", "ms", milliseconds, keep=0),
+    Column("of_call", "of call", write=share, keep=1),
 )  # fmt: skip
-SHOWN = ("won", "time", "floor", "distance", "bound", "share", "flops", "bytes", "intensity")
+SHOWN = ("won", "of_call", "time", "floor", "distance", "bound", "share", "flops", "bytes", "intensity")
 BY_KEY = {column.key: column for column in NUMBERS}
 
 
@@ -84,13 +82,13 @@ def _name(each: Alike) -> str:
 
 
 COLUMNS = (
-    *(copied(BY_KEY[key], key=f"total.{key}") for key in SHOWN[:5]),
+    *(copied(BY_KEY[key], key=f"total.{key}") for key in SHOWN[:6]),
     Column("", "kind", write=_kind, keep=6, numeric=False, most=11),
-    *(copied(BY_KEY[key], key=f"total.{key}") for key in SHOWN[5:]),
+    *(copied(BY_KEY[key], key=f"total.{key}") for key in SHOWN[6:]),
     Column("", "layer", write=lambda each: plain(_name(each)), keep=10, numeric=False, most=60, wide=True),
     Column("total.place", "#", keep=11, wide=True),
 )
-OF_CASES = tuple(BY_KEY[key] for key in SHOWN[:4])
+OF_CASES = (BY_KEY["won"], BY_KEY["of_call"], copied(BY_KEY["time"], title="call"))
 TOTALS = [name for name in Roofline.__struct_fields__ if name != "rows"]
 
 
@@ -148,7 +146,9 @@ def _blocks(cases: Sequence[ShownCase[Roofline]], top: int | None, results: str)
 
 def _table(of: ShownCase[Roofline], found: Roofline, top: int) -> Table:
     groups = [Alike([row], row) for row in of.ranked] if of.in_order else alike(found, of.ranked)
-    rows, rest = groups[:top], groups[top:]
+    rows, more = groups[:top], [each for each in groups[top:] if each.total.floor is not None]
+    unknown = [each for each in groups[top:] if each.total.floor is None]
+    known = [each for each in groups if each.total.floor is not None]
     modules = found.by == "module" or any(row.modules for row in found.rows)
     own = found.by == "kernel" or any(row.modules and row.modules != (row.name,) for row in found.rows)
     dropped = {"layer", "#"} if found.by == "module" or not (modules and own) else set()
@@ -160,20 +160,22 @@ def _table(of: ShownCase[Roofline], found: Roofline, top: int) -> Table:
     lines = [Line.of(where(each), columns, each) for each in rows]
 
     def summed(name: str, those: Sequence[Alike], style: str) -> Line:
-        total = whole(found) if those is groups else found.sum_of(row for each in those for row in each.rows)
+        total = found.sum_of(row for each in those for row in each.rows)
         cells = [column.text(Alike((), total)) for column in columns]
         return Line(name, [ABSENT if column.title in ("layer", "kernel", "#") else cell
                            for column, cell in zip(columns, cells, strict=True)], style=style)  # fmt: skip
 
-    if rest:
-        lines.append(summed(f"{len(rest):,} more: --top {len(groups)}, or --format csv", rest, "dim"))
-    sums = [summed(f"all {found.timed}s", groups, "bold")]
+    if more:
+        lines.append(summed(f"{len(more):,} more: --top {len(groups)}, or --format csv", more, "dim"))
+    if unknown:
+        lines.append(summed(f"{len(unknown):,} of unknown work", unknown, "dim"))
+    sums = [summed(f"all {found.timed}s{'' if len(known) == len(groups) else ' with a floor'}", known, "bold")]
     first = "module" if modules else found.by
     return Table("", first, columns, ruled(lines, sums), notes=notes(of, found)[:NOTES])
 
 
 def _together(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Table | str]:
-    """A row for each case, those first in which most could be won, and where that is."""
+    """A row for each case, those first in which most of a call could be won, and where that is."""
     head, names = told_apart([of.case for of in cases])
     found, why = [], dict[str, int]()
     for of, name in zip(cases, names, strict=True):
@@ -182,36 +184,33 @@ def _together(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Ta
             why[reason] = why.get(reason, 0) + 1
             continue
         found.append((of.table, whole(of.table), profile_tables.short(name)))
-    found.sort(key=lambda each: -(each[1].won or 0.0))
+    found.sort(key=lambda each: -1.0 if each[1].of_call is None else each[1].of_call, reverse=True)
     unit = unit_of(of.case.profile for of in cases if not isinstance(of.table, str))
     columns = (*in_unit(OF_CASES, unit), Column("name", "most in", keep=4, numeric=False, most=26))
     notes = [f"{plural(count, 'case')} without floors: {reason}" for reason, count in why.items()]
-    if any((every.distance or 0.0) > FAR for _, every, _ in found):
-        notes.append(f"Over {FAR:g}x something else bounds it: launches, the host, or the profiling itself.")
     lines, room = [], CASES - 2 * min(len(notes), NOTES)
     for table, every, name in found[:room]:
         best = next(iter(alike(table, table.ranked)), None)
-        lines.append(Line.of(name, columns, replace(every, name=where(best) if best and best.total.won else "")))
+        most = where(best) if best and best.total.won else ""
+        lines.append(Line.of(name, columns, replace(every, name=BOUND.get(table.bound, most))))
     if len(found) > room:
         lines.append(Line(f"{len(found) - room:,} more: --format csv", [ABSENT] * len(columns), style="dim"))
-    clocks = listing(list(dict.fromkeys(str(of.case.profile.timed) for of in cases)))
-    about = f"to win: {clocks} time less the floor, the fastest possible on this device for the layers as fused"
+    about = "to win: what layers take above their floors, the fastest possible on this device, as they are fused"
     yield Table(head, "", (), (), about=about)
-    near = [each for each in found if each[1].won and (each[1].distance or 0.0) <= FAR]
-    if near:
-        _, every, name = near[0]
-        yield f"Most could be won with {name}: at most {WRITE[unit](every.won)} of {WRITE[unit](every.time)} {unit}."
+    if found and found[0][1].won:
+        _, every, name = found[0]
+        part = f"{WRITE[unit](every.won)} of {WRITE[unit](every.time)} {unit} ({share(every.of_call)})"
+        yield f"Most could be won with {name}: at most {part}."
+    elif found:
+        yield f"Nothing can be won by faster layers alone. What to try: inferlens findings {results}"
     yield Table("", "case", columns, lines, notes=notes[:NOTES])
     yield f"Where in each: inferlens roofline {results} --top 5"
 
 
 def whole(found: Roofline) -> Floor:
-    """What all rows add up to. What has no floor counts as if nothing had to be done in it: more cannot be won."""
-    time, known = sum(row.time for row in found.rows), found.known > 0
-    return replace(
-        found.sum_of(found.rows), floor=found.floor if known else None, won=found.won if known else None,
-        distance=time / found.floor if found.floor else None,
-    )  # fmt: skip
+    """The whole call, and what can be won of it."""
+    part = None if found.won is None or not found.time else found.won / found.time
+    return Floor(time=found.time, won=found.won, of_call=part)
 
 
 def alike(found: Roofline, ranked: Sequence[Floor]) -> list[Alike]:
@@ -230,10 +229,8 @@ def alike(found: Roofline, ranked: Sequence[Floor]) -> list[Alike]:
             modules=rows[0].modules,
         )  # fmt: skip
         made.append(Alike(rows, total if len(rows) > 1 else rows[0]))
-    value = (lambda each: each.total.time) if ranked and ranked == sorted(ranked, key=lambda row: -row.time) else (
-        lambda each: -1.0 if each.total.won is None else each.total.won
-    )  # fmt: skip
-    return sorted(made, key=value, reverse=True)
+    by_time = bool(ranked) and ranked == sorted(ranked, key=lambda row: -row.time)
+    return sorted(made, key=lambda each: each.total.time if by_time else each.total.above, reverse=True)
 
 
 def where(each: Alike) -> str:
@@ -258,25 +255,25 @@ def ceilings(found: Roofline) -> str:
 
 
 def answer(found: Roofline, unit: str = "ms") -> str:
-    """How much could be gained at most, and where most of it is."""
-    timed, write = sum(row.time for row in found.rows), WRITE[unit]
+    """How much of a call could be gained at most, and where most of it is; or what bounds it instead."""
+    write, call = WRITE[unit], f"{WRITE[unit](found.time)} {unit}"
     if not any(row.floor is not None for row in found.rows):
         return (
             f"Which {found.timed} does what is not known. The whole model cannot take less than "
-            f"{write(found.least)} {unit} here, and takes {write(found.time)} {unit}."
+            f"{write(found.least)} {unit} here, and takes {call}."
         )
+    if found.bound == "host":
+        works = "" if found.works is None else f" (the GPU works {write(found.works)} {unit} of it)"
+        return f"Faster {found.timed}s win nothing: the call of {call} waits for the host{works}."
+    if found.bound:
+        far = ratio(found.known / found.floor)
+        return f"Neither arithmetic nor memory bounds the call of {call}: its {found.timed}s take {far} their floors."
     first = next(iter(alike(found, found.ranked)))
     if not first.total.won:
         return f"Nothing can be won: no {found.by} takes longer than its floor."
-    if found.floor and timed > FAR * found.floor:
-        return (
-            f"Neither arithmetic nor memory bounds it: the {found.timed}s take {ratio(timed / found.floor)} their "
-            "floors."
-        )
-    return (
-        f"At most {write(found.won)} of {write(timed)} {unit} could be won, most in "
-        f"{profile_tables.short(where(first), 36)}: {write(first.total.won)} {unit}."
-    )
+    most = f"most in {profile_tables.short(where(first), 36)}: {write(first.total.won)} {unit}"
+    part = share(whole(found).of_call)
+    return f"At most {write(found.won)} of a call of {call} ({part}) could be won, {most}."
 
 
 def notes(of: ShownCase[Roofline], found: Roofline) -> list[str]:
@@ -286,21 +283,12 @@ def notes(of: ShownCase[Roofline], found: Roofline) -> list[str]:
     if found.rate is None:
         why = found.ceilings.absent.get(found.precision, "it was not measured")
         said.append(f"No rate of {found.precision} is known ({why}), so floors count bytes alone.")
-    timed = sum(row.time for row in found.rows)
-    unknown = sum(row.time for row in found.rows if row.floor is None)
-    if timed and unknown > UNKNOWN * timed:
-        part = percent(unknown / timed)
-        said.append(f"–: for {part} of the time it cannot be told which work was done; all of it counts as to win.")
     if found.unplaced:
         names = [profile_tables.short(path) if path else THE_MODEL for path in found.unplaced]
         said.append(f"In no {found.timed}: the work of {plural(len(names), 'module')}, such as {names[0]}.")
     if profile.work and profile.work.uncovered:
         said.append(f"FLOPs not counted: {listing(list(profile.work.uncovered)[:FEW])}.")
-    runs = runs_of(profile)
-    account = None if isinstance(runs, str) else profiling_cost(runs, of.case.unprofiled)
-    if account and account.cost and account.cost >= COST and (profile.timed == "host" or waits(profile)):
-        said.append(f"Profiling made a call {ratio(account.cost)} as long, and so may do what is to be won.")
-    return said
+    return [*said, *profile_tables.stretched(profile, of.case.unprofiled)]
 
 
 def _data(of: ShownCase[Roofline], found: Roofline) -> dict[str, Any]:

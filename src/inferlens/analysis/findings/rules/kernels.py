@@ -14,7 +14,7 @@ from inferlens.spec.hints import sentence
 from inferlens.units import plural
 
 _ACROSS = re.compile(r"HtoD|DtoH|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
-_TRADE = "a trade of accuracy for time, so check the outputs."
+_TRADE = "A trade of accuracy for time, so check the outputs"
 
 
 @rule("tensor-cores-unused", of="profile")
@@ -35,7 +35,8 @@ def tensor_cores_unused(seen: Evidence) -> Iterator[Finding]:
     yield found(
         what + ": {much}{where}" + ("; channels of {sizes} are no multiples of {multiple}." if odd else "."),
         {"multiple": seen.multiple}, some, sizes=sizes,
-        hint=sentence([pad, f"try channels-last order ({order})" if order else "", "try another backend"]),
+        hint=sentence([pad, "try channels-last order" if order else "try another backend"]).removesuffix(".")
+        + f": {seen.command(order, others=not order)}",
     )  # fmt: skip
 
 
@@ -53,7 +54,7 @@ def _is_odd(of: TimedLayer, multiple: int) -> bool:
     return not is_first and any(size % multiple for size in channels)
 
 
-@rule("tf32-off", of="profile", hint=f"TF32 (the option tf32; of an engine, when it is built): {_TRADE}")
+@rule("tf32-off", of="profile", hint=f"TF32 (of an engine, when it is built). {_TRADE}.")
 def tf32_off(seen: Evidence) -> Iterator[Finding]:
     """An accuracy trade-off, and said to be one."""
     hint = seen.hint("tf32")
@@ -71,7 +72,7 @@ def tf32_off(seen: Evidence) -> Iterator[Finding]:
         {"seconds": some.seconds, "fp32 rate": slow, "tf32 rate": fast},
         subject="convolutions and matrix products", seconds=won, whole=some.run, share=some.share, much=some.much,
         gain=f", {fast / slow:.1f} times as fast" if won and slow and fast else "",
-        hint=f"{hint.ask}: {_TRADE}" if hint.ask else "",
+        hint=f"{_TRADE}: {seen.command(hint.ask)}" if hint.ask else "",
     )  # fmt: skip
 
 
@@ -95,11 +96,7 @@ def host_copies(seen: Evidence) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@rule(
-    "tiny-kernels",
-    of="profile",
-    hint="A larger --batch, or a backend that fuses more of them.",
-)
+@rule("tiny-kernels", of="profile")
 def tiny_kernels(seen: Evidence) -> Iterator[Finding]:
     """A kernel of a few microseconds mostly starts and ends."""
     kernels = seen.kernels([each for each in seen.launched if each.kind == "kernel"])
@@ -109,14 +106,11 @@ def tiny_kernels(seen: Evidence) -> Iterator[Finding]:
             "{tiny:,} of {calls:#kernel call} last {mean:duration} on average, and take {much}.",
             {"tiny": tiny.calls, "calls": kernels.calls, "mean": tiny.seconds / tiny.calls}, tiny,
             subject=plural(tiny.calls, "kernel call"),
+            hint=f"A larger batch, or a backend that fuses more of them: {seen.command(others=True)}",
         )  # fmt: skip
 
 
-@rule(
-    "few-blocks",
-    of="profile",
-    hint="A larger --batch fills it; for latency, another backend may split the work further.",
-)
+@rule("few-blocks", of="profile")
 def few_blocks(seen: Evidence) -> Iterator[Finding]:
     """A multiprocessor without a block has nothing to do."""
     few = [each for each in seen.launched if each.kind == "kernel" and 0 < each.blocks < seen.multiprocessors]
@@ -127,4 +121,6 @@ def few_blocks(seen: Evidence) -> Iterator[Finding]:
             "{calls:#kernel call} {calls:has|have} too few blocks for {multiprocessors} multiprocessors: {much}, with "
             "{empty:percent} of the GPU empty.",
             {"idle": idle, "multiprocessors": seen.multiprocessors}, some, seconds=idle, empty=idle / some.seconds,
+            hint="For latency, another backend may split the work further; a larger batch fills it: "
+            f"{seen.command(larger=True)}",
         )  # fmt: skip

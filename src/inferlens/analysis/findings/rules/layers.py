@@ -9,8 +9,8 @@ from inferlens.analysis.findings import thresholds
 from inferlens.analysis.findings.evidence import Evidence, TimedLayer
 from inferlens.analysis.findings.families import BATCH_NORM, DENSE, MOVING, POINTWISE
 from inferlens.analysis.findings.rule import Finding, found, rule
-from inferlens.spec.case import QUANTIZED, Option
-from inferlens.spec.hints import one_of, sentence
+from inferlens.spec.case import Option
+from inferlens.spec.hints import sentence
 from inferlens.units import plural
 
 # What makes a library take another algorithm, by the names that most backends have for it.
@@ -18,7 +18,6 @@ _ALGORITHMS: tuple[tuple[str, Option], ...] = (
     ("channels_last", True), ("cudnn_benchmark", True), ("cudnn_conv_algo_search", "EXHAUSTIVE"),
     ("max_autotune", True), ("optimization_level", 5),
 )  # fmt: skip
-_OTHERS = "another backend (inferlens modules)"
 _HALVES = ("float16", "half", "fp16", "bfloat16", "bf16")
 _SINGLES = ("float32", "float", "fp32", "f32")
 
@@ -35,15 +34,16 @@ def far_above_floor(seen: Evidence) -> Iterator[Finding]:
     ]
     for won, each, floor in sorted(far, key=lambda one: -one[0])[: thresholds.MOST_FAR]:
         asks = [seen.hint(*option).ask for option in _ALGORITHMS[each.family != "convolution" :]]
-        hint = f"Another algorithm: {one_of([*asks, _OTHERS, 'a larger --batch'])}."
+        hint = f"Another algorithm: {seen.command(*asks, others=not any(asks))}"
         if each.family not in DENSE:
-            hint = f"Have it fused with the layers around it, or try {_OTHERS}."
+            hint = f"A backend that fuses it with the layers around it: {seen.command(others=True)}"
         numbers = {"seconds": each.steady, "floor": floor.floor, "flops": floor.flops, "bytes": floor.bytes}
         yield found(
-            "{subject} takes {share:percent} of the profiled call ({seconds:duration} of {run:duration}), "
+            "{subject} takes {share:percent} of {call} ({seconds:duration} of {run:duration}), "
             "{distance:two} times its floor of {floor:duration}.",
             {**numbers, "distance": each.steady / floor.floor} if floor.floor else numbers,
             subject=each.name, seconds=won, share=seen.share(each.steady), hint=hint, run=seen.profiled,
+            call=seen.of_layers,
         )  # fmt: skip
 
 
@@ -59,15 +59,16 @@ def bandwidth_bound(seen: Evidence) -> Iterator[Finding]:
     )  # fmt: skip
     floors = [each.floor for each in near if each.floor]
     moved, least = sum(each.bytes or 0.0 for each in floors), sum(each.floor or 0.0 for each in floors)
-    lower = "" if seen.precision in QUANTIZED else "lower precision, "
+    lower = seen.case.precision == "fp32" and seen.precision == "fp32"
+    half = f"--precision {'fp16' if seen.on_gpu else 'bf16'}"
     if moved >= thresholds.LARGER_THAN_CACHES and near.share >= thresholds.LARGE:
         yield found(
             "{layers:#layer} ({kinds}) {layers:is|are} bound by memory: {layers:it takes|they take} {much}, "
             "{times:two} times what moving {layers:its|their} bytes takes{where}.",
             {"floor": least, "bytes": moved}, near,
             seconds=sum(each.won or 0.0 for each in floors), times=near.seconds / least,
-            hint=f"Move fewer bytes, for more FLOPs a second win nothing here: {lower}fusion with the layers around, "
-            "and for products with few rows a larger --batch, which reads the weights once for all of it.",
+            hint=f"Fewer bytes, by a lower precision: {seen.command(half)}" if lower else
+            f"A larger batch, which reads the weights once for all of it: {seen.command(larger=True)}",
         )  # fmt: skip
 
 
@@ -88,17 +89,17 @@ def first_convolution(seen: Evidence) -> Iterator[Finding]:
     pad = f"pad the input channels to {seen.multiple} (zeros in the input and in the weights)"
     fold, order = "fold 2x2 pixels into channels before it", seen.hint("channels_last").ask
     yield found(
-        "{subject}, the first convolution, takes {seconds:duration} of the profiled call; at the rate of the others it "
+        "{subject}, the first convolution, takes {seconds:duration} of {call}; at the rate of the others it "
         "would take {seconds at their rate:duration}.",
         {
             "channels": channels[0], "seconds": first.steady, "flops": mine, "rate of the others": rate,
             "seconds at their rate": goal,
         },
-        subject=first.name, seconds=first.steady - goal, share=seen.share(first.steady),
+        subject=first.name, seconds=first.steady - goal, share=seen.share(first.steady), call=seen.of_layers,
         hint=sentence([
-            pad if channels[0] < seen.multiple else "", fold if seen.multiple else "", f"use {order}" if order else "",
-            f"try {_OTHERS}",
-        ]),
+            pad if channels[0] < seen.multiple else "", fold if seen.multiple else "",
+            "use channels-last order" if order else "try another backend",
+        ]).removesuffix(".") + f": {seen.command(order, others=not order)}",
     )  # fmt: skip
 
 
@@ -112,9 +113,9 @@ def reformats(seen: Evidence) -> Iterator[Finding]:
         return
     families = {each.family for each in seen.parts} | {each.family for each in seen.launched}
     order = seen.hint("channels_last").ask if "convolution" in families else ""  # which is for images
-    hint = f"Keep images and weights in channels-last order ({order})." if order else (
-        "Feed the model in the memory order and type that the backend computes in, or compare other backends "
-        "(inferlens modules)."
+    hint = f"Keep images and weights in channels-last order: {seen.command(order)}" if order else (
+        "Feed the model in the memory order and type that the backend computes in, or compare other backends: "
+        f"{seen.command(others=True)}"
     )  # fmt: skip
     if own.seconds * 2 > layers.seconds:
         hint = "Permute and cast less in the model: keep one memory order and one type from end to end."
@@ -127,7 +128,7 @@ def reformats(seen: Evidence) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-@rule("unfused-chains", of="profile", hint="Another backend, or another form of the same operators.")
+@rule("unfused-chains", of="profile")
 def unfused_chains(seen: Evidence) -> Iterator[Finding]:
     """Time of the layers that would be gone if each were computed together with what is before it."""
     some = seen.layers(_mergeable(seen.parts)[0])
@@ -135,7 +136,7 @@ def unfused_chains(seen: Evidence) -> Iterator[Finding]:
         yield found(
             "{layers:#layer} ({kinds}) {layers:is|are} not fused with what is before {layers:it|them}: {much}{where}.",
             {}, some, seconds=some.seconds,
-            hint="Compile the model: backends that do fuse such layers." if seen.by_module else "",
+            hint=f"{'A' if seen.by_module else 'Another'} backend that fuses such layers: {seen.command(others=True)}",
         )  # fmt: skip
 
 
@@ -145,18 +146,15 @@ def batch_norm_not_folded(seen: Evidence) -> Iterator[Finding]:
     some = seen.layers(_mergeable(seen.parts)[1])
     if some.share >= thresholds.BATCH_NORMS:
         way = seen.hint("freeze").ask or seen.hint("graph_optimization", "all").ask
-        way = way or "PyTorch's fuse_conv_bn_eval, or another backend that compiles the model"
+        with_what = "" if way else ", by PyTorch's fuse_conv_bn_eval or another backend"
         yield found(
             "{layers:#batch norm} {layers:is|are} not folded into the weights before {layers:it|them}: {much}{where}.",
-            {}, some, seconds=some.seconds, hint=f"Fold them into the weights: {way}.",
+            {}, some, seconds=some.seconds,
+            hint=f"Fold them into the weights{with_what}: {seen.command(way, others=not way)}",
         )  # fmt: skip
 
 
-@rule(
-    "fp32-layers",
-    of="profile",
-    hint="Look for a cast in the model, or for operators that the backend has in fp32 alone.",
-)
+@rule("fp32-layers", of="profile")
 def fp32_layers(seen: Evidence) -> Iterator[Finding]:
     """Layers that do not compute in what was asked for."""
     some = seen.layers(e for e in seen.parts if e.family not in (*MOVING, "normalisation") and _is_single(e))
@@ -164,26 +162,26 @@ def fp32_layers(seen: Evidence) -> Iterator[Finding]:
         yield found(
             "{layers:,} of {of:#layer} {layers:computes|compute} in fp32, not in {precision} ({kinds}): {much}{where}.",
             {"of": len(seen.layers(seen.parts))}, some, precision=seen.case.precision,
+            hint="Look for a cast in the model, or for operators that the backend has in fp32 alone, and others have "
+            f"not: {seen.command(others=True)}",
         )  # fmt: skip
 
 
-@rule(
-    "outside-layers",
-    of="profile",
-    hint="Look at Python, checks and copies around the layers; a larger --batch spreads it over more items.",
-)
+@rule("outside-layers", of="profile")
 def outside_layers(seen: Evidence) -> Iterator[Finding]:
-    """What profiling has added is taken from what is in no layer, all of it, so that only the rest is claimed."""
+    """What profiling has added was in no layer: only what layers as profiled leave of a call is claimed."""
     if seen.layered is None or seen.table is None or seen.latency is None or seen.layered.timed != "host":
         return
-    account = seen.table.reconciliation
-    added = max(account.whole.median - seen.latency, 0.0)
-    left = account.outside.typical - added
+    account, scale = seen.table.reconciliation, seen.table.runs.scale
+    added = max(account.profiled - seen.latency, 0.0)
+    left = account.outside.typical / scale - added
     if left > 0 and seen.share(left) >= thresholds.OUTSIDE:
         yield found(
-            "{share:percent} of the profiled call ({left:duration} of {whole:duration}) is outside of all layers.",
-            {"outside": account.outside.typical, "added by profiling": added, "whole": account.whole.typical},
+            "{share:percent} of the call ({left:duration} of {whole:duration}) is outside of all layers.",
+            {"outside": account.outside.typical / scale, "added by profiling": added, "whole": seen.latency},
             subject="the run", seconds=left, share=seen.share(left), left=left,
+            hint="Look at Python, checks and copies around the layers; a larger batch spreads it over more items: "
+            f"{seen.command(larger=True)}",
         )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.record.partition import Partition
 
 
-@rule("fallback", of="profile", hint="See each operator's reason with inferlens partition.")
+@rule("fallback", of="profile")
 def fallback(seen: Evidence) -> Iterator[Finding]:
     """What does not run where the case says."""
     partition = _partition(seen.facts)
@@ -36,6 +36,7 @@ def fallback(seen: Evidence) -> Iterator[Finding]:
                 "seconds": some.seconds if some else None,
             },
             subject=subject, share=some.share if some else None, taken=f": at least {some.much}" if some else "",
+            hint=f"See each operator's reason: {seen.command(what='partition')}",
         )  # fmt: skip
     on_cpu = [each for each in seen.parts if str(each.layer.details.get("provider", "")).startswith("CPU")]
     some = seen.layers(on_cpu)
@@ -44,24 +45,23 @@ def fallback(seen: Evidence) -> Iterator[Finding]:
             "{layers:#layer} {layers:runs|run} on the CPU ({kinds}) and {layers:takes|take} {much}, without the copies "
             "to and fro{where}.",
             {"layers": len(on_cpu)}, some, seconds=some.seconds,
-            hint="Replace these operators in the model, or run it with a backend that has them on the GPU.",
+            hint="Replace these operators in the model, or run it with a backend that has them on the GPU: "
+            f"{seen.command(others=True)}",
         )  # fmt: skip
 
 
-@rule(
-    "graph-breaks",
-    of="profile",
-    hint="Take what breaks it out of forward; the option fullgraph=true names the line of the first break.",
-)
+@rule("graph-breaks", of="profile", hint="Take what breaks it out of forward.")
 def graph_breaks(seen: Evidence) -> Iterator[Finding]:
     """Why the model was compiled in several pieces."""
     count, reasons = _breaks(seen.facts)
     graphs = seen.facts.get("graphs")
     if count > 0:
+        ask = seen.hint("fullgraph").ask
         yield found(
             "{breaks:#graph break} {breaks:splits|split} the compiled model{why}.",
             {"breaks": count, "graphs": graphs if isinstance(graphs, int) else None},
             subject="the compiled graph", why=f": {few(map(short, reasons))}" if reasons else "",
+            hint=f"Take what breaks it out of forward, from the first on: {seen.command(ask)}" if ask else "",
         )  # fmt: skip
 
 

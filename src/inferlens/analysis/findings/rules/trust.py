@@ -23,7 +23,7 @@ def doubtful_profile(seen: Evidence) -> Iterator[Finding]:
         if slower or max(account.cost, account.cost_high or account.cost) <= thresholds.FASTER:
             yield found(
                 "Layer times are doubtful: a profiled call takes {profiled:duration}, {cost:ratio} an unprofiled one.",
-                {"cost": account.cost, "profiled": account.whole.median, "untouched": account.unprofiled},
+                {"cost": account.cost, "profiled": account.profiled, "untouched": account.unprofiled},
                 subject="the layers",
             )
     if seen.latency and seen.busy >= thresholds.GPU_COST * seen.latency:
@@ -40,7 +40,9 @@ def unstable(seen: Evidence) -> Iterator[Finding]:
     """Runs that differ."""
     whole = seen.table.reconciliation.whole if seen.table else None
     if whole and whole.p95 is not None and 0 < thresholds.RUN_SPREAD * whole.median <= whole.p95:
+        scale = seen.table.runs.whole_scale if seen.table else 1.0
         yield found(
             "Profiled runs vary: their 95th percentile is {p95:duration}, {times:ratio} their median.",
-            {"p95": whole.p95, "median": whole.median}, subject="the runs", times=whole.p95 / whole.median,
+            {"p95": whole.p95 / scale, "median": whole.median / scale},
+            subject="the runs", times=whole.p95 / whole.median,
         )  # fmt: skip

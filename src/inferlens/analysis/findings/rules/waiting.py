@@ -55,7 +55,14 @@ def host_bound(seen: RecordEvidence | Evidence | TraceEvidence) -> Iterator[Find
 
 def _hint(seen: RecordEvidence | Evidence | TraceEvidence) -> str:
     """Asked for where there is a finding alone: it takes importing the backend."""
-    return for_the_host(seen.record.case, seen.record.facts) if seen.record else ""
+    if not isinstance(seen, Evidence):
+        return for_the_host(seen.record.case, seen.record.facts) if seen.record else ""
+    graph = seen.hint("cuda_graph")
+    if graph.asked:
+        return f"A larger batch: {seen.command(larger=True)}"
+    if graph.ask:
+        return f"A CUDA graph, or a larger batch: {seen.command(graph.ask)}"
+    return f"A larger batch, or another backend with a CUDA graph: {seen.command(others=True)}"
 
 
 def bound_by(record: Record) -> str:
