@@ -80,8 +80,9 @@ def answers(rows: Sequence[Row], *, whole: bool = False, told: Callable[[Row], s
         told: what is said of a row; by default its latency, or its rate.
     """
     tables, found = by(rows, "table"), []
+    varies = len(by(rows, "comparison")) > 1 and len({row.precision for row in rows}) > 1
     for table in tables:
-        names = {row.id: plain(row.name) for row in table} if whole else ways(table)
+        names = {row.id: plain(row.name) for row in table} if whole or varies else ways(table)
         about = tables if whole or len(tables) > 1 else ()
         found += [_answer(each, names, _where(each, table, about), told or written) for each in by(table, "comparison")]
     return found
