@@ -24,7 +24,7 @@ HEIGHT, BETWEEN = 320, 70
 FAR = 4.0  # times the least, from which on an axis has a logarithmic scale
 _UNITS = {"s": ("ms", 1e3), "J": ("mJ", 1e3), "B": ("MiB", 2.0**-20)}  # of measures, as axes have them
 _MIB = 2.0**-20
-_PLACES = {"winner": (0, -16), "best defaults": (0, 20), "reference": (0, 20)}
+_PLACES = {"winner": -16, "best defaults": 20, "reference": 20}  # of words above or below a point, in pixels
 
 
 def render(tuned: Tuned, format: str, theme: str = "auto", reference: str | None = None) -> str | bytes:
@@ -203,7 +203,9 @@ def _panel(tuned: Tuned, values: Sequence[dict[str, Any]], name: str, title: str
         point.transform_filter("!datum.filled").mark_point(filled=False, size=70, opacity=0.85),
         named.mark_point(filled=False, size=230, strokeWidth=1.8, color=theme.text, shape="circle").encode(x=x, y=y),
     ]
-    for word, (dx, dy) in _PLACES.items():
-        some = base.transform_filter(f"datum.first == '{word}'")
-        layers.append(some.mark_text(dx=dx, dy=dy, fontWeight="bold").encode(x=x, y=y, text="role:N"))
+    middle = math.sqrt(math.prod(ends)) if log else sum(ends) / 2
+    for word, dy in _PLACES.items():
+        for side, dx, which in (("left", -9, "<="), ("right", 9, ">")):  # into the panel, not over its axis
+            some = base.transform_filter(f"datum.first == '{word}' && datum.x {which} {middle}")
+            layers.append(some.mark_text(align=side, dx=dx, dy=dy, fontWeight="bold").encode(x=x, y=y, text="role:N"))
     return alt.layer(*layers)
