@@ -3,7 +3,7 @@
 Each case was measured once before, by itself. Those within reach of the fastest meet in rounds: a fresh process of
 each, all alive at once and in turns where memory allows it, else one after the other. After each round those that are
 shown to be slower, or equally fast, take no further part (``analysis.race``). It is over when none is left, or the
-time is. The reference takes part in the first rounds, so that speed-ups are known as well as the order is.
+time is. The reference takes part in the first rounds, so that speed-ups are known, too.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS
 from inferlens.units import ratio, ratio_range
 
 # Times the fastest: what took longer by itself meets it in no round, and what took longer in the first of them in none
-# after that, unless it is in doubt later. Single processes are off by more.
-REACH_ALONE, REACH = 1.5, 1.25
+# after that, unless it is in doubt later. A single process in fifty is off by a factor of two or more.
+REACH_ALONE, REACH = 4.0, 1.25
+REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speed-ups are known
 USUAL_ROUNDS = 10  # at most; with --thorough MOST_ROUNDS
 ROUND_WARMUP, ROUND_SERIES = 0.3, 2.0  # seconds of each process of a round
 SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
@@ -130,7 +131,8 @@ class Rounds:
             limit = once[best] + math.log(REACH_ALONE)
             names = [best, following, *(name for name in once if once[name] <= limit), *self._reference()]
         elif number < LEAST_ROUNDS:
-            names = [best, *filter(self._near, race.answer.open), *self._reference()]
+            reference = self._reference() if number < REFERENCE_ROUNDS else []
+            names = [best, *filter(self._near, race.answer.open), *reference]
         else:  # what has met the others in no round yet may do so now that it is known how far processes differ
             names = [best, *race.answer.open]
             if len(names) == 1:
