@@ -58,13 +58,14 @@ def ordered(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array]:
 class Support(Struct, frozen=True):
     """A variant works on a device in these precisions, with models of these formats (empty: those of the backend).
 
-    The first on a device is the default variant there.
+    The first on a device is the default variant there. Models can be brought to those precisions that it ``quantizes``.
     """
 
     variant: str
     device: str
     precisions: tuple[str, ...]
     formats: tuple[Format, ...] = ()
+    quantizes: tuple[str, ...] = ()
 
 
 class Absence(Struct, frozen=True):
@@ -123,9 +124,10 @@ class Capabilities(Struct, frozen=True, kw_only=True):
                 f"{case.backend_label} cannot run a model of format '{found.format}'.",
                 expected=f"format {', '.join(formats)}",
             )
-        return self._precision_refusal(case, found, on_device[0].precisions)
+        return self._precision_refusal(case, found, on_device[0])
 
-    def _precision_refusal(self, case: Case, found: ModelInfo, precisions: tuple[str, ...]) -> Unsupported | None:
+    def _precision_refusal(self, case: Case, found: ModelInfo, support: Support) -> Unsupported | None:
+        precisions = support.precisions
         keys = (f"{case.variant}/{case.device}/{case.precision}", f"{case.device}/{case.precision}")
         limit = next((self.limits[key] for key in keys if key in self.limits), "")
         why = f": {limit}" if limit else ""
@@ -135,6 +137,10 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         if found.origin and found.precision != case.precision:
             what = f"The model was compiled for {found.precision}, not for {case.precision}."
             return Unsupported(what, hint=f"--precision {found.precision}")
+        if case.precision in support.quantizes and found.precision not in QUANTIZED:
+            what = f"To quantize a model to {case.precision} takes data to calibrate it with."
+            hint = "--calibration DATA, or --calibration random for its speed alone"
+            return None if case.calibration else Unsupported(what, hint=hint)
         if case.precision in QUANTIZED and found.precision != case.precision:
             return Unsupported(
                 f"The model is not quantized to {case.precision}, and models are run here as they are{why}.",

@@ -40,6 +40,7 @@ def ab(
     option: Annotated[list[str] | None, typer.Option(help="A backend's option, as BACKEND.OPTION=VALUE.")] = None,
     input: options.Inputs = None,
     weights: options.Weights = None,
+    calibration: options.Calibration = None,
     trust: options.Trust = None,
     seed: options.Seed = None,
     metric: Annotated[str, typer.Option(help="latency, throughput or 'GPU time'.")] = "latency",
@@ -74,8 +75,7 @@ def ab(
 
     as_json, interrupted = words.pop("json"), False
     screen.format_of("table", words.pop("file", None))
-    bar = RoundsBar(screen.errors())
-    with bar:
+    with (bar := RoundsBar(screen.errors())):
         try:
             bar.last = measure(**words, observer=bar, on_round=bar.looked)
         except KeyboardInterrupt:

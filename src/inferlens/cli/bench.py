@@ -49,6 +49,7 @@ def bench(
     option: options.Options = None,
     input: options.Inputs = None,
     weights: options.Weights = None,
+    calibration: options.Calibration = None,
     trust: options.Trust = None,
     rebuild: Annotated[bool | None, typer.Option("--rebuild", help=REBUILD)] = None,
     seed: options.Seed = None,

@@ -28,6 +28,7 @@ def export(
     input: options.Inputs = None,
     option: options.Options = None,
     weights: options.Weights = None,
+    calibration: options.Calibration = None,
     trust: options.Trust = None,
     seed: options.Seed = None,
     timeout: options.BuildTimeout = "1h",
@@ -48,7 +49,7 @@ def export(
     limit = units.parse_duration(timeout)
     words = {
         "model": model, "precision": precision, "batch": batch, "input": input, "option": option, "weights": weights,
-        "seed": seed,
+        "calibration": calibration, "seed": seed,
     }  # fmt: skip
     said = [value for value in (*words.values(), to, backend) if value not in (None, [])]
     if best and output and not said:

@@ -14,12 +14,14 @@ package.module:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of
 _BACKENDS = (
     "Backends, as name or name:variant, with commas; 'all' is every variant. [dim]Default: each that works here.[/dim]"
 )
-_PRECISIONS = "fp32, fp16, bf16, with commas; fp8, int8 for ONNX files quantized to them. \
+_PRECISIONS = "fp32, fp16, bf16, int8, with commas; int8 and fp8 of a quantized ONNX file, int8 by --calibration too. \
 [dim]Default: the file's own, else fp32.[/dim]"
 _INPUT = "An input, as NAME=1x3x224x224:float32 or NAME=1x128:int64:0..1000; NAME=1..16x3x224x224:opt=2 prepares for a \
 range of sizes; repeatable."
 _OPTION = "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'."
 _WEIGHTS = "Name or file of weights. [dim]Default: random, from the seed.[/dim]"
+_CALIBRATION = "Data that inputs come from and int8 is calibrated with: a folder of images, an .npz file, \
+package.module:factory; random for speed alone."
 _TRUST = "Open files that can run any code: pickles, compiled modules, version-compatible engines."
 _ROTATE = "Feed calls from a set of inputs larger than the device's cache; throughput is not measured then."
 _MAX_TIME = "Time after which a series of samples, or after 1 s the warm-up, ends anyway."
@@ -39,6 +41,7 @@ Options = Annotated[list[str] | None, typer.Option(help=_OPTION)]
 Inputs = Annotated[list[str] | None, typer.Option(help=_INPUT)]
 Rotate = Annotated[bool | None, typer.Option("--rotate", help=_ROTATE)]
 Weights = Annotated[str | None, typer.Option(help=_WEIGHTS)]
+Calibration = Annotated[str | None, typer.Option(help=_CALIBRATION)]
 Trust = Annotated[bool | None, typer.Option("--trust", help=_TRUST)]
 Rebuild = Annotated[bool, typer.Option("--rebuild", help="Build anew what was built before.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")]

@@ -60,6 +60,7 @@ def profile(
     option: options.Options = None,
     input: options.Inputs = None,
     weights: options.Weights = None,
+    calibration: options.Calibration = None,
     trust: options.Trust = None,
     rebuild: Annotated[bool | None, typer.Option("--rebuild", help=REBUILD)] = None,
     seed: options.Seed = None,
@@ -94,8 +95,9 @@ def profile(
 
     words = {
         "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
-        "threads": threads, "option": option, "input": input, "weights": weights, "trust": trust, "seed": seed,
-        "rebuild": rebuild, "mode": "latency", "max_time": max_time, "timeout": timeout, "output": output,
+        "threads": threads, "option": option, "input": input, "weights": weights,
+        "calibration": calibration, "trust": trust, "seed": seed, "rebuild": rebuild,
+        "mode": "latency", "max_time": max_time, "timeout": timeout, "output": output,
     }  # fmt: skip
     wanted = {
         "wait": wait, "warmup": warmup, "active": active, "repeat": repeat, "stacks": stacks, "memory": memory,

@@ -41,6 +41,7 @@ def tune(
     option: options.Options = None,
     input: options.Inputs = None,
     weights: options.Weights = None,
+    calibration: options.Calibration = None,
     trust: options.Trust = None,
     seed: options.Seed = None,
     objective: Annotated[str, typer.Option("--for", help=FOR)] = "latency",
@@ -61,8 +62,7 @@ def tune(
 
     Tries every backend with its defaults, then the options that promise most. The few that may be the fastest are built
     three times anew and race each other, the fastest way with defaults, and the reference. The winner lies in
-    results/MODEL/best, ready for inferlens.load. The same command goes on where it was stopped. Several models or batch
-    sizes are tuned one after the other. 'inferlens show results/MODEL/tuning' shows the end of it again.
+    results/MODEL/best, ready for inferlens.load. The same command goes on where it was stopped.
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
     from inferlens.cli import screen

@@ -57,6 +57,7 @@ def ab(
     option: Texts | Mapping[str, Any] | None = None,
     input: Texts | None = None,
     weights: str | PathLike[str] | None = None,
+    calibration: str | PathLike[str] | None = None,
     trust: bool | None = None,
     seed: int | None = None,
     metric: Literal["latency", "throughput", "GPU time"] = "latency",
@@ -82,7 +83,6 @@ def ab(
 
     Args:
         model, a, b: a name, a file, a factory or a live ``nn.Module``, and two cases in words; or two models.
-        example_inputs: for live modules, as of :func:`inferlens.bench`.
         checkout: folders that the model's code is imported from; with one, the other is the working directory.
         backend: of a side that names none; by default the one that reference outputs come from.
         threshold, level: the smallest difference that matters, and how sure the verdict is to be.
@@ -103,8 +103,8 @@ def ab(
 
 
 _SHARED = (
-    "backend", "precision", "batch", "device", "threads", "io", "cold", "rotate", "option", "input", "weights", "trust",
-    "seed", "iterations", "seconds", "max_time", "warmup", "timeout", "output",
+    "backend", "precision", "batch", "device", "threads", "io", "cold", "rotate", "option", "input", "weights",
+    "calibration", "trust", "seed", "iterations", "seconds", "max_time", "warmup", "timeout", "output",
 )  # fmt: skip
 
 

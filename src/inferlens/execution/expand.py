@@ -138,6 +138,7 @@ def _cases(plan: Plan, model: ModelInfo, batch: int | None, capabilities: Mappin
                         options=dict(zip(of, options, strict=True)),
                         inputs=plan.input,
                         weights=plan.weights,
+                        calibration=plan.calibration,
                         checkout=plan.checkout,
                         seed=plan.seed,
                         **dict(zip(axes, values, strict=True)),

@@ -104,6 +104,7 @@ def profile(
     option: Texts | Mapping[str, Any] | None = None,
     input: Texts | None = None,
     weights: str | PathLike[str] | None = None,
+    calibration: str | PathLike[str] | None = None,
     trust: bool = False,
     rebuild: bool = False,
     seed: int = 0,

@@ -39,7 +39,7 @@ from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan
 
 FUTILE = 2  # after so many second attempts that were disturbed, too, there are no more of them
-PREPARING: tuple[PhaseName, ...] = ("load", "export", "build", "first inference")
+PREPARING: tuple[PhaseName, ...] = ("load", "export", "quantize", "build", "first inference")
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,14 @@ def models(job: LookupJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - t
     checked = []
     for model in found:
         model.check(plan.trust, alone=len(found) == 1)
-        case = Case(model=model.spec, backend="", inputs=plan.input, weights=plan.weights, seed=plan.seed)
+        case = Case(
+            model=model.spec,
+            backend="",
+            inputs=plan.input,
+            weights=plan.weights,
+            calibration=plan.calibration,
+            seed=plan.seed,
+        )
         live = Path(job.live) if job.live else None
         checked.append(resolve.check(model, case, batches(plan, model), trust=plan.trust, live=live))
     return checked

@@ -17,6 +17,8 @@ from inferlens.spec.case import Case, TensorSpec
 if TYPE_CHECKING:
     import torch
 
+    from inferlens.models.samples import Samples
+
 Format = Literal["module", "torchscript", "exported", "onnx", "engine", "torch_tensorrt", "fake"]
 Array = NDArray[np.generic]
 
@@ -96,7 +98,8 @@ class Model:
         module: the ``nn.Module`` (eval mode, fp32, on the CPU) for formats ``module``, ``torchscript`` and
             ``exported``; it takes the inputs as positional arguments and may return any nesting of tensors.
         path: the file it came from, if it did; for format ``onnx`` always.
-        example: real input arrays handed over by the user, by input name; otherwise inputs are drawn from a seed.
+        example: real input arrays, by input name, of the user's example or data; else they are drawn from a seed.
+        samples: the data that the user named, if any.
         weights: where its weights came from, such as ``random, seed 0``.
         weights_sha256: hash over all parameters and buffers, or of the file.
         source: what else identifies it, such as the version of the library or the hash of the file.
@@ -109,6 +112,7 @@ class Model:
     module: torch.nn.Module | None = None
     path: Path | None = None
     example: dict[str, Array] = field(default_factory=dict)
+    samples: Samples | None = None
     parameters: int | None = None
     weights: str = ""
     weights_sha256: str = ""

@@ -24,6 +24,7 @@ from inferlens.errors import (
 )
 from inferlens.models.inputs import argument_names, draw, said_by, try_inputs
 from inferlens.models.model import Model, ModelInfo, Problem
+from inferlens.models.samples import RANDOM, Samples, read
 from inferlens.models.sources import own_code
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.compiled import EngineFile, TorchTensorRtFile
@@ -122,6 +123,7 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
     module, name = opened.module, case.model.partition(":")[2]
     weights = _weights(opened, case)
     inputs = _inputs(opened, case)
+    samples = _samples(case, inputs)
     of_file = opened.weights_sha256 or opened.source.rpartition(" ")[2]
     return Model(
         spec=case.model,
@@ -130,7 +132,8 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
         inputs=inputs,
         module=module,
         path=opened.path,
-        example={} if case.inputs else opened.example,
+        example=next(samples.feeds()) if samples else {} if case.inputs else opened.example,
+        samples=samples,
         weights=weights,
         source=opened.source,
         parameters=opened.parameters if module is None else parameter_count(module),
@@ -139,8 +142,18 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
 
 
 def inputs_are_drawn(case: Case) -> bool:
-    """Whether a case's inputs are known to be drawn from its seed, and not an example that comes with the model."""
+    """Whether a case's inputs are known to be drawn from its seed, and are neither data nor the model's example."""
+    if case.calibration not in ("", RANDOM):
+        return False
     return bool(case.inputs) or BY_PREFIX[case.model.partition(":")[0]].vouched
+
+
+def _samples(case: Case, inputs: tuple[TensorSpec, ...]) -> Samples | None:
+    """The data that a case names."""
+    if case.calibration in ("", RANDOM):
+        return None
+    prefix, _, name = case.model.partition(":")
+    return read(case.calibration, inputs, lambda: BY_PREFIX[prefix].preparation(name, inputs[0]))
 
 
 def exported(case: Case, facts: ModelFacts) -> Model:
@@ -176,7 +189,7 @@ def check(
         InferlensError: if the model cannot be loaded, or does not take the weights or the inputs.
     """
     source = BY_PREFIX[found.spec.partition(":")[0]]
-    if source.vouched and not (case.inputs or case.weights):
+    if source.vouched and not (case.inputs or case.weights or case.calibration not in ("", RANDOM)):
         return found
     try:
         opened = _opened(case, trust, live)
@@ -202,6 +215,8 @@ def check(
             fits.append(_inputs(opened, msgspec.structs.replace(case, batch=batch)))
         except Unsupported as error:
             unfit.append((batch, Problem.of(error)))
+    if fits and (samples := _samples(case, fits[0])):
+        next(samples.feeds(1))
     if fits and (case.inputs or not source.vouched):
         try_inputs(opened, fits[0], found, asked=bool(case.inputs))
     return msgspec.structs.replace(found, unfit=tuple(unfit))

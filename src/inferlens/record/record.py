@@ -24,7 +24,7 @@ CUT_SHORT = "cut short"  # the fact of a case of a race that was interrupted bef
 EMPTY_KERNEL = "empty kernel"  # the fact with the ``gpu_seconds`` that the clock tells of a kernel that does nothing
 
 Status = Literal["ok", "failed", "timed out", "out of memory", "crashed", "unsupported"]
-PhaseName = Literal["load", "export", "build", "first inference", "warm-up", "steady state"]
+PhaseName = Literal["load", "export", "quantize", "build", "first inference", "warm-up", "steady state"]
 Stage = Literal["H2D time", "compute time", "D2H time"]
 Metric = Literal["warm-up", "latency", "enqueue time", "GPU time", Stage, "throughput"]
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from inferlens.errors import InferlensError, Unsupported, check_choice
 
 PRECISIONS = ("fp32", "fp16", "bf16")
-QUANTIZED = ("fp8", "int8")  # of models that are quantized already; nothing is quantized here
+QUANTIZED = ("fp8", "int8")  # of models that are quantized already, or are to be, with data to calibrate with
 DEVICES = ("cpu", "cuda")
 IO = ("device", "host")
 MODES = ("latency", "throughput", "both")
@@ -211,12 +211,14 @@ class Case(Struct, frozen=True, kw_only=True):
     Attributes:
         model: resolved name, such as ``torchvision:resnet18``.
         backend, variant: such as ``onnxruntime`` and ``cpu``; the variant is empty where a backend has only one.
-        precision: ``fp32``, ``fp16`` or ``bf16``; of a model that is quantized already, ``fp8`` or ``int8``.
+        precision: ``fp32``, ``fp16`` or ``bf16``; ``fp8`` or ``int8`` of a model that is quantized, already or here.
         batch: first dimension of the inputs; ``None`` is the model's own.
         threads: CPU threads for the work inside one call; ``None`` is the library's own choice.
         options: backend options as asked for; what is not named has the backend's default.
         inputs: inputs as asked for; empty is the model's own.
         weights: name or file of weights; ``None`` is random from ``seed``.
+        calibration: data that inputs come from, and the ranges of what is quantized; ``random`` draws them from
+            ``seed``, as with none, so that they mean nothing.
         io: where a call's inputs come from and its outputs go to: memory of the ``device``, or of the ``host``, with
             copies in and out as part of the call.
         cold: whether the device's cache is flushed before each latency sample.
@@ -235,6 +237,7 @@ class Case(Struct, frozen=True, kw_only=True):
     options: dict[str, Option] = {}
     inputs: tuple[TensorSpec, ...] = ()
     weights: str | None = None
+    calibration: str = ""
     seed: int = 0
     io: str = "device"
     cold: bool = False
@@ -288,7 +291,7 @@ class Case(Struct, frozen=True, kw_only=True):
         """Name of the case's folder: readable, safe in a path, and different for different cases of a model."""
         words = [word for axis in AXES for word in axis.words(self, short=True)]
         name = "-".join(word for word in (self.backend, self.variant, *words) if word)
-        hidden = (self.options, self.inputs, self.weights, self.seed, self.checkout)
+        hidden = (self.options, self.inputs, self.weights, self.calibration, self.seed, self.checkout)
         if any(hidden):
             options = re.sub(r"[^\w.=-]+", "_", self.options_label.replace(" ", "-"))
             name += f"-{options}" if options and len(options) <= 60 else ""

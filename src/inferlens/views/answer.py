@@ -61,13 +61,17 @@ DOUBTS = {
     "disturbed": "disturbed",
     "few-samples": "few samples",
     "repeat-failed": "a process failed",
+    "partly-int8": "partly int8",
+    "random-calibration": "accuracy meaningless",
 }
+# Words for a number that the machine does not account for.
+ANYWAY = ("repeat-failed", "partly-int8", "random-calibration")
 
 
 def doubts(row: Row) -> list[str]:
     """What makes the row's number doubtful, a word each; in rounds, what the machine did to one it did to all."""
     met = row.rounds and row.processes > 1
-    codes = ["repeat-failed"] if met else list(DOUBTS)
+    codes = ANYWAY if met else DOUBTS
     return list(dict.fromkeys(DOUBTS[note.code] for note in row.notes if note.code in codes))
 
 

@@ -49,16 +49,6 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
     return path
 
 
-def move_onnx(written: Path, path: Path) -> None:
-    """Moves an ONNX file; with one of its weights beside it, that gets the same name with ``.data`` after it."""
-    import onnx
-
-    if [*written.parent.glob(f"{written.name}*")] == [written]:
-        shutil.move(written, path)
-    else:  # the graph knows the name of the second file
-        onnx.save(onnx.load(str(written)), str(path), save_as_external_data=True, location=f"{path.name}.data")
-
-
 def copy_onnx(source: Path, path: Path) -> None:
     """Copies an ONNX file; weights in files beside it are put into one, with its own name and ``.data`` after it."""
     import onnx

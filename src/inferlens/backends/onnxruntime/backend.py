@@ -22,7 +22,8 @@ from inferlens.backends.availability import (
     torch_versions,
 )
 from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support
-from inferlens.backends.onnx.export import check_precision, copy_onnx, move_onnx, onnx_file
+from inferlens.backends.onnx.export import check_precision, copy_onnx, onnx_file
+from inferlens.backends.onnx.quantize import quantized_onnx, to_quantize
 from inferlens.backends.onnxruntime.providers import ACT_ON, PROVIDERS, provider_absence, provider_list
 from inferlens.backends.onnxruntime.runner import CpuRunner, CudaRunner
 from inferlens.backends.onnxruntime.script import onnxruntime_script
@@ -63,6 +64,10 @@ class OnnxRuntimeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     allow_spinning: Annotated[
         bool, Meta(description="threads on the CPU wait for work awake; off: they sleep, and are woken for it")
     ] = True
+    ranges: Annotated[
+        Literal["minmax", "entropy", "percentile"],
+        Meta(description="how the range of a tensor to quantize follows from its values in the calibration"),
+    ] = "minmax"
     cuda_graph: Annotated[
         bool, Meta(description="capture the graph's kernels in a CUDA graph; all nodes must run on the GPU")
     ] = False
@@ -106,7 +111,12 @@ class OnnxRuntime(Backend, Saver, Deployer):
         return Capabilities(
             formats=formats,
             supports=tuple(
-                Support(variant, PROVIDERS[variant].device, precisions[PROVIDERS[variant].device])
+                Support(
+                    variant,
+                    PROVIDERS[variant].device,
+                    precisions[PROVIDERS[variant].device],
+                    quantizes=("int8",) if variant == "cpu" else (),
+                )
                 for variant, absence in absences.items()
                 if absence is None
             ),
@@ -127,18 +137,16 @@ class OnnxRuntime(Backend, Saver, Deployer):
         options: OnnxRuntimeOptions = self.parse_options(case)
         provider = PROVIDERS[case.variant]
         check_cuda_options(options, case, preparation)
-        if model.format == "onnx" and model.path is not None and not provider.lowers and found("onnx"):
-            check_precision(model.path, case.precision)
-        path = onnx_file(model, case, preparation, _graph_precision(case))
+        path = _graph(model, case, preparation, options)
         kind = CpuRunner if provider.device == "cpu" else CudaRunner
         return kind(path, provider, model, case, preparation, options)
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Writes the ONNX graph; weights that do not fit into one file go into a second one beside it."""
-        written = onnx_file(model, case, preparation, case.precision)
+        written = _graph(model, case, preparation, self.parse_options(case))
         if written == model.path:
             raise Unsupported(f"'{model.name}' is an ONNX file already.", expected="a model in PyTorch")
-        move_onnx(written, path)
+        copy_onnx(written, path)
 
     def packages(self, case: Case) -> tuple[str, ...]:
         """PyTorch too on a GPU: it brings CUDA."""
@@ -152,7 +160,7 @@ class OnnxRuntime(Backend, Saver, Deployer):
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Writes the graph that the case runs."""
-        copy_onnx(onnx_file(model, case, preparation, _graph_precision(case)), path)
+        copy_onnx(_graph(model, case, preparation, self.parse_options(case)), path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
         """Runs a session with the options and the providers of the case."""
@@ -173,6 +181,15 @@ class OnnxRuntime(Backend, Saver, Deployer):
         if (option == "cuda_graph" and divided) or (provider.lowers and option in ACT_ON["CUDAExecutionProvider"]):
             return Hint()
         return super().hint(case, option, value, facts)
+
+
+def _graph(model: Model, case: Case, preparation: Preparation, options: OnnxRuntimeOptions) -> Path:
+    """The file that is run: one that is quantized already is run as it is."""
+    if to_quantize(model, case):
+        return quantized_onnx(onnx_file(model, case, preparation, "fp32"), model, case, preparation, options.ranges)
+    if model.format == "onnx" and model.path is not None and not PROVIDERS[case.variant].lowers and found("onnx"):
+        check_precision(model.path, case.precision)
+    return onnx_file(model, case, preparation, _graph_precision(case))
 
 
 def _graph_precision(case: Case) -> str:

@@ -24,12 +24,14 @@ import psutil
 from msgspec import Meta, Struct
 
 from inferlens.backends.abilities import Deployer, Direct, LayerProfiler, one_or_all
-from inferlens.backends.availability import imported, refused, warn_no_effect
+from inferlens.backends.availability import found, imported, refused, warn_no_effect
 from inferlens.backends.base import Backend, Capabilities, Inputs, Knob, Outputs, Preparation, Runner, Support, ordered
 from inferlens.backends.onnx.export import check_precision, check_shapes, copy_onnx, onnx_file
 from inferlens.backends.onnx.modules import OnnxNode, OnnxNodes, modules_among, operators_among, origins
+from inferlens.backends.onnx.quantize import to_quantize
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.onnxruntime.runner import as_output
+from inferlens.backends.openvino.quantize import int8_share, quantized_ir
 from inferlens.backends.openvino.script import openvino_script
 from inferlens.backends.profiling.layer_runs import NO_RUNS, check_level, clocked_runs
 from inferlens.errors import Unsupported
@@ -99,9 +101,10 @@ class OpenVino(Backend, Deployer):
             return Capabilities(formats=formats, absent=(missing,))
         abilities = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         precisions = tuple(name for name in TYPES if name.upper() in abilities)
+        quantizes = ("int8",) if "int8" in precisions and found("nncf") else ()
         return Capabilities(
             formats=formats,
-            supports=(Support("cpu", "cpu", precisions),),
+            supports=(Support("cpu", "cpu", precisions, quantizes=quantizes),),
             limits={
                 f"cpu/{name}": f"OpenVINO has no {name} arithmetic on this CPU (it has {', '.join(abilities)})"
                 for name in (*PRECISIONS, *QUANTIZED)
@@ -112,10 +115,12 @@ class OpenVino(Backend, Deployer):
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """Exports if the model is no ONNX file; a runner that compiles it when it is entered."""
-        options: OpenVINOOptions = self.parse_options(case)
         if model.format == "onnx" and model.path is not None and onnx_file_precision(model.path) in QUANTIZED:
             check_precision(model.path, case.precision)
-        return OpenVinoRunner(onnx_file(model, case, preparation, "fp32"), model, case, preparation, options)
+        path, plain = onnx_file(model, case, preparation, "fp32"), None
+        if to_quantize(model, case):
+            path, plain = quantized_ir(path, model, case, preparation), path
+        return OpenVinoRunner(path, model, case, preparation, self.parse_options(case), plain)
 
     def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
         """See :class:`Deployer`."""
@@ -146,6 +151,7 @@ class OpenVinoRunner(Runner, LayerProfiler, Direct):
     case: Case
     preparation: Preparation
     options: OpenVINOOptions
+    plain: Path | None = None  # the graph that was quantized
     compiled: Any = field(default=None, init=False)
     request: Any = field(default=None, init=False)
     _bound: list[Any] | None = field(default=None, init=False)
@@ -157,6 +163,7 @@ class OpenVinoRunner(Runner, LayerProfiler, Direct):
         facts["threads"] = told("INFERENCE_NUM_THREADS")
         facts["streams"] = told("NUM_STREAMS")
         facts["inference_precision"] = told("INFERENCE_PRECISION_HINT").get_type_name()
+        facts |= {"int8_share": int8_share(self.compiled, self.plain, self.model)} if self.plain else {}
         for name in SWITCHES:
             facts[name] = bool(told(name.upper()))
         for name in ("inference_precision", *SWITCHES):

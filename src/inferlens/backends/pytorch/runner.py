@@ -39,7 +39,7 @@ from inferlens.errors import Unsupported
 from inferlens.models.inputs import flatten, make_inputs
 from inferlens.models.model import Array, Format, Model
 from inferlens.models.sources.files import input_note
-from inferlens.spec.case import PRECISIONS, Case, TensorSpec
+from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, TensorSpec
 
 Feed = tuple[Any, ...]
 
@@ -59,19 +59,25 @@ def torch_capabilities(
     variants: tuple[str, ...],
     formats: tuple[Format, ...],
     absence: Callable[[Any, str], Absence | None] = lambda _torch, _device: None,
+    quantizes: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Capabilities:
-    """Capabilities of a backend inside PyTorch; ``absence`` says what else it lacks on a device."""
+    """Capabilities of a backend inside PyTorch.
+
+    Args:
+        absence: says what else it lacks on a device.
+        quantizes: to which precisions, by the device.
+    """
     torch, missing = imported("torch", "PyTorch", "torch")
     if missing:
         return Capabilities(formats=formats, absent=(missing,))
     no_gpu = cuda_absence(torch)
     lacking = {"cpu": absence(torch, "cpu"), "cuda": no_gpu or absence(torch, "cuda")}
     precisions, limits = (PRECISIONS, {}) if no_gpu else cuda_precisions(torch)
-    devices = {"cpu": PRECISIONS, "cuda": precisions}
+    devices, to = {"cpu": PRECISIONS, "cuda": precisions}, quantizes or {}
     return Capabilities(
         formats=formats,
         supports=tuple(
-            Support(variant, device, precisions)
+            Support(variant, device, (*precisions, *to.get(device, ())), quantizes=to.get(device, ()))
             for device, precisions in devices.items()
             if lacking[device] is None
             for variant in variants
@@ -98,7 +104,7 @@ class TorchRunner(Runner, Direct):
         self.case = case
         self.preparation = preparation
         self.autocast = autocast
-        self._stored = "fp32" if autocast else case.precision  # of weights and inputs
+        self._stored = "fp32" if autocast or case.precision in QUANTIZED else case.precision  # of weights and inputs
         self.channels_last = options.channels_last
         self.tf32 = options.tf32
         self.cudnn_benchmark = getattr(options, "cudnn_benchmark", False)

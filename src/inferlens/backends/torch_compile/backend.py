@@ -6,6 +6,7 @@ What the compiler could not do as asked (graph breaks, CUDA graphs skipped) is s
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import sysconfig
@@ -31,7 +32,7 @@ from inferlens.backends.torch_compile.layers import Compiler, InductorNames
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
-from inferlens.spec.case import Case, Option, TensorSpec
+from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 from inferlens.units import plural
 
@@ -84,7 +85,8 @@ class TorchCompile(Backend, Deployer):
 
     def capabilities(self) -> Capabilities:
         """Where PyTorch runs and what Inductor compiles with is there: a C++ compiler, and Triton on CUDA."""
-        return torch_capabilities(self.variants, ("module", "exported"), compiler_absence)
+        quantizes = {"cpu": ("int8",)} if found("torchao") else {}
+        return torch_capabilities(self.variants, ("module", "exported"), compiler_absence, quantizes)
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """A runner that compiles when it is entered."""
@@ -100,6 +102,11 @@ class TorchCompile(Backend, Deployer):
         if case.variant in AUTOTUNING and case.device == "cuda":
             why = f"the mode {case.variant} does it already."
             warn_unheeded(options, ("coordinate_descent_tuning",), why, preparation)
+        if case.precision in QUANTIZED:
+            from inferlens.backends.torch_compile.quantize import quantized_module
+
+            model = dataclasses.replace(model, module=quantized_module(model, case, preparation))
+            options = replace(options, freezing=True)
         return CompiledRunner(model, case, preparation, options)
 
     @classmethod

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from inferlens.errors import InferlensError, suggestion
 from inferlens.models.model import Array, Format, ModelInfo
@@ -83,6 +83,14 @@ class Source(ABC):
     @abstractmethod
     def open(self, name: str, request: LoadRequest) -> Opened:
         """The model called ``name``. Raises InferlensError if it cannot be opened."""
+
+    def preparation(self, name: str, spec: TensorSpec) -> Callable[[Any], Array]:
+        """What makes an array of an image of PIL's, as the model wants it. Raises InferlensError if it is not known."""
+        raise InferlensError(
+            f"How {self.prefix}:{name} wants images to be prepared for '{spec.name}' is not known.",
+            expected="a model of torchvision or timm",
+            hint="package.module:factory, which gives prepared arrays, or an .npz file of them",
+        )
 
     def find(self, name: str) -> ModelInfo:
         """What ``name`` means here. Raises InferlensError if it means nothing; near misses are suggested."""

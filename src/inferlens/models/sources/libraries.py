@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import inferlens
 from inferlens.errors import InferlensError, check_choice, library, suggestion
 from inferlens.models.adapter import by_position
-from inferlens.models.model import ModelInfo
+from inferlens.models.model import Array, ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.spec.case import TensorSpec
 
@@ -54,6 +56,14 @@ class Torchvision(Source):
             source=f"torchvision {torchvision.__version__}",
         )
 
+    def preparation(self, name: str, spec: TensorSpec) -> Callable[[Any], Array]:
+        models = library("torchvision", extra="models").models
+        transforms, size = models.get_model_weights(name).DEFAULT.transforms, spec.shape[-1]
+        made = transforms()
+        if hasattr(made, "crop_size") and made.crop_size != [size]:  # the model is fed with images of another size
+            made = transforms(crop_size=size, resize_size=round(size * made.resize_size[0] / made.crop_size[0]))
+        return lambda image: np.asarray(made(image))
+
 
 class Timm(Source):
     """Models of timm."""
@@ -71,6 +81,12 @@ class Timm(Source):
         module = timm.create_model(name, pretrained=False)
         inputs = (TensorSpec("x", (1, *module.pretrained_cfg.get("input_size", IMAGE.shape[1:]))),)
         return Opened(format="module", module=module, inputs=inputs, fresh=True, source=f"timm {timm.__version__}")
+
+    def preparation(self, name: str, spec: TensorSpec) -> Callable[[Any], Array]:
+        data = library("timm", extra="models").data
+        known = data.resolve_data_config({"input_size": spec.shape[1:]}, pretrained_cfg=_timm_configuration(name))
+        made = data.create_transform(**known)
+        return lambda image: np.asarray(made(image))
 
 
 class Transformers(Source):
@@ -226,3 +242,9 @@ def _model_inputs(module: Any, config: Any) -> tuple[TensorSpec, ...]:
     if getattr(config, "is_encoder_decoder", False):
         specs.append(TensorSpec("decoder_input_ids", (1, 32), "int64", 0, config.vocab_size))
     return tuple(specs)
+
+
+def _timm_configuration(name: str) -> dict[str, Any]:
+    """What timm knows of a model's training: the size of its images, and how they are cut and normalized."""
+    found: dict[str, Any] = library("timm", extra="models").get_pretrained_cfg(name).to_dict()
+    return found

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.analysis.findings.rules.waiting import bound_by
-from inferlens.analysis.findings.thresholds import GPU_FLOOR, SLOW_RATE, UNEVEN
+from inferlens.analysis.findings.thresholds import GPU_FLOOR, PARTLY, SLOW_RATE, UNEVEN
 from inferlens.analysis.interference import mark
 from inferlens.analysis.interference.samples import Series, latencies, steady_samples
 from inferlens.record.record import EMPTY_KERNEL, Record
@@ -109,6 +109,21 @@ def slow_throughput(seen: RecordEvidence) -> Iterator[Finding]:
         share = median(rates) * median(latency)
         if share < SLOW_RATE:
             yield found("Throughput is only {share:percent} of what one call after another gives.", share=share)
+
+
+@rule("partly-int8", of="record", hint="inferlens profile shows which layers stayed as they were.")
+def partly_int8(seen: RecordEvidence) -> Iterator[Finding]:
+    """A model that was quantized here, of which most is computed as before."""
+    share = seen.record.facts.get("int8_share")
+    if isinstance(share, float) and share < PARTLY:
+        yield found("Only {share:percent} of the multiply-adds are in int8.", share=share)
+
+
+@rule("random-calibration", of="record", hint="Give real data to --calibration before you rely on the outputs.")
+def random_calibration(seen: RecordEvidence) -> Iterator[Finding]:
+    """Ranges that were found with noise fit no data."""
+    if seen.record.case.calibration == "random" and "int8_share" in seen.record.facts:
+        yield found("Calibrated with noise: accuracy is meaningless.")
 
 
 @rule(

@@ -1,0 +1,74 @@
+"""Quantizes a graph to int8 for OpenVINO, by NNCF, and tells how much of it runs in int8 once it is compiled."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from inferlens.backends.availability import refused
+from inferlens.backends.base import Preparation
+from inferlens.backends.onnx.quantize import FOLDER, key_of
+from inferlens.errors import library
+from inferlens.models.model import Model
+from inferlens.models.samples import calibration_feeds
+from inferlens.models.work.onnx_graph import GraphTensors, flops, inferred, tensors
+from inferlens.spec.case import Case
+
+
+def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation) -> Path:
+    """The ONNX graph in ``path`` as an IR of OpenVINO's with quantized products, kept in the cache."""
+    import openvino
+
+    nncf = library("nncf", extra="quantize")
+    key = key_of(model, case, f"nncf {nncf.__version__}", f"openvino {openvino.__version__}")
+    made = preparation.cache / FOLDER / key / "openvino.xml"
+    with preparation.phase("quantize") as noted:
+        if made.exists() and not preparation.rebuild:
+            noted.note = "cached"
+            return made
+        made.parent.mkdir(parents=True, exist_ok=True)
+        logging.getLogger("nncf").setLevel(logging.ERROR)
+        feeds = list(calibration_feeds(model, case))
+        with refused("NNCF cannot quantize the graph"), tempfile.TemporaryDirectory(dir=made.parent) as scratch:
+            graph = openvino.Core().read_model(str(path))
+            shapes = {spec.name: spec.shape for spec in model.inputs}
+            graph.reshape({port: shapes[name] for port in graph.inputs for name in port.names if name in shapes})
+            quantized = nncf.quantize(
+                graph,
+                nncf.Dataset(feeds),
+                subset_size=len(feeds),
+                model_type=nncf.ModelType.TRANSFORMER if _attends(graph) else None,
+            )
+            written = Path(scratch) / made.name
+            openvino.save_model(quantized, str(written), compress_to_fp16=False)
+            written.with_suffix(".bin").rename(made.with_suffix(".bin"))
+            written.rename(made)  # last: where it is, all is
+    return made
+
+
+def _attends(graph: Any) -> bool:
+    """Whether a softmax is within the graph, and not at its end: that is attention, which NNCF treats differently."""
+    softmax = [node for node in graph.get_ordered_ops() if node.get_type_name() in ("Softmax", "SoftMax")]
+    inner = ("MatMul", "Reshape", "Transpose", "Multiply", "Convert", "Dropout")
+    return any(
+        port.get_node().get_type_name() in inner for node in softmax for port in node.output(0).get_target_inputs()
+    )
+
+
+def int8_share(compiled: Any, path: Path, model: Model) -> float | None:
+    """The share of the multiply-adds of the graph in ``path`` that ``compiled`` does in int8, if it can be counted."""
+    loaded = inferred(path, model.inputs)
+    graph = GraphTensors(tensors(loaded, 4))
+    work = {node.name: flops(node, graph) or 0.0 for node in loaded.graph.node}
+    found = set()
+    for node in compiled.get_runtime_model().get_ordered_ops():
+        about = {name: str(value.astype(str)) for name, value in node.get_rt_info().items()}
+        names = about["originalLayersNames"].split(",") if about.get("runtimePrecision") in ("i8", "u8") else []
+        for name in names:  # such as node_Conv_1/WithoutBiases
+            while name and name not in work:
+                name = name.rpartition("/")[0]
+            found.add(name)
+    whole = sum(work.values())
+    return sum(work.get(name, 0.0) for name in found) / whole if whole else None

@@ -1,0 +1,78 @@
+"""Quantizes a module to int8 for Inductor on x86 CPUs, by torchao: exported, calibrated, and converted.
+
+Inductor computes a product in int8 where its weights are constants, so what is quantized is compiled with ``freezing``.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+from inferlens.backends.availability import refused
+from inferlens.backends.base import Preparation
+from inferlens.backends.pytorch.export import example_feed, tensor_of
+from inferlens.errors import library
+from inferlens.models.model import Model
+from inferlens.models.samples import calibration_feeds
+from inferlens.spec.case import Case
+
+PRODUCTS = ("convolution", "conv1d", "conv2d", "conv3d", "linear", "addmm", "mm", "matmul", "bmm")
+
+
+def quantized_module(model: Model, case: Case, preparation: Preparation) -> Any:
+    """The model's module with its convolutions and linear layers in int8, for inputs of the case's shape."""
+    import torch
+
+    pt2e = library("torchao.quantization.pt2e.quantize_pt2e", extra="quantize")
+    x86 = library("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer", extra="quantize")
+    with (
+        preparation.phase("quantize"),
+        warnings.catch_warnings(),
+        torch.no_grad(),
+        refused(f"'{model.name}' cannot be quantized"),
+    ):
+        warnings.simplefilter("ignore")
+        # Strict: the quantizer tells calls of one module from each other. Guards are nodes that it does not know.
+        exported = torch.export.export(model.module, example_feed(model, case, "fp32"), strict=True)
+        exported = exported.module(check_guards=False)
+        quantizer = x86.X86InductorQuantizer().set_global(x86.get_default_x86_inductor_quantization_config())
+        observed = pt2e.prepare_pt2e(exported, quantizer)
+        for feed in calibration_feeds(model, case):
+            observed(*(tensor_of(feed[spec.name], spec, "fp32") for spec in model.inputs))
+        module = pt2e.convert_pt2e(observed)
+    share = int8_share(module)
+    if share is not None:
+        preparation.facts["int8_share"] = round(share, 3)
+    return module
+
+
+def int8_share(module: Any) -> float | None:
+    """The share of a graph's multiply-adds whose factors are quantized; ``None`` where nothing can be counted."""
+    from torch.fx import Node
+
+    whole = quantized = 0.0
+    for node in module.graph.nodes:
+        name = getattr(node.target, "__name__", "").partition(".")[0]
+        made = node.meta.get("val")
+        if node.op != "call_function" or name not in PRODUCTS or made is None:
+            continue
+        factors = [each for each in node.args if isinstance(each, Node)][:3]
+        shapes = [shape for each in factors if (shape := _shape(each))]
+        if len(shapes) < 2:
+            continue
+        inner = math.prod(shapes[1][1:]) if "conv" in name else shapes[-1 if name == "addmm" else 0][-1]
+        work = float(math.prod(made.shape) * inner)
+        whole += work
+        products = factors[1:3] if name == "addmm" else factors[:2]
+        quantized += work * all("dequantize" in str(each.target) for each in products)
+    return quantized / whole if whole else None
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    """Of a tensor in the graph; quantizing changes none."""
+    while node.meta.get("val") is None:
+        if not node.args or not hasattr(node.args[0], "meta"):
+            return ()
+        node = node.args[0]
+    return tuple(node.meta["val"].shape)

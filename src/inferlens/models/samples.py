@@ -1,0 +1,237 @@
+"""Real data to feed a model with: for calibration, for outputs that mean something, and for accuracy.
+
+It is a folder of images, prepared as the model's library says; arrays in an ``.npz`` file, by input name; a Hugging
+Face dataset saved to a folder, with a column for each input; or ``package.module:factory`` of an iterable. A sample has
+no batch dimension. It has a label where images lie in a folder for each class, where there is an array or a column
+``label``, and where the factory gives pairs of a sample and a whole number. ``random`` is noise: for speed alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inferlens.errors import InferlensError, library
+from inferlens.models.inputs import make_inputs
+from inferlens.models.model import Array, Model
+from inferlens.spec.case import Case, TensorSpec
+
+RANDOM = "random"
+LABEL = "label"
+IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
+RANDOM_FEEDS = 8
+MOST = 512  # samples that are looked at for calibration
+FORMS = "a folder of images, an .npz file, a folder of a saved Hugging Face dataset, package.module:factory, or random"
+Prepare = Callable[[Any], Array]  # an image of PIL's, as the model wants it
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Arrays by input name, without the batch dimension, and the class it belongs to, if that is known."""
+
+    inputs: Mapping[str, Array]
+    label: int | None = None
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Data as it was asked for, in an order that is always the same.
+
+    Attributes:
+        asked: what the user named; ``digest``: hexadecimal digits that stand for its content.
+        specs: the inputs of the model that it is for, with their batch dimension.
+    """
+
+    asked: str
+    specs: tuple[TensorSpec, ...]
+    digest: str
+    _each: Callable[[], Iterator[Sample]]
+
+    def __iter__(self) -> Iterator[Sample]:
+        count = 0
+        for sample in self._each():
+            count += 1
+            yield Sample(self._checked(sample.inputs), sample.label)
+        if not count:
+            raise InferlensError(f"There are no samples in '{self.asked}'.", expected=FORMS)
+
+    def feeds(self, most: int = MOST) -> Iterator[dict[str, Array]]:
+        """So many samples at most in batches of the model's size; what is left over is filled up with the first."""
+        size = self.specs[0].shape[0] if self.specs[0].shape else 1
+        samples = itertools.islice(self, max(most, size))
+        while chunk := list(itertools.islice(samples, size)):
+            filled = list(itertools.islice(itertools.cycle(chunk), size))
+            yield {spec.name: np.stack([each.inputs[spec.name] for each in filled]) for spec in self.specs}
+
+    def _checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The inputs in the model's types, or a refusal of what does not fit."""
+        found = {}
+        for spec in self.specs:
+            if spec.name not in inputs:
+                raise InferlensError(
+                    f"The samples in '{self.asked}' have no '{spec.name}'.",
+                    expected=f"arrays named {', '.join(each.name for each in self.specs)}",
+                )
+            array = np.asarray(inputs[spec.name])
+            if array.shape != spec.shape[1:]:
+                raise InferlensError(
+                    f"A sample in '{self.asked}' has the shape {'x'.join(map(str, array.shape)) or 'scalar'} "
+                    f"for the input '{spec.name}'.",
+                    expected="x".join(map(str, spec.shape[1:])) or "scalar",
+                )
+            kind = "float32" if "float" in spec.dtype and spec.dtype != "float64" else spec.dtype
+            found[spec.name] = array.astype(kind, copy=False)
+        return found
+
+
+def read(asked: str, specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepare] | None = None) -> Samples:
+    """The data that ``asked`` names, for a model with these inputs.
+
+    Args:
+        asked: see the beginning of this module; not ``random``.
+        specs: the model's inputs, with their batch dimension.
+        prepare: gives what makes an array of an image; ``None`` where the model's library does not say how.
+
+    Raises:
+        InferlensError: if there is no such data, or it does not fit.
+    """
+    if not specs or not all(spec.shape for spec in specs):
+        raise InferlensError(f"'{asked}' cannot be put into batches: an input of the model is a single number.")
+    path = Path(asked)
+    if path.suffix == ".npz" and path.is_file():
+        return Samples(asked, specs, _digest([path]), lambda: _arrays(path, specs))
+    if path.is_dir() and (path / "state.json").exists():
+        files = sorted(path.glob("*.arrow"))
+        return Samples(asked, specs, _digest(files), lambda: _rows(files, specs, prepare))
+    if path.is_dir():
+        images = sorted(each for each in path.rglob("*") if each.suffix.lower() in IMAGES)
+        if not images:
+            raise InferlensError(f"There are no images in {asked}.", expected=f"files {', '.join(IMAGES)}")
+        if len(specs) != 1:
+            raise InferlensError(
+                f"The model takes {len(specs)} inputs, and {asked} has images.", expected="an .npz file"
+            )
+        return Samples(asked, specs, _digest(images), lambda: _images(path, images, specs[0], prepare))
+    module, colon, factory = asked.partition(":")
+    if colon and factory and not path.exists():
+        made = _made(module, factory)
+        return Samples(asked, specs, f"{asked}", lambda: _given(made(), specs, asked))
+    raise InferlensError(f"There is no data '{asked}'.", expected=FORMS)
+
+
+def calibration_feeds(model: Model, case: Case) -> Iterator[dict[str, Array]]:
+    """What a model is fed with to find the ranges of its tensors."""
+    if model.samples:
+        yield from model.samples.feeds()
+    else:
+        for place in range(RANDOM_FEEDS):
+            yield make_inputs(model, case.seed + place)
+
+
+def _digest(files: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for each in files:
+        digest.update(each.name.encode() + b"\0" + each.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _arrays(path: Path, specs: tuple[TensorSpec, ...]) -> Iterator[Sample]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError) as error:
+        raise InferlensError(f"{path} cannot be read: {error}.", expected="arrays, written by numpy.savez") from error
+    if len(arrays.keys() - {LABEL}) == len(specs) == 1:  # whatever it is called
+        arrays[specs[0].name] = arrays[next(name for name in arrays if name != LABEL)]
+    counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    if len(set(counts.values())) != 1:
+        said = ", ".join(f"{name}: {count}" for name, count in counts.items())
+        raise InferlensError(f"The arrays in {path} have different numbers of samples ({said}).")
+    for place in range(next(iter(counts.values()))):
+        inputs = {name: array[place] for name, array in arrays.items() if name != LABEL}
+        yield Sample(inputs, int(arrays[LABEL][place]) if LABEL in arrays else None)
+
+
+def _images(
+    folder: Path, images: Sequence[Path], spec: TensorSpec, prepare: Callable[[], Prepare] | None
+) -> Iterator[Sample]:
+    """Images; those that lie in folders belong to the classes of these, by their names in order."""
+    Image = library("PIL.Image", extra="models")
+    made = _preparation(prepare, str(folder))
+    classes = sorted({each.relative_to(folder).parts[0] for each in images if each.parent != folder})
+    # All classes take turns, so that the first few samples are not of one alone.
+    by_class: dict[str, list[Path]] = {}
+    for each in images:
+        by_class.setdefault(each.relative_to(folder).parts[0] if each.parent != folder else "", []).append(each)
+    for each in (one for row in itertools.zip_longest(*by_class.values()) for one in row if one):
+        label = classes.index(each.relative_to(folder).parts[0]) if each.parent != folder else None
+        try:
+            with Image.open(each) as image:
+                array = made(image.convert("RGB"))
+        except (OSError, ValueError) as error:
+            raise InferlensError(f"The image {each} cannot be read: {error}.") from error
+        yield Sample({spec.name: array}, label)
+
+
+def _rows(
+    files: Sequence[Path], specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepare] | None
+) -> Iterator[Sample]:
+    """Rows of the Arrow files of a dataset: a column for each input, or one of encoded images."""
+    polars = library("polars", extra="frames")
+    for path in files:
+        for row in polars.read_ipc_stream(path).iter_rows(named=True):
+            label = row.pop(LABEL, row.pop("labels", None))
+            image = next((name for name, value in row.items() if isinstance(value, dict) and "bytes" in value), "")
+            if image and len(specs) == 1:
+                Image = library("PIL.Image", extra="models")
+                made = _preparation(prepare, str(path.parent))
+                with Image.open(io.BytesIO(row[image]["bytes"])) as opened:
+                    row = {specs[0].name: made(opened.convert("RGB"))}
+            yield Sample(row, label if isinstance(label, int) else None)
+
+
+def _preparation(prepare: Callable[[], Prepare] | None, asked: str) -> Prepare:
+    if prepare is None:
+        raise InferlensError(
+            f"How this model wants the images of {asked} to be prepared is not known.",
+            expected="a model of torchvision or timm",
+            hint="package.module:factory, which gives prepared arrays, or an .npz file of them",
+        )
+    return prepare()
+
+
+def _made(module: str, factory: str) -> Callable[[], Iterable[Any]]:
+    try:
+        made = getattr(importlib.import_module(module), factory)
+    except (ImportError, AttributeError) as error:
+        raise InferlensError(f"'{module}:{factory}' cannot be imported: {error}.", expected=FORMS) from error
+    return made if callable(made) else lambda: made
+
+
+def _given(made: Iterable[Any], specs: tuple[TensorSpec, ...], asked: str) -> Iterator[Sample]:
+    for each in made:
+        given, label = each, None
+        if isinstance(each, tuple) and len(each) == 2 and np.ndim(each[1]) == 0:
+            given, label = each[0], int(each[1])
+        values = (
+            given
+            if isinstance(given, Mapping)
+            else dict(zip((spec.name for spec in specs), _listed(given), strict=False))
+        )
+        if not values:
+            raise InferlensError(
+                f"{asked} gives a {type(each).__name__}.", expected="arrays, or pairs of them and a label"
+            )
+        yield Sample({name: np.asarray(value) for name, value in values.items()}, label)
+
+
+def _listed(given: Any) -> Sequence[Any]:
+    return given if isinstance(given, (tuple, list)) else [given]

@@ -1,0 +1,107 @@
+"""A trained model, quantized on its own data: as right as before, in int8, and honest where it is neither."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import inferlens
+from inferlens.record.record import Record
+from inferlens.views import answer
+from inferlens.views.rows import rows
+
+pytestmark = pytest.mark.usefixtures("one_process")
+QUICK: dict[str, Any] = {"quick": True, "mode": "latency", "iterations": 3, "warmup": 1}
+
+
+class Digits(torch.nn.Module):
+    """Tells handwritten digits of 8x8 pixels apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 16, 3, padding=1), torch.nn.BatchNorm2d(16), torch.nn.ReLU(),
+            torch.nn.Conv2d(16, 32, 3, stride=2, padding=1), torch.nn.BatchNorm2d(32), torch.nn.ReLU(),
+        )  # fmt: skip
+        self.head = torch.nn.Linear(32 * 16, 10)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head(self.features(image).flatten(1))
+        return found
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Digits, Path]:
+    """A model trained on scikit-learn's digits, and 200 others of them."""
+    datasets = pytest.importorskip("sklearn.datasets")
+    images, labels = datasets.load_digits(return_X_y=True)
+    images = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    torch.manual_seed(0)
+    module, loss = Digits(), torch.nn.CrossEntropyLoss()
+    optimizer = torch.optim.Adam(module.parameters(), 0.01)
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss(module(torch.from_numpy(images[200:])), torch.from_numpy(labels[200:])).backward()
+        optimizer.step()
+    path = tmp_path_factory.mktemp("digits") / "digits.npz"
+    np.savez(path, image=images[:200], label=labels[:200])
+    return module.eval(), path
+
+
+def measured(digits: tuple[Digits, Path], folder: Path, **words: Any) -> list[Record]:
+    module, path = digits
+    words = {"precision": "int8", "calibration": str(path), **QUICK, **words}
+    return list(inferlens.bench(module, torch.zeros(8, 1, 8, 8), output=str(folder), **words))
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime:cpu", "openvino", "torch_compile"])
+def test_a_trained_model_stays_right(digits: tuple[Digits, Path], tmp_path: Path, backend: str) -> None:
+    (record,) = measured(digits, tmp_path, backend=backend)
+    assert (record.status, record.reason) == ("ok", "")
+    assert record.agreement
+    assert (record.agreement.agrees, record.agreement.top1) == (True, 1.0)
+    assert 0 < (record.agreement.rel_l2 or 0) < 0.05
+    assert record.facts["int8_share"] == 1.0
+    assert [phase.name for phase in record.phases if phase.name == "quantize"] == ["quantize"]
+
+
+def test_what_is_quantized_once_is_kept_and_other_data_is_not_mistaken_for_it(
+    digits: tuple[Digits, Path], tmp_path: Path
+) -> None:
+    def noted(**words: Any) -> list[str]:
+        (record,) = measured(digits, tmp_path, backend="onnxruntime:cpu", **words)
+        return [phase.note for phase in record.phases if phase.name == "quantize"]
+
+    other = tmp_path / "other.npz"
+    np.savez(other, image=np.ones((4, 1, 8, 8)))
+    assert [noted(), noted(), noted(calibration=str(other))] == [[""], ["cached"], [""]]
+    assert [noted(option="onnxruntime.ranges=entropy"), noted(option="onnxruntime.ranges=entropy")] == [
+        [""],
+        ["cached"],
+    ]
+    assert len(list((tmp_path / ".cache" / "quantized").glob("*/calibration.json"))) == 3
+
+
+def test_noise_is_for_speed_alone_and_the_row_says_so(digits: tuple[Digits, Path], tmp_path: Path) -> None:
+    records = measured(digits, tmp_path, backend="onnxruntime:cpu", calibration="random")
+    (row,) = rows(records)
+    assert "accuracy meaningless" in answer.doubts(row)
+
+
+def test_int8_without_data_is_refused_with_what_to_do(digits: tuple[Digits, Path], tmp_path: Path) -> None:
+    with pytest.raises(inferlens.InferlensError) as refused:
+        measured(digits, tmp_path, backend="onnxruntime:cpu", calibration=None)
+    assert "takes data to calibrate" in refused.value.what
+    assert refused.value.hint.startswith("--calibration DATA")
+
+
+def test_data_that_does_not_fit_is_found_before_anything_runs(digits: tuple[Digits, Path], tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.npz"
+    np.savez(wrong, image=np.ones((4, 3, 8, 8)))
+    with pytest.raises(inferlens.InferlensError) as refused:
+        measured(digits, tmp_path, backend="onnxruntime:cpu", calibration=str(wrong))
+    assert (refused.value.expected, list(tmp_path.rglob("record.json"))) == ("1x8x8", [])

@@ -1,0 +1,110 @@
+"""Real data for a model: what is read of it, in which order and form, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferlens.errors import InferlensError
+from inferlens.models import resolve
+from inferlens.models.samples import Samples, read
+from inferlens.spec.case import Case, TensorSpec
+
+PAIR = (TensorSpec("a", (2, 3)), TensorSpec("b", (2,), "int64"))
+ONE = (TensorSpec("x", (4, 2)),)
+
+
+def given_samples() -> Any:
+    """Three samples of one input, with labels."""
+    return [(np.full(2, place, dtype=np.float64), place) for place in range(3)]
+
+
+def test_arrays_by_input_name(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, b=np.arange(3), a=np.arange(9.0).reshape(3, 3), label=np.array([5, 6, 7]))
+    samples = read(str(path), PAIR)
+    assert [each.label for each in samples] == [5, 6, 7]
+    first, second = samples.feeds()
+    assert first["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert (first["a"].dtype, first["b"].dtype) == (np.float32, np.int64)
+    assert second["b"].tolist() == [2, 2]  # a batch that is not full begins again
+    assert samples.digest != read(str(_other(tmp_path)), PAIR).digest
+
+
+def _other(folder: Path) -> Path:
+    path = folder / "other" / "data.npz"
+    path.parent.mkdir()
+    np.savez(path, a=np.zeros((3, 3)), b=np.arange(3))
+    return path
+
+
+def test_a_single_input_goes_by_any_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", pixels=np.ones((1, 2)))
+    (feed,) = read(str(tmp_path / "data.npz"), ONE).feeds()
+    assert feed["x"].shape == (4, 2)
+
+
+def test_a_factory_gives_samples_with_labels_or_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = read(f"{__name__}:given_samples", ONE)
+    assert [(each.label, each.inputs["x"].tolist()) for each in samples] == [(0, [0, 0]), (1, [1, 1]), (2, [2, 2])]
+
+
+def test_images_are_prepared_as_the_library_says_and_classes_take_turns(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for kind, value in (("cat", 0), ("dog", 255)):
+        for place in range(2):
+            (tmp_path / kind).mkdir(exist_ok=True)
+            image.new("RGB", (300, 260), (value,) * 3).save(tmp_path / kind / f"{place}.png")
+    case = Case(model="torchvision:resnet18", backend="", batch=2, calibration=str(tmp_path))
+    model = resolve.load(case)
+    assert model.example["x"].shape == (2, 3, 224, 224)
+    # ImageNet's mean and deviation of the first channel, of black and of white.
+    assert model.example["x"][:, 0, 0, 0] == pytest.approx([-0.485 / 0.229, (1 - 0.485) / 0.229], rel=1e-4)
+    assert model.samples is not None
+    assert [each.label for each in model.samples] == [0, 1, 0, 1]
+
+
+def test_a_dataset_of_hugging_face(tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    polars.DataFrame({"x": [[0.0, 1.0], [2.0, 3.0]], "label": [1, 0]}).write_ipc_stream(tmp_path / "data-0.arrow")
+    (tmp_path / "state.json").write_text("{}")
+    samples = read(str(tmp_path), ONE)
+    assert [(each.label, each.inputs["x"].tolist()) for each in samples] == [(1, [0, 1]), (0, [2, 3])]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "specs", "said"),
+    [
+        ({"a": np.zeros((2, 3))}, PAIR, "have no 'b'"),
+        ({"a": np.zeros((2, 3)), "b": np.zeros(1)}, PAIR, "different numbers of samples (a: 2, b: 1)"),
+        ({"x": np.zeros((2, 5))}, ONE, "has the shape 5 for the input 'x'. Expected 2"),
+        ({"x": np.zeros((0, 2))}, ONE, "There are no samples"),
+    ],
+)
+def test_what_does_not_fit(tmp_path: Path, arrays: dict[str, Any], specs: Any, said: str) -> None:
+    np.savez(tmp_path / "data.npz", **arrays)
+    with pytest.raises(InferlensError) as refused:
+        list(read(str(tmp_path / "data.npz"), specs))
+    assert said in f"{refused.value.what} Expected {refused.value.expected}"
+
+
+def test_what_is_no_data(tmp_path: Path) -> None:
+    def refusal(asked: str, prepared: bool = True) -> str:
+        with pytest.raises(InferlensError) as refused:
+            list(_read(asked, prepared))
+        return refused.value.what
+
+    assert refusal("nowhere") == "There is no data 'nowhere'."
+    assert refusal(str(tmp_path)) == f"There are no images in {tmp_path}."
+    (tmp_path / "broken.npz").write_bytes(b"PK no")
+    assert "cannot be read" in refusal(str(tmp_path / "broken.npz"))
+    (tmp_path / "a.png").write_bytes(b"no image")
+    assert "cannot be read" in refusal(str(tmp_path))
+    assert "How this model wants the images" in refusal(str(tmp_path), prepared=False)
+
+
+def _read(asked: str, prepared: bool) -> Samples:
+    return read(asked, ONE, (lambda: np.asarray) if prepared else None)
