@@ -47,7 +47,7 @@ def test_exit_codes(tmp_path: Path, a: str, b: str, words: tuple[str, ...], code
 
 
 def test_the_next_command_is_the_same_with_more_of_what_was_short(tmp_path: Path) -> None:
-    given = ("ab", "fake:demo", "fake:noisy", "fake:noisy latency=4.06", "--warmup", "2", "--iterations", "20")
+    given = ("ab", "fake:demo", "fake:noisy", "fake:noisy latency=4.2", "--warmup", "2", "--iterations", "20")
     done = inferlens(*given, "--max-rounds=3", "--within", "1h", cwd=tmp_path)
     assert done.returncode == 3
     last = shlex.split(done.stdout.splitlines()[-1].removeprefix("This decides it: inferlens "))
