@@ -15,6 +15,7 @@ from inferlens.views.plain import plain
 from inferlens.views.rows import Row, by, ways
 
 _TF32 = "(TF32)"
+MOST_NAMED = 80  # characters for the names of those that are equally fast; the table has them all
 
 
 class AnswerLine(Struct, frozen=True, kw_only=True):
@@ -108,7 +109,10 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
     if best.standing == "equal":
         others = [f"{names[row.id]} {told(row)}" for row in equal]
         head = f"EQUALLY FAST (within {percent(best.threshold)})"
-        everyone = listing([f"{names[best.id]} {told(best)}", *others])
+        who = f"{names[best.id]} {told(best)}"
+        everyone = listing([who, *others])
+        if len(everyone) > MOST_NAMED:
+            everyone = f"{who} and {len(others)} more"
         return AnswerLine(where=where, head=head, who=everyone, than=than)
     if best.standing == "likeliest":
         beside = listing([names[row.id] + f" {told(row)}" * (len(rivals) == 1) for row in rivals[:3]])
