@@ -65,7 +65,7 @@ def test_a_trained_model_stays_right(digits: tuple[Digits, Path], tmp_path: Path
     assert record.agreement
     assert (record.agreement.agrees, record.agreement.top1) == (True, 1.0)
     assert 0 < (record.agreement.rel_l2 or 0) < 0.05
-    assert record.facts["int8_share"] == 1.0
+    assert record.facts["quantized_share"] == 1.0
     assert [phase.name for phase in record.phases if phase.name == "quantize"] == ["quantize"]
 
 

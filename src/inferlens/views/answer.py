@@ -62,11 +62,11 @@ DOUBTS = {
     "disturbed": "disturbed",
     "few-samples": "few samples",
     "repeat-failed": "a process failed",
-    "partly-int8": "partly int8",
+    "partly-quantized": "partly quantized",
     "random-calibration": "accuracy meaningless",
 }
 # Words for a number that the machine does not account for.
-ANYWAY = ("repeat-failed", "partly-int8", "random-calibration")
+ANYWAY = ("repeat-failed", "partly-quantized", "random-calibration")
 
 
 def doubts(row: Row) -> list[str]:

@@ -30,7 +30,7 @@ LEVEL_OF: dict[str, Level] = {
     "no-engines": "changes", "lower-precision": "changes",
     "no-effect": "weakens", "no-cuda-graph": "weakens", "provider-fallback": "weakens", "moved-optimum": "weakens",
     "static-shape": "weakens", "one-in-flight": "weakens", "rotating-fits-cache": "weakens",
-    "unknown-origin": "weakens", "partly-int8": "weakens", "random-calibration": "weakens",
+    "unknown-origin": "weakens", "partly-quantized": "weakens", "random-calibration": "weakens",
     # The number may be another one.
     "disturbed": "weakens", "unsteady": "weakens", "few-samples": "weakens", "two-modes": "weakens",
     "not-finite": "weakens", "not-reached": "weakens", "uneven-throughput": "weakens", "slow-throughput": "weakens",

@@ -65,7 +65,7 @@ def quantized_onnx(path: Path, model: Model, case: Case, preparation: Preparatio
                 shutil.move(written, made)
     share = int8_share(made, model.inputs)
     if share is not None:
-        preparation.facts["int8_share"] = round(share, 3)
+        preparation.facts["quantized_share"] = round(share, 3)
     return made
 
 

@@ -163,7 +163,7 @@ class OpenVinoRunner(Runner, LayerProfiler, Direct):
         facts["threads"] = told("INFERENCE_NUM_THREADS")
         facts["streams"] = told("NUM_STREAMS")
         facts["inference_precision"] = told("INFERENCE_PRECISION_HINT").get_type_name()
-        facts |= {"int8_share": int8_share(self.compiled, self.plain, self.model)} if self.plain else {}
+        facts |= {"quantized_share": int8_share(self.compiled, self.plain, self.model)} if self.plain else {}
         for name in SWITCHES:
             facts[name] = bool(told(name.upper()))
         for name in ("inference_precision", *SWITCHES):

@@ -43,7 +43,7 @@ def quantized_module(model: Model, case: Case, preparation: Preparation) -> Any:
         module = pt2e.convert_pt2e(observed)
     share = int8_share(module)
     if share is not None:
-        preparation.facts["int8_share"] = round(share, 3)
+        preparation.facts["quantized_share"] = round(share, 3)
     return module
 
 

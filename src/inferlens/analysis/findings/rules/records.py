@@ -111,18 +111,19 @@ def slow_throughput(seen: RecordEvidence) -> Iterator[Finding]:
             yield found("Throughput is only {share:percent} of what one call after another gives.", share=share)
 
 
-@rule("partly-int8", of="record", hint="inferlens profile shows which layers stayed as they were.")
-def partly_int8(seen: RecordEvidence) -> Iterator[Finding]:
+@rule("partly-quantized", of="record", hint="inferlens profile shows which layers stayed as they were.")
+def partly_quantized(seen: RecordEvidence) -> Iterator[Finding]:
     """A model that was quantized here, of which most is computed as before."""
-    share = seen.record.facts.get("int8_share")
+    share = seen.record.facts.get("quantized_share")
     if isinstance(share, float) and share < PARTLY:
-        yield found("Only {share:percent} of the multiply-adds are in int8.", share=share)
+        precision = seen.record.case.precision
+        yield found("Only {share:percent} of the multiply-adds are in {precision}.", share=share, precision=precision)
 
 
 @rule("random-calibration", of="record", hint="Give real data to --calibration before you rely on the outputs.")
 def random_calibration(seen: RecordEvidence) -> Iterator[Finding]:
     """Ranges that were found with noise fit no data."""
-    if seen.record.case.calibration == "random" and "int8_share" in seen.record.facts:
+    if seen.record.case.calibration == "random" and "quantized_share" in seen.record.facts:
         yield found("Calibrated with noise: accuracy is meaningless.")
 
 
