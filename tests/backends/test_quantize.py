@@ -105,3 +105,44 @@ def test_data_that_does_not_fit_is_found_before_anything_runs(digits: tuple[Digi
     with pytest.raises(inferlens.InferlensError) as refused:
         measured(digits, tmp_path, backend="onnxruntime:cpu", calibration=str(wrong))
     assert (refused.value.expected, list(tmp_path.rglob("record.json"))) == ("1x8x8", [])
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime:cpu", "openvino", "torch_compile"])
+def test_layers_that_are_kept_stay_in_fp32_whatever_quantizes_the_rest(
+    digits: tuple[Digits, Path], tmp_path: Path, backend: str
+) -> None:
+    shares = []
+    for keep in ("fp32:features.0", ["fp32:features", "fp32:head"]):
+        (record,) = measured(digits, tmp_path, backend=backend, keep=keep)
+        assert (record.status, record.reason) == ("ok", "")
+        shares.append(record.facts["quantized_share"])
+    # Multiply-adds: 64 positions of 9 factors and 16 filters, 16 of 144 and 32, and 512 x 10.
+    assert shares == [pytest.approx(1 - 9216 / (9216 + 73728 + 5120), abs=1e-3), 0.0]
+
+
+def test_a_layer_that_there_is_not_is_one_error_before_anything_runs(
+    digits: tuple[Digits, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(inferlens.InferlensError) as refused:
+        measured(digits, tmp_path, keep="fp32:features.00")
+    assert refused.value.what == "There is no layer 'features.00' to keep."
+    assert "features.0" in refused.value.hint
+    assert not list(tmp_path.rglob("record.json"))
+
+
+def test_a_node_that_there_is_not_is_a_row_with_the_nearest_names(digits: tuple[Digits, Path], tmp_path: Path) -> None:
+    (record,) = measured(digits, tmp_path, backend="onnxruntime:cpu", keep="fp32:node_linea")
+    assert (record.status, record.hint) == ("unsupported", "did you mean node_linear, node_view or node_relu?")
+
+
+def test_what_is_not_quantized_keeps_nothing(digits: tuple[Digits, Path], tmp_path: Path) -> None:
+    with pytest.raises(inferlens.InferlensError) as refused:
+        measured(digits, tmp_path, backend="onnxruntime:cpu", keep="fp16:head")
+    assert refused.value.hint == "--keep fp32:LAYER"
+    records = measured(digits, tmp_path, backend="onnxruntime:cpu", precision="fp32,int8", keep="fp32:head")
+    assert [(each.case.precision, each.case.keep, each.status) for each in records] == [
+        ("fp32", "", "ok"), ("int8", "fp32:head", "ok"),
+    ]  # fmt: skip
+    with pytest.raises(inferlens.InferlensError) as refused:
+        measured(digits, tmp_path, precision="fp32", keep="fp32:head")
+    assert refused.value.hint == "--precision int8 --calibration DATA"

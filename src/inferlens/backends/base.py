@@ -22,12 +22,15 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from inferlens.backends.clocks import Clock, HostClock
+from inferlens.backends.knobs import THREADS as THREADS
+from inferlens.backends.knobs import Knob as Knob
 from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.inputs import flatten
 from inferlens.models.model import Array, Format, Model, ModelInfo
 from inferlens.record.record import Artefact, Phase, PhaseName, Warning
 from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
+from inferlens.spec.keep import keep_refusal
 
 Inputs = dict[str, Array]
 Outputs = list[NDArray[np.generic]]
@@ -58,7 +61,8 @@ def ordered(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array]:
 class Support(Struct, frozen=True):
     """A variant works on a device in these precisions, with models of these formats (empty: those of the backend).
 
-    The first on a device is the default variant there. Models can be brought to those precisions that it ``quantizes``.
+    The first on a device is the default variant there. Models can be brought to the precisions that it ``quantizes``,
+    but for layers in those that it ``keeps``.
     """
 
     variant: str
@@ -66,6 +70,7 @@ class Support(Struct, frozen=True):
     precisions: tuple[str, ...]
     formats: tuple[Format, ...] = ()
     quantizes: tuple[str, ...] = ()
+    keeps: tuple[str, ...] = ()
 
 
 class Absence(Struct, frozen=True):
@@ -129,8 +134,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     def _precision_refusal(self, case: Case, found: ModelInfo, support: Support) -> Unsupported | None:
         precisions = support.precisions
         keys = (f"{case.variant}/{case.device}/{case.precision}", f"{case.device}/{case.precision}")
-        limit = next((self.limits[key] for key in keys if key in self.limits), "")
-        why = f": {limit}" if limit else ""
+        why = next((f": {self.limits[key]}" for key in keys if key in self.limits), "")
         if case.precision not in precisions:
             hint = f"--precision {','.join(name for name in precisions if name not in QUANTIZED)}"
             return Unsupported(f"{case.backend_label} does not run {case.precision} on {case.device}{why}.", hint=hint)
@@ -139,14 +143,16 @@ class Capabilities(Struct, frozen=True, kw_only=True):
             return Unsupported(what, hint=f"--precision {found.precision}")
         if case.precision in support.quantizes and found.precision not in QUANTIZED:
             what = f"To quantize a model to {case.precision} takes data to calibrate it with."
-            hint = "--calibration DATA, or --calibration random for its speed alone"
-            return None if case.calibration else Unsupported(what, hint=hint)
+            hint = "--calibration DATA, or random for its speed alone"
+            return (
+                keep_refusal(case, support.keeps, found.precision) if case.calibration else Unsupported(what, hint=hint)
+            )
         if case.precision in QUANTIZED and found.precision != case.precision:
             return Unsupported(
                 f"The model is not quantized to {case.precision}, and models are run here as they are{why}.",
                 hint="an ONNX file with QuantizeLinear and DequantizeLinear nodes",
             )
-        return None
+        return keep_refusal(case, support.keeps, found.precision)
 
 
 @dataclass
@@ -251,43 +257,6 @@ class Runner(ABC):
     def memory_parts(self) -> dict[str, int]:
         """What the library tells of its device memory: bytes of ``weights``, ``activations``, ``workspace``."""
         return {}
-
-
-THREADS = "threads"  # of a case: a knob beside the options of its backend
-
-
-class Knob(Struct, frozen=True, kw_only=True):
-    """Something that is worth trying when a case is tuned: an option of its backend, or ``threads``.
-
-    Attributes:
-        values: beside the default, the most promising first.
-        devices, precisions, variants: of cases where it does something; empty: of all.
-        needs: options that must have another value than their default for it to do something.
-        without: options beside which it does nothing, or fails, once they have another value than their default.
-        build: how many times longer preparing the case takes with it, about.
-    """
-
-    name: str
-    values: tuple[Option, ...]
-    devices: tuple[str, ...] = ()
-    precisions: tuple[str, ...] = ()
-    variants: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    build: float = 1.0
-
-    def fits(self, case: Case) -> bool:
-        """Whether it may do something for ``case``, whose options are those that are not the default."""
-        here = ((self.devices, case.device), (self.precisions, case.precision), (self.variants, case.variant))
-        return (
-            all(not known or value in known for known, value in here)
-            and all(name in case.options for name in self.needs)
-            and not any(name in case.options for name in self.without)
-        )
-
-    def setting(self, case: Case) -> Option | None:
-        """Its value in ``case``; ``None`` is the default."""
-        return case.threads if self.name == THREADS else case.options.get(self.name)
 
 
 class Backend(ABC):

@@ -50,6 +50,7 @@ def bench(
     input: options.Inputs = None,
     weights: options.Weights = None,
     calibration: options.Calibration = None,
+    keep: options.Keep = None,
     trust: options.Trust = None,
     rebuild: Annotated[bool | None, typer.Option("--rebuild", help=REBUILD)] = None,
     seed: options.Seed = None,

@@ -29,6 +29,7 @@ def export(
     option: options.Options = None,
     weights: options.Weights = None,
     calibration: options.Calibration = None,
+    keep: options.Keep = None,
     trust: options.Trust = None,
     seed: options.Seed = None,
     timeout: options.BuildTimeout = "1h",
@@ -49,7 +50,7 @@ def export(
     limit = units.parse_duration(timeout)
     words = {
         "model": model, "precision": precision, "batch": batch, "input": input, "option": option, "weights": weights,
-        "calibration": calibration, "seed": seed,
+        "calibration": calibration, "keep": keep, "seed": seed,
     }  # fmt: skip
     said = [value for value in (*words.values(), to, backend) if value not in (None, [])]
     if best and output and not said:

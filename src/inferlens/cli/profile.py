@@ -61,6 +61,7 @@ def profile(
     input: options.Inputs = None,
     weights: options.Weights = None,
     calibration: options.Calibration = None,
+    keep: options.Keep = None,
     trust: options.Trust = None,
     rebuild: Annotated[bool | None, typer.Option("--rebuild", help=REBUILD)] = None,
     seed: options.Seed = None,
@@ -96,7 +97,7 @@ def profile(
     words = {
         "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
         "threads": threads, "option": option, "input": input, "weights": weights,
-        "calibration": calibration, "trust": trust, "seed": seed, "rebuild": rebuild,
+        "calibration": calibration, "keep": keep, "trust": trust, "seed": seed, "rebuild": rebuild,
         "mode": "latency", "max_time": max_time, "timeout": timeout, "output": output,
     }  # fmt: skip
     wanted = {

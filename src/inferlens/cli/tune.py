@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from inferlens.spec.plan import Plan
     from inferlens.views.table import Document
 
+T = TypeVar("T")
 FOR = "What is to be best: latency, latency.p95, latency.p99, throughput, energy or memory."
 WITHIN = "A limit that the answer keeps, as error=1e-2, memory=2GiB, build=10m, p99=5ms; repeatable."
 BUDGET = "Time for all of it."
@@ -42,6 +43,7 @@ def tune(
     input: options.Inputs = None,
     weights: options.Weights = None,
     calibration: options.Calibration = None,
+    keep: options.Keep = None,
     trust: options.Trust = None,
     seed: options.Seed = None,
     objective: Annotated[str, typer.Option("--for", help=FOR)] = "latency",
@@ -67,7 +69,6 @@ def tune(
     words = {name: value for name, value in locals().items() if name not in OWN}
     from inferlens.cli import screen
     from inferlens.cli.bench import read_plan
-    from inferlens.cli.progress import Bar
     from inferlens.execution.tuning.several import requested, run_each
     from inferlens.execution.tuning.space import tried
     from inferlens.views.raced.tunings import document
@@ -83,15 +84,23 @@ def tune(
     if dry_run:
         screen.document(listed(request.plan, what), format, file=file)
         return
-    with Bar(screen.errors()) as bar:
-        try:
-            tuned = run_each(request, what, bar)
-        except KeyboardInterrupt:
-            screen.note(INTERRUPTED)
-            raise typer.Exit(130) from None
+    tuned = _run(lambda bar: run_each(request, what, bar))
     screen.document(document(tuned), format, file=file)
     if not any(each.best for each in tuned):
         raise typer.Exit(1)
+
+
+def _run(search: Callable[[Any], T]) -> T:
+    """What a search found, with its progress shown; where it is interrupted, how to go on."""
+    from inferlens.cli import screen
+    from inferlens.cli.progress import Bar
+
+    with Bar(screen.errors()) as bar:
+        try:
+            return search(bar)
+        except KeyboardInterrupt:
+            screen.note(INTERRUPTED)
+            raise typer.Exit(130) from None
 
 
 def studied(
@@ -106,7 +115,6 @@ def studied(
     """Measures one option alone, and shows what it does; ``others`` are options that mean nothing then."""
     from inferlens.cli import screen
     from inferlens.cli.bench import read_plan
-    from inferlens.cli.progress import Bar
     from inferlens.errors import InferlensError, check_choice
     from inferlens.execution.tuning import study
     from inferlens.record.store import safe_name
@@ -121,12 +129,7 @@ def studied(
         raise InferlensError(f"--{needless[0]} means nothing for a study.", expected="values of one option alone")
     check_choice("objective of a study", objective, MODES_OF_STUDIES)
     request = study.requested(read_plan({**words, "mode": objective}), text, parse_duration(budget))
-    with Bar(screen.errors()) as bar:
-        try:
-            found = study.run(request, bar)
-        except KeyboardInterrupt:
-            screen.note(INTERRUPTED)
-            raise typer.Exit(130) from None
+    found = _run(lambda bar: study.run(request, bar))
     where = Path(request.plan.output) / safe_name(found.values[0].records[0].model.name)
     screen.document(document(found, str(where)), format, file=None if drawing else file)
     if file and drawing:

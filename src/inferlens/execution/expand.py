@@ -16,7 +16,7 @@ from inferlens.backends import BACKENDS, importable, reference_of
 from inferlens.backends.base import Capabilities
 from inferlens.errors import InferlensError, Unsupported, one_of, suggestion
 from inferlens.models.model import ModelInfo
-from inferlens.spec.case import AXES, Axis, Case, split_label
+from inferlens.spec.case import AXES, QUANTIZED, Axis, Case, split_label
 from inferlens.spec.plan import Plan
 from inferlens.units import listing, plural
 
@@ -52,7 +52,7 @@ class Planned:
         precision = (origin or self.found).precision if format == "onnx" else "fp32"
         return msgspec.structs.replace(
             case, backend=backend, variant=variant, precision=precision, device="cpu", threads=None,
-            options=dict(options), io="device",
+            options=dict(options), io="device", keep="",
         )  # fmt: skip
 
 
@@ -131,6 +131,7 @@ def _cases(plan: Plan, model: ModelInfo, batch: int | None, capabilities: Mappin
             of = {name.partition(".")[2]: each for name, each in plan.option.items() if name.startswith(f"{backend}.")}
             for values in itertools.product(*axes.values()):
                 for options in itertools.product(*of.values()):
+                    chosen_at = dict(zip(axes, values, strict=True))
                     case = Case(
                         model=model.spec,
                         backend=backend,
@@ -139,9 +140,10 @@ def _cases(plan: Plan, model: ModelInfo, batch: int | None, capabilities: Mappin
                         inputs=plan.input,
                         weights=plan.weights,
                         calibration=plan.calibration,
+                        keep=plan.keep if chosen_at["precision"] in QUANTIZED else "",
                         checkout=plan.checkout,
                         seed=plan.seed,
-                        **dict(zip(axes, values, strict=True)),
+                        **chosen_at,
                     )
                     parsed = BACKENDS.get(backend).parse_options(case)  # with the types that the backend gives them
                     yield msgspec.structs.replace(case, options={name: getattr(parsed, name) for name in of})
@@ -217,6 +219,9 @@ def check_words(plan: Plan) -> None:
                 expected=one_of(variants) if variants != ("",) else f"'{name}' alone",
                 hint=suggestion(variant, variants),
             )
+    if plan.keep and not {*plan.precision} & {*QUANTIZED}:
+        hint = "--precision int8 --calibration DATA"
+        raise InferlensError("Nothing is to be quantized, so there are no layers to keep.", hint=hint)
     for name, values in plan.option.items():
         backend, dot, option = name.partition(".")
         if not dot:

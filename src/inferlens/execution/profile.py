@@ -105,6 +105,7 @@ def profile(
     input: Texts | None = None,
     weights: str | PathLike[str] | None = None,
     calibration: str | PathLike[str] | None = None,
+    keep: Texts | None = None,
     trust: bool = False,
     rebuild: bool = False,
     seed: int = 0,

@@ -155,6 +155,7 @@ def models(job: LookupJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - t
             inputs=plan.input,
             weights=plan.weights,
             calibration=plan.calibration,
+            keep=plan.keep,
             seed=plan.seed,
         )
         live = Path(job.live) if job.live else None

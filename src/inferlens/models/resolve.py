@@ -35,6 +35,7 @@ from inferlens.models.sources.own_code import Factory, Hub, Live
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize
 from inferlens.record.record import ModelFacts
 from inferlens.spec.case import Case, TensorSpec, with_batch
+from inferlens.spec.keep import EXPORTED, kept, unknown_layer
 
 # A bare name is looked up in the sources that list their names, in this order.
 SOURCES: tuple[Source, ...] = (
@@ -189,13 +190,14 @@ def check(
         InferlensError: if the model cannot be loaded, or does not take the weights or the inputs.
     """
     source = BY_PREFIX[found.spec.partition(":")[0]]
-    if source.vouched and not (case.inputs or case.weights or case.calibration not in ("", RANDOM)):
+    if source.vouched and not (case.inputs or case.weights or case.calibration not in ("", RANDOM) or case.keep):
         return found
     try:
         opened = _opened(case, trust, live)
         _given_weights(opened, case)
         if not (case.inputs or opened.inputs):
             opened = replace(opened, inputs=(_guess(opened),))
+        _check_kept(opened, case)
     except MissingLibrary:
         return found  # which backends say, too
     except Unsupported as error:
@@ -220,6 +222,16 @@ def check(
     if fits and (case.inputs or not source.vouched):
         try_inputs(opened, fits[0], found, asked=bool(case.inputs))
     return msgspec.structs.replace(found, unfit=tuple(unfit))
+
+
+def _check_kept(opened: Opened, case: Case) -> None:
+    """Refuses layers to keep that a module does not have. Names of ONNX nodes are known once it is exported."""
+    if opened.module is None:
+        return
+    modules = [name for name, _ in opened.module.named_modules()]
+    for name in kept(case):
+        if name not in modules and not name.startswith(EXPORTED):
+            raise Problem.of(unknown_layer(name, modules)).error()
 
 
 def _where(error: BaseException) -> str:

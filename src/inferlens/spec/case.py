@@ -219,6 +219,7 @@ class Case(Struct, frozen=True, kw_only=True):
         weights: name or file of weights; ``None`` is random from ``seed``.
         calibration: data that inputs come from, and the ranges of what is quantized; ``random`` draws them from
             ``seed``, as with none, so that they mean nothing.
+        keep: layers that are not quantized, as :mod:`inferlens.spec.keep` writes them.
         io: where a call's inputs come from and its outputs go to: memory of the ``device``, or of the ``host``, with
             copies in and out as part of the call.
         cold: whether the device's cache is flushed before each latency sample.
@@ -238,6 +239,7 @@ class Case(Struct, frozen=True, kw_only=True):
     inputs: tuple[TensorSpec, ...] = ()
     weights: str | None = None
     calibration: str = ""
+    keep: str = ""
     seed: int = 0
     io: str = "device"
     cold: bool = False
@@ -257,9 +259,9 @@ class Case(Struct, frozen=True, kw_only=True):
 
     @property
     def options_label(self) -> str:
-        """Options, and the checkout, as ``name=value`` words, sorted by name."""
+        """Options, layers that are kept and the checkout, as ``name=value`` words, sorted by name."""
         words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in self.options.items()}
-        words |= {"checkout": self.checkout} if self.checkout else {}
+        words |= {name: said for name in ("keep", "checkout") if (said := getattr(self, name))}
         return " ".join(f"{name}={word}" for name, word in sorted(words.items()))
 
     @property
@@ -291,7 +293,7 @@ class Case(Struct, frozen=True, kw_only=True):
         """Name of the case's folder: readable, safe in a path, and different for different cases of a model."""
         words = [word for axis in AXES for word in axis.words(self, short=True)]
         name = "-".join(word for word in (self.backend, self.variant, *words) if word)
-        hidden = (self.options, self.inputs, self.weights, self.calibration, self.seed, self.checkout)
+        hidden = (self.options, self.inputs, self.weights, self.calibration, self.keep, self.seed, self.checkout)
         if any(hidden):
             options = re.sub(r"[^\w.=-]+", "_", self.options_label.replace(" ", "-"))
             name += f"-{options}" if options and len(options) <= 60 else ""

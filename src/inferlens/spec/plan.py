@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from inferlens.errors import InferlensError, check_choice, suggestion
 from inferlens.spec.case import AXES, MODES, Axis, Budget, Case, TensorSpec
+from inferlens.spec.keep import keep_of
 from inferlens.units import parse_duration, parse_share
 
 BUDGET_WORDS = ("mode", "warmup", "iterations", "seconds", "half_width", "max_time", "timeout", "threshold")
@@ -25,7 +26,7 @@ DURATIONS = ("seconds", "max_time", "timeout")
 RACE_WORDS = ("quick", "thorough", "within", "repeats")
 THOROUGH_ROUNDS = 10
 LONG_SERIES = 10.0  # seconds, with --thorough
-OTHERS = ("input", "weights", "calibration", "seed", "checkout")  # what else a case may say as NAME=VALUE
+OTHERS = ("input", "weights", "calibration", "keep", "seed", "checkout")  # what else a case may say as NAME=VALUE
 # What words may be from Python: single values, lists of them, or texts with commas; durations are seconds, or "90s".
 Texts = str | Sequence[str]
 Numbers = int | str | Sequence[int]
@@ -43,6 +44,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         option: values by ``backend.option``.
         input: inputs that replace the model's own.
         calibration: data that inputs come from and ranges of what is quantized are found with, or ``random``.
+        keep: layers that are not quantized, of cases that are.
         checkout: the folder that the models' code or files are taken from; empty is the working directory.
         rebuild: whether to build anew what was built before.
         repeats: processes that each case is measured in, in turns with the other cases; 0: as many as it takes to tell
@@ -66,6 +68,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     input: tuple[TensorSpec, ...] = ()
     weights: str | None = None
     calibration: str = ""
+    keep: str = ""
     checkout: str = ""
     trust: bool = False
     rebuild: bool = False
@@ -97,6 +100,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             input=TensorSpec.parse_all(listed(words.get("input", ()))),
             weights=str(words["weights"]) if "weights" in words else None,
             calibration=str(words.get("calibration", "")),
+            keep=keep_of(map(str, listed(words.get("keep", ())))),
             checkout=str(words.get("checkout", "")),
             trust=flag("trust", words.get("trust", False)),
             rebuild=flag("rebuild", words.get("rebuild", False)),
@@ -114,8 +118,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 _WORDS = frozenset(
-    ("model", "backend", "option", "input", "weights", "calibration", "checkout", "trust", "seed", "rebuild", "output",
-     "reference",
+    ("model", "backend", "option", "input", "weights", "calibration", "keep", "checkout", "trust", "seed", "rebuild",
+     "output", "reference",
      *RACE_WORDS, *BUDGET_WORDS, *(axis.name for axis in AXES))
 )  # fmt: skip
 
@@ -220,7 +224,7 @@ def as_plan(case: Case, more: Mapping[str, Any] | None = None) -> str:
     words: dict[str, Any] = {"model": case.model, "backend": case.backend_label}
     words |= {axis.name: value for axis in AXES if (value := getattr(case, axis.name)) != axis.default}
     words |= {"input": [spec.asked for spec in case.inputs]} if case.inputs else {}
-    words |= {name: value for name in ("weights", "calibration", "checkout", "seed") if (value := getattr(case, name))}
+    words |= {name: value for name in OTHERS[1:] if (value := getattr(case, name))}
     lines = [f"{name} = {_toml(value)}" for name, value in {**words, **(more or {})}.items()]
     options = [f"{name} = {_toml(value)}" for name, value in sorted(case.options.items())]
     return "\n".join([*lines, *(["", f"[option.{case.backend}]", *options] if options else []), ""])
@@ -283,7 +287,7 @@ def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:
     """The values of axes, weights, seed and inputs that are not the usual ones, as a command's options."""
     said: list[str] = []
     omitted = {**{axis.name: axis.default for axis in AXES}, "precision": "fp32", "device": device, "seed": 0}
-    for name in (*(axis.name for axis in axes), "weights", "calibration", "seed"):
+    for name in (*(axis.name for axis in axes), "weights", "calibration", "keep", "seed"):
         value = getattr(case, name)
         if value not in (None, "") and value != omitted.get(name):
             said += [f"--{name}", *([] if value is True else [str(value)])]

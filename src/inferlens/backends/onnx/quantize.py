@@ -11,7 +11,7 @@ import hashlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,17 +30,26 @@ RANGES = ("minmax", "entropy", "percentile")
 _METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
 
 
-def quantized_onnx(path: Path, model: Model, case: Case, preparation: Preparation, ranges: str = "minmax") -> Path:
+def quantized_onnx(
+    path: Path,
+    model: Model,
+    case: Case,
+    preparation: Preparation,
+    ranges: str = "minmax",
+    keep: Sequence[str] = (),
+) -> Path:
     """The graph in ``path`` as ONNX Runtime computes it in int8: unsigned activations, a scale for each channel.
 
     Args:
         path: a graph in fp32.
         ranges: how the range of a tensor follows from its values, one of :data:`RANGES`.
+        keep: names of nodes that are not quantized.
     """
     quantization = library("onnxruntime.quantization", extra="onnx")
     key = key_of(model, case, ranges, library("onnxruntime", extra="onnx").__version__)
     calibrated = preparation.cache / FOLDER / key
-    made = calibrated / f"{case.backend}.onnx"
+    others = f"-{hashlib.sha256(chr(0).join(keep).encode()).hexdigest()[:8]}" if keep else ""
+    made = calibrated / f"{case.backend}{others}.onnx"
     with preparation.phase("quantize") as noted:
         if made.exists() and not preparation.rebuild:
             noted.note = "cached"
@@ -59,6 +68,7 @@ def quantized_onnx(path: Path, model: Model, case: Case, preparation: Preparatio
                     reduce_range=not _has_vnni(),
                     activation_type=quantization.QuantType.QUInt8,
                     weight_type=quantization.QuantType.QInt8,
+                    nodes_to_exclude=[*keep],
                     calibrate_method=getattr(quantization.CalibrationMethod, _METHODS[ranges]),
                     calibration_cache_path=str(calibrated / "calibration.json"),
                 )

@@ -23,6 +23,7 @@ from inferlens.backends.availability import (
 )
 from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support
 from inferlens.backends.onnx.export import check_precision, copy_onnx, onnx_file
+from inferlens.backends.onnx.keep import kept_nodes
 from inferlens.backends.onnx.quantize import quantized_onnx, to_quantize
 from inferlens.backends.onnxruntime.providers import ACT_ON, PROVIDERS, provider_absence, provider_list
 from inferlens.backends.onnxruntime.runner import CpuRunner, CudaRunner
@@ -116,6 +117,7 @@ class OnnxRuntime(Backend, Saver, Deployer):
                     PROVIDERS[variant].device,
                     precisions[PROVIDERS[variant].device],
                     quantizes=("int8",) if variant == "cpu" else (),
+                    keeps=("fp32",) if variant == "cpu" else (),
                 )
                 for variant, absence in absences.items()
                 if absence is None
@@ -186,7 +188,8 @@ class OnnxRuntime(Backend, Saver, Deployer):
 def _graph(model: Model, case: Case, preparation: Preparation, options: OnnxRuntimeOptions) -> Path:
     """The file that is run: one that is quantized already is run as it is."""
     if to_quantize(model, case):
-        return quantized_onnx(onnx_file(model, case, preparation, "fp32"), model, case, preparation, options.ranges)
+        path = onnx_file(model, case, preparation, "fp32")
+        return quantized_onnx(path, model, case, preparation, options.ranges, kept_nodes(path, case))
     if model.format == "onnx" and model.path is not None and not PROVIDERS[case.variant].lowers and found("onnx"):
         check_precision(model.path, case.precision)
     return onnx_file(model, case, preparation, _graph_precision(case))

@@ -104,7 +104,7 @@ class OpenVino(Backend, Deployer):
         quantizes = ("int8",) if "int8" in precisions and found("nncf") else ()
         return Capabilities(
             formats=formats,
-            supports=(Support("cpu", "cpu", precisions, quantizes=quantizes),),
+            supports=(Support("cpu", "cpu", precisions, quantizes=quantizes, keeps=("fp32",)),),
             limits={
                 f"cpu/{name}": f"OpenVINO has no {name} arithmetic on this CPU (it has {', '.join(abilities)})"
                 for name in (*PRECISIONS, *QUANTIZED)

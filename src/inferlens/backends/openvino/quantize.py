@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from inferlens.backends.availability import refused
 from inferlens.backends.base import Preparation
+from inferlens.backends.onnx.keep import kept_nodes
 from inferlens.backends.onnx.quantize import FOLDER, key_of
 from inferlens.errors import library
 from inferlens.models.model import Model
@@ -22,7 +24,8 @@ def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation)
     import openvino
 
     nncf = library("nncf", extra="quantize")
-    key = key_of(model, case, f"nncf {nncf.__version__}", f"openvino {openvino.__version__}")
+    keep = kept_nodes(path, case)
+    key = key_of(model, case, *keep, f"nncf {nncf.__version__}", f"openvino {openvino.__version__}")
     made = preparation.cache / FOLDER / key / "openvino.xml"
     with preparation.phase("quantize") as noted:
         if made.exists() and not preparation.rebuild:
@@ -40,6 +43,7 @@ def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation)
                 nncf.Dataset(feeds),
                 subset_size=len(feeds),
                 model_type=nncf.ModelType.TRANSFORMER if _attends(graph) else None,
+                ignored_scope=nncf.IgnoredScope(names=_operations(graph, keep), validate=False) if keep else None,
             )
             written = Path(scratch) / made.name
             openvino.save_model(quantized, str(written), compress_to_fp16=False)
@@ -57,6 +61,19 @@ def _attends(graph: Any) -> bool:
     )
 
 
+def _operations(graph: Any, nodes: Collection[str]) -> list[str]:
+    """The names of OpenVINO's operations that came from these ONNX nodes."""
+    names = [node.get_friendly_name() for node in graph.get_ordered_ops() if node.get_type_name() != "Constant"]
+    return [name for name in names if original(name, nodes)]
+
+
+def original(name: str, nodes: Collection[str]) -> str:
+    """The one of the ONNX ``nodes`` that an operation such as ``node_Conv_1/WithoutBiases`` came from, if any."""
+    while name and name not in nodes:
+        name = name.rpartition("/")[0]
+    return name
+
+
 def int8_share(compiled: Any, path: Path, model: Model) -> float | None:
     """The share of the multiply-adds of the graph in ``path`` that ``compiled`` does in int8, if it can be counted."""
     loaded = inferred(path, model.inputs)
@@ -66,9 +83,6 @@ def int8_share(compiled: Any, path: Path, model: Model) -> float | None:
     for node in compiled.get_runtime_model().get_ordered_ops():
         about = {name: str(value.astype(str)) for name, value in node.get_rt_info().items()}
         names = about["originalLayersNames"].split(",") if about.get("runtimePrecision") in ("i8", "u8") else []
-        for name in names:  # such as node_Conv_1/WithoutBiases
-            while name and name not in work:
-                name = name.rpartition("/")[0]
-            found.add(name)
+        found |= {original(name, work) for name in names}
     whole = sum(work.values())
     return sum(work.get(name, 0.0) for name in found) / whole if whole else None

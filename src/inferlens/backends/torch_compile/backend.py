@@ -86,7 +86,11 @@ class TorchCompile(Backend, Deployer):
     def capabilities(self) -> Capabilities:
         """Where PyTorch runs and what Inductor compiles with is there: a C++ compiler, and Triton on CUDA."""
         quantizes = {"cpu": ("int8",)} if found("torchao") else {}
-        return torch_capabilities(self.variants, ("module", "exported"), compiler_absence, quantizes)
+        can = torch_capabilities(self.variants, ("module", "exported"), compiler_absence, quantizes)
+        supports = [
+            replace(one, keeps=("fp32",)) if one.quantizes and one.device == "cpu" else one for one in can.supports
+        ]
+        return replace(can, supports=tuple(supports))
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """A runner that compiles when it is entered."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from operator import attrgetter
 from typing import Any
 
 from inferlens.backends.availability import refused
@@ -16,6 +17,7 @@ from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
 from inferlens.spec.case import Case
+from inferlens.spec.keep import kept, unknown_layer
 
 PRODUCTS = ("convolution", "conv1d", "conv2d", "conv3d", "linear", "addmm", "mm", "matmul", "bmm")
 
@@ -36,7 +38,8 @@ def quantized_module(model: Model, case: Case, preparation: Preparation) -> Any:
         # Strict: the quantizer tells calls of one module from each other. Guards are nodes that it does not know.
         exported = torch.export.export(model.module, example_feed(model, case, "fp32"), strict=True)
         exported = exported.module(check_guards=False)
-        quantizer = x86.X86InductorQuantizer().set_global(x86.get_default_x86_inductor_quantization_config())
+        quantizer = _keeping(x86, [_path(model.module, name) for name in kept(case)])
+        quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
         observed = pt2e.prepare_pt2e(exported, quantizer)
         for feed in calibration_feeds(model, case):
             observed(*(tensor_of(feed[spec.name], spec, "fp32") for spec in model.inputs))
@@ -45,6 +48,31 @@ def quantized_module(model: Model, case: Case, preparation: Preparation) -> Any:
     if share is not None:
         preparation.facts["quantized_share"] = round(share, 3)
     return module
+
+
+def _keeping(x86: Any, layers: list[str]) -> Any:
+    """The quantizer for x86, which leaves alone what is in these modules.
+
+    Its own ``set_module_name_qconfig`` holds for what lies in one module as a whole: not for a convolution and the ReLU
+    after it, which it quantizes together.
+    """
+    keeps = [x86.get_module_name_filter(layer) for layer in layers]
+
+    class Keeping(x86.X86InductorQuantizer):  # type: ignore[misc]
+        def annotate(self, model: Any) -> Any:
+            kept = [node for node in model.graph.nodes if any(keep(node) for keep in keeps)]
+            x86._annotate_nodes_not_quantize(kept)  # what is annotated already is not looked at again
+            return super().annotate(model)
+
+    return Keeping()
+
+
+def _path(module: Any, name: str) -> str:
+    """``name``, if the model has a module of it."""
+    known = [path for path, _ in module.named_modules()]
+    if name not in known:
+        raise unknown_layer(name, known)
+    return name
 
 
 def int8_share(module: Any) -> float | None:
@@ -72,6 +100,8 @@ def int8_share(module: Any) -> float | None:
 def _shape(node: Any) -> tuple[int, ...]:
     """Of a tensor in the graph; quantizing changes none."""
     while node.meta.get("val") is None:
+        if node.op == "get_attr":
+            return tuple(attrgetter(node.target)(node.graph.owning_module).shape)
         if not node.args or not hasattr(node.args[0], "meta"):
             return ()
         node = node.args[0]

@@ -1,0 +1,43 @@
+"""What a tuning may try of a backend."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from inferlens.spec.case import Case, Option
+
+THREADS = "threads"  # of a case: a knob beside the options of its backend
+
+
+class Knob(Struct, frozen=True, kw_only=True):
+    """Something that is worth trying when a case is tuned: an option of its backend, or ``threads``.
+
+    Attributes:
+        values: beside the default, the most promising first.
+        devices, precisions, variants: of cases where it does something; empty: of all.
+        needs: options that must have another value than their default for it to do something.
+        without: options beside which it does nothing, or fails, once they have another value than their default.
+        build: how many times longer preparing the case takes with it, about.
+    """
+
+    name: str
+    values: tuple[Option, ...]
+    devices: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    build: float = 1.0
+
+    def fits(self, case: Case) -> bool:
+        """Whether it may do something for ``case``, whose options are those that are not the default."""
+        here = ((self.devices, case.device), (self.precisions, case.precision), (self.variants, case.variant))
+        return (
+            all(not known or value in known for known, value in here)
+            and all(name in case.options for name in self.needs)
+            and not any(name in case.options for name in self.without)
+        )
+
+    def setting(self, case: Case) -> Option | None:
+        """Its value in ``case``; ``None`` is the default."""
+        return case.threads if self.name == THREADS else case.options.get(self.name)

@@ -1,0 +1,35 @@
+"""Layers that are kept, as a person writes them, and in every text that stands for a case."""
+
+from __future__ import annotations
+
+import pytest
+
+from inferlens.errors import InferlensError
+from inferlens.spec.case import Case
+from inferlens.spec.keep import keep_of, kept
+from inferlens.spec.plan import Plan, as_plan, bench_words, toml_words, words_of
+
+
+def test_precisions_hold_up_to_the_next_one_and_order_is_always_the_same() -> None:
+    text = keep_of(["fp32:head,features.0", "fp16:neck,fp32:a"])
+    assert text == "fp32:a,features.0,head,fp16:neck"
+    case = Case(model="m", backend="b", precision="int8", keep=text)
+    assert kept(case) == {"a": "fp32", "features.0": "fp32", "head": "fp32", "neck": "fp16"}
+    assert keep_of([]) == ""
+
+
+@pytest.mark.parametrize("text", ["head", "int8:head", "fp32:", "fp32:a b", "fp32:a,fp16:a"])
+def test_what_says_no_layers_is_refused(text: str) -> None:
+    with pytest.raises(InferlensError):
+        keep_of([text])
+
+
+def test_a_case_is_told_apart_by_it_and_said_with_it(tmp_path) -> None:
+    case = Case(model="m", backend="onnxruntime", variant="cpu", precision="int8", keep="fp32:a,b")
+    other = Case(model="m", backend="onnxruntime", variant="cpu", precision="int8")
+    assert case.folder != other.folder
+    assert case.label.endswith(" keep=fp32:a,b")
+    assert words_of(case.label, ["onnxruntime"])["keep"] == "fp32:a,b"
+    assert bench_words(case, "cpu")[-2:] == ["--keep", "fp32:a,b"]
+    (path := tmp_path / "plan.toml").write_text(as_plan(case))
+    assert Plan.from_words(toml_words(path, "plan")).keep == "fp32:a,b"
