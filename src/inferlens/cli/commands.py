@@ -19,7 +19,7 @@ from inferlens.errors import InferlensError, suggestion
 COMMANDS = {
     "bench": "", "tune": "", "ab": "", **dict.fromkeys(("show", "compare", "plot"), "show"), "notes": "",
     "profile": "", **dict.fromkeys(("findings", "modules", "layers", "kernels"), "profile"),
-    "trace": "", "roofline": "profile", "graph": "", "build": "", "export": "", "partition": "",
+    "report": "", "trace": "", "roofline": "profile", "graph": "", "build": "", "export": "", "partition": "",
     **dict.fromkeys(("doctor", "backends"), "backends"),
 }  # fmt: skip
 

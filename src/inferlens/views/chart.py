@@ -67,10 +67,10 @@ class Chart(View):
             reason = next((f" {plain(row.reason)}" for row in shown if row.reason), "")
             what = f"There is nothing to draw: no case ran with right outputs.{reason}"
             raise InferlensError(what, hint="inferlens show")
-        return picture.drawn(lambda theme: _chart(shown, theme, self.top), self.format, shown[0].model, self.theme)
+        return picture.drawn(lambda theme: chart_of(shown, theme, self.top), self.format, shown[0].model, self.theme)
 
 
-def _chart(shown: Sequence[Row], theme: Theme, top: int | None) -> dict[str, Any]:
+def chart_of(shown: Sequence[Row], theme: Theme, top: int | None = None) -> dict[str, Any]:
     """The Vega-Lite document."""
     import altair as alt
 

@@ -16,6 +16,7 @@ from typing import Any
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.views.plain import plain
 from inferlens.views.renderers.html import page
+from inferlens.views.report.blocks import Picture
 
 FORMATS = ("svg", "png", "html")
 PALETTE = (
@@ -135,4 +136,30 @@ def _page(light: dict[str, Any], dark: dict[str, Any], title: str, libraries: st
     charts = json.dumps({"light": light, "dark": dark}, sort_keys=True).replace("<", "\\u003c")
     style = _STYLE % (light["config"]["background"], dark["config"]["background"])
     drawing = _DRAWING.replace("%s", charts)
-    return page(title, style, _BODY, libraries.replace("</script", "<\\/script"), drawing)
+    scripts = [libraries.replace("</script", "<\\/script"), drawing]
+    return page(title, _BODY, style=style, scripts=scripts, libraries=True)
+
+
+def picture(name: str, how: str, document: Callable[[Theme], dict[str, Any]]) -> Picture:
+    """A chart as a part of a page: as SVG for light paper, with the values that are drawn beside it."""
+    chart = document(THEMES["light"])
+    return Picture(name, how, lambda: _renumbered(converter().vegalite_to_svg(chart)), _values(chart))
+
+
+def _values(chart: Any) -> list[dict[str, Any]]:
+    """The largest of a chart's data."""
+    found: list[list[dict[str, Any]]] = []
+
+    def look(part: Any) -> None:
+        if isinstance(part, dict):
+            values = part.get("values")
+            if isinstance(values, list) and values and isinstance(values[0], dict):
+                found.append(values)
+            for each in part.values():
+                look(each)
+        elif isinstance(part, list):
+            for each in part:
+                look(each)
+
+    look({name: part for name, part in chart.items() if name != "config"})
+    return max(found, key=len, default=[])

@@ -200,7 +200,8 @@ def render(
     check_choice("format", format, FORMATS)
     if format not in FOR_PROGRAMS:
         every = document.screen() if document.screen and format == "table" else document.blocks()
-        blocks = every if wide and not columns else chosen(every, columns)
+        every_column = wide or format == "html"  # a page hides what is wide until it is asked for
+        blocks = every if every_column and not columns else chosen(every, columns)
         document = replace(document, blocks=lambda: blocks)
     written: str = import_module(FORMATS[format]).render(document, width, color)
     return written

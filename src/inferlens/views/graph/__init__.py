@@ -105,7 +105,7 @@ def render(graphs: Sequence[Graph], format: str, *, title: str, fused: bool = Fa
     drawn = _svg(graphs, title, fused)
     if format == "html":
         body = f"{drawn}<p>drag to move, wheel to zoom, double click to see all</p>"
-        return page(f"{clean(title)} – Inferlens", _STYLE, body, _SCRIPT)
+        return page(f"{clean(title)} – Inferlens", body, style=_STYLE, scripts=[_SCRIPT], libraries=True)
     return _png(drawn) if format == "png" else drawn
 
 

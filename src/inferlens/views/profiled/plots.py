@@ -8,9 +8,9 @@ for each byte, and how much in a second; the roof above it is what the device re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -18,12 +18,13 @@ from inferlens.analysis.profile.roofline import Floor, Roofline
 from inferlens.errors import InferlensError
 from inferlens.stats.quantiles import LEAST_FOR_P95
 from inferlens.units import bandwidth, flop_rate, milliseconds, plural, ratio
-from inferlens.views.picture import PALETTE, Theme, config, drawn
+from inferlens.views.picture import PALETTE, Theme, config, drawn, picture
 from inferlens.views.plain import cut, plain
 from inferlens.views.profiled import layers_and_kernels
 from inferlens.views.profiled.layers_and_kernels import PartTable
 from inferlens.views.profiled.profile_tables import ShownCase, T, short
 from inferlens.views.profiled.roofline import alike, where
+from inferlens.views.report.blocks import Picture
 from inferlens.views.table import share
 
 WIDTH, HEIGHT = 640, 360
@@ -32,6 +33,8 @@ NAMED = 5  # points with most to be won that have their name beside them
 TOP = 20  # boxes of a case, where no other number is asked for
 LONGEST_NAME, LONGEST_IN_TITLE, LONGEST_TITLE, LONGEST_LINE = 40, 28, 78, 104
 LINE, GAP, LETTER = 12, 13, 6.2  # in pixels: a line of names, from a point's middle to its name, a letter
+BOXES = "Boxes: the middle half of the runs, with a line at the median; whiskers: the 5th to the 95th percentile."
+ROOF = "The roof is the device's best: what is far below it could be faster. Points are as large as their time."
 COLOURS = {"compute": PALETTE[4], "memory": PALETTE[0]}
 
 Drawing = tuple[str | bytes, list[str]]
@@ -70,13 +73,26 @@ def _panels(
     if not found:
         raise InferlensError(f"There is nothing to draw. {' '.join(missing[:1])}", hint="the same without --plot")
 
-    def document(theme: Theme) -> dict[str, Any]:
-        import altair as alt
+    return drawn(lambda theme: _document(found, panel, theme), format, found[0][0].case.headline), missing
 
-        every = alt.vconcat(*(panel(of, table, theme) for of, table in found), spacing=44)
-        return {**every.resolve_scale(color="independent", size="independent").to_dict(), "config": config(theme)}
 
-    return drawn(document, format, found[0][0].case.headline), missing
+def _document(
+    found: Sequence[tuple[ShownCase[T], T]], panel: Callable[[ShownCase[T], T, Theme], Any], theme: Theme
+) -> dict[str, Any]:
+    """The Vega-Lite document of a panel for each case."""
+    import altair as alt
+
+    every = alt.vconcat(*(panel(of, table, theme) for of, table in found), spacing=44)
+    return {**every.resolve_scale(color="independent", size="independent").to_dict(), "config": config(theme)}
+
+
+def pictured(name: str, of: ShownCase[PartTable] | ShownCase[Roofline]) -> Iterator[Picture]:
+    """The boxes or the roofline of a case as a part of a page, if it has any."""
+    table, shown = of.table, cast("ShownCase[Any]", of)
+    if isinstance(table, Roofline) and any(map(_has_point, table.rows)):
+        yield picture(name, ROOF, lambda theme: _document([(shown, table)], _roofline, theme))
+    elif not isinstance(table, (str, Roofline)) and table.runs.was_timed:
+        yield picture(name, BOXES, lambda theme: _document([(replace(shown, top=TOP), table)], _boxes, theme))
 
 
 def _titled(chart: Any, of: ShownCase[Any], answer: str, about: str, **size: Any) -> Any:

@@ -7,7 +7,7 @@ reference are named; what breaks a limit is hollow, and what failed is not drawn
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from inferlens.analysis.tuned import WINNER, CandidateFacts, Tuned, facts_of
@@ -37,13 +37,21 @@ def render(tuned: Tuned, format: str, theme: str = "auto", reference: str | None
     picture.check(format, "--output tuning.svg")
     check_choice("theme", theme, ("auto", *THEMES))
     picture.converter()
+    return picture.drawn(spec(tuned, reference), format, _model(tuned), theme)
+
+
+def spec(tuned: Tuned, reference: str | None = None) -> Callable[[Theme], dict[str, Any]]:
+    """What makes the Vega-Lite document for a theme.
+
+    Raises:
+        InferlensError: if nothing was timed, or ``reference`` names no row of the finals.
+    """
     facts = facts_of(tuned)
     timed = [one for one in facts if one.objective is not None]
     if not any(one.error is not None or one.memory for one in timed):
         raise InferlensError("There is nothing to draw: nothing was timed.", hint="inferlens show, which says why")
     roles = _roles(tuned, facts, reference)
-    model = _model(tuned)
-    return picture.drawn(lambda look: _chart(tuned, timed, facts, roles, look), format, model, theme)
+    return lambda theme: _chart(tuned, timed, facts, roles, theme)
 
 
 def _model(tuned: Tuned) -> str:

@@ -1,100 +1,170 @@
-"""One HTML file that loads nothing; of tables without a script."""
+"""One HTML file that loads nothing, of a table or of a whole report.
+
+What it looks like is in ``page/``, as templates in which every text is escaped. All of it reads without scripts: charts
+are inline SVG, whose colours follow the page where they are no data. The script sorts, filters, folds and copies.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
-from html import escape
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+from inferlens.units import number
 from inferlens.views.plain import plain
+from inferlens.views.report.blocks import Block, Picture, Report
 from inferlens.views.table import Column, Document, Line, Table
 
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'{allowed}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
-_STYLE = """\
-:root { --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --paper: #ffffff; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6edf3; --soft: #9198a1; --line: #3d444d; --paper: #0d1117; }
-}
-body { margin: 2rem auto; max-width: 90rem; padding: 0 1rem; background: var(--paper); color: var(--ink);
-  font: 14px/1.45 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .2rem; }
-p { margin: .3rem 0; } .soft { color: var(--soft); }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; margin: .6rem 0; }
-th, td { padding: .25rem .7rem; text-align: left; border-bottom: 1px solid var(--line); white-space: pre; }
-th { vertical-align: bottom; color: var(--soft); font-weight: 600; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-td.name { max-width: 34rem; overflow: hidden; text-overflow: ellipsis; }
-tr.bold { font-weight: 600; }
-"""
+FILES = Path(__file__).parent / "page"
 _LONGEST = 300
+_HEAD = re.compile(r"^(|[^A-Z]*?: )([A-Z]{4,}(?: [A-Z]{4,})*)(?: · )?")
+_COMMAND = re.compile(r"^([A-Z][^:?]*[:?] )?inferlens[ .]\w+")
 
 
 def render(document: Document, width: int = 0, color: bool = False) -> str:  # noqa: ARG001 - as every format
-    """The page."""
-    return page(document.title, _STYLE, f"<h1>{_text(document.title)}</h1>\n{fragment(document.blocks())}")
+    """The page of a document."""
+    body = f"<h1>{_said(document.title)}</h1>\n{fragment(document.blocks())}"
+    return page(document.title, body, scripts=[_script()])
 
 
-def page(title: str, style: str, body: str, *scripts: str) -> str:
-    """One HTML file: its policy forbids every request, and every script but these, which stand at its end."""
-    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    allowed = "; script-src " + " ".join(f"'sha256-{digest}'" for digest in digests) + "; img-src data: blob:"
-    body = "\n".join([body, *(f"<script>{script}</script>" for script in scripts)])
-    return _PAGE.format(title=_text(title), allowed=allowed * bool(scripts), style=style, body=body)
+def render_report(report: Report) -> str:
+    """The page of a report, with links to its sections."""
+    links = "".join(f'<a href="#{each.name}">{_said(each.title)}</a>' for each in report.sections)
+    body = f'<header><h1>{_said(report.title)}</h1></header>\n<nav aria-label="sections">{links}</nav>\n'
+    body += f"<main>{fragment(report.sections)}</main>"
+    return page(report.title, body, scripts=[_script()])
 
 
-def fragment(blocks: Sequence[Table | str]) -> str:
+def _script() -> str:
+    return (FILES / "page.js").read_text()
+
+
+def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = (), libraries: bool = False) -> str:
+    """One HTML file: its policy forbids every request, and every style and script but these.
+
+    Args:
+        body: HTML, escaped already.
+        style: what it has besides ``page.css``.
+        scripts: JavaScript, which stands at its end.
+        libraries: whether scripts set styles and make pictures of their own, as libraries for charts do.
+    """
+    style = (FILES / "page.css").read_text() + style
+    allowed = [f"style-src {chr(39)}unsafe-inline{chr(39)}" if libraries else f"style-src {_digest(style)}"]
+    allowed += [f"script-src {' '.join(map(_digest, scripts))}"] * bool(scripts)
+    allowed += ["img-src data: blob:"] * libraries
+    policy = "; ".join(["default-src 'none'", *allowed])
+    found: str = (
+        _environment()
+        .get_template("page.html")
+        .render(title=title, style=style, body=body, scripts=scripts, policy=policy)
+    )
+    return found
+
+
+def fragment(blocks: Sequence[Block]) -> str:
     """What the page shows, for a page that has its own style, such as a notebook."""
-    return "\n".join(
-        block for each in blocks for block in ([f"<p>{_text(each)}</p>"] if isinstance(each, str) else _table(each))
-    )
+    found: str = _environment().get_template("blocks.html").render(every=blocks, level=2)
+    return found.strip()
 
 
-def _table(table: Table) -> Iterator[str]:
-    if table.title:
-        yield f"<h2>{_text(table.title)}</h2>"
-    if table.about:
-        yield f'<p class="soft">{_text(table.about)}</p>'
-    yield from (f"<p><b>{_text(line)}</b></p>" for line in table.answer)
-    if table.lines:
-        shown = table.used()
-        columns = [table.columns[place] for place in shown]
-        head = "".join(f"<th{_kind(column)}>{_text(column.heading)}</th>" for column in columns)
-        rows = "\n".join(_line(line, shown, columns) for line in table.lines)
-        yield f'<div class="wide"><table>\n<tr><th>{_text(table.first.strip())}</th>{head}</tr>\n{rows}\n</table></div>'
-    yield from (f'<p class="soft">{_text(note)}</p>' for note in table.notes)
-    yield from (f"<p>{_text(sentence)}</p>" for sentence in table.sentences)
+@cache
+def _environment() -> Any:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FILES), autoescape=True, trim_blocks=True, keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    environment.filters |= {
+        "said": _said, "answered": _answered, "kind": lambda each: type(each).__name__, "command": _COMMAND.match,
+        "columns": _columns, "classes": _classes, "row": _row, "longest": _longest, "bar": _bar,
+        "drawn": _drawn, "links": _links, "link": lambda each: _link(each.data, each.kind),
+    }  # fmt: skip
+    return environment
 
 
-def _line(line: Line, shown: Sequence[int], columns: Sequence[Column]) -> str:
-    cells = "".join(
-        f"<td{_kind(column)}>{_text(line.cells[place])}</td>" for place, column in zip(shown, columns, strict=True)
-    )
-    bold = ' class="bold"' if "bold" in line.style else ""
-    name = f'<td class="name" title="{_text(line.full or line.name)}">{escape(line.indent)}{_text(line.name)}</td>'
-    return f"<tr{bold}>{name}{cells}</tr>"
+def _said(value: str) -> Any:
+    """A text as it is shown: of one line, not of thousands of characters, and escaped."""
+    from markupsafe import escape
 
-
-def _kind(column: Column) -> str:
-    return ' class="number"' if column.numeric else ""
-
-
-def _text(value: str) -> str:
     text = plain(value)
     return escape(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")
+
+
+def _answered(line: str) -> Any:
+    """An answer's parts, which two spaces part, with its first words in capitals set apart."""
+    said = str(_said(line.replace(":  ", ": ").replace("  ", " · ")))
+    return _safe(_HEAD.sub(r"\1<b>\2</b> ", said, count=1))
+
+
+def _safe(html: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(html)
+
+
+def _columns(table: Table) -> list[tuple[int, Column]]:
+    return [(place, table.columns[place]) for place in table.used()]
+
+
+def _classes(column: Column) -> Any:
+    """Attributes of a column's cells."""
+    names = ["number"] * column.numeric + ["fold"] * column.fold + ["extra"] * column.wide
+    return _safe(f' class="{" ".join(names)}"' if names else "")
+
+
+def _row(line: Line) -> Any:
+    """Attributes of a row; those of a tree have a depth."""
+    names = [name for name in ("bold", "dim") if name in line.style] + ["ends"] * line.ends + ["sums"] * line.sums
+    classes = f' class="{" ".join(names)}"' if names else ""
+    return _safe(classes + (f' data-depth="{min(len(line.indent) // 2, 6)}"' if line.full else ""))
+
+
+def _longest(table: Table) -> dict[int, float]:
+    """The largest number of each column that is drawn as bars, where there are several; of trees all with times."""
+    tree = any(line.full for line in table.lines)
+    places = [
+        place
+        for place, column in _columns(table)
+        if column.bars == "drawn" or (tree and column.bars and column.title and column.unit)
+    ]
+    found = {
+        place: [value for line in table.lines if not line.sums and (value := number(line.cells[place])) is not None]
+        for place in places
+    }
+    return {place: max(numbers) for place, numbers in found.items() if len(numbers) > 1 and max(numbers) > 0}
+
+
+def _bar(line: Line, place: int, most: float) -> Any:
+    value = number(line.cells[place])
+    if value is None or line.sums:
+        return ""
+    width = 100 * min(max(value / most, 0.0), 1.0)
+    return _safe(
+        '<svg class="bar" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect width="{width:.3g}" height="4"/></svg>'
+    )
+
+
+def _drawn(picture: Picture) -> Any:
+    """The picture as part of a page: its identifiers are its own."""
+    name = re.sub(r"\W", "-", picture.name)
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", picture.svg())
+    return _safe(re.sub(r"^(<\?xml.*?\?>\s*|<!DOCTYPE.*?>\s*|<!--.*?-->\s*)*", "", svg, flags=re.S))
+
+
+def _links(picture: Picture) -> list[tuple[str, str]]:
+    data = picture.data()
+    return [(f"{picture.name}.csv", _link(data, "text/csv"))] if data else []
+
+
+def _link(data: bytes, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

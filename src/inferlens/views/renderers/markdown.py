@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from inferlens.views.plain import plain
-from inferlens.views.table import Column, Document, Line, Table
+from inferlens.views.report.blocks import Block, Picture, Report, Section
+from inferlens.views.table import Column, Document, Line, Table, chosen
 
 # What GitHub would take for a table's edge, a tag, an entity, emphasis, code, a link, a formula or a mention.
 _SPECIAL = re.compile(r"([\\|<>&*_`\[\]~$#])")
@@ -58,3 +59,25 @@ def _bold(text: str) -> str:
 
 def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def render_report(report: Report, folder: str) -> tuple[str, dict[str, bytes]]:
+    """A report, and its pictures by the names that it has for them in ``folder``."""
+    pictures: dict[str, bytes] = {}
+
+    def written(blocks: Sequence[Block], level: int) -> Iterator[str]:
+        for each in blocks:
+            if isinstance(each, Section):
+                yield f"{'#' * level} {escape(each.title)}"
+                yield from written(each.blocks, level + 1)
+            elif isinstance(each, Picture):
+                pictures[f"{each.name}.svg"] = each.svg().encode()
+                yield f"![{escape(each.how)}]({folder}/{each.name}.svg)"
+                yield escape(each.how)
+            elif isinstance(each, Table):
+                yield from _table(chosen([each], None)[0])  # type: ignore[arg-type]
+            elif isinstance(each, str):
+                yield escape(each)
+
+    text = [f"# {escape(report.title)}", *written(report.sections, 2)]
+    return "\n\n".join(block for block in text if block) + "\n", pictures

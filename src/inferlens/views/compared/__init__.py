@@ -75,7 +75,7 @@ def render(
     """
     check_choice("format", format, FORMATS)
     if format in FOR_CI:
-        written: str = getattr(import_module("inferlens.views.ci"), format)(compared)
+        written: str = getattr(import_module("inferlens.views.compared.ci"), format)(compared)
         return written
     return table.render(document(compared, top), format, width=width, color=color, wide=wide, columns=columns)
 

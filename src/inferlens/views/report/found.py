@@ -1,0 +1,72 @@
+"""What lies under the paths that a report is of: records, profiles, tunings and traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from inferlens.analysis.tuned import Tuned, beneath, load_tuned, tunings_in
+from inferlens.errors import InferlensError
+from inferlens.record.profile_store import LoadedProfiles, load_profiles
+from inferlens.record.record import Record
+from inferlens.record.store import load_records
+from inferlens.trace import several
+
+
+@dataclass
+class Found:
+    """All of it; ``problems`` are what could not be read, a sentence each."""
+
+    records: list[Record] = field(default_factory=list)
+    profiles: LoadedProfiles = field(default_factory=LoadedProfiles)
+    tunings: list[Tuned] = field(default_factory=list)
+    traces: list[Path] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def found_in(paths: Sequence[Path]) -> Found:
+    """What there is under ``paths``.
+
+    Raises:
+        InferlensError: if there is nothing, or a path is not there.
+    """
+    found = Found()
+    for path in paths:
+        if not path.exists():
+            raise InferlensError(f"{path} does not exist.", expected="a folder with results", hint="inferlens bench")
+    folders = tunings_in(paths) or [folder for path in paths for folder in beneath(path)]
+    for folder in folders:
+        try:
+            found.tunings.append(load_tuned(folder))
+        except InferlensError as error:
+            found.problems.append(str(error))
+    for load in (_records, _profiles):
+        load(found, paths)
+    inside = [folder for path in paths if path.is_dir() for folder in (path, *path.rglob("*")) if folder.is_dir()]
+    found.traces = list(dict.fromkeys(trace for folder in inside for trace in several.traces_in(folder)))
+    if not (found.records or found.profiles.profiles or found.tunings or found.traces):
+        what = f"There is nothing to report in {', '.join(map(str, paths))}. {' '.join(found.problems[:2])}"
+        raise InferlensError(
+            what.strip(), expected="records, profiles, tunings or traces", hint="inferlens bench MODEL"
+        )
+    return found
+
+
+def _records(found: Found, paths: Sequence[Path]) -> None:
+    try:
+        loaded = load_records(paths)
+    except InferlensError:
+        return  # there may be profiles or traces
+    found.records = loaded.records
+    found.problems += loaded.problems
+
+
+def _profiles(found: Found, paths: Sequence[Path]) -> None:
+    try:
+        found.profiles = load_profiles(paths)
+    except InferlensError:
+        return
+    found.problems += found.profiles.problems
+    known = {record.id for record in found.records}
+    found.records += [record for record in found.profiles.records.values() if record.id not in known]

@@ -1,0 +1,205 @@
+"""One page of all that is known: what is in it, that nothing in it can do harm, and what it does in a browser."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inferlens.errors import InferlensError
+from inferlens.record.record import decode, encode
+from inferlens.views.renderers import html, markdown
+from inferlens.views.report.found import found_in
+from inferlens.views.report.page import report
+from tests.commands import inferlens
+
+from .samples import cpu_records, gpu_records
+from .test_contract import SETS
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = ROOT / "examples" / "h200"
+BROWSER = shutil.which("chromium")
+
+
+def kept(folder: Path, records: list[Any]) -> Path:
+    for number, record in enumerate(records):
+        (folder / str(number)).mkdir(parents=True)
+        (folder / str(number) / "record.json").write_bytes(encode(record))
+    return folder
+
+
+def page_of(*paths: Path) -> str:
+    return html.render_report(report(found_in(paths)))
+
+
+def test_everything_of_an_example_is_on_the_page() -> None:
+    page = page_of(EXAMPLES / "profiles", EXAMPLES / "traces" / "pytorch_bs1")
+    titles = re.findall(r"<h2>(.*?)</h2>", page)
+    assert titles == ["Answer", "Comparison", "Where the time goes", "Traces", "How it was measured"]
+    drawn = {"comparison-1", "spread-1", "samples-1", "roofline-1", "layers-1"}
+    assert drawn <= {*re.findall(r'download="([\w-]+)\.csv"', page)}
+    assert page.count("<figure>") == page.count("</svg>\n<figcaption>")
+    assert re.search(r"SHORTEST</b>\s+tensorrt:rtx", page)
+
+
+def test_it_loads_nothing_and_its_identifiers_are_its_own() -> None:
+    page = page_of(EXAMPLES / "profiles")
+    assert not re.search(r'(src|href|xlink:href)="(?!data:|#)', page)
+    assert not re.search(r"url\((?!#)|@import", page)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy
+    assert policy[1].startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy[1]
+    assert not re.search(r'<[^>]+ style="', page)
+    names = re.findall(r'\bid="([^"]*)"', page)
+    assert len(names) == len({*names})
+
+
+def test_records_are_inside_to_take_along(tmp_path: Path) -> None:
+    records = cpu_records()
+    page = page_of(kept(tmp_path, records))
+    link = re.search(r'download="records.jsonl.gz" href="data:application/gzip;base64,([^"]*)"', page)
+    assert link
+    lines = gzip.decompress(base64.b64decode(link[1])).splitlines()
+    assert {decode(line).id for line in lines} == {record.id for record in records}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_draws_whatever_was_measured(tmp_path: Path, name: str) -> None:
+    found = found_in([kept(tmp_path, SETS[name])])
+    page = html.render_report(report(found))
+    assert re.findall(r"<(script|img)", page) == ["script"]
+    text, pictures = markdown.render_report(report(found), "pictures")
+    assert {*re.findall(r"\(pictures/(.*?)\)", text)} == {*pictures}
+
+
+def test_many_models_and_machines_begin_with_an_index(tmp_path: Path) -> None:
+    page = page_of(kept(tmp_path, [*cpu_records(), *gpu_records((1, 8))]))
+    index = page[: page.index("</table>")]
+    assert index.count("<tr") == 1 + 3  # one on the CPU, two batch sizes on the GPU
+    assert "NVIDIA" in index
+
+
+def test_broken_files_are_said_and_the_rest_is_shown(tmp_path: Path) -> None:
+    folder = kept(tmp_path, cpu_records())
+    (folder / "broken").mkdir()
+    (folder / "broken" / "record.json").write_text("{")
+    assert "broken/record.json was left out" in page_of(folder)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InferlensError, match="nothing to report"):
+        found_in([tmp_path / "empty"])
+
+
+def test_the_command_writes_it(tmp_path: Path) -> None:
+    kept(tmp_path / "results", cpu_records())
+    assert inferlens("report", "results", "-o", "a.html", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "a.html").read_text().startswith("<!DOCTYPE html>")
+    assert inferlens("report", "results", "-o", "a.md", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "a-pictures" / "comparison-1.svg").exists()
+    refused = inferlens("report", "results", "-o", "a.docx", cwd=tmp_path)
+    assert (refused.returncode, "ending of a report" in refused.stderr) == (2, True)
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Any:
+    if not BROWSER:
+        pytest.skip("Chromium is not there")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not there")
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    with playwright.sync_playwright() as made:
+        opened = made.chromium.launch(executable_path=BROWSER, args=quiet)
+        yield opened
+        opened.close()
+
+
+def opened(browser: Any, folder: Path, page: str, **words: Any) -> tuple[Any, list[str]]:
+    """The page in the browser, and what it complained of or asked the network for."""
+    file = folder / "page.html"
+    file.write_text(page)
+    troubles: list[str] = []
+    tab = browser.new_context(**words).new_page()
+    tab.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
+    tab.on("pageerror", lambda error: troubles.append(str(error)))
+    tab.on(
+        "request", lambda request: None if request.url.startswith(("file:", "data:")) else troubles.append(request.url)
+    )
+    tab.goto(file.as_uri())
+    return tab, troubles
+
+
+def column(table: Any, place: int) -> list[str]:
+    return [text.strip() for text in table.locator(f"tbody tr:visible td:nth-child({place})").all_inner_texts()]
+
+
+def test_tables_sort_filter_and_show_all_columns(browser: Any, tmp_path: Path) -> None:
+    tab, troubles = opened(browser, tmp_path, page_of(kept(tmp_path / "r", gpu_records((1, 8)))))
+    table = tab.locator("#comparison table").first
+    place = table.locator("thead th").all_inner_texts().index("latency (ms)") + 1
+    before = table.locator("thead th:visible").count()
+    table.locator(f"thead th:nth-child({place}) button").click()
+    found = [float(text) for text in column(table, place) if text not in ("", "–")]
+    assert found == sorted(found)
+    table.locator(f"thead th:nth-child({place}) button").click()
+    again = [float(text) for text in column(table, place) if text not in ("", "–")]
+    assert again == sorted(found, reverse=True)
+    tab.locator("#comparison button", has_text="all columns").first.click()
+    assert table.locator("thead th:visible").count() > before
+    filters = tab.locator("#comparison input")
+    if filters.count():
+        filters.first.fill("pytorch")
+        assert all("pytorch" in text for text in table.locator("tbody tr:visible").all_inner_texts())
+    assert troubles == []
+
+
+def test_trees_fold(browser: Any, tmp_path: Path) -> None:
+    tab, troubles = opened(browser, tmp_path, page_of(EXAMPLES / "profiles"))
+    table = tab.locator("#time table:has(tr[data-depth])").first
+    rows = table.locator("tbody tr:visible").count()
+    table.locator(".fold-row").first.click()
+    assert table.locator("tbody tr:visible").count() < rows
+    table.locator(".fold-row").first.click()
+    assert table.locator("tbody tr:visible").count() == rows
+    assert troubles == []
+
+
+def test_dark_narrow_and_in_print(browser: Any, tmp_path: Path) -> None:
+    page = page_of(EXAMPLES / "profiles")
+    tab, troubles = opened(browser, tmp_path, page, color_scheme="dark", viewport={"width": 390, "height": 800})
+    paper = "getComputedStyle(document.documentElement).backgroundColor"
+    dark = tab.evaluate(paper)
+    tab.locator("nav button").click()
+    assert tab.evaluate(paper) == "rgb(255, 255, 255)" != dark
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    tab.emulate_media(media="print")
+    assert not tab.locator("nav").is_visible()
+    assert troubles == []
+
+
+def test_hostile_names_do_nothing(browser: Any, tmp_path: Path) -> None:
+    tab, troubles = opened(browser, tmp_path, page_of(kept(tmp_path / "r", SETS["hostile"])))
+    tab.on("dialog", lambda dialog: troubles.append(dialog.message))
+    assert tab.locator("img").count() == 0
+    assert troubles == []
+
+
+def test_reads_without_scripts(browser: Any, tmp_path: Path) -> None:
+    tab, _ = opened(browser, tmp_path, page_of(EXAMPLES / "profiles"), java_script_enabled=False)
+    assert tab.locator("figure svg").first.is_visible()
+    assert tab.locator("#time table").first.is_visible()
+
+
+def test_axe_finds_no_serious_fault(browser: Any, tmp_path: Path) -> None:
+    axe = pytest.importorskip("axe_core_python", reason="axe is not there")
+    tab, _ = opened(browser, tmp_path, page_of(EXAMPLES / "profiles"), bypass_csp=True)
+    tab.evaluate((Path(axe.__file__).parent / "axe.min.js").read_text())
+    found = tab.evaluate("axe.run()")["violations"]
+    serious = [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in ("serious", "critical")]
+    assert serious == []
