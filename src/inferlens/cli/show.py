@@ -11,6 +11,8 @@ from inferlens.cli import options
 from inferlens.views.table import FORMATS
 
 RUNS = "newest, or all: each run in a table of its own."
+BY = "A table of two axes: ways down, across the values of precision, batch, threads, device, backend, calibration, \
+model or machine."
 PLOTTED = "The file to write; .svg, .png or .html decides its format."
 TOP = "Ways to draw at most, the fastest first. [dim]Default: 30; of several batch sizes 8.[/dim]"
 THEME = "auto, light or dark. [dim]Default: light, and in HTML what the reader's system is set to.[/dim]"
@@ -32,6 +34,7 @@ def show(
     columns: options.Columns = None,
     top: options.Top = None,
     bars: options.Bars = False,
+    axis: Annotated[str | None, typer.Option("--by", metavar="AXIS", help=BY)] = None,
     log: Annotated[str | None, typer.Option("--log", metavar="CASE", help=LOG)] = None,
     output: options.Output = None,
 ) -> None:
@@ -52,6 +55,11 @@ def show(
     if tunings := tunings_in(paths):
         if log is not None:
             raise InferlensError("A tuning keeps no logs.", hint="inferlens bench with the case, and then its log")
+        if axis:
+            what = "A tuning tries each way as it may be fastest, so its axes do not cross."
+            raise InferlensError(
+                what, hint="inferlens bench with the ways and precisions, and show --by of its results"
+            )
         screen.document(of_tunings(list(map(load_tuned, tunings)), reference, top), "json" if json else format, **how)
         return
     loaded = load_records(paths)
@@ -63,10 +71,18 @@ def show(
         return
     where = str(paths[0]) if len(paths) == 1 else "RESULTS"
     every_run = runs == "all"
+    format = "json" if json else format
+    if axis:
+        from inferlens.views.raced.crossed_table import document as by_axis
+
+        if every_run:
+            raise InferlensError("--by has the newest run of each case.", hint="--by without --runs all")
+        screen.document(by_axis(loaded.records, axis, reference, where=where, top=top), format, **how)
+        return
     if tunings := [folder for path in paths for folder in beneath(path)]:
         more = f", and {plural(len(tunings) - 1, 'more tuning')}" if len(tunings) > 1 else ""
         screen.note(f"It was tuned, too: inferlens show {tunings[0]}{more}")
-    screen.show(loaded.records, "json" if json else format, reference, where=where, top=top, every_run=every_run, **how)
+    screen.show(loaded.records, format, reference, where=where, top=top, every_run=every_run, **how)
 
 
 def plot(

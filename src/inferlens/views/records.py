@@ -208,7 +208,8 @@ def table_of(
     if hidden and several and len(lines) == len(comparisons):
         more = f"Only the first row of each comparison is shown. {more}"
     return Table(
-        headline(table), "   way", columns, lines, notes=[each for each in (more, *_notes(table, where)) if each],
+        headline(table), "   way", columns, lines,
+        notes=[each for each in (more, *notes_beneath(table, where)) if each],
         answer=_answer(table), sentences=_growth(comparisons), fold=True,
     )  # fmt: skip
 
@@ -240,7 +241,7 @@ def _column(column: Column, table: Sequence[Row]) -> Column:
     return column
 
 
-def _notes(table: Sequence[Row], where: str | None) -> list[str]:
+def notes_beneath(table: Sequence[Row], where: str | None) -> list[str]:
     """The two most important things to know that no row says already, and how to see the rest, if there is a way."""
     notes = {note.code: note for row in reversed(table) for note in row.notes}
     codes = dict.fromkeys(note.code for row in table for note in row.notes if note.code not in OF_THE_END)

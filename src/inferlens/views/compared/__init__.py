@@ -18,7 +18,7 @@ from inferlens.analysis.compare.cases import MISSING, Compared, ComparedCase, Si
 from inferlens.analysis.compare.environment_diff import Difference, about
 from inferlens.errors import check_choice
 from inferlens.record.record import Metric
-from inferlens.spec.case import Case
+from inferlens.spec.case import AXES, Case
 from inferlens.stats.intervals import ends
 from inferlens.units import ABSENT, change, change_range, listing, milliseconds, percent, plural, significant
 from inferlens.views import table
@@ -98,7 +98,7 @@ def lines(compared: Compared) -> list[CaseLine]:
     return [
         _line(compared, of, name, several=len(models) > 1)
         for cases in models.values()
-        for of, name in zip(cases, _names([each.case for each in cases]), strict=True)
+        for of, name in zip(cases, names_of([each.case for each in cases]), strict=True)
     ]
 
 
@@ -160,14 +160,18 @@ def unit(metric: Metric) -> str:
     return "per s" if metric == "throughput" else "ms"
 
 
-def _names(cases: Sequence[Case]) -> list[str]:
-    """Names of one model's cases: backend, precision, and what else tells them apart."""
-    batches, devices = len({case.batch for case in cases}) > 1, len({case.device for case in cases}) > 1
-    found = []
-    for case in cases:
-        start, batch = f"{case.backend_label} {case.precision}", "" if case.batch is None else f"batch {case.batch}"
-        rest = case.label.removeprefix(" ".join(filter(None, [start, batch, case.device]))).strip()
-        found.append(" ".join(filter(None, [start, batch * batches, case.device * devices, rest])))
+def names_of(cases: Sequence[Case], *, unsaid: Sequence[str] = ()) -> list[str]:
+    """Names of one model's cases: backend, precision, and what else tells them apart, without the axes ``unsaid``."""
+    alike = {*unsaid, *(name for name in ("batch", "device") if len({getattr(case, name) for case in cases}) == 1)}
+    shown = [axis for axis in AXES if axis.name not in alike]
+    found = [
+        " ".join(
+            filter(
+                None, [case.backend_label, *(word for axis in shown for word in axis.words(case)), case.options_label]
+            )
+        )
+        for case in cases
+    ]
     hidden = [(", ".join(map(str, case.inputs)), case.weights or "", f"seed {case.seed}") for case in cases]
     for words_of in zip(*hidden, strict=True):
         counts, differ = Counter(found), len(set(words_of)) > 1

@@ -1,0 +1,307 @@
+"""Records as a table of two axes: ways down, the values of one axis across, such as precisions.
+
+A cell is compared with the first one of its line: by the one rule of ``analysis.race`` where both do the same work,
+else by their processes. Machines are never compared: there a cell's speed-up is against its own machine's reference.
+Where there are several models a line is a model, and its cells are the fastest ways that are right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from inferlens.analysis.race import Race, race
+from inferlens.analysis.runs import CaseRuns, latest
+from inferlens.errors import InferlensError, check_choice
+from inferlens.record.record import Record, machine_name
+from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case
+from inferlens.stats.compare import LogRatio, Spread, between, seen_spread
+from inferlens.stats.intervals import ends
+from inferlens.units import listing, plural, ratio, ratio_spread
+from inferlens.views.compared import names_of
+from inferlens.views.plain import plain
+from inferlens.views.ranking import LEVEL
+from inferlens.views.rows import Row, by, rows
+
+MOST_NAMED = 3  # ways in a sentence
+
+
+class CrossedAxis(NamedTuple):
+    """Something that cases differ in: its value of a row, and the same case without it."""
+
+    value: Callable[[Row, Case], Any]
+    without: Callable[[Case], dict[str, Any]]
+    order: Sequence[Any] = ()
+
+
+def _field(name: str, nothing: Any, order: Sequence[Any] = ()) -> CrossedAxis:
+    return CrossedAxis(lambda _, case: getattr(case, name), lambda _: {name: nothing}, order)
+
+
+# Cases that are equal without the axis stand in one line.
+AXES = {
+    "precision": _field("precision", "", (*PRECISIONS, *QUANTIZED)),
+    "batch": CrossedAxis(lambda row, _: row.batch, lambda _: {"batch": None}),
+    "threads": _field("threads", None),
+    "device": CrossedAxis(
+        lambda _, case: case.device,
+        lambda case: {"device": "", "variant": case.variant.replace(case.device, "")},
+        DEVICES,
+    ),
+    "backend": CrossedAxis(lambda row, _: row.backend, lambda _: {"backend": "", "variant": "", "options": {}}),
+    "calibration": _field("calibration", ""),
+    "model": _field("model", ""),
+    "machine": CrossedAxis(lambda row, _: row.machine, lambda _: {}),
+}
+
+
+@dataclass(frozen=True)
+class CrossedCell:
+    """A way at one value of the axis: its ``row``, and how many times as fast it is, from ``low`` to ``high``."""
+
+    row: Row
+    speedup: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def word(self) -> str:
+        """Why there is no time; empty where there is one."""
+        row = self.row
+        if not row.ok:
+            return row.status
+        return "wrong" if row.agrees is False else "" if row.seconds_per_call is not None else "not measured"
+
+    @property
+    def times(self) -> str:
+        """The speed-up and how sure it is."""
+        return ratio(self.speedup) + ratio_spread(self.speedup, self.low, self.high)
+
+
+@dataclass(frozen=True)
+class CrossedLine:
+    """A way, or a model, and its cells by the values of the axis."""
+
+    name: str
+    cells: Mapping[Any, CrossedCell]
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """Rows of one machine, or of all if the axis is that; ``values`` of the axis in their order, with their names."""
+
+    axis: str
+    rows: Sequence[Row]
+    runs: Mapping[tuple[str, str], CaseRuns]
+    names: Mapping[Any, str]
+
+    @cached_property
+    def of_models(self) -> bool:
+        """Whether a line is a model."""
+        return self.axis != "model" and len({row.model for row in self.rows}) > 1
+
+    def case(self, row: Row) -> Case:
+        """The case of a row."""
+        return self.runs[row.id, row.machine].first.case
+
+    @cached_property
+    def values(self) -> list[Any]:
+        """Those that there are here, in their order."""
+        there = {AXES[self.axis].value(row, self.case(row)) for row in self.rows}
+        return [value for value in self.names if value in there]
+
+    @cached_property
+    def lines(self) -> list[CrossedLine]:
+        """The lines, those with the fastest rows first."""
+        axis = AXES[self.axis]
+        groups: dict[Any, dict[Any, list[Row]]] = {}
+        cases: dict[Any, Case] = {}
+        for row in self.rows:
+            case = self.case(row)
+            bare = replace(case, **axis.without(case), **self._own_precisions)
+            key = self._work(row) if self.of_models else bare.digest
+            cases.setdefault(key, bare)
+            groups.setdefault(key, {}).setdefault(axis.value(row, case), []).append(row)
+        if self.of_models:
+            names = self._works(list(cases))
+        else:
+            shared = ["precision"] * (len({case.precision for case in cases.values()}) == 1)
+            names = names_of(list(cases.values()), unsaid=(self.axis, *shared))
+        return [
+            CrossedLine(plain(name) or "all", self._cells({value: _best(each) for value, each in found.items()}))
+            for name, found in zip(names, groups.values(), strict=True)
+        ]
+
+    @cached_property
+    def _own_precisions(self) -> dict[str, str]:
+        """No precision, where the axis is models of one precision each, such as a file and the same quantized."""
+        several = len({(row.model, row.precision) for row in self.rows}) > len({row.model for row in self.rows})
+        return {} if self.axis != "model" or several else {"precision": ""}
+
+    def _work(self, row: Row) -> tuple[str, ...]:
+        """What a line of models is of: rows that share it do the same work but for the axis; all but the last named."""
+        batch = "" if row.batch is None or self.axis == "batch" else f"batch {row.batch}"
+        io = "" if row.io == "device" else f"{row.io} io"
+        return row.model, batch, io, row.call_mode, row.inputs_any_batch
+
+    def _works(self, every: Sequence[tuple[str, ...]]) -> list[str]:
+        """The names of the lines of models, with what they do not share."""
+        models = list(dict.fromkeys(model for model, *_ in every))
+        names = dict(zip(models, _short(models), strict=True))
+        batches = len({batch for _, batch, *_ in every}) > 1
+        return [" ".join(filter(None, [names[model], batch * batches, *call])) for model, batch, *call, _ in every]
+
+    def _cells(self, found: Mapping[Any, Row]) -> dict[Any, CrossedCell]:
+        base = found.get(self.values[0])
+        return {value: self._cell(found[value], base) for value in self.values if value in found}
+
+    def _cell(self, row: Row, base: Row | None) -> CrossedCell:
+        if self.axis == "machine":
+            low, high = (row.speedup_low, row.speedup_high) if row.sure else (None, None)
+            return CrossedCell(row, None if row.is_reference else row.speedup, low, high)
+        if base is None or row is base:
+            return CrossedCell(row)
+        return CrossedCell(row, *self._times(base, row))
+
+    def _times(self, base: Row, row: Row) -> tuple[float | None, float | None, float | None]:
+        """How many times as fast a row is as another one, and the interval of that; of batch sizes for one item."""
+        found = self._ratio(base, row)
+        if found is None:
+            return None, None, None
+        items = (row.batch or 1) / (base.batch or 1)
+        low, high = ends(found.interval(LEVEL) if found.between else None)
+        return items / found.ratio, high and items / high, low and items / low
+
+    def _ratio(self, base: Row, row: Row) -> LogRatio | None:
+        """A row's time over another one's; ``None`` where the two may not be compared."""
+        if not (base.ranked and row.ranked):
+            return None
+        if base.comparison == row.comparison:
+            return self._races[row.comparison].against(base.id, row.id)
+        one, other = (self._races[each.comparison].entries.get(each.id) for each in (base, row))
+        return between(one.processes, other.processes, self._spread) if one and other else None
+
+    @cached_property
+    def _races(self) -> dict[Any, Race]:
+        every = by(self.rows, "comparison")
+        return {each[0].comparison: race({row.id: self.runs[row.id, row.machine] for row in each}) for each in every}
+
+    @cached_property
+    def _spread(self) -> Spread | None:
+        return seen_spread(entry.processes for each in self._races.values() for entry in each.entries.values())
+
+    # What it comes to
+
+    @cached_property
+    def sentences(self) -> list[str]:
+        """What each value does to the ways, and what a way does at each value."""
+        return [*(self._of_value(value) for value in self._others if self._of_value(value)), *self._of_ways()]
+
+    @property
+    def _others(self) -> list[Any]:
+        """Those that are told of: of numbers the last."""
+        if self.axis == "machine":
+            return []
+        return self.values[-1:] if all(isinstance(value, int) for value in self.values[1:]) else self.values[1:]
+
+    def _of_value(self, value: Any) -> str:
+        """``int8 against fp32: 1.92x in openvino, 1.21x in onnxruntime``."""
+        cells = [(line.name, line.cells[value]) for line in self.lines if value in line.cells]
+        told = [(name, cell) for name, cell in cells if cell.speedup is not None]
+        told.sort(key=lambda each: -(each[1].speedup or 0.0))
+        words = [f"{cell.times} in {name}" for name, cell in told]
+        if len(told) > MOST_NAMED:
+            words = [f"{words[0]} to {words[-1]}"]
+        wrong = [name for name, cell in cells if cell.word == "wrong"]
+        words += [f"wrong in {listing(wrong[:MOST_NAMED])}"] if wrong else []
+        item = ", for one item" * (self.axis == "batch")
+        return f"{self.said(value)} against {self.said(self.values[0])}{item}: {', '.join(words)}." if words else ""
+
+    def said(self, value: Any) -> str:
+        """A value with its axis where it is a number."""
+        number = isinstance(value, int)
+        return f"{self.axis} {value}" if number else self.names[value]
+
+    def _where(self, value: Any) -> str:
+        where = "at" if isinstance(value, int) else "on" if self.axis in ("machine", "device") else "in"
+        return f"{where} {self.said(value)}"
+
+    def _of_ways(self) -> list[str]:
+        """The way that is fastest at the last value against the reference's, or the next one, at each value."""
+        if self.of_models or len(by(self.rows, "comparison")) > len(self.values):
+            return []
+        whole = [line for line in self.lines if all(value in line.cells for value in self.values)]
+        able = [line for line in whole if not any(cell.word for cell in line.cells.values())]
+        able.sort(key=lambda line: line.cells[self.values[-1]].row.seconds_per_call or 0.0)
+        if len(able) < 2:
+            return []
+        best = able[0]
+        other = next((line for line in able if any(cell.row.is_reference for cell in line.cells.values())), able[1])
+        other = able[1] if other is best else other
+        found = {
+            value: CrossedCell(row, *self._times(other.cells[value].row, row))
+            for value, row in ((value, best.cells[value].row) for value in self.values)
+        }
+        words = [f"{cell.times} {self._where(value)}" for value, cell in found.items() if cell.speedup is not None]
+        return [f"{best.name} against {other.name}: {', '.join(words)}."] if words else []
+
+
+def crossed(records: Sequence[Record], axis: str, reference: str | None = None) -> list[Crossed]:
+    """Records by an axis: a table for each machine, or one of all of them.
+
+    Args:
+        records: in any order; of each case the latest run counts.
+        axis: one of :data:`AXES`.
+        reference: words that name the row that speed-ups on a machine are against; ``None`` is the usual one.
+
+    Raises:
+        InferlensError: if there is no such axis, all cases are alike in it, or ``reference`` names no row.
+    """
+    check_choice("axis", axis, AXES)
+    shown = rows(records, reference)
+    runs = {(each.first.id, machine_name(each.first.environment)): each for each in latest(records)}
+    said = {name: _values(shown, runs, name) for name in AXES}
+    if len(said[axis]) < 2:
+        alike = f" All are of {listing(list(said[axis].values()))}." if said[axis] else ""
+        able = [name for name, values in said.items() if len(values) > 1]
+        what = f"There is nothing to show by {axis}.{alike}"
+        raise InferlensError(what, expected=f"something that differs: {listing(able) or 'nothing does here'}")
+    machines = [[row for row in shown if row.machine == name] for name in said["machine"]]
+    groups = [shown] if axis == "machine" else machines
+    found = [Crossed(axis, group, runs, said[axis]) for group in groups]
+    return [each for each in found if len(each.values) > 1] or found
+
+
+def _values(shown: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], name: str) -> dict[Any, str]:
+    """The values of an axis in their order, and what they are called."""
+    axis = AXES[name]
+    found = list(dict.fromkeys(axis.value(row, runs[row.id, row.machine].first.case) for row in shown))
+    if all(isinstance(value, int) or value is None for value in found):
+        found.sort(key=lambda value: value or 0)
+    found.sort(key=lambda value: axis.order.index(value) if value in axis.order else len(axis.order))
+    if name == "machine":
+        of = {value: [row for row in shown if row.machine == value][-1] for value in found}
+        short = [row.device_name for row in of.values()]
+        threads = [f"{row.device_name}, {plural(row.cpus or 0, 'thread')}" for row in of.values()]
+        unlike = (each for each in (short, threads) if len({*each}) == len(each))
+        return dict(zip(found, next(unlike, found), strict=True))
+    if name == "model":
+        return dict(zip(found, _short(found), strict=True))
+    return {value: plain(str(value)) if value not in (None, "") else "default" for value in found}
+
+
+def _short(models: Sequence[str]) -> list[str]:
+    """Names of models without what is before them, where that tells them apart."""
+    short = [plain(re.split(r"[:/]", model)[-1]) or plain(model) for model in models]
+    return short if len({*short}) == len(short) else list(map(plain, models))
+
+
+def _best(rows: Sequence[Row]) -> Row:
+    """The fastest that is right, else the first."""
+    able = [row for row in rows if row.ranked and row.seconds_per_call is not None]
+    return min(able, key=lambda row: row.seconds_per_call or 0.0, default=rows[0])

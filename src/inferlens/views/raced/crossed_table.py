@@ -1,0 +1,153 @@
+"""A table of two axes as a document: for people columns for each value of the axis, for programs a cell a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from inferlens.record.record import Record
+from inferlens.units import ABSENT, error_size, listing, milliseconds, plural
+from inferlens.views.answer import answers
+from inferlens.views.plain import plain
+from inferlens.views.raced.crossed import Crossed, CrossedCell, CrossedLine, crossed
+from inferlens.views.records import LINES, WIDTH, headline, measured_again, notes_beneath
+from inferlens.views.renderers import terminal
+from inferlens.views.rows import by
+from inferlens.views.table import Column, Document, Line, Table, chosen
+
+SCHEMA = "inferlens.crossed/1"
+_LONGEST = 12  # letters of a value in a heading
+_OF_OUTPUTS = ("precision", "calibration", "backend")  # axes that outputs differ by
+
+
+def document(
+    records: Sequence[Record], axis: str, reference: str | None = None, *, where: str = "", top: int | None = None
+) -> Document:
+    """What there is to show of records by an axis, as of :func:`crossed`.
+
+    Args:
+        records: in any order; of each case the latest run counts.
+        axis: one of :data:`AXES`.
+        reference: words that name the row that speed-ups on a machine are against; ``None`` is the usual one.
+        where: the folder that they lie in, for the commands to go on with.
+        top: lines of each table that a screen shows; ``None``: as many as fit.
+    """
+    found = crossed(records, axis, reference)
+
+    def blocks(most: int | None = None) -> list[Table | str]:
+        every = [row for each in found for row in each.rows]
+        again = measured_again([(row.model, row.runs) for row in every])
+        return [*(_table(each, where, most) for each in found), *again]
+
+    def screen() -> list[Table | str]:
+        shown = blocks(top)
+        for most in range(max(len(each.lines) for each in found), 0, -1) if top is None else ():
+            shown = blocks(most)
+            if terminal.height(chosen(shown, None), WIDTH) <= LINES:
+                break
+        return shown
+
+    return Document(blocks, lambda: _data(found, axis), lambda: _csv(found, axis), f"By {axis} – Inferlens", screen)
+
+
+def _table(of: Crossed, where: str, most: int | None) -> Table:
+    columns = [column for value in of.values for column in _columns(of, value)]
+    alone = len(by(of.rows, "comparison")) == 1
+    lines = [
+        Line.of(line.name, columns, line, style="bold green" * (alone and _fastest(line))) for line in of.lines[:most]
+    ]
+    left = len(of.lines) - len(lines)
+    notes = [f"{plural(left, 'more row')}: --top {len(of.lines)}, or --format csv"] if left else []
+    notes += [*_caveats(of), *notes_beneath(of.rows, where)]
+    words = [cell.word for line in of.lines for cell in line.cells.values() if cell.word]
+    if words and not any("inferlens notes" in note for note in notes):
+        notes.append(f"Why {listing(list(dict.fromkeys(words)))}: inferlens notes {where or 'RESULTS'}")
+    return Table(
+        _title(of), "model" if of.of_models else "way", columns, lines, notes=notes, fold=True,
+        answer=answers(of.rows)[0].lines if alone else (), sentences=of.sentences,
+    )  # fmt: skip
+
+
+def _fastest(line: CrossedLine) -> bool:
+    return any(cell.row.fastest for cell in line.cells.values())
+
+
+def _caveats(of: Crossed) -> list[str]:
+    """What has to be known of all cells."""
+    told = [cell for line in of.lines for cell in line.cells.values() if cell.speedup is not None]
+    once = "Cases were measured once: how far speed-ups may be off is not known."
+    said = [once] if told and all(cell.low is None for cell in told) else []
+    cards = any(len({cell.row.card for cell in line.cells.values()} - {""}) > 1 for line in of.lines)
+    other = "Some cells of a line were measured on different GPUs of the same name."
+    own = "The outputs of each model are compared with its own reference; inferlens ab A B compares two models'."
+    return [*said, *([other] if cards and of.axis != "machine" else []), *([own] if of.axis == "model" else [])]
+
+
+def _title(of: Crossed) -> str:
+    """What all lines share."""
+    models, machines = ({getattr(row, name) for row in of.rows} for name in ("model", "machine"))
+    if len(models) == len(machines) == 1:
+        return headline(of.rows)
+    inputs = {row.inputs_any_batch for row in of.rows}
+    words = [min(models).removeprefix("torchvision:") if len(models) == 1 else plural(len(models), "model")]
+    words += [min(inputs).replace(":float32", "")] if len(inputs) == 1 else []
+    words.append(listing(list(dict.fromkeys(row.device_name for row in of.rows))) if len(machines) == 1 else "")
+    return " · ".join(plain(word) for word in words if word)
+
+
+def _columns(of: Crossed, value: Any) -> list[Column]:
+    """The columns of one value: the time, how many times as fast that is, and what it costs in the outputs."""
+    name, first = of.names[value], value == of.values[0]
+
+    def column(unit: str, write: Callable[[CrossedCell], str], **how: Any) -> Column:
+        return Column("", name, unit, lambda line: write(line.cells[value]) if value in line.cells else ABSENT, **how)
+
+    against = of.names[of.values[0]]
+    against = "speed-up" if of.axis == "machine" else f"vs {against if len(against) <= _LONGEST else 'first'}"
+    shown = [column("ms", lambda cell: cell.word or milliseconds(cell.row.seconds_per_call))]
+    if of.axis == "machine" or not first:
+        shown.append(column("per item" if of.axis == "batch" else against, lambda cell: cell.times, keep=1))
+    if of.of_models:
+        way = "way" if of.axis == "precision" else "name"
+        shown.append(column("way", lambda cell: "" if cell.word else getattr(cell.row, way), keep=2, numeric=False))
+    cost = of.axis in _OF_OUTPUTS and not first
+    shown.append(
+        column("error", lambda cell: error_size(cell.row.error) if cell.row.ok else ABSENT, keep=3, wide=not cost)
+    )
+    return shown
+
+
+def _fields(cell: CrossedCell) -> dict[str, Any]:
+    """A cell for programs: seconds, and factors."""
+    row = cell.row
+    return {
+        "id": row.id, "case": row.name, "status": row.status, "agrees": row.agrees,
+        "seconds": row.seconds_per_call, "items_per_second": row.items_per_second, "error": row.error,
+        "speedup": cell.speedup, "speedup_low": cell.low, "speedup_high": cell.high, "fastest": row.fastest,
+        "reason": row.reason or row.agreement_reason,
+    }  # fmt: skip
+
+
+def _data(found: Sequence[Crossed], axis: str) -> dict[str, Any]:
+    tables = [
+        {
+            "machine": "" if axis == "machine" else of.rows[0].machine,
+            "lines": [
+                {"name": line.name, "cells": [{axis: value, **_fields(cell)} for value, cell in line.cells.items()]}
+                for line in of.lines
+            ],
+            "sentences": of.sentences,
+        }
+        for of in found
+    ]
+    return {"schema": SCHEMA, "axis": axis, "tables": tables}
+
+
+def _csv(found: Sequence[Crossed], axis: str) -> tuple[list[str], list[list[object]]]:
+    """A line for each cell."""
+    every = [(of, line, *each) for of in found for line in of.lines for each in line.cells.items()]
+    lines = [
+        [cell.row.machine, cell.row.model, line.name, axis, value, *_fields(cell).values()]
+        for _, line, value, cell in every
+    ]
+    return ["machine", "model", "line", "axis", "value", *_fields(every[0][-1])], lines
