@@ -7,7 +7,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: bench test lint test-gpu benchmark schema clean
+.PHONY: bench test lint test-gpu benchmark docs schema clean
 
 bench: $(READY)
 	$(BIN)/inferlens bench resnet18
@@ -28,6 +28,10 @@ test-gpu:
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks
 
+docs: $(READY)
+	$(BIN)/python docs/reference.py
+	$(BIN)/zensical build --strict --config-file mkdocs.yml
+
 $(READY): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): PyTorch, ONNX Runtime, OpenVINO and what they need, some 3 GB, a few minutes the first time."
 	$(PYTHON) -m venv $(VENV)
@@ -38,4 +42,4 @@ schema: $(READY)
 	$(BIN)/python -c "import json; from inferlens.record.record import json_schema; print(json.dumps(json_schema(), indent=2))" > docs/record.schema.json
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache

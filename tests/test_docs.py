@@ -42,7 +42,9 @@ else:
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+MADE = ("command-line.md", "python.md")  # from the code, and not kept
+WRITTEN = sorted(path for path in DOCS.glob("*.md") if path.name not in MADE)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *WRITTEN]
 EXAMPLES = ROOT / "examples" / "h200"
 GROUP = typer.main.get_command(app)
 COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.list_commands(None)}  # type: ignore[attr-defined, arg-type]
@@ -269,6 +271,20 @@ def anchors(path: Path) -> set[str]:
     """Anchors of a page's headings, as GitHub makes them."""
     titles = re.findall(r"^#+ (.+)$", text(path), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_site_builds_with_every_page_in_it(tmp_path: Path) -> None:
+    pytest.importorskip("zensical", reason="zensical is not there")
+    shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    for path, made in runpy.run_path(str(DOCS / "reference.py"))["PAGES"].items():
+        (tmp_path / "docs" / path.name).write_text(made())
+    listed = set(re.findall(r"[\w-]+\.md", text(ROOT / "mkdocs.yml")))
+    assert listed == {path.name for path in (tmp_path / "docs").glob("*.md")}
+    command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict", "--config-file", "mkdocs.yml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site" / "index.html").exists()
 
 
 def test_pictures_are_drawn_from_the_records() -> None:
