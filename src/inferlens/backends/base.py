@@ -62,7 +62,7 @@ class Support(Struct, frozen=True):
     """A variant works on a device in these precisions, with models of these formats (empty: those of the backend).
 
     The first on a device is the default variant there. Models can be brought to the precisions that it ``quantizes``,
-    but for layers in those that it ``keeps``.
+    but for layers in those that it ``keeps``; it takes data, save with the options ``without_data`` (``None``: always).
     """
 
     variant: str
@@ -71,6 +71,11 @@ class Support(Struct, frozen=True):
     formats: tuple[Format, ...] = ()
     quantizes: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
+    without_data: dict[str, Option] | None = None
+
+    def needs_data(self, case: Case) -> bool:
+        """Whether a model is calibrated with data to quantize it for a case."""
+        return self.without_data is None or not self.without_data.items() <= case.options.items()
 
 
 class Absence(Struct, frozen=True):
@@ -142,11 +147,10 @@ class Capabilities(Struct, frozen=True, kw_only=True):
             what = f"The model was compiled for {found.precision}, not for {case.precision}."
             return Unsupported(what, hint=f"--precision {found.precision}")
         if case.precision in support.quantizes and found.precision not in QUANTIZED:
+            if case.calibration or not support.needs_data(case):
+                return keep_refusal(case, support.keeps, found.precision)
             what = f"To quantize a model to {case.precision} takes data to calibrate it with."
-            hint = "--calibration DATA, or random for its speed alone"
-            return (
-                keep_refusal(case, support.keeps, found.precision) if case.calibration else Unsupported(what, hint=hint)
-            )
+            return Unsupported(what, hint="--calibration DATA, or random for its speed alone")
         if case.precision in QUANTIZED and found.precision != case.precision:
             return Unsupported(
                 f"The model is not quantized to {case.precision}, and models are run here as they are{why}.",

@@ -1,33 +1,93 @@
-"""From an ONNX file to one that is quantized to int8: QuantizeLinear and DequantizeLinear nodes around its products.
+"""From an ONNX file in fp32 to one with quantized products.
 
 The ranges of its tensors are found once for each model and data, by running the model on them, and kept in the cache as
-``calibration.json``. How the nodes are written differs from runtime to runtime: what one of them computes in int8,
-another one refuses, or computes in fp32 with conversions around it.
+``calibration.json``. How they become QuantizeLinear and DequantizeLinear nodes differs from runtime to runtime, for
+what one of them computes in int8 another one refuses, or computes in fp32 with conversions around it: a
+:class:`Dialect` says what a runtime wants.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from inferlens.backends.availability import refused
-from inferlens.backends.base import Preparation
-from inferlens.errors import library
+from inferlens.backends.base import Noted, Preparation
+from inferlens.errors import Unsupported, library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
-from inferlens.models.sources.onnx import onnx_file_precision
+from inferlens.models.sources.onnx import QUANTIZED_OPERATORS, onnx_file_precision
 from inferlens.models.work.onnx_graph import PRODUCTS, VIEWS, GraphTensors, flops, inferred, tensors
+from inferlens.record.files import write_whole
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 
 FOLDER = "quantized"
 RANGES = ("minmax", "entropy", "percentile")
+LARGEST_FP8 = 448.0  # of E4M3
+TYPED = 19  # the opset since which QuantizeLinear takes fp16 and makes FP8
+Ranges = dict[str, tuple[float, float]]
 _METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What a runtime wants a quantized graph to be.
+
+    Attributes:
+        name: in the names of files.
+        types: of activations and of weights, as ``onnxruntime.quantization.QuantType`` has them; without the former
+            ranges are found anew in every call.
+        rest: the precision of all that is not quantized, inputs and outputs too.
+        per_channel: whether weights have a scale for each output channel.
+        seven_bits: whether weights are kept to 7 of their 8 bits.
+        operators: those that are quantized; empty: all that ONNX Runtime knows how to.
+        extra: more options of ONNX Runtime's quantizer.
+    """
+
+    name: str
+    types: tuple[str, str]
+    rest: str = "fp32"
+    per_channel: bool = True
+    seven_bits: bool = False
+    operators: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether it needs no ranges."""
+        return not self.types[0]
+
+    @property
+    def fp8(self) -> bool:
+        """Whether it quantizes to FP8."""
+        return self.types[1].startswith("QFLOAT8")
+
+
+def for_cpu(*, dynamic: bool = False) -> Dialect:
+    """ONNX Runtime's on the CPU. Without VNNI sums of two products of 8 bits overflow 16, so weights have 7."""
+    seven_bits = not _has_vnni()
+    if dynamic:
+        return Dialect("cpu-dynamic", ("", "QInt8"), seven_bits=seven_bits, operators=("MatMul",))
+    return Dialect("cpu", ("QUInt8", "QInt8"), seven_bits=seven_bits)
+
+
+def for_tensorrt(precision: str) -> Dialect:
+    """TensorRT's: symmetric, at the inputs of what it fuses, a pair of nodes for each reader, biases as they are."""
+    operators = ("Conv", "Gemm", "MatMul") if precision == "fp8" else ("Conv", "Gemm", "MatMul", "Add")
+    kind = {"int8": "QInt8", "fp8": "QFLOAT8E4M3FN"}[precision]
+    extra = {
+        "ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False, "DedicatedQDQPair": True,
+        "OpTypesToExcludeOutputQuantization": list(operators),
+    }  # fmt: skip
+    return Dialect(f"tensorrt-{precision}", (kind, kind), "fp16", precision == "int8", operators=operators, extra=extra)
 
 
 def quantized_onnx(
@@ -35,21 +95,21 @@ def quantized_onnx(
     model: Model,
     case: Case,
     preparation: Preparation,
+    dialect: Dialect,
     ranges: str = "minmax",
     keep: Sequence[str] = (),
 ) -> Path:
-    """The graph in ``path`` as ONNX Runtime computes it in int8: unsigned activations, a scale for each channel.
+    """The graph in ``path`` as a runtime wants it quantized, from the cache or made and put there.
 
     Args:
         path: a graph in fp32.
         ranges: how the range of a tensor follows from its values, one of :data:`RANGES`.
-        keep: names of nodes that are not quantized.
+        keep: names of nodes that stay as they are.
     """
-    quantization = library("onnxruntime.quantization", extra="onnx")
-    key = key_of(model, case, ranges, library("onnxruntime", extra="onnx").__version__)
+    onnxruntime = library("onnxruntime", extra="onnx")
+    key = key_of(model, case, ranges, onnxruntime.__version__)
     calibrated = preparation.cache / FOLDER / key
-    others = f"-{hashlib.sha256(chr(0).join(keep).encode()).hexdigest()[:8]}" if keep else ""
-    made = calibrated / f"{case.backend}{others}.onnx"
+    made = calibrated / f"{dialect.name}-{_digest(repr(dialect), *sorted(keep))[:8]}.onnx"
     with preparation.phase("quantize") as noted:
         if made.exists() and not preparation.rebuild:
             noted.note = "cached"
@@ -58,22 +118,19 @@ def quantized_onnx(
             folder = tempfile.TemporaryDirectory(dir=calibrated)
             with folder as scratch, refused("The graph cannot be quantized"), _quiet():
                 plain, written = Path(scratch) / "plain.onnx", Path(scratch) / "quantized.onnx"
-                quantization.shape_inference.quant_pre_process(str(path), str(plain), skip_symbolic_shape=True)
-                quantization.quantize_static(
-                    str(plain),
-                    str(written),
-                    _Feeds(calibration_feeds(model, case)),
-                    per_channel=True,
-                    # Without VNNI sums of two products of 8 bits overflow 16.
-                    reduce_range=not _has_vnni(),
-                    activation_type=quantization.QuantType.QUInt8,
-                    weight_type=quantization.QuantType.QInt8,
-                    nodes_to_exclude=[*keep],
-                    calibrate_method=getattr(quantization.CalibrationMethod, _METHODS[ranges]),
-                    calibration_cache_path=str(calibrated / "calibration.json"),
-                )
+                preprocess = library("onnxruntime.quantization.shape_inference", extra="onnx").quant_pre_process
+                preprocess(str(path), str(plain), skip_symbolic_shape=True)
+                if dialect.dynamic:
+                    _quantize_dynamic(plain, written, dialect, keep)
+                else:
+                    found = _ranges(plain, calibrated / "calibration.json", ranges, model, case, preparation, noted)
+                    _quantize(plain, written, dialect, found, keep)
                 shutil.move(written, made)
-    share = int8_share(made, model.inputs)
+    share = quantized_share(made, model.inputs)
+    if share == 0 and not keep:
+        raise Unsupported(
+            f"Nothing of '{model.name}' can be quantized: no {' or '.join(dialect.operators) or 'product'} has weights."
+        )
     if share is not None:
         preparation.facts["quantized_share"] = round(share, 3)
     return made
@@ -86,25 +143,38 @@ def to_quantize(model: Model, case: Case) -> bool:
     return model.format != "onnx" or model.path is None or onnx_file_precision(model.path) not in QUANTIZED
 
 
-def int8_share(path: Path, inputs: tuple[TensorSpec, ...]) -> float | None:
-    """The share of a graph's multiply-adds whose both factors are quantized; ``None`` where nothing can be counted."""
-    loaded = inferred(path, inputs)
-    graph = GraphTensors(tensors(loaded, 4))
-    makers = {name: node for node in loaded.graph.node for name in node.output}
-    whole = quantized = 0.0
-    for node in loaded.graph.node:
-        work = flops(node, graph) or 0.0
-        whole += work
-        if work and all(_is_quantized(node.input[place], makers) for place in PRODUCTS[node.op_type]):
-            quantized += work
-    return quantized / whole if whole else None
+# Ranges, which are every dialect's
 
 
-def _is_quantized(name: str, makers: dict[str, Any]) -> bool:
-    node = makers.get(name)
-    while node is not None and node.op_type in VIEWS and node.op_type != "DequantizeLinear":
-        node = makers.get(node.input[0])
-    return node is not None and node.op_type == "DequantizeLinear"
+def _ranges(
+    plain: Path, kept: Path, how: str, model: Model, case: Case, preparation: Preparation, noted: Noted
+) -> Ranges:
+    """The range of every tensor that some dialect may quantize, from the cache or found and put there."""
+    if kept.exists() and not preparation.rebuild:
+        noted.note = "ranges cached"
+        return {name: (low, high) for name, (low, high) in json.loads(kept.read_text()).items()}
+    found = calibrated_ranges(plain, calibration_feeds(model, case), how)
+    write_whole(kept, json.dumps(found, indent=0).encode())
+    return found
+
+
+def calibrated_ranges(path: Path, feeds: Iterator[Any], how: str = "minmax") -> Ranges:
+    """The lowest and highest values of the tensors around a graph's operators, over all feeds; see :data:`RANGES`."""
+    from onnxruntime.quantization import CalibrationMethod, calibrate, registry
+
+    operators = sorted({*registry.QDQRegistry, *registry.QLinearOpsRegistry})
+    with tempfile.TemporaryDirectory() as folder:
+        calibrator = calibrate.create_calibrator(
+            path,
+            operators,
+            augmented_model_path=str(Path(folder) / "augmented.onnx"),
+            calibrate_method=getattr(CalibrationMethod, _METHODS[how]),
+        )
+        for feed in feeds:  # one by one: the values of each are in memory until they are counted
+            calibrator.collect_data(_Feeds(iter([feed])))
+        values = {name: data.range_value for name, data in calibrator.compute_data().items()}
+        del calibrator  # which has the file open
+    return {name: (float(low.squeeze()), float(high.squeeze())) for name, (low, high) in sorted(values.items())}
 
 
 class _Feeds:
@@ -118,10 +188,148 @@ class _Feeds:
         return next(self._feeds, None)
 
 
+# From ranges to nodes
+
+
+def _quantize(plain: Path, written: Path, dialect: Dialect, ranges: Ranges, keep: Sequence[str]) -> None:
+    import numpy as np
+    import onnx
+    from onnxruntime.quantization import CalibrationMethod, QuantType, calibrate, registry
+    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+
+    model = onnx.load(str(plain))
+    if (dialect.fp8 or dialect.rest != "fp32") and model.opset_import[0].version < TYPED:
+        model = onnx.version_converter.convert_version(model, TYPED)
+    model = onnx.shape_inference.infer_shapes(model)
+    own = {name: tuple(np.array(end, np.float32) for end in ends) for name, ends in ranges.items()}
+    activations, weights = (getattr(QuantType, name) for name in dialect.types)
+    quantizer = QDQQuantizer(
+        model,
+        dialect.per_channel,
+        dialect.seven_bits,
+        weights,
+        activations,
+        calibrate.TensorsData(CalibrationMethod.MinMax, own),
+        [],
+        [*keep, *_left_out(model.graph, dialect)],
+        list(dialect.operators) or sorted({*registry.QDQRegistry, *registry.QLinearOpsRegistry}),
+        {**dialect.extra, **({"TensorQuantOverrides": _fp8_scales(model.graph, ranges)} if dialect.fp8 else {})},
+    )
+    quantizer.quantize_model()
+    quantizer.model.topological_sort()
+    made = quantizer.model.model
+    if "Add" in dialect.operators:
+        _fuse_sums(made.graph)
+        quantizer.model.clean_initializers()
+    if dialect.rest == "fp16":
+        made = library("onnxruntime.transformers.float16", extra="onnx").convert_float_to_float16(made)
+    onnx.save(made, str(written))
+
+
+def _quantize_dynamic(plain: Path, written: Path, dialect: Dialect, keep: Sequence[str]) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(
+        str(plain),
+        str(written),
+        op_types_to_quantize=list(dialect.operators),
+        per_channel=dialect.per_channel,
+        reduce_range=dialect.seven_bits,
+        weight_type=getattr(QuantType, dialect.types[1]),
+        nodes_to_exclude=list(keep),
+    )
+
+
+def _left_out(graph: Any, dialect: Dialect) -> list[str]:
+    """Nodes that a dialect with operators of its own leaves as they are.
+
+    A product of two activations is part of attention, which has fused kernels in fp16; adding a constant is part of the
+    product before; and another sum than the one behind a convolution is fused with nothing that is quantized.
+    """
+    constants = {weight.name for weight in graph.initializer}
+    products = {name for node in graph.node if node.op_type == "Conv" for name in node.output}
+
+    def as_it_is(node: Any) -> bool:
+        if node.op_type == "Add":
+            return bool(constants.intersection(node.input)) or not products.intersection(node.input)
+        return node.op_type in ("MatMul", "Gemm", "Conv") and node.input[1] not in constants
+
+    return [node.name for node in graph.node if as_it_is(node)] if dialect.operators else []
+
+
+def _fuse_sums(graph: Any) -> None:
+    """Takes the nodes between a convolution and the sum behind it away again: both are one kernel of TensorRT's."""
+    makers = {name: node for node in graph.node for name in node.output}
+
+    def maker(node: Any, kind: str) -> Any:
+        made = makers.get(node.input[0]) if node is not None and node.input else None
+        return made if made is not None and made.op_type == kind else None
+
+    for node in [node for node in graph.node if node.op_type == "Add"]:
+        for place, read in enumerate(makers.get(name) for name in node.input):
+            quantized = maker(read, "QuantizeLinear")
+            if maker(quantized, "Conv") is not None:
+                node.input[place] = quantized.input[0]
+                graph.node.remove(read)
+                graph.node.remove(quantized)
+                break
+
+
+def _fp8_scales(graph: Any, ranges: Ranges) -> dict[str, list[dict[str, Any]]]:
+    """Scales by which the largest value of each tensor is the largest of FP8's.
+
+    ONNX Runtime's own follow from the standard deviation, and cut off whatever is beyond some four of them.
+    """
+    import numpy as np
+    import onnx
+    from ml_dtypes import float8_e4m3fn
+
+    largest = {name: max(abs(low), abs(high)) for name, (low, high) in ranges.items()}
+    for weight in graph.initializer:
+        if weight.data_type == onnx.TensorProto.FLOAT:
+            values = onnx.numpy_helper.to_array(weight)
+            largest[weight.name] = float(np.abs(values).max()) if values.size else 0.0
+    zero = np.array(0, float8_e4m3fn)
+    return {
+        name: [{"scale": np.array(most / LARGEST_FP8 or 1.0, np.float32), "zero_point": zero}]
+        for name, most in largest.items()
+    }
+
+
+# What was quantized
+
+
+def quantized_share(path: Path, inputs: tuple[TensorSpec, ...]) -> float | None:
+    """The share of a graph's multiply-adds whose both factors are quantized; ``None`` where nothing can be counted."""
+    loaded = inferred(path, inputs)
+    graph = GraphTensors(tensors(loaded, 4))
+    makers = {name: node for node in loaded.graph.node for name in node.output}
+    whole = quantized = 0.0
+    for node in loaded.graph.node:
+        work = flops(node, graph) or 0.0
+        whole += work
+        if work and (
+            node.op_type in QUANTIZED_OPERATORS
+            or all(_is_quantized(node.input[place], makers) for place in PRODUCTS[node.op_type])
+        ):
+            quantized += work
+    return quantized / whole if whole else None
+
+
+def _is_quantized(name: str, makers: dict[str, Any]) -> bool:
+    node = makers.get(name)
+    while node is not None and node.op_type in VIEWS and node.op_type != "DequantizeLinear":
+        node = makers.get(node.input[0])
+    return node is not None and node.op_type == "DequantizeLinear"
+
+
 def key_of(model: Model, case: Case, *made_with: str) -> str:
     """Digits that stand for all that what is quantized follows from, options and versions among it."""
     data = model.samples.digest if model.samples else f"{case.calibration} {case.seed}"
-    parts = (model.spec, model.weights_sha256, model.source, *map(str, model.inputs), data, *made_with)
+    return _digest(model.spec, model.weights_sha256, model.source, *map(str, model.inputs), data, *made_with)
+
+
+def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

@@ -24,7 +24,7 @@ from inferlens.backends.availability import (
 from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support
 from inferlens.backends.onnx.export import check_precision, copy_onnx, onnx_file
 from inferlens.backends.onnx.keep import kept_nodes
-from inferlens.backends.onnx.quantize import quantized_onnx, to_quantize
+from inferlens.backends.onnx.quantize import for_cpu, quantized_onnx, to_quantize
 from inferlens.backends.onnxruntime.providers import ACT_ON, PROVIDERS, provider_absence, provider_list
 from inferlens.backends.onnxruntime.runner import CpuRunner, CudaRunner
 from inferlens.backends.onnxruntime.script import onnxruntime_script
@@ -65,6 +65,10 @@ class OnnxRuntimeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     allow_spinning: Annotated[
         bool, Meta(description="threads on the CPU wait for work awake; off: they sleep, and are woken for it")
     ] = True
+    quantize: Annotated[
+        Literal["static", "dynamic"],
+        Meta(description="dynamic: ranges are found in every call, for matrix products with weights alone; no data"),
+    ] = "static"
     ranges: Annotated[
         Literal["minmax", "entropy", "percentile"],
         Meta(description="how the range of a tensor to quantize follows from its values in the calibration"),
@@ -96,6 +100,7 @@ class OnnxRuntime(Backend, Saver, Deployer):
         Knob(name="graph_optimization", values=("extended",), devices=("cpu",)),
         Knob(name="execution_mode", values=("parallel",), devices=("cpu",)),
         Knob(name="enable_cpu_mem_arena", values=(False,), devices=("cpu",)),
+        Knob(name="quantize", values=("dynamic",), variants=("cpu",), precisions=("int8",)),
     )
 
     def capabilities(self) -> Capabilities:
@@ -118,6 +123,7 @@ class OnnxRuntime(Backend, Saver, Deployer):
                     precisions[PROVIDERS[variant].device],
                     quantizes=("int8",) if variant == "cpu" else (),
                     keeps=("fp32",) if variant == "cpu" else (),
+                    without_data={"quantize": "dynamic"},
                 )
                 for variant, absence in absences.items()
                 if absence is None
@@ -189,7 +195,8 @@ def _graph(model: Model, case: Case, preparation: Preparation, options: OnnxRunt
     """The file that is run: one that is quantized already is run as it is."""
     if to_quantize(model, case):
         path = onnx_file(model, case, preparation, "fp32")
-        return quantized_onnx(path, model, case, preparation, options.ranges, kept_nodes(path, case))
+        dialect = for_cpu(dynamic=options.quantize == "dynamic")
+        return quantized_onnx(path, model, case, preparation, dialect, options.ranges, kept_nodes(path, case))
     if model.format == "onnx" and model.path is not None and not PROVIDERS[case.variant].lowers and found("onnx"):
         check_precision(model.path, case.precision)
     return onnx_file(model, case, preparation, _graph_precision(case))
