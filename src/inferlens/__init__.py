@@ -74,6 +74,7 @@ def bench(
     weights: str | PathLike[str] | None = None,
     calibration: str | PathLike[str] | None = None,
     keep: Texts | None = None,
+    accuracy: str | PathLike[str] | None = None,
     trust: bool = False,
     rebuild: bool = False,
     seed: int = 0,
@@ -104,8 +105,7 @@ def bench(
         observer: told what happens; by default nothing is shown.
 
     Returns:
-        A record of each process, in the order they ended, failed cases included; a case that may be the fastest is
-        measured in several. They are on disk too, under ``output``.
+        A record of each process, in the order they ended, failed cases included. They are on disk too, in ``output``.
 
     Raises:
         InferlensError: if the model or the keywords mean nothing. A case that fails is a record, not an error.
@@ -133,6 +133,7 @@ def tune(
     weights: str | PathLike[str] | None = None,
     calibration: str | PathLike[str] | None = None,
     keep: Texts | None = None,
+    accuracy: str | PathLike[str] | None = None,
     trust: bool = False,
     seed: int = 0,
     objective: Literal["latency", "latency.p95", "latency.p99", "throughput", "energy", "memory"] = "latency",

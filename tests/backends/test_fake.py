@@ -65,7 +65,7 @@ def test_a_greedy_choice_of_each_knob_alone_is_not_the_best() -> None:
 
 @pytest.mark.parametrize(("knob", "wrong"), [("knob_e", True), ("knob_a", False)])
 def test_one_knob_makes_outputs_wrong(knob: str, wrong: bool, preparation: Preparation) -> None:
-    inputs = {"x": np.ones((1, 3), np.float32)}
+    inputs = {"x": np.ones((1, 3, 1), np.float32)}
     with prepared(preparation, **{knob: 1}) as runner:
         error = small.error(runner.collect(runner.infer(runner.place(inputs))), [np.full(1, 3.0)])
     assert error > max(TOLERANCES.values()) if wrong else error == 0.0

@@ -60,6 +60,7 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     latency: Annotated[float, Meta(description="milliseconds of one call at batch 1")] = 4.0
     per_item: Annotated[float, Meta(description="milliseconds more for each further item of the batch")] = 1.0
     error: Annotated[float, Meta(description="relative error put on the outputs")] = 0.0
+    mistakes: Annotated[float, Meta(description="share of samples answered with another class", ge=0, lt=1)] = 0.0
     clock: Annotated[
         Literal["fake", "host"], Meta(description="fake: scripted times; host: time the empty call for real")
     ] = "fake"
@@ -147,12 +148,13 @@ class Fake(Backend):
 
 
 class FakeRunner(Runner, LayerProfiler):
-    """Answers with the sum of each input over all but its first dimension."""
+    """Answers with the sum of each input over all but its first dimension; inputs of two are scores of classes."""
 
     def __init__(self, options: FakeOptions, case: Case, preparation: Preparation, batch: int) -> None:
         self._options = options
         self._precision = case.precision
         self._preparation = preparation
+        self._answered = 0
         milliseconds = (options.latency + options.per_item * (batch - 1)) * SPEED[case.variant] * factor(options)
         noise = random.Random(f"{case.seed} {preparation.folder.name}")  # each process has its own
         spread = 0.1 if case.variant == "noisy" else 0.0
@@ -185,10 +187,23 @@ class FakeRunner(Runner, LayerProfiler):
 
     def collect(self, outputs: Inputs) -> Outputs:
         """One array per input, off by the error asked for, rounded to the precision."""
-        sums = [value.reshape(value.shape[0], -1).sum(axis=1, dtype=np.float64) for value in outputs.values()]
+        sums = [
+            self._mistaken(value.astype(np.float64))
+            if value.ndim == 2
+            else value.reshape(value.shape[0], -1).sum(axis=1, dtype=np.float64)
+            for value in outputs.values()
+        ]
         kind = np.float32 if self._precision == "fp32" else np.float16
         scale = 1 + self._options.error + WRONG * self._options.knob_e
         return [(value * scale).astype(kind).astype(np.float32) for value in sums]
+
+    def _mistaken(self, scores: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Scores that are those of the next class for every so many of the samples that were ever answered."""
+        every = round(1 / self._options.mistakes) if self._options.mistakes else 0
+        places = np.arange(self._answered, self._answered + len(scores)) + 1
+        self._answered += len(scores)
+        wrong = places % every == 0 if every else np.zeros(len(scores), bool)
+        return np.where(wrong[:, None], np.roll(scores, 1, axis=1), scores)
 
     def profile_layers(self, feed: Inputs, runs: int) -> Layers:
         """Three layers, the last of which is two modules in one, and a tenth of the time that belongs to none."""

@@ -41,6 +41,7 @@ def ab(
     input: options.Inputs = None,
     weights: options.Weights = None,
     calibration: options.Calibration = None,
+    accuracy: options.Accuracy = None,
     trust: options.Trust = None,
     seed: options.Seed = None,
     metric: Annotated[str, typer.Option(help="latency, throughput or 'GPU time'.")] = "latency",
@@ -69,13 +70,12 @@ def ab(
     Exit codes: 1 if B is slower than A; 4 if one did not run; 3 if it is undecided; else 0. Bad input is 2.
     """
     words = {name: value for name, value in locals().items() if value not in (None, [])}
-    from inferlens.cli import screen
-    from inferlens.cli.progress import RoundsBar
+    from inferlens.cli import progress, screen
     from inferlens.execution.ab import ab as measure
 
     as_json, interrupted = words.pop("json"), False
     screen.format_of("table", words.pop("file", None))
-    with (bar := RoundsBar(screen.errors())):
+    with (bar := progress.RoundsBar(screen.errors())):
         try:
             bar.last = measure(**words, observer=bar, on_round=bar.looked)
         except KeyboardInterrupt:

@@ -51,6 +51,7 @@ def bench(
     weights: options.Weights = None,
     calibration: options.Calibration = None,
     keep: options.Keep = None,
+    accuracy: options.Accuracy = None,
     trust: options.Trust = None,
     rebuild: Annotated[bool | None, typer.Option("--rebuild", help=REBUILD)] = None,
     seed: options.Seed = None,

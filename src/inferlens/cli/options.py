@@ -23,6 +23,10 @@ _WEIGHTS = "Name or file of weights. [dim]Default: random, from the seed.[/dim]"
 _CALIBRATION = "Data that inputs come from and int8 is calibrated with: a folder of images, an .npz file, \
 package.module:factory; random for speed alone."
 _KEEP = "Layers that are not quantized, as fp32:head,features.0: a module's path, or a node's name; repeatable."
+_ACCURACY = (
+    "Data with labels that each case's answers are held against, beside those of fp32: as for --calibration; or \
+package.module:evaluate, a function of infer."
+)
 _TRUST = "Open files that can run any code: pickles, compiled modules, version-compatible engines."
 _ROTATE = "Feed calls from a set of inputs larger than the device's cache; throughput is not measured then."
 _MAX_TIME = "Time after which a series of samples, or after 1 s the warm-up, ends anyway."
@@ -44,6 +48,7 @@ Rotate = Annotated[bool | None, typer.Option("--rotate", help=_ROTATE)]
 Weights = Annotated[str | None, typer.Option(help=_WEIGHTS)]
 Calibration = Annotated[str | None, typer.Option(help=_CALIBRATION)]
 Keep = Annotated[list[str] | None, typer.Option(help=_KEEP)]
+Accuracy = Annotated[str | None, typer.Option(help=_ACCURACY)]
 Trust = Annotated[bool | None, typer.Option("--trust", help=_TRUST)]
 Rebuild = Annotated[bool, typer.Option("--rebuild", help="Build anew what was built before.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")]

@@ -44,6 +44,7 @@ def tune(
     weights: options.Weights = None,
     calibration: options.Calibration = None,
     keep: options.Keep = None,
+    accuracy: options.Accuracy = None,
     trust: options.Trust = None,
     seed: options.Seed = None,
     objective: Annotated[str, typer.Option("--for", help=FOR)] = "latency",

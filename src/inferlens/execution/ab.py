@@ -58,6 +58,7 @@ def ab(
     input: Texts | None = None,
     weights: str | PathLike[str] | None = None,
     calibration: str | PathLike[str] | None = None,
+    accuracy: str | PathLike[str] | None = None,
     trust: bool | None = None,
     seed: int | None = None,
     metric: Literal["latency", "throughput", "GPU time"] = "latency",
@@ -87,8 +88,7 @@ def ab(
         backend: of a side that names none; by default the one that reference outputs come from.
         threshold, level: the smallest difference that matters, and how sure the verdict is to be.
         max_rounds, within: rounds at most, each a process of A and one of B; and seconds, or text such as ``"10m"``.
-        interleave: ``calls``: both processes of a round are there at once and take turns, the default where they fit;
-            ``processes``: one comes after the other.
+        interleave: ``calls``: processes of a round take turns, as is usual where both fit; ``processes``: they do not.
 
     The others are those of :func:`inferlens.bench`, of both sides; what a case says itself takes precedence.
 
@@ -104,7 +104,7 @@ def ab(
 
 _SHARED = (
     "backend", "precision", "batch", "device", "threads", "io", "cold", "rotate", "option", "input", "weights",
-    "calibration", "trust", "seed", "iterations", "seconds", "max_time", "warmup", "timeout", "output",
+    "calibration", "accuracy", "trust", "seed", "iterations", "seconds", "max_time", "warmup", "timeout", "output",
 )  # fmt: skip
 
 

@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 
 from inferlens.backends.base import TOLERANCES, Inputs, Outputs, Preparation, Runner
 from inferlens.backends.host_io import HostIo
+from inferlens.errors import InferlensError
 from inferlens.execution.protocol import CaseJob
 from inferlens.execution.worker import Child
-from inferlens.measure import agreement, series, stopping
+from inferlens.measure import accuracy, agreement, series, stopping
+from inferlens.measure.accuracy import Evaluation
 from inferlens.measure.feeding import Feeding
 from inferlens.models import inputs
-from inferlens.models.model import Model
+from inferlens.models.model import Model, Problem
 from inferlens.record.record import EMPTY_KERNEL, Agreement, Measurement
 from inferlens.spec.case import MAX_TIME, Budget, Case, TensorSpec
 from inferlens.stats.quantiles import median
@@ -37,10 +39,14 @@ KEPT_WARMUP = stopping.MOST_SAMPLES
 
 
 class ReferenceJob(CaseJob, frozen=True, kw_only=True):
-    """Write the case's outputs to ``path`` (.npz), for inputs of their own seed: a compiled file keeps its weights'."""
+    """Write the case's outputs to ``path`` (.npz), for inputs of their own seed: a compiled file keeps its weights'.
+
+    ``accuracy`` names data that it is to be evaluated on besides.
+    """
 
     path: str
     inputs_seed: int
+    accuracy: str = ""
 
 
 class ReferenceOrigin(Struct, frozen=True, kw_only=True):
@@ -48,6 +54,12 @@ class ReferenceOrigin(Struct, frozen=True, kw_only=True):
 
     weights_sha256: str = ""
     inputs_sha256: str = ""
+
+
+class ReferenceRun(ReferenceOrigin, frozen=True, kw_only=True):
+    """The same, and what the reference's answers are worth."""
+
+    evaluation: Evaluation | None = None
 
 
 class Reference(ReferenceOrigin, frozen=True, kw_only=True):
@@ -67,12 +79,14 @@ class Reference(ReferenceOrigin, frozen=True, kw_only=True):
 class BenchmarkJob(CaseJob, frozen=True, kw_only=True):
     """Measure the case within ``budget`` and compare its outputs with those of ``reference``.
 
-    ``only_right``: wrong outputs of the first call end it, before anything is timed.
+    ``only_right``: wrong outputs of the first call end it, before anything is timed. ``accuracy`` names data that it is
+    evaluated on once it is timed.
     """
 
     budget: Budget
     reference: Reference
     only_right: bool = False
+    accuracy: str = ""
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -80,17 +94,24 @@ class Measured(Struct, frozen=True, kw_only=True):
 
     measurements: tuple[Measurement, ...] = ()
     agreement: Agreement | None = None
+    evaluation: Evaluation | None = None
 
 
-def reference(job: ReferenceJob, child: Child) -> ReferenceOrigin:
+def reference(job: ReferenceJob, child: Child) -> ReferenceRun:
     """Writes the reference's outputs, and gives the hashes of what they came from."""
     model = child.load()
     arrays = inputs.make_inputs(model, job.inputs_seed)
     with child.prepare(model) as runner:
         outputs = runner.collect(child.infer_first(runner, runner.place(arrays)))
+        found = None
+        if job.accuracy:
+            try:
+                found = accuracy.evaluated(job.accuracy, job.case, model, runner)
+            except InferlensError as error:
+                found = Evaluation(problem=Problem.of(error))
     files: dict[str, Any] = {f"output{index}": value for index, value in enumerate(outputs)}
     np.savez(job.path, **files)
-    return ReferenceOrigin(weights_sha256=model.weights_sha256, inputs_sha256=fed_sha256(arrays))
+    return ReferenceRun(weights_sha256=model.weights_sha256, inputs_sha256=fed_sha256(arrays), evaluation=found)
 
 
 def fed_sha256(arrays: Inputs) -> str:
@@ -152,7 +173,11 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
         last = runner.collect(runner.infer(feeding.first))
         found = _agreement(model, job, tolerance, first, last)
         _warn_of_lower_precision(found, case, child.preparation)
-        measured = Measured(measurements=taken, agreement=found)
+        measured = child.found = Measured(measurements=taken, agreement=found)
+        if job.accuracy:
+            child.keep_memory()  # before there are samples in it
+            with phase("accuracy"):
+                measured = replace(measured, evaluation=accuracy.evaluated(job.accuracy, case, model, runner))
         child.deliver(measured)  # before the runner lets go of its device
     return measured
 

@@ -25,15 +25,24 @@ from inferlens.execution.child_process import Outcome
 from inferlens.execution.expand import Planned
 from inferlens.execution.interference import Interference, interference
 from inferlens.execution.interleaver import Slot, together
-from inferlens.execution.measure_case import BenchmarkJob, Measured, Reference, ReferenceJob, benchmark, reference
+from inferlens.execution.measure_case import (
+    BenchmarkJob,
+    Measured,
+    Reference,
+    ReferenceJob,
+    ReferenceOrigin,
+    benchmark,
+    reference,
+)
 from inferlens.execution.protocol import Began, Event, Found, J, Observer, Task, TaskResult
 from inferlens.execution.survey import Named
 from inferlens.measure import environment
+from inferlens.measure.accuracy import Evaluation, beside
 from inferlens.measure.monitor.gpu import IDLE_SECONDS, gpu_before
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.models import resolve
 from inferlens.record.machine import Before
-from inferlens.record.record import IN_TURNS, Environment, ModelFacts, PhaseName, Record, Warning
+from inferlens.record.record import IN_TURNS, Accuracy, Environment, ModelFacts, PhaseName, Record, Warning
 from inferlens.record.store import LOG, Store, cache_in
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan
@@ -79,9 +88,12 @@ class Scheduler:
     round_budget: Budget | None = None  # what a process of a round measures, if not what is usual
     one_at_a_time: bool = False  # whether rounds are: energy, and memory of a GPU, are not known of what takes turns
     patience: Callable[[Case], float] = lambda _: math.inf  # seconds that a case may take, if less than the plan's
+    accuracies: dict[str, Accuracy] = field(default_factory=dict)  # of cases, by digest: each is evaluated once
+    told: set[str] = field(default_factory=set)  # cases of which a record has the accuracy
     _built: set[str] = field(default_factory=set)  # cases of which a process has run
     _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # where each was exported first
     _references: dict[str, Reference] = field(default_factory=dict)
+    _evaluations: dict[str, Evaluation] = field(default_factory=dict)  # of references
     _futile: int = 0  # cases in a row whose second attempt was disturbed, too
 
     @cached_property
@@ -201,7 +213,10 @@ class Scheduler:
         # With the first one's preparation: the second may have found things in the cache.
         prepared = [phase for phase in first.outcome.result.phases if phase.name in PREPARING]
         phases = (*prepared, *(phase for phase in result.phases if phase.name not in PREPARING))
-        outcome = replace(second.outcome, result=msgspec.structs.replace(result, phases=phases))
+        measured = msgspec.structs.replace(result.found or Measured(), evaluation=None)
+        if first.outcome.result.found:  # the accuracy, which nothing disturbed
+            measured = msgspec.structs.replace(measured, evaluation=first.outcome.result.found.evaluation)
+        outcome = replace(second.outcome, result=msgspec.structs.replace(result, phases=phases, found=measured))
         return self._keep(replace(second, outcome=outcome)) if ran else None
 
     def _attempt(
@@ -228,8 +243,9 @@ class Scheduler:
             exported, known = self._exports.get(_exported_as(case), ("", None))
             given |= {"exported": exported, "known": known, "built": case.digest in self._built}
         job = BenchmarkJob(
-            **given, budget=budget or self.plan.budget, reference=self.reference(planned), only_right=bool(slot)
-        )
+            **given, budget=budget or self.plan.budget, reference=self.reference(planned), only_right=bool(slot),
+            accuracy="" if case.digest in self.accuracies else self.plan.accuracy,
+        )  # fmt: skip
         before = before or self._before(case)
         neighbours = slot.neighbours if slot else tuple
         if not slot:
@@ -275,6 +291,7 @@ class Scheduler:
             phases=result.phases,
             measurements=measured.measurements,
             agreement=measured.agreement,
+            accuracy=self._accuracy(planned, measured, result.model),
             facts=result.facts | ({IN_TURNS: attempt.beside} if attempt.beside else {}),
             artefacts=result.artefacts,
             warnings=(*result.warnings, *(ending if outcome.fault else ())),
@@ -282,6 +299,19 @@ class Scheduler:
         )
         Store.save(attempt.folder, record)
         return record
+
+    def _accuracy(self, planned: Planned, measured: Measured, model: ModelFacts | None) -> Accuracy | None:
+        """The accuracy of a case's first process that has it; of another one none, as the case has one record of it."""
+        digest = planned.case.digest
+        if own := measured.evaluation:
+            reference, fp32 = self.reference(planned), planned.reference and planned.reference.precision == "fp32"
+            same = model is not None and model.weights_sha256 == reference.weights_sha256
+            theirs = self._evaluations.get(_evaluated_as(planned)) if fp32 and same else None
+            self.accuracies[digest] = beside(self.plan.accuracy, own, reference.name, theirs)
+        elif digest in self.told:
+            return None
+        self.told.add(digest)
+        return self.accuracies.get(digest)
 
     def _before(self, *cases: Case) -> Before:
         """The GPU as it is now, with the power it drew while nothing ran; nothing, where no case uses it."""
@@ -308,15 +338,26 @@ class Scheduler:
             name = f"{case.backend_label} {case.precision} on {case.device}"
             with tempfile.TemporaryDirectory() as folder:
                 words = {**self.given(case, Path(folder)), "cache": folder, "rebuild": False}
-                job = ReferenceJob(**words, path=path, inputs_seed=seed)
+                wanted = self.plan.accuracy if _evaluated_as(planned) not in self._evaluations else ""
+                job = ReferenceJob(**words, path=path, inputs_seed=seed, accuracy=wanted)
                 result = self.do(reference, job, on_event=lambda _: None).result
-            if result.found:
+            if found := result.found:
                 inputs = result.model.inputs if result.model else ()
-                made = Reference(name=name, path=path, inputs=inputs, **msgspec.structs.asdict(result.found))
+                hashes = {each: getattr(found, each) for each in ReferenceOrigin.__struct_fields__}
+                made = Reference(name=name, path=path, inputs=inputs, **hashes)
+                if found.evaluation:
+                    if found.evaluation.problem:  # it would be every case's
+                        raise found.evaluation.problem.error()
+                    self._evaluations[_evaluated_as(planned)] = found.evaluation
             else:
                 made = Reference(name=name, missing=f"the reference failed: {result.reason}")
             self._references[key] = made
         return self._references[key]
+
+
+def _evaluated_as(planned: Planned) -> str:
+    """Cases that share this have one evaluation of their references: the batch does not matter to it."""
+    return msgspec.structs.replace(planned.reference, batch=None).digest if planned.reference else ""
 
 
 def _exported_as(case: Case) -> str:

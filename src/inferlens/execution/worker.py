@@ -50,6 +50,7 @@ class Child:
         self.runner: Runner | None = None
         self.found: Any = None
         self.answered = False
+        self._memory: Memory | None = None
         self._send = send
         self.preparation = Preparation(Path(), Path())
         if isinstance(job, CaseJob):
@@ -97,6 +98,10 @@ class Child:
         """Says which share of the steady state is done."""
         self._send(Progressed(share))
 
+    def keep_memory(self) -> None:
+        """From now on, what the process takes is not the case's."""
+        self._memory = peak_memory(self.runner)
+
     def deliver(self, found: Any) -> None:
         """Gives the result; once, and where the runner still holds its device, for libraries crash when they let go."""
         if not self.answered:
@@ -126,7 +131,7 @@ class Child:
             warnings=tuple(preparation.warnings),
             facts=preparation.facts,
             artefacts=tuple(preparation.artefacts),
-            memory=peak_memory(self.runner),
+            memory=self._memory or peak_memory(self.runner),
             found=found,
         )
         return msgspec.Raw(msgspec.json.encode(result))

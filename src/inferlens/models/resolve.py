@@ -124,7 +124,7 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
     module, name = opened.module, case.model.partition(":")[2]
     weights = _weights(opened, case)
     inputs = _inputs(opened, case)
-    samples = _samples(case, inputs)
+    data = _calibration(case, inputs)
     of_file = opened.weights_sha256 or opened.source.rpartition(" ")[2]
     return Model(
         spec=case.model,
@@ -133,8 +133,8 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
         inputs=inputs,
         module=module,
         path=opened.path,
-        example=next(samples.feeds()) if samples else {} if case.inputs else opened.example,
-        samples=samples,
+        example=next(data.feeds()) if data else {} if case.inputs else opened.example,
+        samples=data,
         weights=weights,
         source=opened.source,
         parameters=opened.parameters if module is None else parameter_count(module),
@@ -149,12 +149,15 @@ def inputs_are_drawn(case: Case) -> bool:
     return bool(case.inputs) or BY_PREFIX[case.model.partition(":")[0]].vouched
 
 
-def _samples(case: Case, inputs: tuple[TensorSpec, ...]) -> Samples | None:
+def _calibration(case: Case, inputs: tuple[TensorSpec, ...]) -> Samples | None:
     """The data that a case names."""
-    if case.calibration in ("", RANDOM):
-        return None
+    return None if case.calibration in ("", RANDOM) else samples(case.calibration, case, inputs)
+
+
+def samples(asked: str, case: Case, inputs: tuple[TensorSpec, ...]) -> Samples:
+    """The data that ``asked`` names, for the inputs of a case's model. Raises InferlensError if it does not fit."""
     prefix, _, name = case.model.partition(":")
-    return read(case.calibration, inputs, lambda: BY_PREFIX[prefix].preparation(name, inputs[0]))
+    return read(asked, inputs, lambda: BY_PREFIX[prefix].preparation(name, inputs[0]))
 
 
 def exported(case: Case, facts: ModelFacts) -> Model:
@@ -217,8 +220,8 @@ def check(
             fits.append(_inputs(opened, msgspec.structs.replace(case, batch=batch)))
         except Unsupported as error:
             unfit.append((batch, Problem.of(error)))
-    if fits and (samples := _samples(case, fits[0])):
-        next(samples.feeds(1))
+    if fits and (data := _calibration(case, fits[0])):
+        next(data.feeds(1))
     if fits and (case.inputs or not source.vouched):
         try_inputs(opened, fits[0], found, asked=bool(case.inputs))
     return msgspec.structs.replace(found, unfit=tuple(unfit))

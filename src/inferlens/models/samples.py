@@ -14,6 +14,7 @@ import io
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,19 @@ class Samples:
     """Data as it was asked for, in an order that is always the same.
 
     Attributes:
-        asked: what the user named; ``digest``: hexadecimal digits that stand for its content.
+        asked: what the user named.
         specs: the inputs of the model that it is for, with their batch dimension.
     """
 
     asked: str
     specs: tuple[TensorSpec, ...]
-    digest: str
+    _files: Sequence[Path]
     _each: Callable[[], Iterator[Sample]]
+
+    @cached_property
+    def digest(self) -> str:
+        """Hexadecimal digits that stand for the content, or the name of what gives it."""
+        return _digest(self._files) if self._files else self.asked
 
     def __iter__(self) -> Iterator[Sample]:
         count = 0
@@ -65,11 +71,16 @@ class Samples:
 
     def feeds(self, most: int = MOST) -> Iterator[dict[str, Array]]:
         """So many samples at most in batches of the model's size; what is left over is filled up with the first."""
-        size = self.specs[0].shape[0] if self.specs[0].shape else 1
-        samples = itertools.islice(self, max(most, size))
+        return (feed for feed, _ in self.batches(max(most, self.specs[0].shape[0])))
+
+    def batches(self, most: int | None = None) -> Iterator[tuple[dict[str, Array], list[Sample]]]:
+        """All samples, or so many, as feeds of the model's size, and which samples each has: no more than it holds."""
+        size = self.specs[0].shape[0]
+        samples = itertools.islice(self, most)
         while chunk := list(itertools.islice(samples, size)):
             filled = list(itertools.islice(itertools.cycle(chunk), size))
-            yield {spec.name: np.stack([each.inputs[spec.name] for each in filled]) for spec in self.specs}
+            feed = {spec.name: np.stack([each.inputs[spec.name] for each in filled]) for spec in self.specs}
+            yield feed, chunk
 
     def _checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The inputs in the model's types, or a refusal of what does not fit."""
@@ -87,8 +98,7 @@ class Samples:
                     f"for the input '{spec.name}'.",
                     expected="x".join(map(str, spec.shape[1:])) or "scalar",
                 )
-            kind = "float32" if "float" in spec.dtype and spec.dtype != "float64" else spec.dtype
-            found[spec.name] = array.astype(kind, copy=False)
+            found[spec.name] = array.astype(kind_of(spec), copy=False)
         return found
 
 
@@ -107,10 +117,10 @@ def read(asked: str, specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepar
         raise InferlensError(f"'{asked}' cannot be put into batches: an input of the model is a single number.")
     path = Path(asked)
     if path.suffix == ".npz" and path.is_file():
-        return Samples(asked, specs, _digest([path]), lambda: _arrays(path, specs))
+        return Samples(asked, specs, [path], lambda: _arrays(path, specs))
     if path.is_dir() and (path / "state.json").exists():
         files = sorted(path.glob("*.arrow"))
-        return Samples(asked, specs, _digest(files), lambda: _rows(files, specs, prepare))
+        return Samples(asked, specs, files, lambda: _rows(files, specs, prepare))
     if path.is_dir():
         images = sorted(each for each in path.rglob("*") if each.suffix.lower() in IMAGES)
         if not images:
@@ -119,11 +129,10 @@ def read(asked: str, specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepar
             raise InferlensError(
                 f"The model takes {len(specs)} inputs, and {asked} has images.", expected="an .npz file"
             )
-        return Samples(asked, specs, _digest(images), lambda: _images(path, images, specs[0], prepare))
-    module, colon, factory = asked.partition(":")
-    if colon and factory and not path.exists():
-        made = _made(module, factory)
-        return Samples(asked, specs, f"{asked}", lambda: _given(made(), specs, asked))
+        return Samples(asked, specs, images, lambda: _images(path, images, specs[0], prepare))
+    if is_code(asked):
+        made = imported(asked)
+        return Samples(asked, specs, (), lambda: _given(made(), specs, asked))
     raise InferlensError(f"There is no data '{asked}'.", expected=FORMS)
 
 
@@ -163,16 +172,18 @@ def _arrays(path: Path, specs: tuple[TensorSpec, ...]) -> Iterator[Sample]:
 def _images(
     folder: Path, images: Sequence[Path], spec: TensorSpec, prepare: Callable[[], Prepare] | None
 ) -> Iterator[Sample]:
-    """Images; those that lie in folders belong to the classes of these, by their names in order."""
+    """Images; those that lie in folders belong to the classes of these: their numbers, or names in order."""
     Image = library("PIL.Image", extra="models")
     made = _preparation(prepare, str(folder))
-    classes = sorted({each.relative_to(folder).parts[0] for each in images if each.parent != folder})
+    names = sorted({each.relative_to(folder).parts[0] for each in images if each.parent != folder})
+    numbered = all(name.isdecimal() for name in names)
+    classes = {name: int(name) if numbered else place for place, name in enumerate(names)}
     # All classes take turns, so that the first few samples are not of one alone.
     by_class: dict[str, list[Path]] = {}
     for each in images:
         by_class.setdefault(each.relative_to(folder).parts[0] if each.parent != folder else "", []).append(each)
     for each in (one for row in itertools.zip_longest(*by_class.values()) for one in row if one):
-        label = classes.index(each.relative_to(folder).parts[0]) if each.parent != folder else None
+        label = classes[each.relative_to(folder).parts[0]] if each.parent != folder else None
         try:
             with Image.open(each) as image:
                 array = made(image.convert("RGB"))
@@ -208,11 +219,24 @@ def _preparation(prepare: Callable[[], Prepare] | None, asked: str) -> Prepare:
     return prepare()
 
 
-def _made(module: str, factory: str) -> Callable[[], Iterable[Any]]:
+def kind_of(spec: TensorSpec) -> str:
+    """The type that an input is fed with: runners make half precision of it."""
+    return "float32" if "float" in spec.dtype and spec.dtype != "float64" else spec.dtype
+
+
+def is_code(asked: str) -> bool:
+    """Whether it has the form ``package.module:name``."""
+    module, _, name = asked.partition(":")
+    return bool(module and name) and not Path(asked).exists()
+
+
+def imported(asked: str) -> Callable[..., Any]:
+    """The function of ``package.module:name``, or one that gives what it is. Raises InferlensError if there is none."""
+    module, _, name = asked.partition(":")
     try:
-        made = getattr(importlib.import_module(module), factory)
+        made = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise InferlensError(f"'{module}:{factory}' cannot be imported: {error}.", expected=FORMS) from error
+        raise InferlensError(f"'{asked}' cannot be imported: {error}.", expected=FORMS) from error
     return made if callable(made) else lambda: made
 
 

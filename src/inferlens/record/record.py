@@ -24,7 +24,7 @@ CUT_SHORT = "cut short"  # the fact of a case of a race that was interrupted bef
 EMPTY_KERNEL = "empty kernel"  # the fact with the ``gpu_seconds`` that the clock tells of a kernel that does nothing
 
 Status = Literal["ok", "failed", "timed out", "out of memory", "crashed", "unsupported"]
-PhaseName = Literal["load", "export", "quantize", "build", "first inference", "warm-up", "steady state"]
+PhaseName = Literal["load", "export", "quantize", "build", "first inference", "warm-up", "steady state", "accuracy"]
 Stage = Literal["H2D time", "compute time", "D2H time"]
 Metric = Literal["warm-up", "latency", "enqueue time", "GPU time", Stage, "throughput"]
 
@@ -86,6 +86,33 @@ class Agreement(Struct, frozen=True, kw_only=True):
     top1: float | None = None
     tolerance: float | None = None
     agrees: bool | None = None
+    reason: str = ""
+
+
+class Accuracy(Struct, frozen=True, kw_only=True):
+    """What the answers are worth on real data, and what those of the reference in fp32 are worth on the same samples.
+
+    Attributes:
+        data: what the user named.
+        metric: ``top-1`` where samples have labels; ``agreement`` with the reference's classes where they have none; or
+            the name of the user's function.
+        count: samples that were evaluated.
+        values: one for each sample, more is better: of ``top-1`` and ``agreement`` 1 for a hit and 0 for a miss; or a
+            single number, where the user's function gives no more.
+        reference: what the reference is; empty where there is none in fp32.
+        reference_values: those of the reference, sample by sample; empty where there is none, and of ``agreement``.
+        top5, reference_top5: shares of samples whose label is among the five largest of more than ten classes.
+        reason: why there are no values.
+    """
+
+    data: str
+    metric: str = ""
+    count: int = 0
+    values: tuple[float, ...] = ()
+    reference: str = ""
+    reference_values: tuple[float, ...] = ()
+    top5: float | None = None
+    reference_top5: float | None = None
     reason: str = ""
 
 
@@ -177,6 +204,7 @@ class Record(Struct, frozen=True, kw_only=True):
         created: UTC time the case started, ISO 8601.
         status: how it ended; ``reason`` says why if not ``ok``, ``output_tail`` has the last lines it printed.
         phases: in the order they ran, also those before a failure.
+        accuracy: of the first of the run's processes of this case, where it was asked for.
         facts: what the backend says of how it ran the model, such as the providers of an ONNX graph's nodes.
         repeat: which of the run's processes of this case it was, counted from 0.
         repeats: how many processes of this case the run was to have; 0 where that is not known.
@@ -201,6 +229,7 @@ class Record(Struct, frozen=True, kw_only=True):
     phases: tuple[Phase, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     agreement: Agreement | None = None
+    accuracy: Accuracy | None = None
     memory: Memory = Memory()
     facts: dict[str, Any] = {}
     artefacts: tuple[Artefact, ...] = ()

@@ -45,6 +45,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         input: inputs that replace the model's own.
         calibration: data that inputs come from and ranges of what is quantized are found with, or ``random``.
         keep: layers that are not quantized, of cases that are.
+        accuracy: data that each case's answers are evaluated on, or a function that does it.
         checkout: the folder that the models' code or files are taken from; empty is the working directory.
         rebuild: whether to build anew what was built before.
         repeats: processes that each case is measured in, in turns with the other cases; 0: as many as it takes to tell
@@ -69,6 +70,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     weights: str | None = None
     calibration: str = ""
     keep: str = ""
+    accuracy: str = ""
     checkout: str = ""
     trust: bool = False
     rebuild: bool = False
@@ -99,16 +101,14 @@ class Plan(Struct, frozen=True, kw_only=True):
             option=option_values(words.get("option", {})),
             input=TensorSpec.parse_all(listed(words.get("input", ()))),
             weights=str(words["weights"]) if "weights" in words else None,
-            calibration=str(words.get("calibration", "")),
             keep=keep_of(map(str, listed(words.get("keep", ())))),
-            checkout=str(words.get("checkout", "")),
+            **{name: str(words.get(name, "")) for name in ("calibration", "accuracy", "checkout", "reference")},
             trust=flag("trust", words.get("trust", False)),
             rebuild=flag("rebuild", words.get("rebuild", False)),
             seed=count("seed", words.get("seed", 0), least=0),
             **_race_of(words),
             budget=budget_of(words),
             output=str(words.get("output", "results")),
-            reference=str(words.get("reference", "")),
         )
 
     @staticmethod
@@ -118,8 +118,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 _WORDS = frozenset(
-    ("model", "backend", "option", "input", "weights", "calibration", "keep", "checkout", "trust", "seed", "rebuild",
-     "output", "reference",
+    ("model", "backend", "option", "input", "weights", "calibration", "keep", "accuracy", "checkout", "trust", "seed",
+     "rebuild", "output", "reference",
      *RACE_WORDS, *BUDGET_WORDS, *(axis.name for axis in AXES))
 )  # fmt: skip
 

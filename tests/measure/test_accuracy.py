@@ -1,0 +1,122 @@
+"""What answers are worth on real data: by labels, without them, and by a function of the user's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import inferlens
+from inferlens.record.record import Accuracy, Record
+
+pytestmark = pytest.mark.usefixtures("one_process")
+COUNT, CLASSES = 400, 12
+FAST: dict[str, Any] = {"backend": "fake", "input": f"x=4x{CLASSES}", "iterations": 3, "warmup": 1}
+
+
+def scores(count: int = COUNT) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Samples that are their own scores, and labels of which one in eight is not the largest one's."""
+    labels = np.arange(count) % CLASSES
+    found = np.eye(CLASSES, dtype=np.float32)[labels] + np.random.default_rng(0).random((count, CLASSES)) / 100
+    labels[::8] = (labels[::8] + 3) % CLASSES
+    return found.astype(np.float32), labels
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    samples, labels = scores()
+    np.savez(tmp_path / "data.npz", x=samples, label=labels)
+    np.savez(tmp_path / "unlabelled.npz", x=samples)
+    return str(tmp_path / "data.npz")
+
+
+def accuracies(folder: Path, data: str, **words: Any) -> list[Accuracy | None]:
+    return [each.accuracy for each in records(folder, data, **words)]
+
+
+def records(folder: Path, data: str, **words: Any) -> list[Record]:
+    words = {"quick": True, **words} if "repeats" not in words else words
+    return list(inferlens.bench("fake:demo", accuracy=data, output=str(folder / "results"), **{**FAST, **words}))
+
+
+def test_labels_are_held_against_the_largest_scores_of_all_samples(tmp_path: Path, data: str) -> None:
+    (found,) = accuracies(tmp_path, data)
+    assert found
+    assert (found.data, found.metric, found.count, found.reference) == (data, "top-1", COUNT, "fake:steady fp32 on cpu")
+    assert found.values == found.reference_values == tuple(float(place % 8 != 0) for place in range(COUNT))
+    assert (found.top5, found.reference_top5) == (pytest.approx(1, abs=0.13), found.top5)
+
+
+def test_a_backend_that_is_wrong_for_one_sample_in_twenty_loses_them(tmp_path: Path, data: str) -> None:
+    (found,) = accuracies(tmp_path, data, option={"fake.mistakes": 0.05})
+    assert found
+    other = [place for place in range(COUNT) if found.values[place] != found.reference_values[place]]
+    assert all(place % 20 == 11 for place in other)  # two batches of four were answered before
+    assert len(other) == pytest.approx(20, abs=3)
+
+
+def test_without_labels_it_is_how_often_the_reference_answers_the_same(tmp_path: Path, data: str) -> None:
+    (found,) = accuracies(tmp_path, data.replace("data.npz", "unlabelled.npz"), option={"fake.mistakes": 0.05})
+    assert found
+    assert (found.metric, sum(found.values), found.reference_values) == ("agreement", COUNT - 20, ())
+
+
+def test_only_the_first_process_is_evaluated_and_a_batch_that_is_not_full_is_cut(tmp_path: Path, data: str) -> None:
+    found = accuracies(tmp_path, data, repeats=3, batch="7,8")
+    assert [each.count if each else None for each in found] == [COUNT, COUNT, None, None, None, None]
+
+
+def test_outputs_that_are_no_classes_have_no_accuracy_and_it_says_why(tmp_path: Path) -> None:
+    np.savez(tmp_path / "images.npz", x=np.zeros((6, 3, 8, 8)))
+    (found,) = accuracies(tmp_path, str(tmp_path / "images.npz"), input=None)
+    assert found
+    assert (found.metric, found.values) == ("", ())
+    assert "no labels" in found.reason
+
+
+def mean_margin(infer: Any) -> float:
+    """A measure of one number, of samples fewer than a batch."""
+    samples, _ = scores(10)
+    parts = [infer(samples[place : place + 3])[0] for place in range(0, 10, 3)]
+    assert [len(part) for part in parts] == [3, 3, 3, 1]
+    return float(np.concatenate(parts).max(axis=1).mean())
+
+
+def largest(infer: Any) -> list[float]:
+    """A measure with a value for each sample, which are given by name."""
+    samples, _ = scores(4)
+    return infer({"x": samples})[0].max(axis=1).tolist()  # type: ignore[no-any-return]
+
+
+def broken(infer: Any) -> float:
+    raise ValueError("no such file")
+
+
+def test_a_function_of_infer_gives_one_number_or_one_for_each_sample(tmp_path: Path) -> None:
+    (one,) = accuracies(tmp_path, f"{__name__}:mean_margin")
+    (each,) = accuracies(tmp_path, f"{__name__}:largest")
+    assert one and each  # noqa: PT018 - for mypy
+    assert (one.metric, one.count, len(one.values), len(each.values)) == ("mean_margin", 10, 1, 4)
+    assert one.values == one.reference_values == (pytest.approx(1.005, abs=0.005),)
+    assert (each.metric, each.values) == ("largest", each.reference_values)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("nowhere.npz", "There is no data 'nowhere.npz'"),
+        ("random", "Noise has no right answers"),
+        (f"{__name__}:broken", "broken failed: ValueError: no such file"),
+        ("labels.npz", "has the label 12, and the model tells 12 classes apart"),
+        ("shapes.npz", "has the shape 5 for the input 'x'"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_an_error_before_anything_runs(tmp_path: Path, asked: str, said: str) -> None:
+    samples, _ = scores(4)
+    np.savez(tmp_path / "labels.npz", x=samples, label=[0, 1, 2, 12])
+    np.savez(tmp_path / "shapes.npz", x=samples[:, :5], label=[0, 1, 2, 3])
+    with pytest.raises(inferlens.InferlensError, match=said):
+        records(tmp_path, str(tmp_path / asked) if (tmp_path / asked).exists() else asked)
+    assert not list(tmp_path.rglob("record.json"))
