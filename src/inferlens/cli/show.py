@@ -15,6 +15,7 @@ BY = "A table of two axes: ways down, across the values of precision, batch, thr
 model or machine."
 PLOTTED = "The file to write; .svg, .png or .html decides its format."
 TOP = "Ways to draw at most, the fastest first. [dim]Default: 30; of several batch sizes 8.[/dim]"
+AGAINST = "Draw each way as a point, its latency against the error of its outputs or its memory: error or memory."
 THEME = "auto, light or dark. [dim]Default: light, and in HTML what the reader's system is set to.[/dim]"
 BASE = "What to compare with: a folder with records, at any height, or a record file."
 UNLIKE = "Compare although machines, drivers or inputs differ."
@@ -89,6 +90,7 @@ def plot(
     paths: options.Records,
     output: Annotated[Path, typer.Option("--output", "-o", help=PLOTTED)] = Path("compare.svg"),
     reference: options.Reference = None,
+    against: Annotated[str | None, typer.Option(metavar="MEASURE", help=AGAINST)] = None,
     theme: Annotated[str | None, typer.Option(help=THEME)] = None,
     top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
 ) -> None:
@@ -119,7 +121,13 @@ def plot(
     chart = Chart(reference=reference, format=format, theme=theme or "auto", top=top)
     loaded = load_records(paths)
     screen.notes(loaded.problems)
-    screen.write(output, chart.render(loaded.records))
+    if against:
+        from inferlens.views.raced.against import render as points
+
+        drawn = points(loaded.records, against, format, reference=reference, theme=theme or "auto")
+    else:
+        drawn = chart.render(loaded.records)
+    screen.write(output, drawn)
     again = measured_again([(runs.first.case.model, runs.of_runs) for runs in latest(loaded.records)])
     screen.notes([*again, f"Wrote {output}."])
 

@@ -100,12 +100,12 @@ def _block(table: Sequence[Row], top: int | None) -> Any:
     able = [row for row in chosen if drawn(row)]
     panels = [_lines(able, keys, series)] if len({row.batch for row in able}) > 1 else []
     for each in comparisons:
-        where = _where(each, comparisons)
+        where = where_of(each, comparisons)
         said = f"{where} · {_said(each, names, WIDTH / LETTER - len(where))}" if several else ""
         mine = [row for row in each if names[row.id] in first]
         panels += [_bars(mine, names, keys, series, said)] if mine else []
     width = WIDTH + LETTER * max(len(label) for each in by(chosen, "comparison") for label in labels(each, names))
-    answer = _answer(comparisons, names, width / LETTER_OF_TITLE)
+    answer = answer_of(comparisons, names, width / LETTER_OF_TITLE)
     left_out = len(set(names.values())) - len(first)
     about = f"{headline(table)}{f' · the first {len(first)} are drawn' * bool(left_out)}"
     subtitle = cut(about, int(width / LETTER))
@@ -137,12 +137,12 @@ def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
     return [names[row.id] + f" ({', '.join(mine)})" * bool(mine) for row, mine in zip(rows, roles, strict=True)]
 
 
-def _answer(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: float) -> str:
+def answer_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: float) -> str:
     """The title: the model, and what is fastest; where batch sizes differ, at which of them."""
     model = plain(re.split(r"[:/]", comparisons[0][0].model)[-1]) or plain(comparisons[0][0].model)
     if len(comparisons) == 1:
         return cut(f"{model}: {_said(comparisons[0], names, room - len(model))}", int(room))
-    fastest = {_where(rows, comparisons): [names[row.id] for row in rows if row.fastest] for rows in comparisons}
+    fastest = {where_of(rows, comparisons): [names[row.id] for row in rows if row.fastest] for rows in comparisons}
     leads: dict[str, list[str]] = {}
     for where, best in fastest.items():
         if best:  # of those that are equally fast, one that leads elsewhere too
@@ -183,7 +183,7 @@ def _said(rows: Sequence[Row], names: dict[str, str], room: float) -> str:
     return next((each for each in options if len(each) + 2 <= room), options[-1])
 
 
-def _where(rows: Sequence[Row], comparisons: Sequence[Sequence[Row]]) -> str:
+def where_of(rows: Sequence[Row], comparisons: Sequence[Sequence[Row]]) -> str:
     """What tells one comparison from the others."""
     told = {
         "batch": f"batch {rows[0].batch}",

@@ -257,7 +257,7 @@ def test_the_chart_names_the_winner_the_defaults_and_the_reference(here: Path) -
 
 
 def test_the_front_is_what_nothing_else_beats_in_both() -> None:
-    from inferlens.views.raced.tuned_chart import front
+    from inferlens.views.raced.scatter import front
 
     points = [(1.0, 5.0), (2.0, 3.0), (2.5, 4.0), (3.0, 3.0), (4.0, 1.0), (0.5, 0.5)]
     values = [{"x": x, "error": error, "filled": place < 5} for place, (x, error) in enumerate(points)]

@@ -37,7 +37,9 @@ def document(
     def blocks(most: int | None = None) -> list[Table | str]:
         every = [row for each in found for row in each.rows]
         again = measured_again([(row.model, row.runs) for row in every])
-        return [*(_table(each, where, most) for each in found), *again]
+        costs = axis in _OF_OUTPUTS and where and any(row.error is not None for row in every)
+        picture = [f"A picture of what it costs: inferlens plot {where} --against error"] * bool(costs)
+        return [*(_table(each, where, most) for each in found), *again, *picture]
 
     def screen() -> list[Table | str]:
         shown = blocks(top)

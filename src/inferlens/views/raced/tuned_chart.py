@@ -6,25 +6,23 @@ reference are named; what breaks a limit is hollow, and what failed is not drawn
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from inferlens.analysis.tuned import WINNER, CandidateFacts, Tuned, facts_of
 from inferlens.errors import InferlensError, check_choice
-from inferlens.spec.case import PRECISIONS, QUANTIZED
 from inferlens.units import error_size, mebibytes, plural, ratio, ratio_range
 from inferlens.views import picture
 from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH
-from inferlens.views.picture import PALETTE, SHAPES, THEMES, Theme, config
+from inferlens.views.picture import THEMES, Theme, config
 from inferlens.views.plain import cut, plain
+from inferlens.views.raced.scatter import ERROR, MEMORY, PanelAxis, least_error, panel
 from inferlens.views.raced.tuned import finals_of
 
 HEIGHT, BETWEEN = 320, 70
-FAR = 4.0  # times the least, from which on an axis has a logarithmic scale
 _UNITS = {"s": ("ms", 1e3), "J": ("mJ", 1e3), "B": ("MiB", 2.0**-20)}  # of measures, as axes have them
 _MIB = 2.0**-20
-_PLACES = {"winner": -16, "best defaults": 20, "reference": 20}  # of words above or below a point, in pixels
 
 
 def render(tuned: Tuned, format: str, theme: str = "auto", reference: str | None = None) -> str | bytes:
@@ -84,13 +82,16 @@ def _chart(
     import altair as alt
 
     values = _values(tuned, timed, roles)
-    titles = {
-        "error": "error of the outputs (relative L2, log scale)",
-        "memory": "peak memory, of processes that did not export (MiB)",
-    }
-    names = [name for name in titles if name != tuned.objective.name and any(each[name] is not None for each in values)]
-    width = (WIDTH - BETWEEN * (len(names) - 1)) / max(len(names), 1)
-    panels = [_panel(tuned, values, name, titles[name], theme).properties(width=width, height=HEIGHT) for name in names]
+    measure = tuned.objective.measure
+    across = PanelAxis("x", f"{measure.title} ({_UNITS.get(measure.unit, (measure.unit,))[0]})", less=measure.less)
+    up = [ERROR, replace(MEMORY, title="peak memory, of processes that did not export (MiB)")]
+    up = [each for each in up if each.key != tuned.objective.name and any(one[each.key] is not None for one in values)]
+    width = (WIDTH - BETWEEN * (len(up) - 1)) / max(len(up), 1)
+    tooltip = (
+        ("name", "candidate"), ("said", measure.title), ("speedup", "vs the winner"), ("error_said", "error"),
+        ("memory_said", "memory (MiB)"), ("came", "what came of it"),
+    )  # fmt: skip
+    panels = [panel(values, across, each, theme, (width, HEIGHT), tooltip) for each in up]
     room = WIDTH + 2 * BETWEEN  # with what stands beside the axes
     answer, about = _answer(tuned, timed, room / LETTER_OF_TITLE), cut(_about(tuned, facts), int(room / LETTER))
     title = alt.TitleParams(answer, subtitle=about, fontSize=18, anchor="start", offset=18, frame="bounds")
@@ -130,7 +131,7 @@ def _values(tuned: Tuned, timed: Sequence[CandidateFacts], roles: dict[str, list
     """What is drawn of each candidate; those that are named last, so that they lie on top."""
     measure = tuned.objective.measure
     scale = _UNITS.get(measure.unit, ("", 1.0))[1]
-    least = min((one.error for one in timed if one.error and one.error > 0), default=1e-7)
+    least = least_error([one.error for one in timed])
     values = []
     for one in timed:
         role = roles.get(one.case.digest, [])
@@ -139,7 +140,7 @@ def _values(tuned: Tuned, timed: Sequence[CandidateFacts], roles: dict[str, list
                 "name": plain(one.case.way),
                 "x": (one.objective or 0.0) * scale,
                 "said": measure.show(one.objective),
-                "error": None if one.error is None else max(one.error, least / 3),  # 0 has no place on a log scale
+                "error": None if one.error is None else max(one.error, least),
                 "error_said": error_size(one.error),
                 "memory": None if one.memory is None else one.memory * _MIB,
                 "memory_said": mebibytes(one.memory),
@@ -147,73 +148,10 @@ def _values(tuned: Tuned, timed: Sequence[CandidateFacts], roles: dict[str, list
                 "colour": plain(one.case.backend_label),
                 "precision": one.case.precision,
                 "role": ", ".join(role),
-                "first": role[0] if role else "",
+                "label": ", ".join(role),
+                "wrong": False,
                 "filled": not one.candidate.out,
                 "came": cut(plain(one.came), 80),
             }
         )
     return sorted(values, key=lambda each: bool(each["role"]))
-
-
-def front(values: Sequence[dict[str, Any]], name: str, *, less: bool) -> list[dict[str, Any]]:
-    """What nothing else beats in both, from the best to the worst of the objective; what breaks a limit aside."""
-    able = [each for each in values if each[name] is not None and each["filled"]]
-    found: list[dict[str, Any]] = []
-    for each in sorted(able, key=lambda each: (each["x"] if less else -each["x"], each[name])):
-        if not found or each[name] < found[-1][name]:
-            found.append(each)
-    return found
-
-
-def _panel(tuned: Tuned, values: Sequence[dict[str, Any]], name: str, title: str, theme: Theme) -> Any:
-    """The candidates by what is to be best, across, and one other measure."""
-    import altair as alt
-
-    measure = tuned.objective.measure
-    unit = _UNITS.get(measure.unit, (measure.unit, 1.0))[0]
-    across = [each["x"] for each in values]
-    least, most = min(across), max(across)
-    log, room = most > FAR * least > 0, 0.12 * (most - least) or 0.1 * most
-    ends = [least / 1.3, most * 1.3] if log else [max(least - room, 0.0), most + room]
-    scale = alt.Scale(type="log" if log else "linear", domain=ends, nice=False)
-    titled = f"{measure.title} ({unit}{', log scale' if log else ''})"
-    x = alt.X("x:Q", title=titled, scale=scale, axis=alt.Axis(format=",~r", tickCount=6, labelOverlap=True))
-    known = [each for each in values if each[name] is not None]
-    heights = [each[name] for each in known]
-    y = alt.Y("memory:Q", title=title, scale=alt.Scale(domain=[0, 1.15 * max(heights)], nice=False))
-    if name == "error":
-        low, high = (math.log10(end(heights)) for end in (min, max))
-        decades = [10.0**power for power in range(math.floor(low - 0.3), math.ceil(high + 0.3) + 1)]
-        powers = alt.Scale(type="log", domain=[decades[0], decades[-1]], nice=False)
-        y = alt.Y("error:Q", title=title, scale=powers, axis=alt.Axis(values=decades, format="~e"))
-    backends = sorted({each["colour"] for each in values})
-    precisions = [each for each in (*PRECISIONS, *QUANTIZED) if each in {one["precision"] for one in values}]
-    legend = alt.Legend(title=None, orient="top", columns=4)
-    colour = alt.Color("colour:N", scale=alt.Scale(domain=backends, range=PALETTE), legend=legend)
-    grey = {"symbolFillColor": theme.faint, "symbolStrokeColor": theme.faint}
-    shapes = alt.Legend(title=None, orient="top", **grey) if len(precisions) > 1 else None
-    shape = alt.Shape("precision:N", scale=alt.Scale(domain=precisions, range=SHAPES), legend=shapes)
-    tooltip = [
-        alt.Tooltip(f"{key}:N", title=said)
-        for key, said in (
-            ("name", "candidate"), ("said", measure.title), ("speedup", "vs the winner"), ("error_said", "error"),
-            ("memory_said", "memory (MiB)"), ("came", "what came of it"),
-        )
-    ]  # fmt: skip
-    line = alt.Chart(alt.Data(values=front(known, name, less=measure.less)))
-    steps = "step-after" if measure.less else "step-before"
-    base = alt.Chart(alt.Data(values=known))
-    point = base.encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip)
-    named = base.transform_filter("datum.role != ''")
-    layers = [
-        line.mark_line(interpolate=steps, strokeWidth=1.5, strokeDash=[4, 3], color=theme.faint).encode(x=x, y=y),
-        point.transform_filter("datum.filled").mark_point(filled=True, size=70, opacity=0.85),
-        point.transform_filter("!datum.filled").mark_point(filled=False, size=70, opacity=0.85),
-        named.mark_point(filled=False, size=230, strokeWidth=1.8, color=theme.text, shape="circle").encode(x=x, y=y),
-    ]
-    middle = math.sqrt(math.prod(ends)) if log else sum(ends) / 2
-    for word, dy in _PLACES.items():
-        for side, dx, which in (("left", -9, "<="), ("right", 9, ">")):  # into the panel, not over its axis
-            some = base.transform_filter(f"datum.first == '{word}' && datum.x {which} {middle}")
-            layers.append(some.mark_text(align=side, dx=dx, dy=dy, fontWeight="bold").encode(x=x, y=y, text="role:N"))
-    return alt.layer(*layers)

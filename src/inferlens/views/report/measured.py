@@ -15,6 +15,8 @@ from inferlens.views.picture import picture
 from inferlens.views.plain import plain, profile_command
 from inferlens.views.profiled.findings import document as findings_of
 from inferlens.views.profiled.findings import judged
+from inferlens.views.raced import against
+from inferlens.views.raced.against import drawable
 from inferlens.views.raced.tuned import answer_of, finals_of, sentences
 from inferlens.views.records import COLUMNS, headline, table_of
 from inferlens.views.report import samples
@@ -31,6 +33,7 @@ _COSTS = ("batch", "median", "p95", "p99", "items_per_second", "energy", "speed-
           "device_peak")  # fmt: skip
 _BARS = "Bars start at zero, whiskers reach from the 5th to the 95th percentile; the fastest stands on top."
 _LINES = "Both axes are logarithmic: ways whose lines are parallel differ by the same factor at every batch size."
+_ERROR = "The dashed line joins what nothing else beats in both speed and error; wrong outputs are crossed out."
 _SPREAD = "The darker, the more samples took that long; the line is the median. Two dark places are two modes."
 _TIME = "The line is the median of neighbouring samples, the band their middle 80 %; dashed: the next process begins."
 
@@ -96,6 +99,8 @@ def comparison(found: Found) -> Iterator[Block]:
         if any(drawn(row) for row in table):
             several = len({row.batch for row in table if drawn(row)}) > 1
             yield picture(f"comparison-{number}", _LINES if several else _BARS, partial(chart_of, table))
+        if len({row.precision for row in table if drawable(row, "error")}) > 1:
+            yield picture(f"error-{number}", _ERROR, partial(against.chart_of, table, "error"))
         if number <= MOST_TABLES:
             yield from _samples(table, runs, number)
 

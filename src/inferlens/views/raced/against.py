@@ -1,0 +1,139 @@
+"""Records as points: the latency of every way against the error of its outputs, or its memory.
+
+A panel for each comparison. Ways that are wrong are there and crossed out: one sees how fast the wrong answer is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from inferlens.errors import InferlensError, check_choice
+from inferlens.record.record import Record
+from inferlens.units import error_size, mebibytes, milliseconds, plural, ratio
+from inferlens.views import picture
+from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH, answer_of, labels, names_of, where_of
+from inferlens.views.picture import THEMES, Theme, config
+from inferlens.views.plain import cut, plain
+from inferlens.views.raced.scatter import ERROR, MEMORY, PanelAxis, least_error, panel
+from inferlens.views.records import headline
+from inferlens.views.rows import Row, by, rows
+
+HEIGHT = 340
+MOST = 6  # comparisons of a table that are drawn, the first
+AGAINST = {"error": ERROR, "memory": MEMORY}
+LATENCY = PanelAxis("x", "median latency (ms)")
+_MIB = 2.0**-20
+_TOOLTIP = (
+    ("name", "way"), ("said", "latency (ms)"), ("speedup", "speed-up"), ("error_said", "error"),
+    ("memory_said", "memory (MiB)"), ("outputs", "outputs"),
+)  # fmt: skip
+
+
+def render(
+    records: Sequence[Record],
+    measure: str,
+    format: str,
+    *,
+    reference: str | None = None,
+    theme: str = "auto",
+) -> str | bytes:
+    """The picture: text for SVG and HTML, bytes for PNG.
+
+    Raises:
+        InferlensError: if there is no such measure, format or theme, or nothing to draw.
+        MissingLibrary: if what draws is not there.
+    """
+    check_choice("measure", measure, AGAINST)
+    picture.check(format)
+    check_choice("theme", theme, ("auto", *THEMES))
+    picture.converter()
+    shown = rows(records, reference)
+    if not any(drawable(row, measure) for row in shown):
+        what = f"There is nothing to draw: no case has both a latency and its {AGAINST[measure].title}."
+        raise InferlensError(what, hint="inferlens show --wide")
+    return picture.drawn(lambda look: chart_of(shown, measure, look), format, shown[0].model, theme)
+
+
+def chart_of(shown: Sequence[Row], measure: str, theme: Theme) -> dict[str, Any]:
+    """The Vega-Lite document."""
+    import altair as alt
+
+    able = [table for table in by(shown, "table") if any(drawable(row, measure) for row in table)]
+    blocks = [_block(table, measure, theme) for table in able]
+    chart = alt.vconcat(*blocks, spacing=44).resolve_scale(color="independent", shape="independent")
+    return {**chart.to_dict(), "config": config(theme)}
+
+
+def drawable(row: Row, measure: str) -> bool:
+    """Whether a row is a point; wrong ones are, too."""
+    return row.ok and row.median is not None and _value(row, measure) is not None
+
+
+def _value(row: Row, measure: str) -> float | None:
+    return row.error if measure == "error" else _memory(row)
+
+
+def _memory(row: Row) -> int | None:
+    """The GPU's, of what runs there."""
+    return row.host_peak if row.device == "cpu" else row.device_peak
+
+
+def _block(table: Sequence[Row], measure: str, theme: Theme) -> Any:
+    """One model on one machine, a panel for each comparison."""
+    import altair as alt
+
+    comparisons = by(table, "comparison")
+    names = names_of(table)
+    panels = []
+    able = [each for each in comparisons if any(drawable(row, measure) for row in each)]
+    for each in able[:MOST]:
+        points = [row for row in each if drawable(row, measure)]
+        drawn = panel(_values(points, names), LATENCY, AGAINST[measure], theme, (WIDTH, HEIGHT), _TOOLTIP)
+        panels.append(drawn.properties(title=where_of(each, comparisons)) if len(able) > 1 else drawn)
+    missing = sum(not drawable(row, measure) for row in table)
+    words = [headline(table), "dashed: nothing is better in both"]
+    wrong = any(row.agrees is False for row in table if drawable(row, measure))
+    words += ["crossed out: wrong"] * wrong
+    codes = {note.code for row in table for note in row.notes}
+    words += ["calibrated with noise, so errors mean little"] * (measure == "error" and "random-calibration" in codes)
+    words += [f"{plural(missing, 'way')} without these numbers not drawn"] * bool(missing)
+    room = WIDTH + 90  # with what stands beside the axis
+    answer = answer_of(comparisons, names, room / LETTER_OF_TITLE)
+    subtitle = _lines(words, int(room / LETTER))
+    title = alt.TitleParams(answer, subtitle=subtitle, fontSize=18, anchor="start", offset=18, frame="bounds")
+    return alt.vconcat(*panels, spacing=30, title=title)
+
+
+def _lines(words: Sequence[str], room: int) -> list[str]:
+    """One line, or a second one for what explains the picture."""
+    whole = " · ".join(words)
+    return [whole] if len(whole) <= room else [cut(words[0], room), cut(" · ".join(words[1:]), room)]
+
+
+def _values(points: Sequence[Row], names: dict[str, str]) -> list[dict[str, Any]]:
+    """What is drawn of each row; those with a role last, so that they lie on top."""
+    least, values = least_error([row.error for row in points]), []
+    for row, label in zip(points, labels(points, names), strict=True):
+        right, memory = row.agrees is not False, _memory(row)
+        role = label.removeprefix(names[row.id]).strip(" ()")
+        values.append(
+            {
+                "name": plain(row.name),
+                "x": 1e3 * (row.median or 0.0),
+                "said": milliseconds(row.median),
+                "error": None if row.error is None else max(row.error, least),
+                "error_said": error_size(row.error),
+                "memory": memory and memory * _MIB,
+                "memory_said": mebibytes(memory),
+                "speedup": ratio(row.speedup),
+                "outputs": {True: "right", False: "wrong", None: "unchecked"}[row.agrees],
+                "colour": plain(row.backend),
+                "precision": row.precision,
+                "role": role,
+                "label": label + " (wrong)" * (not right),
+                "filled": right,
+                "wrong": not right,
+            }
+        )
+    return sorted(values, key=lambda each: bool(each["role"]))
