@@ -5,6 +5,11 @@ from __future__ import annotations
 import shlex
 import unicodedata
 
+from msgspec.structs import replace
+
+from inferlens.spec.case import CALL_MODE, Case
+from inferlens.spec.plan import bench_words
+
 
 def plain(text: str) -> str:
     """``text`` on one line, without characters that steer a terminal or turn the direction of writing."""
@@ -19,9 +24,8 @@ def cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: half - 1]}…{text[-half:]}"
 
 
-def profile_command(model: str, backend: str, precision: str, batch: int | None) -> str:
-    """The command that shows where the time of a case goes."""
-    words = ["inferlens", "profile", model, "-b", backend]
-    words += [] if precision == "fp32" else ["--precision", precision]
-    words += [] if batch is None else ["--batch", str(batch)]
-    return plain(shlex.join(words))
+def profile_command(case: Case, *, gpu: bool) -> str:
+    """The command that shows where a case's time goes; ``gpu``: whether it runs on one there unless told not to."""
+    called = {axis.name: axis.default for axis in CALL_MODE}
+    words = bench_words(replace(case, **called), "cuda" if gpu else "cpu")
+    return plain(shlex.join(["inferlens", "profile", *words]))

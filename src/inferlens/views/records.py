@@ -32,7 +32,7 @@ from inferlens.units import (
     with_half_width,
 )
 from inferlens.views.answer import DOUBTS, answers, doubts
-from inferlens.views.plain import plain, profile_command
+from inferlens.views.plain import plain
 from inferlens.views.ranking import fits
 from inferlens.views.renderers import terminal
 from inferlens.views.rows import Row, by, rows, ways
@@ -287,8 +287,7 @@ def _next(shown: Sequence[Row], where: str) -> list[str]:
     best = next((row for row in shown if row.fastest), None)
     if best is None:
         return log
-    batch = best.batch if best.batch != 1 else None
-    profile = f"Where does the time go? {profile_command(best.model, best.backend, best.precision, batch)}"
+    profile = f"Where does the time go? {best.profile}"
     picture = f"A picture: inferlens plot {where}"
     return [*log, *([f"{profile} · {picture}"] if len(profile) + len(picture) + 3 <= WIDTH else [profile, picture])]
 

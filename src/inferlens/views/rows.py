@@ -24,7 +24,7 @@ from inferlens.stats.between_process import estimate, over_processes
 from inferlens.stats.intervals import Interval, ends, mean_interval, quantile_interval
 from inferlens.stats.quantiles import geometric_mean, median
 from inferlens.units import plural
-from inferlens.views.plain import plain
+from inferlens.views.plain import plain, profile_command
 from inferlens.views.ranking import ranked
 
 _PARTS: dict[str, Metric] = {
@@ -70,10 +70,9 @@ class Row(Struct, frozen=True, kw_only=True):
         fastest: whether it is the fastest, or equal to it, or may be: the first of its comparison, and those equal.
         chance: of the first, the probability that none is faster; ``None`` where rows were measured once.
         behind: its time over that of the first one.
-        rounds: in how many rounds the rows of its comparison took turns.
-        threshold: differences of that share and less do not matter.
-        cpus: threads of the CPU that could be used.
-        run_seconds: how long the run took that it is of, all of its cases included.
+        rounds: in how many rounds its comparison took turns; ``threshold``: smaller differences do not matter.
+        cpus: threads of the CPU that could be used; ``run_seconds``: how long its run took, all cases included;
+            ``profile``: the command that shows where its time goes.
         notes: what has to be known of it, the most important first.
     """
 
@@ -166,6 +165,7 @@ class Row(Struct, frozen=True, kw_only=True):
     run_seconds: float | None = None
     autocorrelated: bool = field(default=False, name="waves")
     other_card: bool = False
+    profile: str = ""
     notes: tuple[Note, ...] = ()
 
     @property
@@ -307,6 +307,7 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, run_seconds
         threshold=record.budget.threshold,
         run_seconds=run_seconds,
         options=case.options_label,
+        profile=profile_command(case, gpu=bool(record.environment.gpus)),
         inputs=", ".join(map(str, inputs)),
         prepared=", ".join(_range(spec) for spec in inputs if spec.dynamic),
         io=case.io,

@@ -274,7 +274,7 @@ def _next(compared: Compared) -> list[str]:
     slower = max(compared.of("SLOWER"), key=lambda case: abs(case.change or 0.0), default=None)
     if slower:
         case = slower.case
-        return [f"Why slower:  {profile_command(case.model, case.backend_label, case.precision, case.batch)}"]
+        return [f"Why slower:  {profile_command(case, gpu=case.device != 'cpu')}"]
     if undecided := compared.of("UNDECIDED"):
         model = plain(shlex.join([undecided[0].case.model]))
         return [f"To decide, measure both sides again:  inferlens bench {model} --repeats 5"]

@@ -12,7 +12,7 @@ from inferlens.record.record import machine_name
 from inferlens.views.answer import answers
 from inferlens.views.chart import chart_of, drawn, names_of
 from inferlens.views.picture import picture
-from inferlens.views.plain import plain, profile_command
+from inferlens.views.plain import plain
 from inferlens.views.profiled.findings import document as findings_of
 from inferlens.views.profiled.findings import judged
 from inferlens.views.raced import against
@@ -56,8 +56,7 @@ def answer(found: Found) -> Iterator[Block]:
         yield _costs(table, names)
         best = next((row for row in table if row.fastest), None)
         if best:
-            command = profile_command(best.model, best.backend, best.precision, best.batch if best.batch != 1 else None)
-            yield f"Where does the time go? {command}"
+            yield f"Where does the time go? {best.profile}"
     if found.profiles.profiles:
         yield from findings_of(judged(found.profiles), lines=FINDINGS, brief=True).blocks()
 
