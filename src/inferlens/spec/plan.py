@@ -22,6 +22,7 @@ from inferlens.spec.keep import keep_of
 from inferlens.units import parse_duration, parse_share
 
 BUDGET_WORDS = ("mode", "warmup", "iterations", "seconds", "half_width", "max_time", "timeout", "threshold")
+TEXTS = ("calibration", "accuracy", "checkout", "reference")
 DURATIONS = ("seconds", "max_time", "timeout")
 RACE_WORDS = ("quick", "thorough", "within", "repeats")
 THOROUGH_ROUNDS = 10
@@ -102,7 +103,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             input=TensorSpec.parse_all(listed(words.get("input", ()))),
             weights=str(words["weights"]) if "weights" in words else None,
             keep=keep_of(map(str, listed(words.get("keep", ())))),
-            **{name: str(words.get(name, "")) for name in ("calibration", "accuracy", "checkout", "reference")},
+            **{name: str(words.get(name, "")) for name in TEXTS},  # type: ignore[arg-type]
             trust=flag("trust", words.get("trust", False)),
             rebuild=flag("rebuild", words.get("rebuild", False)),
             seed=count("seed", words.get("seed", 0), least=0),
