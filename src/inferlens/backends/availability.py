@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from inferlens.backends.base import ON_CUDA, Absence, Preparation
 from inferlens.errors import InferlensError, MissingLibrary, Unsupported, is_short_of_memory
-from inferlens.spec.case import PRECISIONS, Case
+from inferlens.spec.case import PRECISIONS, QUANTIZED, Case
 
 NO_GPU = Absence("", "no NVIDIA driver shows a GPU", "the NVIDIA driver; nvidia-smi has to list the GPU", device="cuda")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # exporters write their messages for a terminal
@@ -92,6 +92,19 @@ def cuda_precisions(torch: Any) -> tuple[tuple[str, ...], dict[str, str]]:
     if torch.cuda.is_bf16_supported(including_emulation=False):
         return PRECISIONS, {}
     return ("fp32", "fp16"), {"cuda/bf16": "this GPU has no bf16 arithmetic, which came with compute capability 8.0"}
+
+
+def cuda_quantized(torch: Any) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Precisions that models can be quantized to on this GPU, and why not to others, as ``limits`` has it."""
+    capability = torch.cuda.get_device_capability()
+    least = {"fp8": (8, 9), "int8": (8, 0)}
+    lacking = {
+        f"cuda/{name}": f"this GPU has compute capability {'.'.join(map(str, capability))}, and {name} needs "
+        f"{'.'.join(map(str, least[name]))}"
+        for name in QUANTIZED
+        if capability < least[name]
+    }
+    return tuple(name for name in QUANTIZED if capability >= least[name]), lacking
 
 
 def warn_no_effect(preparation: Preparation, option: str, device: str) -> None:

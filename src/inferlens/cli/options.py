@@ -14,13 +14,13 @@ package.module:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of
 _BACKENDS = (
     "Backends, as name or name:variant, with commas; 'all' is every variant. [dim]Default: each that works here.[/dim]"
 )
-_PRECISIONS = "fp32, fp16, bf16, int8, with commas; int8 and fp8 of a quantized ONNX file, int8 by --calibration too. \
+_PRECISIONS = "fp32, fp16, bf16, int8, fp8, with commas; the last two of a quantized ONNX file, or by --calibration. \
 [dim]Default: the file's own, else fp32.[/dim]"
 _INPUT = "An input, as NAME=1x3x224x224:float32 or NAME=1x128:int64:0..1000; NAME=1..16x3x224x224:opt=2 prepares for a \
 range of sizes; repeatable."
 _OPTION = "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'."
 _WEIGHTS = "Name or file of weights. [dim]Default: random, from the seed.[/dim]"
-_CALIBRATION = "Data that inputs come from and int8 is calibrated with: a folder of images, an .npz file, \
+_CALIBRATION = "Data that inputs come from, and int8 and fp8 are calibrated with: a folder of images, an .npz file, \
 package.module:factory; random for speed alone."
 _KEEP = "Layers that are not quantized, as fp32:head,features.0: a module's path, or a node's name; repeatable."
 _ACCURACY = (

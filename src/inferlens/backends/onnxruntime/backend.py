@@ -36,6 +36,10 @@ from inferlens.spec.hints import Hint
 
 NO_BF16 = "ONNX Runtime has hardly any bf16 operators for the CPU, not even a convolution"
 
+NO_FP8 = "ONNX Runtime has no products in fp8 for the CPU"
+AS_FILES = "ONNX Runtime is not given quantized graphs for a GPU here; tensorrt is"
+ON_GPU = ("cuda/int8", "cuda/fp8")
+
 
 class OnnxRuntimeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Options of ONNX Runtime."""
@@ -133,7 +137,7 @@ class OnnxRuntime(Backend, Saver, Deployer):
                 for variant, absence in absences.items()
                 if absence
             ),
-            limits={**limits, "cpu/bf16": NO_BF16},
+            limits={**limits, "cpu/bf16": NO_BF16, "cpu/fp8": NO_FP8, **dict.fromkeys(ON_GPU, AS_FILES)},
             dynamic_shapes=True,
             libraries={"onnxruntime": str(ort.__version__)}
             | onnx_versions()

@@ -60,12 +60,14 @@ def torch_capabilities(
     formats: tuple[Format, ...],
     absence: Callable[[Any, str], Absence | None] = lambda _torch, _device: None,
     quantizes: Mapping[str, tuple[str, ...]] | None = None,
+    unquantized: str = "modules are run as they are",
 ) -> Capabilities:
     """Capabilities of a backend inside PyTorch.
 
     Args:
         absence: says what else it lacks on a device.
         quantizes: to which precisions, by the device.
+        unquantized: why not to others.
     """
     torch, missing = imported("torch", "PyTorch", "torch")
     if missing:
@@ -83,7 +85,7 @@ def torch_capabilities(
             for variant in variants
         ),
         absent=tuple(reason for reason in lacking.values() if reason is not None),
-        limits=limits,
+        limits={f"{device}/{name}": unquantized for device in devices for name in QUANTIZED} | limits,
         libraries=torch_versions(torch),
         dynamic_shapes=True,
     )
@@ -95,16 +97,26 @@ class TorchRunner(Runner, Direct):
     overlaps: ClassVar[bool] = True
 
     def __init__(
-        self, model: Model, case: Case, preparation: Preparation, options: TorchOptions, *, autocast: bool = False
+        self,
+        model: Model,
+        case: Case,
+        preparation: Preparation,
+        options: TorchOptions,
+        *,
+        autocast: bool = False,
+        rest: str = "fp32",
     ) -> None:
         autocast = autocast or getattr(options, "autocast", False)
         if autocast and case.precision == "fp32":
             raise Unsupported("autocast computes in a lower precision than fp32.", hint="--precision fp16,bf16")
+        if autocast and case.precision in QUANTIZED:
+            raise Unsupported("autocast does not quantize.", hint=f"--precision {case.precision} without autocast")
         self.model = model
         self.case = case
         self.preparation = preparation
         self.autocast = autocast
-        self._stored = "fp32" if autocast or case.precision in QUANTIZED else case.precision  # of weights and inputs
+        own = rest if case.precision in QUANTIZED else case.precision  # rest: of what is not quantized
+        self._stored = "fp32" if autocast else own  # of weights and inputs
         self.channels_last = options.channels_last
         self.tf32 = options.tf32
         self.cudnn_benchmark = getattr(options, "cudnn_benchmark", False)

@@ -8,9 +8,20 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from inferlens.backends.abilities import Builder, Deployer, Saver
-from inferlens.backends.availability import NO_GPU, cuda_absence, gpu_here, imported, torch_versions, warn_no_effect
+from inferlens.backends.availability import (
+    NO_GPU,
+    cuda_absence,
+    cuda_quantized,
+    found,
+    gpu_here,
+    imported,
+    torch_versions,
+    warn_no_effect,
+)
 from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support, tolerance_of
 from inferlens.backends.onnx.export import check_precision, onnx_file
+from inferlens.backends.onnx.keep import kept_nodes
+from inferlens.backends.onnx.quantize import for_tensorrt, quantized_onnx, to_quantize
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.tensorrt.engine import KIND, EngineJob, build_to, built, examiner
 from inferlens.backends.tensorrt.engine_check import TRUST, check_engine, checked_file
@@ -31,10 +42,8 @@ from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.record.build_report import BuildReport
-from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option, TensorSpec
+from inferlens.spec.case import PRECISIONS, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
-
-QUANTIZED_AS = "as an ONNX file with QuantizeLinear and DequantizeLinear nodes"
 
 
 class TensorRT(Backend, Saver, Builder, Deployer):
@@ -67,11 +76,17 @@ class TensorRT(Backend, Saver, Builder, Deployer):
         if no_gpu:
             lack = self.variants if no_gpu is NO_GPU else [each.variant for each in here]
             absent += [Absence(each, no_gpu.reason, no_gpu.hint, device="cuda") for each in lack]
+        to, limits = ((), {}) if no_gpu else cuda_quantized(torch)
+        quantizes = to if found("onnx", "onnxruntime") else ()
         return Capabilities(
             formats=formats,
-            supports=tuple(Support(each.variant, "cuda", (*PRECISIONS, *QUANTIZED)) for each in here if not no_gpu),
+            supports=tuple(
+                Support(each.variant, "cuda", (*PRECISIONS, *to), quantizes=quantizes, keeps=("fp16",))
+                for each in here
+                if not no_gpu
+            ),
             absent=tuple(absent),
-            limits={f"{each.variant}/cuda/{kind}": QUANTIZED_AS for each in here for kind in QUANTIZED},
+            limits=limits,
             libraries={each.key: each.version for each in here}
             | onnx_versions()
             | (torch_versions(torch) if torch else {}),
@@ -175,10 +190,17 @@ class TensorRT(Backend, Saver, Builder, Deployer):
 
     @staticmethod
     def _onnx(model: Model, case: Case, preparation: Preparation, options: TensorRTOptions) -> Path:
-        """The graph, in the case's precision (weakly typed: in fp32) and for all shapes of the profiles."""
-        precision = "fp32" if options.weakly_typed else case.precision
+        """The graph, in the case's precision (weakly typed: in fp32) and for all shapes of the profiles.
+
+        What is quantized here is in fp16 but for its products.
+        """
+        quantizing = to_quantize(model, case)
+        precision = "fp32" if options.weakly_typed or quantizing else case.precision
         if model.format == "onnx" and model.path is not None:
             check_precision(model.path, precision)
-            return model.path
         wide = replace(model, inputs=spread(model.inputs, profiles(options.profiles, model.inputs)))
-        return onnx_file(wide, case, preparation, precision)
+        path = onnx_file(wide, case, preparation, precision)
+        if not quantizing:
+            return path
+        dialect, keep = for_tensorrt(case.precision), kept_nodes(path, case)
+        return quantized_onnx(path, model, case, preparation, dialect, options.ranges, keep)

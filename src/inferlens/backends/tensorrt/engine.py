@@ -36,7 +36,7 @@ from inferlens.stats.quantiles import median
 KIND = "TensorRT plan"
 FOLDER = "tensorrt"  # inside the cache
 # Options that change how an engine is run, not what is built, or that stand in the key by themselves.
-OF_THE_RUN = ("profile", "cuda_graph", "streams", "timing_cache", "plugins", "compute_capability", "profiles")
+OF_THE_RUN = ("profile", "cuda_graph", "streams", "timing_cache", "plugins", "compute_capability", "profiles", "ranges")
 # From an engine to its layers, as the inspector has them, and the median GPU time of a call in seconds.
 Examine = Callable[[bytes], tuple[list[dict[str, Any]], float | None]]
 TACTIC = ("TacticName", "TacticValue", "LayerType")  # the first that a layer has is what was chosen for it

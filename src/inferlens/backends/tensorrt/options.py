@@ -61,6 +61,10 @@ class TensorRTOptions(Struct, frozen=True, forbid_unknown_fields=True):
         bool, Meta(description="let the builder lower the precision of an fp32 graph (TensorRT 10)")
     ] = False
     tf32: Annotated[bool, Meta(description="TF32 in fp32 convolutions and matrix products; off: fp32 is fp32")] = False
+    ranges: Annotated[
+        Literal["minmax", "entropy", "percentile"],
+        Meta(description="how the range of a tensor to quantize follows from its values in the calibration"),
+    ] = "minmax"
     cuda_graph: Annotated[bool, Meta(description="capture the call in a CUDA graph once and replay it")] = False
     streams: Annotated[int, Meta(description="calls side by side for throughput, each with its own context", ge=1)] = 1
 

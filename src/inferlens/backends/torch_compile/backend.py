@@ -14,13 +14,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 from msgspec.structs import replace
 
 from inferlens.backends.abilities import Deployer, KernelOrigins, Launched, LayerProfiler, Origins
-from inferlens.backends.availability import first_lines, found, warn_unheeded
+from inferlens.backends.availability import cuda_absence, cuda_quantized, first_lines, found, imported, warn_unheeded
 from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner
 from inferlens.backends.profiling.kernel_runs import Called, MatchedKernels, origins_by_match
 from inferlens.backends.profiling.layer_runs import check_level
@@ -40,6 +40,7 @@ GRAPH_MODES = ("reduce-overhead", "max-autotune")  # these use CUDA graphs
 AUTOTUNING = ("max-autotune", "max-autotune-no-cudagraphs")  # these tune by coordinate descent too
 MODES_FOR = {"cuda_graph": GRAPH_MODES, "max_autotune": AUTOTUNING}  # what other backends have an option for
 SAME_WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune-no-cudagraphs": "max-autotune"}
+AS_TORCHAO = "torchao, where it is installed, quantizes to int8, and to fp8 on a GPU that has it"
 CONFIGURED = ("freezing", "conv_1x1_as_mm", "coordinate_descent_tuning")  # in torch._inductor.config, by these names
 
 
@@ -59,6 +60,10 @@ class TorchCompileOptions(TorchOptions, frozen=True, forbid_unknown_fields=True)
     cudnn_benchmark: Annotated[
         bool, Meta(description="let cuDNN try its convolution algorithms at the first call and keep the fastest")
     ] = False
+    fp8_scales: Annotated[
+        Literal["tensor", "row"],
+        Meta(description="what has one scale in fp8; row: each row, more exact, and the rest is in bf16, not fp16"),
+    ] = "tensor"
     dynamic: Annotated[bool, Meta(description="compile for any input shape instead of this one")] = False
     fullgraph: Annotated[bool, Meta(description="refuse a model that does not compile into one graph")] = False
 
@@ -85,12 +90,19 @@ class TorchCompile(Backend, Deployer):
 
     def capabilities(self) -> Capabilities:
         """Where PyTorch runs and what Inductor compiles with is there: a C++ compiler, and Triton on CUDA."""
-        quantizes = {"cpu": ("int8",)} if found("torchao") else {}
-        can = torch_capabilities(self.variants, ("module", "exported"), compiler_absence, quantizes)
+        torch, missing = imported("torch", "PyTorch", "torch")
+        no_gpu = missing or cuda_absence(torch)
+        on_gpu, limits = ((), {}) if no_gpu else cuda_quantized(torch)
+        quantizes = {"cpu": ("int8",), "cuda": on_gpu} if found("torchao") else {}
+        can = torch_capabilities(self.variants, ("module", "exported"), compiler_absence, quantizes, AS_TORCHAO)
+        keeps = {"cpu": ("fp32",), "cuda": ("fp16",)}
         supports = [
-            replace(one, keeps=("fp32",)) if one.quantizes and one.device == "cpu" else one for one in can.supports
+            replace(one, keeps=keeps[one.device], without_data={} if one.device == "cuda" else None)
+            if one.quantizes
+            else one
+            for one in can.supports
         ]
-        return replace(can, supports=tuple(supports))
+        return replace(can, supports=tuple(supports), limits=can.limits | limits)
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """A runner that compiles when it is entered."""
@@ -106,7 +118,7 @@ class TorchCompile(Backend, Deployer):
         if case.variant in AUTOTUNING and case.device == "cuda":
             why = f"the mode {case.variant} does it already."
             warn_unheeded(options, ("coordinate_descent_tuning",), why, preparation)
-        if case.precision in QUANTIZED:
+        if case.precision in QUANTIZED and case.device == "cpu":
             from inferlens.backends.torch_compile.quantize import quantized_module
 
             model = dataclasses.replace(model, module=quantized_module(model, case, preparation))
@@ -135,8 +147,10 @@ class TorchCompile(Backend, Deployer):
         """See :class:`Deployer`."""
         return ("torch", "triton")
 
-    def deployed_as(self, case: Case) -> str:  # noqa: ARG002
+    def deployed_as(self, case: Case) -> str:
         """An exported program."""
+        if case.precision in QUANTIZED and case.device == "cuda":
+            raise Unsupported("What torchao quantized for a GPU is not deployed.", hint="--backend tensorrt, an engine")
         return ".pt2"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
@@ -178,7 +192,10 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
     overlaps = False  # what was compiled is guarded, and compiled anew, as it is called
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: TorchCompileOptions) -> None:
-        super().__init__(model, case, preparation, options)
+        by_row = case.precision == "fp8" and options.fp8_scales == "row"
+        on_gpu = "bf16" if by_row else "fp16"
+        super().__init__(model, case, preparation, options, rest=on_gpu if case.device == "cuda" else "fp32")
+        self._fp8_scales = options.fp8_scales
         self._dynamic = options.dynamic
         self._fullgraph = options.fullgraph
         self._configured = {name: getattr(options, name) for name in CONFIGURED}
@@ -195,6 +212,10 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
             yield
 
     def __enter__(self) -> CompiledRunner:
+        if self.case.precision in QUANTIZED and self.case.device == "cuda":
+            from inferlens.backends.torch_compile.linear import quantize_linear
+
+            quantize_linear(self._moved(), self.model, self.case, self.preparation, self._fp8_scales)
         super().__enter__()
         from torch._inductor.async_compile import shutdown_compile_workers
 

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import structs
 
 from inferlens.backends.abilities import Deployer, Partitioner, Saver
-from inferlens.backends.availability import cuda_precisions, torch_versions
+from inferlens.backends.availability import cuda_precisions, cuda_quantized, found, torch_versions
 from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support, tolerance_of
 from inferlens.backends.pytorch.script import PROGRAM, torch_script
 from inferlens.backends.scripts import beside
@@ -34,7 +34,7 @@ from inferlens.models import provenance
 from inferlens.models.model import Format, Model
 from inferlens.record.partition import Partition
 from inferlens.record.record import Gpu
-from inferlens.spec.case import Case, Option, TensorSpec
+from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 
 FORMATS: tuple[Format, ...] = ("module", "exported")
@@ -42,7 +42,9 @@ LOADED = "loaded"
 DYNAMO = "--backend torch_tensorrt:dynamo"
 SCRIPTS = ("ts-trace", "ts-script")
 SCRIPTED = "ts-script"  # takes TorchScript too, as it is
-MODELOPT = "Torch-TensorRT quantizes through NVIDIA ModelOpt, which is not driven from here"
+QUANTIZING = "dynamo"  # the front end that takes what ModelOpt has quantized
+OF_DYNAMO = "what NVIDIA ModelOpt quantizes is exported for torch_tensorrt:dynamo alone"
+NO_MODELOPT = "it takes NVIDIA ModelOpt, which is not installed (pip install nvidia-modelopt requests)"
 
 
 def of_tensorrt() -> tuple[Knob, ...]:
@@ -80,14 +82,17 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
 
         precisions, limits = cuda_precisions(torch)
         script = tuple(precision for precision in precisions if precision != "bf16")
-        limits |= dict.fromkeys(("cuda/int8", "cuda/fp8"), MODELOPT)
+        able, lacking = cuda_quantized(torch)
+        to = able if found("modelopt") else ()
+        limits |= {f"cuda/{name}": OF_DYNAMO if to else NO_MODELOPT for name in able} | lacking
         limits |= {f"{name}/cuda/bf16": "the TorchScript front end knows no bf16" for name in SCRIPTS}
         scripts = SCRIPTS if library.script else ()
         no_script = f"this {TITLE} was built without the TorchScript front end"
         return Capabilities(
             formats=(*FORMATS, "torchscript") if scripts else FORMATS,
             supports=(
-                *(Support(name, "cuda", precisions, FORMATS) for name in ("dynamo", "compile")),
+                Support(QUANTIZING, "cuda", (*precisions, *to), FORMATS, quantizes=to, keeps=("fp16",) if to else ()),
+                Support("compile", "cuda", precisions, FORMATS),
                 *(Support(name, "cuda", script, _formats(name)) for name in scripts),
                 Support(LOADED, "cuda", precisions, ("torch_tensorrt",)),
             ),
@@ -138,6 +143,8 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
             return Path(case.model).suffix
         if case.variant not in ("dynamo", *SCRIPTS):
             raise Unsupported(f"What {case.backend_label} compiles cannot be saved.", hint=DYNAMO)
+        if case.precision in QUANTIZED:
+            raise Unsupported("What ModelOpt quantized is not deployed.", hint="--backend tensorrt, an engine")
         return ".ts" if case.variant in SCRIPTS else ".ep"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
@@ -195,6 +202,13 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
                 f"{case.backend_label} does not take '{model.spec}', of the format {model.format}.",
                 hint=f"--backend torch_tensorrt:{SCRIPTED if model.format == 'torchscript' else 'ts-trace'}",
             )
+        if case.precision in QUANTIZED:
+            if model.format != "module":
+                raise Unsupported("ModelOpt quantizes modules, not what was exported.", hint="the model it came from")
+            from inferlens.backends.torch_tensorrt.quantize import quantize_module
+
+            quantize_module(model, case, preparation)
+            options = structs.replace(options, min_block_size=1)  # a pair of roundings may stand alone
         return FRONT_ENDS[case.variant](model, case, preparation, options, library)
 
 

@@ -11,6 +11,7 @@ import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -35,7 +36,7 @@ from inferlens.errors import Unsupported
 from inferlens.models.adapter import in_source
 from inferlens.models.inputs import make_inputs
 from inferlens.record.partition import Partition, Segment, partition_of
-from inferlens.spec.case import TensorSpec
+from inferlens.spec.case import QUANTIZED, TensorSpec
 
 WEIGHTS = "without engine_cache: a kept engine's weights must be replaceable"
 
@@ -196,8 +197,14 @@ class Dynamo(CompilingRunner):
         """An exported program."""
         import torch
 
+        quantized: AbstractContextManager[Any] = nullcontext()
+        if self.case.precision in QUANTIZED:
+            from inferlens.backends.torch_tensorrt.quantize import exporting
+
+            quantized = exporting()
         dimensions = export_dimensions(module, self.model.inputs)
-        return torch.export.export(module, self.example(), dynamic_shapes=dimensions, strict=False)
+        with quantized:
+            return torch.export.export(module, self.example(), dynamic_shapes=dimensions, strict=False)
 
     def compile(self, program: Any, keywords: dict[str, Any]) -> Callable[..., Any]:
         """A graph module with engines in it."""

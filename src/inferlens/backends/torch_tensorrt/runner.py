@@ -45,7 +45,8 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
     def __init__(
         self, model: Model, case: Case, preparation: Preparation, options: TorchTensorRTOptions, library: Library
     ) -> None:
-        super().__init__(model, case, preparation, TorchOptions(tf32=options.tf32), autocast=options.autocast)
+        torch_options = TorchOptions(tf32=options.tf32)
+        super().__init__(model, case, preparation, torch_options, autocast=options.autocast, rest="fp16")
         self.options = options
         self.library = library
         self.compiled: Any = None

@@ -1,0 +1,47 @@
+"""How much of a module is quantized, where a library quantizes module by module."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from typing import Any
+
+from inferlens.backends.base import Preparation
+from inferlens.errors import Unsupported
+from inferlens.models.model import Model
+
+
+def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
+    """FLOPs of the products in each module, by its path, and of all by the empty one; empty if it cannot be followed.
+
+    Nothing is computed: tensors have no values.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with contextlib.suppress(Exception):  # code whose path depends on values, for one
+        counter = FlopCounterMode(display=False)
+        with FakeTensorMode(allow_non_fake_inputs=True), counter, torch.no_grad():
+            module(*feed)
+        own = f"{type(module).__name__}."
+        counts = {name: float(sum(each.values())) for name, each in counter.get_flop_counts().items()}
+        return {"": counts["Global"]} | {
+            name.removeprefix(own): count for name, count in counts.items() if name.startswith(own)
+        }
+    return {}
+
+
+def note_share(
+    model: Model, work: dict[str, float], quantized: Collection[str], what: str, preparation: Preparation
+) -> None:
+    """Notes the share of the work in the ``quantized`` modules; ``Unsupported`` where the model has no such module.
+
+    Args:
+        what: the kinds of modules that can be quantized, for people.
+    """
+    if not quantized:
+        raise Unsupported(f"Nothing of '{model.name}' can be quantized: it has no modules of {what}.")
+    if work.get(""):
+        share = sum(work.get(name, 0.0) for name in quantized) / work[""]
+        preparation.facts["quantized_share"] = round(min(share, 1.0), 3)

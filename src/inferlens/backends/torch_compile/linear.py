@@ -1,0 +1,61 @@
+"""Quantizes the linear layers of a module for Inductor on a GPU, by torchao; inputs get their ranges in every call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inferlens.backends.availability import refused
+from inferlens.backends.base import Preparation
+from inferlens.backends.pytorch.export import example_feed
+from inferlens.backends.pytorch.quantize import flops_by_module, note_share
+from inferlens.errors import library
+from inferlens.models.model import Model
+from inferlens.spec.case import Case
+from inferlens.spec.keep import kept, unknown_layer
+
+
+def quantize_linear(
+    module: Any, model: Model, case: Case, preparation: Preparation, fp8_scales: str = "tensor"
+) -> None:
+    """Gives the linear layers of ``module``, in place, weights in the case's precision, which their inputs get too.
+
+    Args:
+        module: that of ``model``, on the device, in the type of all that is not quantized.
+        fp8_scales: what has one scale in fp8, ``tensor`` or ``row``.
+    """
+    import torch
+
+    quantization = library("torchao.quantization", extra="quantize")
+    known, keep = dict(module.named_modules()), kept(case)
+    for layer in keep:
+        if layer not in known:
+            raise unknown_layer(layer, known)
+
+    def is_taken(each: Any, path: str) -> bool:
+        # Attention calls the weights of its last layer, which is of a subclass, itself.
+        return type(each) is torch.nn.Linear and not any(f"{path}.".startswith(f"{layer}.") for layer in keep)
+
+    linear = [path for path, each in known.items() if is_taken(each, path)]
+    with preparation.phase("quantize"):
+        work = flops_by_module(module, _on(module, example_feed(model, case, _floats(module))))
+        note_share(model, work, linear, "linear layers", preparation)
+        if case.precision == "int8":
+            config = quantization.Int8DynamicActivationInt8WeightConfig()
+        else:
+            scales = {"tensor": quantization.PerTensor, "row": quantization.PerRow}[fp8_scales]()
+            config = quantization.Float8DynamicActivationFloat8WeightConfig(granularity=scales)
+        with refused(f"torchao cannot quantize '{model.name}'"):
+            quantization.quantize_(module, config, is_taken)
+
+
+def _floats(module: Any) -> str:
+    """The precision of a module's weights."""
+    import torch
+
+    kinds = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+    return next((kinds[each.dtype] for each in module.parameters() if each.dtype in kinds), "fp32")
+
+
+def _on(module: Any, feed: tuple[Any, ...]) -> tuple[Any, ...]:
+    device = next((each.device for each in module.parameters()), "cpu")
+    return tuple(tensor.to(device) for tensor in feed)

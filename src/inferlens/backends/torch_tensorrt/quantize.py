@@ -1,0 +1,59 @@
+"""Quantizes a module for Torch-TensorRT, by NVIDIA ModelOpt: its layers become ones that round, and are exported so."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import AbstractContextManager
+from typing import Any
+
+from inferlens.backends.availability import refused
+from inferlens.backends.base import Preparation
+from inferlens.backends.pytorch.export import example_feed, tensor_of
+from inferlens.backends.pytorch.quantize import flops_by_module, note_share
+from inferlens.backends.torch_tensorrt.library import EXTRA
+from inferlens.errors import library
+from inferlens.models.model import Model
+from inferlens.models.samples import calibration_feeds
+from inferlens.spec.case import Case
+from inferlens.spec.keep import kept, unknown_layer
+
+CONFIGS = {"int8": "INT8_DEFAULT_CFG", "fp8": "FP8_DEFAULT_CFG"}
+
+
+def quantize_module(model: Model, case: Case, preparation: Preparation) -> None:
+    """Quantizes convolutions and linear layers of the model's module, in place, on the CPU and in fp32."""
+    import torch
+
+    known = dict(model.module.named_modules()) if model.module is not None else {}
+    for layer in kept(case):
+        if layer not in known:
+            raise unknown_layer(layer, known)
+    work = flops_by_module(model.module, example_feed(model, case, "fp32"))
+    modelopt = library("modelopt.torch.quantization", extra=EXTRA)  # late: it takes seconds
+
+    def calibrate(module: Any) -> None:
+        for feed in calibration_feeds(model, case):
+            module(*(tensor_of(feed[spec.name], spec, "fp32") for spec in model.inputs))
+
+    with preparation.phase("quantize"), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        with refused(f"ModelOpt cannot quantize '{model.name}'"):
+            modelopt.quantize(model.module, getattr(modelopt, CONFIGS[case.precision]), forward_loop=calibrate)
+            for layer in kept(case):
+                modelopt.disable_quantizer(model.module, lambda name, layer=layer: name.startswith(f"{layer}."))
+        note_share(model, work, quantized_layers(model.module), "convolutions or linear layers", preparation)
+
+
+def quantized_layers(module: Any) -> list[str]:
+    """The paths of the layers whose inputs and weights are both quantized."""
+    return [
+        path
+        for path, each in module.named_modules()
+        if all(getattr(getattr(each, f"{name}_quantizer", None), "is_enabled", False) for name in ("input", "weight"))
+    ]
+
+
+def exporting() -> AbstractContextManager[Any]:
+    """While it lasts, what ModelOpt quantized is exported as TensorRT's own operators."""
+    made: AbstractContextManager[Any] = library("modelopt.torch.quantization.utils", extra=EXTRA).export_torch_mode()
+    return made
