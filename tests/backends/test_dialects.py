@@ -17,6 +17,7 @@ import inferlens
 from inferlens.backends.base import Absence, Preparation
 from inferlens.backends.onnx.export import onnx_file
 from inferlens.backends.onnx.quantize import Dialect, for_cpu, for_tensorrt, quantized_onnx
+from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.backends.tensorrt.engine import build_engine
 from inferlens.backends.tensorrt.flavours import find, flavour
 from inferlens.backends.tensorrt.network import configuration, network
@@ -151,6 +152,17 @@ def test_tensorrt_for_rtx_builds_them_without_a_gpu_or_says_why_not(kind: str, l
             build_engine(parsed, config)
     else:
         assert build_engine(parsed, config)
+
+
+@pytest.mark.skipif(isinstance(find("rtx"), Absence), reason="needs TensorRT for RTX")
+def test_the_backend_builds_a_quantized_engine_without_a_gpu(tmp_path: Path) -> None:
+    options = {"compute_capability": "8.9"}
+    case = small.case("tensorrt:rtx", precision="fp8", device="cuda", calibration="random", options=options)
+    preparation = small.preparation(tmp_path)
+    report = TensorRT().build(residual(), case, preparation, tmp_path / "fp8.engine")
+    assert report.size > 0
+    assert preparation.facts["quantized_share"] == 1.0
+    assert [phase.name for phase in preparation.phases] == ["export", "quantize", "build"]
 
 
 QUICK: dict[str, Any] = {"quick": True, "mode": "latency", "iterations": 3, "warmup": 1, "precision": "int8"}
