@@ -1,4 +1,4 @@
-"""Fills the tables of what an H200 measured, and draws their plots, from what is stored: ``python docs/tables.py``.
+"""Fills the tables of what an H200 and a CPU measured, and draws plots, from what is stored: ``python docs/tables.py``.
 
 What stands between ``<!-- $ inferlens WORDS -->`` and ``<!-- end -->`` is what that command prints in Markdown; what
 ``<!-- picture FOLDER FILE -->`` names is what ``inferlens plot`` draws. Three tables put several commands together,
@@ -28,7 +28,7 @@ from inferlens.units import change, change_range, listing, milliseconds, percent
 from inferlens.views.table import Column, Document, Line, Table, render
 
 ROOT = Path(__file__).parent.parent
-PAGES = tuple(ROOT / "docs" / name for name in ("h200.md", "h200-traces.md", "statistics.md"))
+PAGES = tuple(ROOT / "docs" / name for name in ("h200.md", "h200-traces.md", "statistics.md", "quantize.md"))
 BLOCK = re.compile(
     r"(<!-- (?P<kind>\$ inferlens|against|attributed|loops) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)", re.S
 )
