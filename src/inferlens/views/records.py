@@ -181,11 +181,14 @@ def _blocks(shown: Sequence[Row], where: str, most: int | None = None) -> list[T
 
 def _briefly(shown: Sequence[Row], where: str) -> list[Table | str]:
     """The answer of each comparison alone."""
-    every = answers(shown, whole=True)
-    room = LINES - 3
-    left = len(every) - room
-    more = [f"{left} more: inferlens show {where or 'RESULTS'} --format json"] if left > 0 else []
-    return [*(each.brief for each in every[: room if left <= 0 else room - 1]), *more, *_next(shown, where)]
+    every, blocks = answers(shown, whole=True), list[Table | str]()
+    for count in range(min(len(every), LINES), 0, -1):
+        left = len(every) - count
+        more = [f"{left} more: inferlens show {where or 'RESULTS'} --format json"] if left else []
+        blocks = [*(each.brief for each in every[:count]), *more, *_next(shown, where)]
+        if terminal.height(blocks, WIDTH) <= LINES:
+            break
+    return blocks
 
 
 def table_of(
