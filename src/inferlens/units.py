@@ -110,6 +110,15 @@ def percent(share: float) -> str:
     return f"{whole}.{decimals}".rstrip("0").rstrip(".") + " %" if decimals.strip("0") else f"{whole} %"
 
 
+def drop(share: float | None, low: float | None = None, high: float | None = None) -> str:
+    """How far something is below, with its sign where it is above, e.g. ``0.5 % ±0.8``, ``-0.2 % ±0.3``, ``0.0 %``."""
+    if share is None:
+        return ABSENT
+    digits = 2 if low is not None and high is not None and high - low < 0.002 else 1
+    spread = f" ±{50 * (high - low):.{digits}f}" if low is not None and high is not None else ""
+    return f"{round(100 * share, digits) + 0.0:.{digits}f} %{spread}"
+
+
 def change(relative: float | None) -> str:
     """A relative difference with its sign: ``+3.02 %``, ``-12.3 %``, ``0.00 %``."""
     return ABSENT if relative is None else f"{_signed(relative, _places(relative))} %"

@@ -10,6 +10,8 @@ import pytest
 
 import inferlens
 from inferlens.record.record import Accuracy, Record
+from inferlens.views.answer import doubts
+from inferlens.views.rows import rows
 
 pytestmark = pytest.mark.usefixtures("one_process")
 COUNT, CLASSES = 400, 12
@@ -55,6 +57,56 @@ def test_a_backend_that_is_wrong_for_one_sample_in_twenty_loses_them(tmp_path: P
     other = [place for place in range(COUNT) if found.values[place] != found.reference_values[place]]
     assert all(place % 20 == 11 for place in other)  # two batches of four were answered before
     assert len(other) == pytest.approx(20, abs=3)
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> str:
+    """Data of which the reference answers all as labelled."""
+    samples, _ = scores()
+    np.savez(tmp_path / "planted.npz", x=samples, label=samples.argmax(axis=1))
+    return str(tmp_path / "planted.npz")
+
+
+def test_a_planted_drop_is_shown_with_an_interval_that_holds_it(tmp_path: Path, planted: str) -> None:
+    made = inferlens.bench(
+        "fake:demo", accuracy=planted, output=str(tmp_path / "results"), **FAST, quick=True, precision="fp32,fp16",
+        option={"fake.mistakes": [0, 0.05], "fake.error": [0, 0.001]},
+    )  # fmt: skip
+    found = {row.label: row for row in rows(list(made))}
+    exact = found["fake:steady fp32 batch 4 cpu error=0.0 mistakes=0.0"]
+    planted_row = found["fake:steady fp32 batch 4 cpu error=0.0 mistakes=0.05"]
+    assert (exact.accuracy, exact.drop, doubts(exact)) == (1.0, 0.0, ["few samples"])
+    assert (planted_row.metric, planted_row.accuracy) == ("top-1", 0.95)
+    assert planted_row.drop == pytest.approx(0.05)
+    assert 0.027 < (planted_row.drop_low or 0) < 0.05 < (planted_row.drop_high or 0) < 0.08
+    assert doubts(planted_row) == ["few samples", "less accurate"]
+    text = str(made)
+    header = next(line for line in text.splitlines() if "top-1" in line and "drop" in line)
+    assert "p95" not in header
+    assert "5.0 % ±2." in text
+    assert "top-1 100.0 %" in text.splitlines()[1] + text.splitlines()[2]
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_drop_is_a_limit_of_a_tuning(tmp_path: Path, planted: str) -> None:
+    words: dict[str, Any] = {
+        "input": FAST["input"], "budget": "20s", "within": "accuracy-drop=1%", "output": str(tmp_path / "results"),
+        "backend": "fake",
+    }  # fmt: skip
+    with pytest.raises(inferlens.InferlensError, match="accuracy-drop is not known without data") as refused:
+        inferlens.tune("fake:demo", **words)
+    assert refused.value.hint == "--accuracy DATA"
+    tuned = inferlens.tune(
+        "fake:demo", accuracy=planted, only=["fake:steady", "knob_a"], option=["fake.mistakes=0,0.05"], **words
+    )
+    assert {row.accuracy for row in tuned.rows} == {1.0}
+    assert tuned[0].accuracy
+    (ended,) = tuned.tuned
+    out = {each.out for each in ended.candidates if "mistakes=0.05" in " ".join(each.settings) or "drop" in each.out}
+    assert out
+    assert all("drop in accuracy is 5.0 %, beyond the limit of 1.0 %" in each for each in out)
+    assert "drop" in str(tuned)
+    assert "top-1" in str(tuned)
 
 
 def test_without_labels_it_is_how_often_the_reference_answers_the_same(tmp_path: Path, data: str) -> None:

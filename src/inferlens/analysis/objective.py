@@ -12,6 +12,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from inferlens.analysis.accuracy import accuracy_of, worth
 from inferlens.analysis.findings.notes import worst_agreement
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.machine import Energy
@@ -116,6 +117,12 @@ def _error(run: CaseRuns) -> float | None:
     return agreement.rel_l2 if agreement else None
 
 
+def _drop(run: CaseRuns) -> float | None:
+    found = accuracy_of(run)
+    known = worth(found) if found else None
+    return known.drop if known else None
+
+
 _VALUES: Mapping[str, Callable[[CaseRuns], float | None]] = {
     "latency": _latency,
     "latency.p95": partial(CaseRuns.latency, name="p95"),
@@ -125,4 +132,5 @@ _VALUES: Mapping[str, Callable[[CaseRuns], float | None]] = {
     "memory": lambda run: host_peak(run) if run.first.case.device == "cpu" else device_peak(run),
     "build": _build,
     "error": _error,
+    "accuracy-drop": _drop,
 }

@@ -89,7 +89,8 @@ class Scheduler:
     one_at_a_time: bool = False  # whether rounds are: energy, and memory of a GPU, are not known of what takes turns
     patience: Callable[[Case], float] = lambda _: math.inf  # seconds that a case may take, if less than the plan's
     accuracies: dict[str, Accuracy] = field(default_factory=dict)  # of cases, by digest: each is evaluated once
-    told: set[str] = field(default_factory=set)  # cases of which a record has the accuracy
+    tells_all: bool = False  # whether all records of a case have it, not its first alone
+    _told: set[str] = field(default_factory=set)  # cases of which a record has it
     _built: set[str] = field(default_factory=set)  # cases of which a process has run
     _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # where each was exported first
     _references: dict[str, Reference] = field(default_factory=dict)
@@ -308,9 +309,9 @@ class Scheduler:
             same = model is not None and model.weights_sha256 == reference.weights_sha256
             theirs = self._evaluations.get(_evaluated_as(planned)) if fp32 and same else None
             self.accuracies[digest] = beside(self.plan.accuracy, own, reference.name, theirs)
-        elif digest in self.told:
+        elif digest in self._told and not self.tells_all:
             return None
-        self.told.add(digest)
+        self._told.add(digest)
         return self.accuracies.get(digest)
 
     def _before(self, *cases: Case) -> Before:

@@ -21,10 +21,10 @@ from inferlens.errors import InferlensError
 from inferlens.models import resolve
 from inferlens.models.model import Array, Model, Problem
 from inferlens.models.samples import RANDOM, Sample, Samples, imported, is_code, kind_of
-from inferlens.record.record import Accuracy
+from inferlens.record.record import AGREEMENT, Accuracy
 from inferlens.spec.case import Case
 
-TOP1, AGREEMENT = "top-1", "agreement"
+TOP1 = "top-1"
 TOP, MORE_THAN = 5, 10  # top-5 is told of more than so many classes
 NO_CLASSES = "The data has no labels, and the model's first output is no scores of classes."
 FORM = "a function of infer that gives one number, or one for each sample"

@@ -18,6 +18,7 @@ from inferlens.record.machine import Energy, MachineLog, Marks
 from inferlens.spec.case import Budget, Case, TensorSpec
 
 SCHEMA = "inferlens.record/1"
+AGREEMENT = "agreement"  # the accuracy of samples without labels: answers that are those of the reference
 IN_TURNS = "in turns with"  # the fact that names the other of two cases that took turns on the machine
 MEMORY_APART = "memory of a process that did not export"  # a fact: it is not of the process that was timed
 CUT_SHORT = "cut short"  # the fact of a case of a race that was interrupted before its second round

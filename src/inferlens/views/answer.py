@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.units import duration, listing, percent, rate, ratio, ratio_range
+from inferlens.record.record import AGREEMENT
+from inferlens.units import ABSENT, bare, drop, duration, listing, percent, rate, ratio, ratio_range
 from inferlens.views.plain import plain
 from inferlens.views.rows import Row, by, ways
 
@@ -64,9 +65,10 @@ DOUBTS = {
     "repeat-failed": "a process failed",
     "partly-quantized": "partly quantized",
     "random-calibration": "accuracy meaningless",
+    "less-accurate": "less accurate",
 }
 # Words for a number that the machine does not account for.
-ANYWAY = ("repeat-failed", "partly-quantized", "random-calibration")
+ANYWAY = ("repeat-failed", "partly-quantized", "random-calibration", "less-accurate")
 
 
 def doubts(row: Row) -> list[str]:
@@ -104,7 +106,7 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
     rivals = [row for row in rows if row.standing == "open"]
     slower = [row for row in rows if row.standing == "slower" and row.behind is not None]
     following = min(slower, key=lambda row: row.behind or 0.0, default=None)
-    who = "  ".join([names[best.id], told(best), *doubts(best)])
+    who = "  ".join([names[best.id], told(best), *([worth(best)] if best.metric else []), *doubts(best)])
     than = _than(best, names)
     if best.standing == "equal":
         others = [f"{names[row.id]} {told(row)}" for row in equal]
@@ -140,6 +142,23 @@ def _than(best: Row, names: dict[str, str]) -> str:
     known = best.speedup_low is not None and best.standing != "once"
     lowered = " in fp32, this in TF32" if _TF32 in best.name and _TF32 not in best.reference else ""
     return f"{ratio(best.speedup)} {name}{lowered}" + (f" ({interval})" if known else "")
+
+
+def score(row: Row) -> str:
+    """The accuracy: a share in percent, anything else as it is."""
+    if row.accuracy is None:
+        return ABSENT
+    return f"{100 * row.accuracy:.1f} %" if row.accuracy_share else bare(row.accuracy)
+
+
+def worth(row: Row) -> str:
+    """The accuracy, and how far it is below fp32, in a few words."""
+    if row.drop is None or row.metric == AGREEMENT:
+        with_what = " with fp32" if row.metric == AGREEMENT else ""
+        return f"{row.metric} {score(row)}{with_what}"
+    lost = drop(row.drop).lstrip("-")
+    than = "as fp32" if lost == "0.0 %" else f"{lost} {'below' if row.drop > 0 else 'above'} fp32"
+    return f"{row.metric} {score(row)}, {than}"
 
 
 def likely(chance: float | None) -> str:

@@ -14,16 +14,18 @@ import msgspec
 
 from inferlens.analysis.findings.notes import OF_THE_END
 from inferlens.analysis.runs import each_run
-from inferlens.record.record import Record
+from inferlens.record.record import AGREEMENT, Record
 from inferlens.units import (
     ABSENT,
     bare_seconds,
+    drop,
     duration,
     error_size,
     half_width,
     mebibytes,
     millijoules,
     milliseconds,
+    percent,
     plural,
     rate,
     ratio,
@@ -31,7 +33,7 @@ from inferlens.units import (
     ratio_spread,
     with_half_width,
 )
-from inferlens.views.answer import DOUBTS, answers, doubts
+from inferlens.views.answer import DOUBTS, answers, doubts, score
 from inferlens.views.plain import plain
 from inferlens.views.ranking import fits
 from inferlens.views.renderers import terminal
@@ -66,6 +68,9 @@ COLUMNS = (
     Column("bound", "bound by", "", text, 12, numeric=False, wide=True),
     Column("", "speed-up", "", lambda row: _speedup(row), 1, numeric=False, bars="beside"),
     Column("", "interval", "95 %", lambda row: ratio_range(row.speedup_low, row.speedup_high), 14, wide=True),
+    Column("", "accuracy", "", lambda row: score(row), 1, wide=True),
+    Column("", "drop", "", lambda row: drop(row.drop, row.drop_low, row.drop_high), 1, wide=True),
+    Column("", "top-5", "", lambda row: percent(row.top5) if row.top5 is not None else ABSENT, 12, wide=True),
     Column("", "outputs", "", lambda row: _outputs(row), 2, numeric=False),
     Column("", "error", "rel. L2", lambda row: error_size(row.error) if row.ok else ABSENT, 10, wide=True),
     Column("", "build", "s", lambda row: bare_seconds(row.build) + (" cached" if row.cached else ""), 12, wide=True),
@@ -238,6 +243,13 @@ def _column(column: Column, table: Sequence[Row]) -> Column:
     """A column as the table has it: what is the same for all rows stands in the headline."""
     if column.key in ("precision", "batch"):
         return replace(column, wide=len({getattr(row, column.key) for row in table}) == 1)
+    metrics = {row.metric for row in table if row.metric}
+    if column.title == "accuracy":
+        return replace(column, title=min(metrics) if len(metrics) == 1 else "accuracy", wide=not metrics)
+    if column.title == "drop":
+        return replace(column, wide=all(row.drop is None or row.metric == AGREEMENT for row in table))
+    if metrics and column in COLUMNS and column.key in ("p95", "items_per_second"):  # they make room
+        return replace(column, wide=any(row.median is not None for row in table))
     if column.title == "speed-up":
         references = {row.backend for row in table if row.is_reference}  # answers and its own row say the rest
         return replace(column, title=f"vs {min(references)}" if len(references) == 1 else "speed-up")

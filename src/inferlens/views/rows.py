@@ -7,29 +7,23 @@ calls, never from 1 / latency. Speed-ups are between rows of one *comparison*: m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from inferlens.analysis.findings.notes import Note, notes_of, worst_agreement
 from inferlens.analysis.findings.rules.waiting import bound_by
-from inferlens.analysis.interference.samples import steady_samples
-from inferlens.analysis.objective import build_seconds, device_peak, energies, host_peak
+from inferlens.analysis.numbers import numbers
+from inferlens.analysis.objective import build_seconds, device_peak, host_peak
 from inferlens.analysis.race import Aim
 from inferlens.analysis.runs import CaseRuns, card, device_name, latest, run_seconds
-from inferlens.record.record import Metric, Record, machine_name
+from inferlens.record.record import Record, machine_name
 from inferlens.spec.case import TensorSpec, with_batch
-from inferlens.stats.between_process import estimate, over_processes
-from inferlens.stats.intervals import Interval, ends, mean_interval, quantile_interval
-from inferlens.stats.quantiles import geometric_mean, median
 from inferlens.units import plural
 from inferlens.views.plain import plain, profile_command
 from inferlens.views.ranking import ranked
 
-_PARTS: dict[str, Metric] = {
-    "gpu_time": "GPU time", "enqueue": "enqueue time", "h2d": "H2D time", "compute": "compute time", "d2h": "D2H time",
-}  # fmt: skip
 RowStanding = Literal["", "fastest", "equal", "likeliest", "once", "open", "slower", "none"]
 
 
@@ -60,6 +54,8 @@ class Row(Struct, frozen=True, kw_only=True):
         speedup: reference's median latency over this one's; of rates where no latency was measured.
         sure: whether the speed-up's interval covers how far processes differ.
         autocorrelated: whether the speed-up's interval is wider because processes resemble those before them.
+        metric: what ``accuracy`` is: ``top-1``, ``agreement``, the name of the user's function; ``accuracy_share``:
+            whether it is a share of the samples. ``drop``: how far it is below fp32, of no share relative to that.
         error: relative L2 error of the outputs; ``agrees`` is ``None`` where they could not be checked.
         build: seconds of export and build together; ``cached`` if what was built before was used.
         host_peak, device_peak: the largest of its processes; ``energy``: joules for one item.
@@ -138,6 +134,15 @@ class Row(Struct, frozen=True, kw_only=True):
     speedup_low: float | None = None
     speedup_high: float | None = None
     sure: bool = False
+    metric: str = ""
+    accuracy: float | None = None
+    accuracy_low: float | None = None
+    accuracy_high: float | None = None
+    accuracy_share: bool = False
+    top5: float | None = None
+    drop: float | None = None
+    drop_low: float | None = None
+    drop_high: float | None = None
     error: float | None = None
     agrees: bool | None = None
     agreement_reason: str = ""
@@ -329,68 +334,8 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, run_seconds
         ranked=record.ranked and (agreement is None or agreement.agrees is not False),
         bound=bound_by(record),
         notes=notes,
-        **_latencies(run),
-        **_rates(run, batch),
-        **_energy(run),
+        **numbers(run, batch),
     )
-
-
-def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
-    low, high = ends(interval)
-    return {f"{name}_low": low, f"{name}_high": high}
-
-
-def _latencies(run: CaseRuns) -> dict[str, Any]:
-    """Statistics over the processes, and their intervals: of the samples of a single process, or over several."""
-    summaries = run.summaries
-    if not summaries:
-        return {}
-    found, alone = estimate(run.processes), run.processes[0] if len(run.processes) == 1 else None
-    values: dict[str, Any] = {
-        "samples": sum(summary.count for summary in summaries),
-        "left_out": sum(series.disturbed + series.unsteady for series in run.series),
-        "warmup": len(run.first.samples("warm-up")) or None,
-        "between": found is not None and found.between,
-        "median": found.median if found else summaries[0].median,
-        "minimum": min(summary.minimum for summary in summaries),
-        "maximum": max(summary.maximum for summary in summaries),
-        **_ends("median", found.interval if found else None),
-    }
-    for name in ("mean", "p5", "p95", "p99", "deviation"):
-        values[name] = run.latency(name)
-    for name, share in (("mean", 0.0), ("p95", 0.95), ("p99", 0.99)):
-        every = over_processes([getattr(each, name) for each in summaries])
-        if alone is not None:
-            every = quantile_interval(alone, share) if share else mean_interval(alone)
-        values |= _ends(name, every)
-    return values
-
-
-def _rates(run: CaseRuns, batch: int | None) -> dict[str, Any]:
-    """Rates of the windows, and medians of the parts of a call, which are the geometric means of the processes'."""
-    found = estimate(run.windows)
-    values: dict[str, Any] = {"in_flight": getattr(run.first.measurement("throughput"), "in_flight", None)}
-    for name, metric in _PARTS.items():
-        every = (steady_samples(record, metric).samples for record in run.ran)
-        values[name] = geometric_mean([median(samples) for samples in every if samples])
-    if found:
-        values |= {"iterations_per_second": found.median, **_ends("iterations", found.interval)}
-        values["items_per_second"] = None if batch is None else found.median * batch
-        if not run.processes:
-            values["between"] = found.between
-    return values
-
-
-def _energy(run: CaseRuns) -> dict[str, Any]:
-    """The mean of the processes that know it, and the widest bounds."""
-    found = energies(run)
-    if not found:
-        return {}
-    return {
-        "energy": sum(each.joules or 0.0 for each in found) / len(found),
-        "energy_low": min(each.low or 0.0 for each in found),
-        "energy_high": max(each.high or 0.0 for each in found),
-    }
 
 
 def _range(spec: TensorSpec) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from inferlens.analysis.tuned import Tuned
+from inferlens.errors import InferlensError
 from inferlens.execution.expand import refuse_if_none_runs
 from inferlens.execution.protocol import Observer
 from inferlens.execution.survey import Named, named
@@ -32,10 +33,14 @@ def requested(plan: Plan, objective: str, within: Texts, budget: Duration) -> Re
     Raises:
         InferlensError: if one of them means nothing.
     """
+    constraints = Constraint.parse_all(texts(within))
+    for each in constraints:
+        if (needs := each.measure.needs) and not getattr(plan, needs):
+            raise InferlensError(f"{each.name} is not known without data to evaluate.", hint=f"--{needs} DATA")
     return Request(
         plan=plan,
         objective=Objective.parse(objective),
-        constraints=Constraint.parse_all(texts(within)),
+        constraints=constraints,
         budget=parse_duration(str(budget)),
     )
 

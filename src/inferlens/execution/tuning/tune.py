@@ -159,6 +159,9 @@ class Tuner:
         self.measures = {self.request.objective.name, *(each.name for each in self.request.constraints)}
         self.scheduler.round_budget = budget_for(self.request.plan.budget, self.measures)
         self.scheduler.one_at_a_time = "energy" in self.measures or (self._on_gpu and "memory" in self.measures)
+        self.scheduler.tells_all = True
+        known = (record for trial in self.kept.trials for record in trial.records)
+        self.scheduler.accuracies |= {record.case.digest: each for record in known if (each := record.accuracy)}
         self.begin -= self.kept.seconds
 
     @property

@@ -43,7 +43,7 @@ MOST_NAMES = 3
 # The columns that show what is to be best, or is limited, where they are not shown anyway.
 _MEASURED = {
     "latency.p95": ("p95",), "latency.p99": ("p99",), "energy": ("energy",), "error": ("error",),
-    "memory": ("host_peak", "device_peak"),
+    "accuracy-drop": ("drop",), "memory": ("host_peak", "device_peak"),
 }  # fmt: skip
 _TRIED = (
     Column("", "vs the winner", "", lambda one: ratio(one.candidate.speedup), 0),
@@ -166,7 +166,9 @@ def _columns(tuned: Tuned) -> list[Column]:
         if each.title == "build":
             columns.append(changed(each, wide=False, keep=4))
         elif each.key == "p95" or {each.key, each.title} & wanted:
-            columns.append(changed(each, wide=each.key not in wanted and each.title not in wanted, keep=3))
+            columns.append(
+                changed(each, wide=each.key not in wanted and each.title not in wanted, keep=min(each.keep, 3))
+            )
         else:
             columns.append(each)
     barred = {record.case.label for record in tuned.finals if record.case.digest in tuned.aim.barred}
