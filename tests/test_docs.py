@@ -52,7 +52,7 @@ OTHERS_OPTIONS = {"--editable", "--logdir"}  # of pip, of TensorBoard
 OPTION = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w-])")
 BENCHMARK = re.compile(r"python -m benchmarks[. ](\w+)([^`\n]*)")
 # Sources whose prefix a user need not know.
-NOT_WRITTEN = {"factory", "onnx", "file", "engine", "torch_tensorrt", "live"}
+NOT_WRITTEN = {"factory", "onnx", "file", "engine", "openvino", "torch_tensorrt", "live"}
 FORBIDDEN_WORDS = r"managers?|helpers?|utils|handlers?|sessions?|agents?"
 # Put together here, so that this file does not contain them.
 FORBIDDEN_EVERYWHERE = ["/" + "work/", "py" + "pi.org", "python" + "hosted.org", "/" + "root/"]

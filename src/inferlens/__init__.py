@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from inferlens.errors import InferlensError
     from inferlens.execution.ab import ab
     from inferlens.execution.deploy.call import Deployed
+    from inferlens.execution.deploy.quantize import quantize
     from inferlens.execution.profile import profile
     from inferlens.execution.protocol import Observer
     from inferlens.record.layer_profile import Profile
     from inferlens.record.profile_store import load_profiles
+    from inferlens.record.quantization import Quantization
     from inferlens.record.record import Record
     from inferlens.spec.case import Budget, Case, TensorSpec
     from inferlens.spec.plan import Duration, Numbers, Plan, Texts
@@ -26,9 +28,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "ABResult", "Budget", "Case", "Compared", "Finding", "InferlensError", "Plan", "Profile", "Record", "Records",
+    "ABResult", "Budget", "Case", "Compared", "Finding", "InferlensError", "Plan", "Profile", "Quantization", "Record",
+    "Records",
     "TensorSpec", "Tuning", "__version__", "ab", "bench", "compare", "findings", "load", "load_profiles",
-    "load_records", "load_trace", "profile", "tune",
+    "load_records", "load_trace", "profile", "quantize", "tune",
 ]  # fmt: skip
 
 _HOMES = {
@@ -37,7 +40,7 @@ _HOMES = {
     "Budget": "spec.case", "Case": "spec.case", "TensorSpec": "spec.case", "InferlensError": "errors",
     "Plan": "spec.plan", "Record": "record.record", "Records": "views.python", "Tuning": "views.python",
     "load_records": "views.python",
-    "profile": "execution.profile",
+    "profile": "execution.profile", "quantize": "execution.deploy.quantize", "Quantization": "record.quantization",
     "Profile": "record.layer_profile", "load_profiles": "record.profile_store", "findings": "analysis.findings",
     "Finding": "analysis.findings", "load_trace": "analysis.loaded_trace",
 }  # fmt: skip

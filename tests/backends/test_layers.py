@@ -12,7 +12,7 @@ from torch import nn
 
 from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.onnxruntime.profile import NodeArguments, ProfileEvent, by_node, tensors
-from inferlens.backends.openvino.backend import NodeCounter
+from inferlens.backends.openvino.profile import NodeCounter
 from inferlens.backends.profiling.layer_runs import Taken
 from inferlens.backends.profiling.module_hooks import add_own_times
 from inferlens.errors import Unsupported

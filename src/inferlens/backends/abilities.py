@@ -28,6 +28,19 @@ class Saver(ABC):
         """Writes ``model``, prepared for ``case``, to a new file whose suffix is one of ``saves``, or refuses."""
 
 
+class Quantizer(ABC):
+    """An ability of a backend: it writes what it quantized to files that it runs, with the suffix ``quantized_as``."""
+
+    quantized_as: ClassVar[str]
+
+    @abstractmethod
+    def write_quantized(self, model: Model, case: Case, preparation: Preparation, path: Path) -> Path:
+        """Writes ``model``, quantized as ``case`` says, to ``path``; gives the ONNX graph in fp32 that it made it of.
+
+        The fact ``quantized_share`` is told, where it can be counted.
+        """
+
+
 class Builder(ABC):
     """An ability of a backend: it builds engines, several times if need be, and says what each build took and chose."""
 

@@ -19,7 +19,8 @@ from inferlens.errors import InferlensError, suggestion
 COMMANDS = {
     "bench": "", "tune": "", "ab": "", **dict.fromkeys(("show", "compare", "plot"), "show"), "notes": "",
     "profile": "", **dict.fromkeys(("findings", "modules", "layers", "kernels"), "profile"),
-    "report": "", "trace": "", "roofline": "profile", "graph": "", "build": "", "export": "", "partition": "",
+    "report": "", "trace": "", "roofline": "profile", "graph": "",
+    **dict.fromkeys(("quantize", "build", "export", "partition"), ""),
     **dict.fromkeys(("doctor", "backends"), "backends"),
 }  # fmt: skip
 

@@ -93,12 +93,12 @@ def save(path: Path, case: Case, **more: Any) -> TaskResult[None]:
 
     ``more`` is as in :func:`partition`. Files that belong to it, its provenance for example, are written beside it.
     """
-    return _written(path, save_model, Saver, case, **more)
+    return written(path, save_model, Saver, case, **more)
 
 
 def build(path: Path, case: Case, builds: int, **more: Any) -> TaskResult[BuildReport]:
     """Has the backend of ``case`` build an engine ``builds`` times and write one to ``path``, as :func:`save` does."""
-    done = _written(path, build_engines, Builder, case, builds=builds, **more)
+    done = written(path, build_engines, Builder, case, builds=builds, **more)
     assert done.found
     return replace(done, found=replace(done.found, path=str(path)))
 
@@ -106,7 +106,7 @@ def build(path: Path, case: Case, builds: int, **more: Any) -> TaskResult[BuildR
 def deploy(path: Path, case: Case, **more: Any) -> TaskResult[None]:
     """Has the backend of ``case`` write to ``path`` what its script loads, as :func:`save` does; ``known`` and
     ``exported`` are as of ``protocol.CaseJob``."""
-    return _written(path, deploy_model, Deployer, case, **more)
+    return written(path, deploy_model, Deployer, case, **more)
 
 
 def partition(case: Case, **more: Any) -> TaskResult[Partition]:
@@ -172,7 +172,9 @@ def _done(
     return outcome.result
 
 
-def _written(path: Path, task: Task[FileJob, Found], ability: type[ABC], case: Case, **more: Any) -> TaskResult[Found]:
+def written(
+    path: Path, task: Task[Any, Found], ability: type[ABC], case: Case, kind: type[FileJob] = FileJob, **more: Any
+) -> TaskResult[Found]:
     """Has a task write into a folder beside ``path`` and, once all is there, moves it to its place.
 
     The folder is this process's own: it goes also where the one that writes into it was killed.
@@ -181,7 +183,7 @@ def _written(path: Path, task: Task[FileJob, Found], ability: type[ABC], case: C
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".inferlens-") as folder:
             new = Path(folder).resolve() / path.name
-            done = _done(task, FileJob, ability, case, path=str(new), **more)
+            done = _done(task, kind, ability, case, path=str(new), **more)
             for written in sorted(Path(folder).iterdir(), reverse=True):
                 os.replace(written, path.parent / written.name)
         return done

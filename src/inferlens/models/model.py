@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from inferlens.models.samples import Samples
 
-Format = Literal["module", "torchscript", "exported", "onnx", "engine", "torch_tensorrt", "fake"]
+Format = Literal["module", "torchscript", "exported", "onnx", "openvino", "engine", "torch_tensorrt", "fake"]
 Array = NDArray[np.generic]
 
 

@@ -27,7 +27,7 @@ from inferlens.models.model import Model, ModelInfo, Problem
 from inferlens.models.samples import RANDOM, Samples, read
 from inferlens.models.sources import own_code
 from inferlens.models.sources.base import LoadRequest, Opened, Source
-from inferlens.models.sources.compiled import EngineFile, TorchTensorRtFile
+from inferlens.models.sources.compiled import EngineFile, OpenVinoFile, TorchTensorRtFile
 from inferlens.models.sources.files import SUFFIXES, TorchFile, is_plain_script
 from inferlens.models.sources.libraries import FakeSource, Timm, Torchvision, Transformers, Zoo
 from inferlens.models.sources.onnx import OnnxFile
@@ -40,12 +40,12 @@ from inferlens.spec.keep import EXPORTED, kept, unknown_layer
 # A bare name is looked up in the sources that list their names, in this order.
 SOURCES: tuple[Source, ...] = (
     Torchvision(), Timm(), Transformers(), Zoo(), Hub(), Factory(), OnnxFile(), TorchFile(), EngineFile(),
-    TorchTensorRtFile(), Live(), FakeSource(),
+    TorchTensorRtFile(), OpenVinoFile(), Live(), FakeSource(),
 )  # fmt: skip
 BY_PREFIX = {source.prefix: source for source in SOURCES}
 BY_SUFFIX = {
     ".onnx": "onnx",
-    **{suffix: kind.prefix for kind in (EngineFile, TorchTensorRtFile) for suffix in kind.suffixes},
+    **{suffix: kind.prefix for kind in (EngineFile, TorchTensorRtFile, OpenVinoFile) for suffix in kind.suffixes},
 }
 
 

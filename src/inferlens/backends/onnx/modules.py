@@ -27,6 +27,7 @@ NO_SCOPES = (
     "torch.onnx.export(..., dynamo=True), or if the PyTorch model itself is given."
 )
 NO_ONNX = f"the module paths in an ONNX file are read with the package onnx: {installing('onnx')}"
+NO_PATHS = "an IR of OpenVINO's has no module paths; the model that it was made from has them."
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm")  # what a batch norm is folded into
 VALUES = ("Constant",)  # nodes that do nothing at run time
 DOMAINS = ("", "ai.onnx")
@@ -73,6 +74,8 @@ class OnnxNodes:
 
 def origins(path: Path) -> OnnxNodes:
     """The nodes of an ONNX file, without its weights."""
+    if path.suffix == ".xml":
+        return OnnxNodes((), NO_PATHS)
     try:
         import onnx
     except ImportError:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
-from inferlens.backends.abilities import Deployer, Saver
+from inferlens.backends.abilities import Deployer, Quantizer, Saver
 from inferlens.backends.availability import (
     check_cuda_options,
     cuda_absence,
@@ -82,7 +82,7 @@ class OnnxRuntimeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
-class OnnxRuntime(Backend, Saver, Deployer):
+class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
     """ONNX Runtime."""
 
     name = "onnxruntime"
@@ -94,6 +94,7 @@ class OnnxRuntime(Backend, Saver, Deployer):
         "onnx": ("cpu", {"graph_optimization": "disable"})
     }
     saves: ClassVar[dict[str, str]] = {".onnx": "ONNX graph"}
+    quantized_as = ".onnx"
     knobs = (
         Knob(name="cuda_graph", values=(True,), devices=("cuda",)),
         Knob(name="tf32", values=(True,), variants=("cuda",), precisions=("fp32",)),
@@ -159,6 +160,13 @@ class OnnxRuntime(Backend, Saver, Deployer):
         if written == model.path:
             raise Unsupported(f"'{model.name}' is an ONNX file already.", expected="a model in PyTorch")
         copy_onnx(written, path)
+
+    def write_quantized(self, model: Model, case: Case, preparation: Preparation, path: Path) -> Path:
+        """Writes the ONNX graph."""
+        plain = onnx_file(model, case, preparation, "fp32")
+        preparation.exported = plain.parent  # not once more
+        copy_onnx(_graph(model, case, preparation, self.parse_options(case)), path)
+        return plain
 
     def packages(self, case: Case) -> tuple[str, ...]:
         """PyTorch too on a GPU: it brings CUDA."""

@@ -1,4 +1,5 @@
-"""Compiled models: TensorRT engines (``.engine``, ``.plan``), and modules that Torch-TensorRT compiled.
+"""Compiled models: TensorRT engines (``.engine``, ``.plan``), modules that Torch-TensorRT compiled, and graphs of
+OpenVINO's.
 
 What they are and need is read from the :class:`~inferlens.models.provenance.Provenance` beside them; the backend opens
 the file itself. An engine that something else built has no provenance: its inputs are then asked for.
@@ -100,6 +101,20 @@ class TorchTensorRtFile(Compiled):
     suffixes = (".ts", ".ep")
     title = "Torch-TensorRT module"
     danger = "{path} is a compiled module, which can run code when it is opened."  # pickles and native code
+
+
+class OpenVinoFile(Compiled):
+    """Graphs as OpenVINO keeps them (``.xml``), with their weights beside them (``.bin``)."""
+
+    prefix = "openvino"
+    format: ClassVar[Format] = "openvino"
+    suffixes = (".xml",)
+    title = "OpenVINO IR"
+
+    def problem(self, path: Path, made: Provenance | None) -> Problem | None:  # noqa: ARG002
+        """Its weights are not there."""
+        weights = path.with_suffix(".bin")
+        return None if weights.is_file() else Problem(f"{weights}, which holds the weights of {path.name}, is missing.")
 
 
 def _origin(made: Provenance) -> Case:

@@ -1,0 +1,88 @@
+"""What quantizing a model to a file gave: a :class:`Quantization`. Data alone; no framework is needed to show it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from inferlens.spec.case import Case
+
+
+class OutputError(Struct, frozen=True):
+    """How far an output is from that in fp32 over all samples: relative L2 error, and cosine."""
+
+    rel_l2: float
+    cosine: float
+
+
+class LayerError(Struct, frozen=True):
+    """A layer that was quantized.
+
+    Attributes:
+        name: as ``--keep`` takes it.
+        kinds: the operators in it.
+        share: of the model's multiply-adds.
+        error: relative L2 error of the model's outputs where this layer alone is quantized, of the worst output.
+    """
+
+    name: str
+    kinds: tuple[str, ...]
+    share: float
+    error: float
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """A model that was quantized but for the layers ``keep``, written, and run.
+
+    Attributes:
+        share: of the multiply-adds that are quantized; ``None`` where that cannot be counted.
+        outputs: one for each output.
+        top1: share of samples whose largest element of the first output is that in fp32, if it is scores of classes.
+        accuracy, reference_accuracy: of it and of fp32, in ``metric``, on the data that was named for it.
+    """
+
+    keep: str
+    share: float | None
+    outputs: tuple[OutputError, ...]
+    top1: float | None = None
+    metric: str = ""
+    accuracy: float | None = None
+    reference_accuracy: float | None = None
+
+    @property
+    def error(self) -> float:
+        """Of the worst output."""
+        return max((each.rel_l2 for each in self.outputs), default=0.0)
+
+    @property
+    def accuracy_drop(self) -> float | None:
+        """How much less the accuracy is than in fp32."""
+        if self.accuracy is None or self.reference_accuracy is None:
+            return None
+        return self.reference_accuracy - self.accuracy
+
+
+class Quantization(Struct, frozen=True, kw_only=True):
+    """A model that was quantized to a file, what it is worth, and what was tried on the way.
+
+    Attributes:
+        path: the file; empty if no attempt kept the limit, so that none was written.
+        case: what was quantized.
+        best: what was written, or, if nothing was, the attempt that came nearest to the limit.
+        samples: of the calibration data, that outputs were compared on.
+        size_before, size: bytes of the graph in fp32, and of what was written.
+        seconds: that all of it took.
+        layers: those that were quantized, the worst first, where that was asked for or needed.
+        limit: the limit that it keeps, such as ``error=0.01``; empty if none was.
+        attempts: all of them, in order.
+    """
+
+    path: str
+    case: Case
+    best: Written
+    samples: int
+    size_before: int
+    size: int
+    seconds: float
+    layers: tuple[LayerError, ...] = ()
+    limit: str = ""
+    attempts: tuple[Written, ...] = ()

@@ -1,0 +1,128 @@
+"""``inferlens quantize`` on a small trained-like model with one layer planted that does not bear it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import inferlens
+from inferlens.execution.deploy.quantize import limit_of
+from inferlens.record.quantization import Quantization
+from tests.commands import inferlens as command
+
+pytestmark = pytest.mark.usefixtures("one_process")
+
+
+class Planted(torch.nn.Module):
+    """Linear layers; one channel that ``wide`` gives is a thousand times larger than all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = torch.nn.Linear(32, 48)
+        self.wide = torch.nn.Linear(48, 64)
+        self.narrow = torch.nn.Linear(64, 48)
+        self.last = torch.nn.Linear(48, 12)
+        with torch.no_grad():
+            self.wide.weight[5] *= 1000
+            self.wide.bias[5] *= 1000
+            self.narrow.weight[:, 5] /= 1000
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        x = torch.tanh(self.narrow(self.wide(x)))
+        found: torch.Tensor = self.last(x)
+        return found
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    np.savez("data.npz", x=np.random.default_rng(0).standard_normal((48, 32), dtype=np.float32))
+    return "data.npz"
+
+
+def quantized(data: str, **words: object) -> Quantization:
+    return inferlens.quantize(Planted().eval(), torch.zeros(8, 32), calibration=data, **words)  # type: ignore[arg-type]
+
+
+def test_a_layer_that_does_not_bear_it_is_ranked_first_and_kept_for_a_limit(data: str) -> None:
+    found = quantized(data, errors=True)
+    worst, *others = found.layers
+    assert worst.name in ("wide", "narrow")
+    assert found.best.error > 0.05
+    assert sum(layer.share for layer in found.layers) == pytest.approx(1.0)
+    assert max(layer.error for layer in others[1:]) < worst.error / 5
+
+    limited = quantized(data, within="error=2e-2")
+    assert limited.best.error <= 0.02 < limited.attempts[0].error
+    assert {"wide", "narrow"} & {*limited.best.keep.removeprefix("fp32:").split(",")}
+    assert 0 < (limited.best.share or 0) < 1
+    again = quantized(data, keep=limited.best.keep)
+    assert again.best.error == pytest.approx(limited.best.error, rel=1e-3)
+
+
+def test_what_was_written_runs_and_is_what_was_compared(data: str) -> None:
+    found = quantized(data)
+    assert (found.path, found.samples) == ("Planted.int8.onnx", 48)
+    (record,) = inferlens.bench(found.path, backend="onnxruntime:cpu", quick=True, iterations=3, warmup=1)
+    assert (record.status, record.case.precision) == ("ok", "int8")
+    assert record.agreement
+    assert record.agreement.agrees
+    assert found.size == Path(found.path).stat().st_size
+
+
+def test_a_limit_that_nothing_keeps_is_an_answer_with_the_nearest_and_no_file(data: str) -> None:
+    found = quantized(data, within="error=1e-12")
+    assert found.path == ""
+    assert found.best.error == min(each.error for each in found.attempts)
+    assert not list(Path().glob("*.onnx"))
+
+
+def test_openvino_writes_what_it_runs_and_keeps_layers(data: str) -> None:
+    found = quantized(data, backend="openvino", within="error=2e-2")
+    assert (found.path, Path(found.path).with_suffix(".bin").is_file()) == ("Planted.int8.xml", True)
+    assert found.best.error <= 0.02
+    (record,) = inferlens.bench(found.path, backend="openvino", quick=True, iterations=3, warmup=1)
+    assert (record.status, record.reason, record.case.precision) == ("ok", "", "int8")
+
+
+def test_what_cannot_be_is_said_before_anything_runs(data: str) -> None:
+    for words, hint in (
+        ({"backend": "torch_compile"}, "--backend onnxruntime"),
+        ({"output": "planted.xml", "backend": "onnxruntime"}, "--output planted.onnx"),
+        ({"within": "accuracy-drop=1%"}, "--accuracy DATA"),
+        ({"to": "fp8", "device": "cpu"}, "--to int8"),
+        ({"keep": "fp32:nowhere"}, "a name such as"),
+    ):
+        with pytest.raises(inferlens.InferlensError) as refused:
+            quantized(data, **words)
+        assert refused.value.hint.startswith(hint)
+    with pytest.raises(inferlens.InferlensError):
+        limit_of("memory=1GiB", None)
+
+
+def test_the_screen_says_what_it_is_worth_and_how_to_go_on(data: str, tmp_path: Path) -> None:
+    factory = ("tests.execution.test_quantize_file:Planted", "--input", "x=8x32", "--calibration", data)
+    done = command("quantize", *factory, "--errors", "-o", "p.onnx", cwd=tmp_path)
+    assert len(done.stdout.splitlines()) <= 24, done.stdout
+    assert "inferlens bench p.onnx -b onnxruntime" in done.stdout
+    assert "--precision fp32,int8" in done.stdout
+    told = json.loads(command("quantize", *factory, "--json", "--keep", "fp32:wide,narrow", cwd=tmp_path).stdout)
+    assert told["best"]["keep"] == "fp32:narrow,wide"
+    assert command("quantize", *factory, "--within", "error=1e-12", cwd=tmp_path).returncode == 1
+
+
+def test_a_limit_on_the_drop_in_accuracy_is_kept_on_labels(data: str, tmp_path: Path) -> None:
+    inputs = np.random.default_rng(1).standard_normal((400, 32), dtype=np.float32)
+    labels = Planted().eval()(torch.from_numpy(inputs)).argmax(dim=1).numpy()
+    np.savez(tmp_path / "labelled.npz", x=inputs, label=labels)
+    found = quantized(data, within="accuracy-drop=2%", accuracy="labelled.npz")
+    first, best = found.attempts[0], found.best
+    assert (best.metric, best.reference_accuracy) == ("top-1", 1.0)
+    assert (best.accuracy_drop or 0) <= 0.02 < (first.accuracy_drop or 0)
+    assert best.keep
