@@ -12,7 +12,7 @@ from inferlens.cli import options
 MODEL = "The model, as for 'inferlens bench'."
 TO = "int8 or fp8."
 CALIBRATION = "Data to find ranges with: a folder of images, an .npz file, package.module:factory."
-BACKEND = "What makes the file and runs it. [dim]Default: onnxruntime on the CPU, tensorrt on a GPU.[/dim]"
+BACKEND = "What makes the file and runs it. [dim]Default: onnxruntime.[/dim]"
 OUTPUT = "The file. [dim]Default: the model's name and precision.[/dim]"
 ERRORS = "Show what each layer loses, quantized alone."
 WITHIN = "A limit that the file keeps, as error=1e-2 or accuracy-drop=0.5%: layers that lose most stay as they are."
@@ -29,7 +29,7 @@ def quantize(
     keep: options.Keep = None,
     within: Annotated[str | None, typer.Option(metavar="LIMIT", help=WITHIN)] = None,
     accuracy: Annotated[str | None, typer.Option(help=ACCURACY)] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda. [dim]Default: cuda if it works.[/dim]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. [dim]Default: where it can be done.[/dim]")] = None,
     batch: Annotated[str | None, typer.Option(help="Batch size. [dim]Default: the model's own.[/dim]")] = None,
     input: options.Inputs = None,
     option: options.Options = None,

@@ -311,7 +311,8 @@ def _planned(words: dict[str, Any], backend: str | None, device: str | None, to:
             hint=f"--backend {names[0]}, or 'inferlens bench MODEL -b {name} --precision {to}', which quantizes too",
         )
     can = probe([backend.partition(":")[0]] if backend else names)
-    device = device or default_device(can.values())
+    able_here = [one.device for each in can.values() for one in each.supports if to in one.quantizes]
+    device = device or next(iter(able_here), None) or default_device(can.values())
     supports = [(name, one) for name, each in can.items() for one in each.supports if one.device == device]
     backend = backend or next((f"{name}:{one.variant}" for name, one in supports if to in one.quantizes), None)
     if backend is None:
