@@ -146,3 +146,15 @@ def test_what_is_not_quantized_keeps_nothing(digits: tuple[Digits, Path], tmp_pa
     with pytest.raises(inferlens.InferlensError) as refused:
         measured(digits, tmp_path, precision="fp32", keep="fp32:head")
     assert refused.value.hint == "--precision int8 --calibration DATA"
+
+
+def test_what_int8_costs_is_told_sample_by_sample_beside_fp32(digits: tuple[Digits, Path], tmp_path: Path) -> None:
+    (record,) = measured(digits, tmp_path, backend="onnxruntime:cpu", accuracy=str(digits[1]))
+    assert record.accuracy
+    assert (record.accuracy.metric, record.accuracy.count) == ("top-1", 200)
+    assert sum(record.accuracy.reference_values) > 180
+    (row,) = rows([record])
+    assert row.accuracy
+    assert -0.02 <= (row.drop or 0) <= 0.02
+    assert row.drop_low is not None
+    assert row.drop_low < (row.drop or 0)
