@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from inferlens.errors import InferlensError
-from inferlens.record.record import Agreement, Environment, Gpu
+from inferlens.record.record import Accuracy, Agreement, Environment, Gpu
+from inferlens.views.picture import THEMES
+from inferlens.views.raced.against import chart_of
 from inferlens.views.raced.crossed import crossed
 from inferlens.views.raced.crossed_table import document
+from inferlens.views.rows import rows
 from inferlens.views.table import render
 from tests.analysis.compare.sides import ran, saved
 from tests.commands import inferlens
@@ -56,6 +60,25 @@ def test_each_way_is_compared_with_its_first_precision_and_the_interval_is_known
     assert found["pytorch"]["int8"].speedup == pytest.approx(1.25)
     assert found["pytorch"]["fp32"].speedup is None
     assert next(iter(found)) == "openvino"  # the fastest first
+
+
+def rated():
+    """The same, evaluated on 100 samples: int8 misses five that fp32 hits."""
+    for one in quantized():
+        hits = (1.0,) * (95 if one.case.precision == "int8" else 100) + (0.0,) * (5 * (one.case.precision == "int8"))
+        worth = Accuracy(
+            data="a", metric="top-1", count=100, values=hits, reference="pytorch fp32", reference_values=(1.0,) * 100
+        )
+        yield msgspec.structs.replace(one, accuracy=worth if one.status == "ok" else None)
+
+
+def test_what_a_precision_costs_is_its_drop_in_accuracy_where_that_was_measured():
+    text = shown(list(rated()), "precision")
+    assert "drop" in text
+    assert "error" not in text
+    assert text.count("5.0 % ±") >= 2
+    drawn = chart_of(rows(list(rated())), "accuracy", THEMES["light"])
+    assert '"accuracy": 95.0' in str(drawn).replace("'", '"')
 
 
 def test_what_is_wrong_or_did_not_run_is_a_word_and_has_no_speedup():

@@ -1,4 +1,4 @@
-"""Records as points: the latency of every way against the error of its outputs, or its memory.
+"""Records as points: the latency of every way against the error of its outputs, its accuracy, or its memory.
 
 A panel for each comparison. Ways that are wrong are there and crossed out: one sees how fast the wrong answer is.
 """
@@ -12,6 +12,7 @@ from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record
 from inferlens.units import error_size, mebibytes, milliseconds, plural, ratio
 from inferlens.views import picture
+from inferlens.views.answer import score
 from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH, answer_of, labels, names_of, where_of
 from inferlens.views.picture import THEMES, Theme, config
 from inferlens.views.plain import cut, plain
@@ -21,12 +22,13 @@ from inferlens.views.rows import Row, by, rows
 
 HEIGHT = 340
 MOST = 6  # comparisons of a table that are drawn, the first
-AGAINST = {"error": ERROR, "memory": MEMORY}
+ACCURACY = PanelAxis("accuracy", "accuracy (shares in %)", less=False)
+AGAINST = {"error": ERROR, "accuracy": ACCURACY, "memory": MEMORY}
 LATENCY = PanelAxis("x", "median latency (ms)")
 _MIB = 2.0**-20
 _TOOLTIP = (
     ("name", "way"), ("said", "latency (ms)"), ("speedup", "speed-up"), ("error_said", "error"),
-    ("memory_said", "memory (MiB)"), ("outputs", "outputs"),
+    ("accuracy_said", "accuracy"), ("memory_said", "memory (MiB)"), ("outputs", "outputs"),
 )  # fmt: skip
 
 
@@ -71,7 +73,7 @@ def drawable(row: Row, measure: str) -> bool:
 
 
 def _value(row: Row, measure: str) -> float | None:
-    return row.error if measure == "error" else _memory(row)
+    return {"error": row.error, "accuracy": row.accuracy, "memory": _memory(row)}[measure]
 
 
 def _memory(row: Row) -> int | None:
@@ -124,6 +126,8 @@ def _values(points: Sequence[Row], names: dict[str, str]) -> list[dict[str, Any]
                 "said": milliseconds(row.median),
                 "error": None if row.error is None else max(row.error, least),
                 "error_said": error_size(row.error),
+                "accuracy": row.accuracy and row.accuracy * (100 if row.accuracy_share else 1),
+                "accuracy_said": f"{row.metric} {score(row)}" if row.metric else "",
                 "memory": memory and memory * _MIB,
                 "memory_said": mebibytes(memory),
                 "speedup": ratio(row.speedup),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from inferlens.record.record import Record
-from inferlens.units import ABSENT, error_size, listing, milliseconds, plural
+from inferlens.units import ABSENT, drop, error_size, listing, milliseconds, plural
 from inferlens.views.answer import answers
 from inferlens.views.plain import plain
 from inferlens.views.raced.crossed import Crossed, CrossedCell, CrossedLine, crossed
@@ -113,9 +114,11 @@ def _columns(of: Crossed, value: Any) -> list[Column]:
         way = "way" if of.axis == "precision" else "name"
         shown.append(column("way", lambda cell: "" if cell.word else getattr(cell.row, way), keep=2, numeric=False))
     cost = of.axis in _OF_OUTPUTS and not first
-    shown.append(
-        column("error", lambda cell: error_size(cell.row.error) if cell.row.ok else ABSENT, keep=3, wide=not cost)
-    )
+    rated = cost and any(row.drop is not None for row in of.rows)
+    if rated:
+        shown.append(column("drop", lambda cell: drop(cell.row.drop, cell.row.drop_low, cell.row.drop_high), keep=2))
+    error = column("error", lambda cell: error_size(cell.row.error) if cell.row.ok else ABSENT, keep=3)
+    shown.append(replace(error, wide=not cost or rated))
     return shown
 
 
