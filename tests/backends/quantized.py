@@ -14,8 +14,11 @@ import torch
 QUANTIZES = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
 
-def quantized_file(folder: Path, kind: str, layers: str) -> Path:
-    """A small graph quantized to ``int8`` or ``fp8``, of ``linear`` layers (input 4x32) or a ``convolution``."""
+def quantized_file(folder: Path, kind: str, layers: str, *, leaving: int = 0) -> Path:
+    """A small graph quantized to ``int8`` or ``fp8``, of ``linear`` layers (input 4x32) or a ``convolution``.
+
+    The last so many products are left as they are.
+    """
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
     convolution = layers == "convolution"
@@ -31,9 +34,12 @@ def quantized_file(folder: Path, kind: str, layers: str) -> Path:
     if kind == "fp8" and not hasattr(onnx.numpy_helper, "float8e4m3_to_float32") and QUANTIZES < (1, 24):
         pytest.skip("ONNX Runtime 1.23 quantizes to FP8 by a function that newer ONNX does not have")
     type = QuantType.QInt8 if kind == "int8" else QuantType.QFLOAT8E4M3FN
+    nodes = onnx.load(folder / "float.onnx").graph.node
+    products = [node.name for node in nodes if node.op_type in ("Conv", "Gemm", "MatMul")]
     quantize_static(
         folder / "float.onnx", folder / f"{kind}.onnx", Reader(tuple(example.shape)), quant_format=QuantFormat.QDQ,
         activation_type=type, weight_type=type,
+        nodes_to_exclude=products[len(products) - leaving :],
         calibrate_method=CalibrationMethod.MinMax if kind == "int8" else CalibrationMethod.Distribution,
         extra_options={"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False},
     )  # fmt: skip

@@ -10,9 +10,14 @@ import pytest
 import torch
 
 import inferlens
+from inferlens.analysis.profile.layers import runs_of
+from inferlens.analysis.profile.precision import precisions
 from inferlens.record.record import Record
 from inferlens.views import answer
+from inferlens.views.profiled.cases import ProfiledCase
+from inferlens.views.profiled.precisions import precision_line
 from inferlens.views.rows import rows
+from tests.backends.quantized import quantized_file
 
 pytestmark = pytest.mark.usefixtures("one_process")
 QUICK: dict[str, Any] = {"quick": True, "mode": "latency", "iterations": 3, "warmup": 1}
@@ -67,6 +72,56 @@ def test_a_trained_model_stays_right(digits: tuple[Digits, Path], tmp_path: Path
     assert 0 < (record.agreement.rel_l2 or 0) < 0.05
     assert record.facts["quantized_share"] == 1.0
     assert [phase.name for phase in record.phases if phase.name == "quantize"] == ["quantize"]
+
+
+# What the layers of a quantized model have to say, on each backend: the modules of products, and that they are in int8.
+PROFILED: dict[str, Any] = {"precision": "int8", "runs": 4, "iterations": 3, "warmup": 1}
+
+
+@pytest.fixture
+def no_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring them takes longer than all else, and precisions do not follow from them."""
+    monkeypatch.setattr("inferlens.execution.profile.ceilings_of", lambda *_: None)
+
+
+@pytest.mark.usefixtures("no_ceilings")
+@pytest.mark.parametrize("backend", ["onnxruntime:cpu", "openvino", "torch_compile"])
+def test_layers_say_that_they_are_in_int8_and_of_which_modules(
+    digits: tuple[Digits, Path], tmp_path: Path, backend: str
+) -> None:
+    module, path = digits
+    words = {"backend": backend, "calibration": str(path), "output": str(tmp_path), **PROFILED}
+    (made,) = inferlens.profile(module, torch.zeros(8, 1, 8, 8), **words)
+    assert (made.status, made.reason) == ("ok", "")
+    runs = runs_of(made)
+    assert not isinstance(runs, str)
+    found = precisions(made, runs)
+    assert found
+    assert (found.work, found.stayed) == (pytest.approx({"int8": 1.0}), ())
+    in_no_layer = runs.share(runs.outside)
+    assert sum(found.time.values()) + found.converting + (in_no_layer or 0.0) == pytest.approx(1)
+    assert made.layers
+    int8 = [layer.modules for layer in made.layers.layers if layer.precision == "int8" and layer.modules]
+    named = {path for modules in int8 for path in modules}
+    assert {"features.0", "features.3", "head"} <= named
+    assert all(len({"features.0", "features.3", "head"}.intersection(modules)) <= 1 for modules in int8)
+
+
+@pytest.mark.usefixtures("no_ceilings")
+def test_a_layer_that_was_left_out_of_quantization_is_named(tmp_path: Path) -> None:
+    file = quantized_file(tmp_path, "int8", "linear", leaving=1)
+    words = {"backend": "onnxruntime:cpu", "output": str(tmp_path), **PROFILED, "precision": None}
+    (made,) = inferlens.profile(str(file), **words)
+    assert (made.status, made.reason, made.case.precision) == ("ok", "", "int8")
+    runs = runs_of(made)
+    assert not isinstance(runs, str)
+    found = precisions(made, runs)
+    assert found
+    (stayed,) = (made.parts[place] for place in found.stayed)
+    assert (stayed.modules, stayed.precision) == (("2",), "fp32")  # type: ignore[union-attr]
+    assert found.conversions
+    assert found.work == pytest.approx({"int8": 0.5, "fp32": 0.5})
+    assert "; stayed in fp32: 2 " in precision_line(ProfiledCase(made))
 
 
 def test_what_is_quantized_once_is_kept_and_other_data_is_not_mistaken_for_it(

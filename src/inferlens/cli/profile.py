@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from inferlens.views.table import Table
 
 LEVEL = "What to time, with commas: layer, kernel (on a GPU); or module, for layers as the table of modules."
-FINDINGS, MODULES = 5, 11  # lines at the end of a profile
+FINDINGS, PRECISIONS, MODULES = 5, 3, 11  # lines at the end of a profile
 REBUILD = "Build anew what was built before, such as engines, and measure the device's ceilings again."
 BOARD = "Write traces here, into a log folder for each case, such as pytorch_bs1."
 DEPTH = "How deep modules are unfolded. [dim]Default: those that take most in tables, all in CSV and JSON.[/dim]"
@@ -121,6 +121,7 @@ def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> Non
     from inferlens.views.profiled.findings import document as found_in
     from inferlens.views.profiled.findings import judged
     from inferlens.views.profiled.modules import document as modules_of
+    from inferlens.views.profiled.precisions import precision_lines
 
     levels = levels_of(level)
     with Bar(screen.errors()) as bar:
@@ -128,8 +129,11 @@ def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> Non
     folders = [folder for _, folder in profiles]
     loaded = screen.profiles(folders)
     screen.document(found_in(judged(loaded), lines=FINDINGS, brief=True))
-    screen.text("")
-    screen.document(modules_of(groups(loaded), lines=MODULES, brief=True))
+    shown = groups(loaded)
+    lines = precision_lines([case for group in shown for case in group])
+    told = ["", *lines[:PRECISIONS]] if lines else []
+    screen.text("\n".join([*told, "", ""]))
+    screen.document(modules_of(shown, lines=MODULES - len(told), brief=True))
     if file:
         screen.document(modules_of(groups(loaded)), output=file)
     folder, above = folders[0], folders[0].parent

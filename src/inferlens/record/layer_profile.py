@@ -61,12 +61,14 @@ class Layer(TimedPart, frozen=True, kw_only=True):
     Attributes:
         operators: the ATen or ONNX operators that it came from, by name.
         inputs, outputs: its tensors.
+        precision: what it computes in, such as ``int8`` or ``fp32``; empty where that is not known.
         details: what else the backend tells of it, such as tactic, kernel, filter, stride, weights.
     """
 
     operators: tuple[str, ...] = ()
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
+    precision: str = ""
     details: dict[str, Any] = {}
 
 

@@ -81,12 +81,12 @@ def ceilings(**rates: float) -> Ceilings:
     return Ceilings(device="a device", bandwidth=1e12, rates=rates)
 
 
-def of_rule(name: str, *profiles: Profile, record: Record | None = None) -> list[Finding]:
+def of_rule(name: str, *profiles: Profile, record: Record | None = None, plain: Record | None = None) -> list[Finding]:
     """What one rule finds."""
-    return [each for each in findings(profiles, record) if each.code == name]
+    return [each for each in findings(profiles, record, plain) if each.code == name]
 
 
-def the(name: str, *profiles: Profile, record: Record | None = None) -> Finding:
+def the(name: str, *profiles: Profile, record: Record | None = None, plain: Record | None = None) -> Finding:
     """The one thing that a rule finds."""
-    (found,) = of_rule(name, *profiles, record=record)
+    (found,) = of_rule(name, *profiles, record=record, plain=plain)
     return found

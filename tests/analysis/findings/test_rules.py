@@ -12,8 +12,8 @@ import pytest
 
 import inferlens
 from inferlens.analysis.findings import evidence_of, findings, gain, unseen
-from inferlens.analysis.findings.families import of_kernel
 from inferlens.analysis.findings.rule import found, rule, rules_of
+from inferlens.analysis.profile.families import of_kernel
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Profile
 from inferlens.record.partition import Operator, Segment, partition_of
@@ -112,6 +112,10 @@ TO_NHWC = kernel("void cudnn::ops::nchwToNhwcKernel<__half, __half>", 30.0, 4)
 COPY = kernel("Memcpy HtoD (Pageable -> Device)", 100.0, kind="copy", grid=())
 COPIES = launched(TO_NHWC, COPY, kernel(TENSOR, 780.0))
 
+INT8 = case("onnxruntime:cpu", precision="int8")
+IN_INT8 = layer("conv", 9.0, "QLinearConv", precision="int8")
+ELSEWHERE = {"int8-not-faster"}  # which needs a second record: tests/analysis/profile/test_precision.py
+
 # The rule, a profile, its record, and numbers of what is found: fields, or by their names of the finding's own.
 SPEAKS: list[tuple[str, Profile, Makes, dict[str, Any]]] = [
     ("far-above-floor", FAR, None, {"subject": "conv1", "seconds": 7.8 * MS, "share": 0.8, "distance": 40}),
@@ -156,6 +160,10 @@ SPEAKS: list[tuple[str, Profile, Makes, dict[str, Any]]] = [
     ("doubtful-profile", layered(layer("conv", 10.0)), after(4.0), {"cost": 2.5}),
     ("doubtful-profile", layered(layer("conv", 10.0)), after(20.0), {"cost": 0.5}),
     ("doubtful-profile", launched(kernel("add", 2000.0)), after(1.5), {"busy": 2 * MS}),
+    ("stayed-in-fp32", layered(IN_INT8, layer("head", 1.0, "Gemm", precision="fp32"), of=INT8), None,
+     {"layers": 1, "share": 0.1, "subject": "head", "seconds": None}),
+    ("conversions", layered(IN_INT8, layer("dq", 1.0, "DequantizeLinear", "head"), of=INT8), None,
+     {"layers": 1, "seconds": 1 * MS, "share": 0.1}),
     ("unstable", with_(CONV, layers=with_(CONV.layers, whole=UNSTABLE)), None, {"p95": 25 * MS, "median": 10 * MS}),
 ]  # fmt: skip
 # The rule, why it is silent, a profile, its record.
@@ -200,6 +208,11 @@ SILENT: list[tuple[str, str, Profile, Makes]] = [
     ("outside-layers", "profiling has added it", OUTSIDE, after(6.3)),
     ("few-blocks", "full", launched(kernel(TENSOR, 300.0, grid=(132, 1, 1))), None),
     *[("doubtful-profile", "near", layered(layer("conv", 10.0)), after(ms)) for ms in (8.0, 12.5)],
+    ("stayed-in-fp32", "no multiply-adds", layered(IN_INT8, layer("s", 1.0, "Softmax", precision="fp32"),
+                                                   of=INT8), None),
+    ("stayed-in-fp32", "not asked for", layered(IN_INT8, layer("head", 1.0, "Gemm", precision="fp32")), None),
+    ("conversions", "too little", layered(IN_INT8, layer("dq", 0.4, "DequantizeLinear", "head"), of=INT8), None),
+    ("conversions", "the model's own", layered(IN_INT8, layer("p", 1.0, "Transpose", precision="int8"), of=INT8), None),
     ("unstable", "steady", CONV, None),
 ]  # fmt: skip
 
@@ -287,5 +300,5 @@ def test_rules_are_found_by_themselves_and_are_in_the_page_and_the_tests() -> No
     page = PAGE.read_text(encoding="utf-8")
     codes = {each.code for each in rules_of("profile")}
     assert set(re.findall(r"^### `([\w-]+)`$", page, re.M)) == codes
-    assert {each[0] for each in SPEAKS} == {each[0] for each in SILENT} == codes
+    assert {each[0] for each in SPEAKS} == {each[0] for each in SILENT} == codes - ELSEWHERE
     assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.M)) == {each.code for each in rules_of("trace")}

@@ -14,13 +14,13 @@ from inferlens.analysis.profile.graph import (
     Graph,
     engine_source,
     is_engine_information,
-    precision_in,
     precision_of,
     source_of,
 )
 from inferlens.analysis.profile.graph_fold import MOST, READABLE, graph_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Layer
+from inferlens.trace.precision import precision_in
 from tests.analysis.profile.graphs import long, reads, residual, source
 from tests.analysis.profile.samples import NASTY, eager, failed
 from tests.views.samples import case

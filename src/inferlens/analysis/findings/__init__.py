@@ -6,6 +6,7 @@ and reaches a threshold, and claims no more than it shows: what could be won is 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,9 @@ _OF_THE_HOST = {"data-loader", "host-bound", "synchronising", "allocations", "ou
 _UNKNOWN = 0.1  # of a run: so that a fallback or a graph break, which no profile shows the cost of, is not the last
 
 
-def findings(profiles: Profile | Sequence[Profile], record: Record | None = None) -> list[Finding]:
+def findings(
+    profiles: Profile | Sequence[Profile], record: Record | None = None, plain: Record | None = None
+) -> list[Finding]:
     """What the rules find in profiles, most important first.
 
     First what concerns time, by the part of a run that could be won, or that it is about where that is not known; what
@@ -35,11 +38,12 @@ def findings(profiles: Profile | Sequence[Profile], record: Record | None = None
     Args:
         profiles: of one case; several are its levels.
         record: of the same case, timed unprofiled; without it rules are silent that need to know what a call takes.
+        plain: of a quantized case, the record of the same in fp32.
 
     Raises:
         InferlensError: if the profiles are of different cases, or there are none.
     """
-    seen = evidence_of(profiles, record)
+    seen = dataclasses.replace(evidence_of(profiles, record), plain=plain)
     made = [each for rule in rules_of("profile") for each in rule(seen)]
     return sorted((_of_a_run(each, seen) for each in made), key=_rank)
 

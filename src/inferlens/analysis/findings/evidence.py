@@ -16,17 +16,18 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from inferlens.analysis.findings import families
-from inferlens.analysis.findings.families import Family
 from inferlens.analysis.findings.rule import Number
 from inferlens.analysis.interference.samples import latencies
+from inferlens.analysis.profile import families
+from inferlens.analysis.profile.families import Family
 from inferlens.analysis.profile.kernels import short_name
 from inferlens.analysis.profile.layers import LayerTable, Runs, RunTimes, busy_of, layer_table, runs_of
+from inferlens.analysis.profile.precision import Precisions, precisions
 from inferlens.analysis.profile.roofline import Floor, Roofline, precision_of, roofline
 from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.record import Record
 from inferlens.spec import hints
-from inferlens.spec.case import Case, Option
+from inferlens.spec.case import QUANTIZED, Case, Option
 from inferlens.spec.hints import Hint
 from inferlens.spec.plan import bench_words
 from inferlens.stats.quantiles import median
@@ -213,10 +214,12 @@ class Evidence:
     Attributes:
         profiles: of one case on one machine, at most one of each level.
         record: of the same case, timed unprofiled.
+        plain: of a quantized case, the record of the same in fp32.
     """
 
     profiles: tuple[Profile, ...]
     record: Record | None
+    plain: Record | None = None
 
     @property
     def case(self) -> Case:
@@ -339,6 +342,13 @@ class Evidence:
         """Those of some layers that took any time, as shares of a call."""
         timed = tuple(each for each in parts if each.seconds > 0)
         return Pieces(timed, self.profiled or 0.0, self.of_layers, None)
+
+    @cached_property
+    def precisions(self) -> Precisions | None:
+        """In what the layers of a case that is to be quantized compute; ``None`` of others, or where nothing tells."""
+        if self.table is None or self.layered is None or self.case.precision not in QUANTIZED:
+            return None
+        return precisions(self.layered, self.table.runs)
 
     # Of the kernels
 

@@ -7,7 +7,6 @@ the only thing known is the order in which they ran; they are then a chain, and 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal
@@ -19,6 +18,7 @@ from inferlens.analysis.profile.layers import runs_of
 from inferlens.analysis.profile.modules import Path
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Layer, Profile, Tensor
+from inferlens.trace.precision import precision_in
 
 SCHEMA = "inferlens.graph/1"
 MOST_EDGES = 20_000
@@ -27,20 +27,6 @@ TOO_MANY_EDGES = f"Only the first {MOST_EDGES:,} edges are drawn."
 INSPECTED = ("Name", "LayerType", "Inputs", "Outputs", "Metadata")  # of a layer in an engine's inspector
 ONLY_NAMES = "The engine keeps only the names of its layers: build it with ProfilingVerbosity.DETAILED."
 _ORIGIN = "[ONNX Layer: "
-# The first that is found in a text counts. Backends write "channel major FP16 format", or "f16".
-_WORDS = (
-    (r"bfloat16|bf16", "bf16"),
-    (r"float8|fp8|f8", "fp8"),
-    (r"float4|fp4|f4", "fp4"),
-    (r"float16|fp16|half|f16", "fp16"),
-    (r"tf32", "tf32"),
-    (r"float64|fp64|double|f64", "fp64"),
-    (r"float32|fp32|float|f32", "fp32"),
-    (r"u?int8|[iu]8", "int8"),
-    (r"u?int4|[iu]4", "int4"),
-    (r"u?int(16|32|64)?|[iu](16|32|64)", "int"),
-    (r"bool(ean)?", "bool"),
-)
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -211,14 +197,8 @@ def precision_of(layer: Layer) -> str:
     A layer that only turns out indices or truth values is ``int`` or ``bool``.
     """
     written = (f"{tensor.dtype} {tensor.format}" for tensor in (*layer.outputs, *layer.inputs))
-    return next(filter(None, map(precision_in, (str(layer.details.get("precision", "")), *written))), "")
-
-
-def precision_in(text: str) -> str:
-    """The precision in a text, such as ``float16`` or ``Row major linear FP16 format``; empty if there is none."""
-    words = re.findall(r"[a-z]+\d*", text[:300].lower())
-    found = (name for pattern, name in _WORDS if any(re.fullmatch(pattern, word) for word in words))
-    return next(found, "")
+    told = (layer.precision, str(layer.details.get("precision", "")), *written)
+    return next(filter(None, map(precision_in, told)), "")
 
 
 # What an engine's inspector writes

@@ -21,6 +21,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 from numpy.typing import NDArray
 
+from inferlens.analysis.profile.families import computed_in
 from inferlens.record.layer_profile import Kernels, Level, Profile, Tensor
 from inferlens.stats.intervals import ends, median_interval, ratio_interval
 from inferlens.stats.quantiles import summarise
@@ -155,10 +156,11 @@ class ProfileRow(Struct, frozen=True, kw_only=True):
 
 
 class LayerRow(ProfileRow, frozen=True, kw_only=True):
-    """One layer."""
+    """One layer; ``precision`` is what it computes in, empty where that is not known or it only converts."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    precision: str = ""
 
 
 class ProfilingCost(Struct, frozen=True, kw_only=True):
@@ -230,7 +232,7 @@ def layer_table(profile: Profile, unprofiled: Sequence[float] = ()) -> LayerTabl
     rows = tuple(
         LayerRow(
             place=place, name=layer.name, kind=layer.kind, modules=layer.modules, operators=layer.operators,
-            inputs=layer.inputs, outputs=layer.outputs, calls=layer.calls,
+            inputs=layer.inputs, outputs=layer.outputs, calls=layer.calls, precision=computed_in(layer),
             times=runs.times(series) if layer.times else None,
         )
         for place, (layer, series) in enumerate(zip(profile.layers.layers, runs.layers, strict=True), 1)

@@ -30,7 +30,8 @@ Part = Layer | Kernel
 
 _ATTENTION = re.compile(r"attention|mha|sdpa|flash", re.IGNORECASE)
 _MATRIX = re.compile(
-    r"conv(?!er)|gemm|matmul|matrix_?multiply|addmm|bmm|\bmm\b|_mm\b|(?<!bi)(?<!tri)linear|gru|lstm|rnn"
+    r"conv(?!er)|gemm|matmul|matrix_?multiply|addmm|bmm|\bmm\b|_mm\b|gru|lstm|rnn"
+    r"|(?<!bi)(?<!tri)(?<!quantize)linear(?!add|mul|concat|sigmoid|leaky|average|global|soft)"
     r"|fully_?connected|inner_?product|attention|sdpa|mha|flash|fprop|cutlass|xmma|nvjet|correlation|dense",
     re.IGNORECASE,
 )
@@ -41,7 +42,7 @@ _GENERATED = re.compile(
 )
 _BESIDE = re.compile(r"nchwto|nhwcto|splitk_?reduce|elementwise_kernel|reduce_kernel|layer_norm|softmax", re.IGNORECASE)
 _MOVING = re.compile(
-    r"transpose|permute|re(?:order|format)\w*|reshape|(?:un)?squeeze|flatten|view|cast|convert|concat|cat|slice|split|zeros",
+    r"transpose|permute|re(?:order|format)\w*|reshape|(?:un)?squeeze|flatten|view|cast|convert|(?:dynamic|fake)?(?:re|de)?quantize(?:linear)?(?:_per_\w+)?|concat|cat|slice|split|zeros",
     re.IGNORECASE,
 )
 _MYELIN = re.compile(r"__myl_(?!\w*(?:Fc|Conv|Gemm|Mat|Mha))", re.ASCII)  # TensorRT's own pointwise kernels

@@ -15,6 +15,8 @@ tensor has a new name, its old one is found from what is around it:
 - A node that kept its name writes what the original of that name wrote.
 - Computing fp16 in fp32, ONNX Runtime names the tensor before a cast after the one behind it, with a prefix.
 
+Quantizing adds nodes that quantize and dequantize; alone, they belong to the modules of what they convert.
+
 A node that writes nothing known, such as a part of an operator that was taken apart, came from what its readers did.
 """
 
@@ -22,7 +24,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from inferlens.backends.onnx.modules import OnnxNode, OnnxNodes, modules_among, 
 from inferlens.backends.profiling.layer_runs import Taken, clocked_runs
 from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer, Layers, Tensor
+from inferlens.trace.precision import first_precision
 
 CLOCK = "ONNX Runtime's profiler, in whole microseconds"
 ENDING = "_kernel_time"
@@ -45,6 +48,11 @@ CHANGERS = ("ReorderInput", "ReorderOutput", "Cast", "Transpose", "MemcpyToHost"
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 CAST = "InsertedPrecisionFreeCast_"
 BLOCKED = re.compile(r"_nchwc(_token_\d+)?$")
+TOKEN = re.compile(r"_token_\d+$")  # behind the name of a node that was rewritten
+OF_BYTES = re.compile(r"QLinear|QGemm|QAttention|\w+Integer|DynamicQuantize(?!Linear)")  # of quantized factors
+CONVERTING = ("QuantizeLinear", "DequantizeLinear")
+QUANTIZED = "by quantization, to change type"
+OWN_KERNELS = ("CPUExecutionProvider", "CUDAExecutionProvider")  # others choose by themselves what they compute in
 
 
 class NodeArguments(Struct):
@@ -151,19 +159,29 @@ def layer(first: ProfileEvent, taken: Taken, fusion: Fusion, runs: int) -> Layer
     """One node's layer."""
     arguments = first.args
     name = first.name.removesuffix(ENDING)
-    nodes = fusion.sources(name)
-    inserted = fusion.inserted(name)
+    nodes, inserted = fusion.sources(name), fusion.inserted(name)
+    own = [node for node in nodes if node.kind not in CONVERTING]
     ran = fusion.node(name, arguments.op_name)
+    inputs = tensors(arguments.input_type_shape, ran.inputs if ran else (), fusion.written)
+    outputs = tensors(arguments.output_type_shape, ran.outputs if ran else ())
     return Layer(
         name=name,
         kind=arguments.op_name,
-        modules=modules_among(nodes),
-        operators=operators_among(nodes) or (() if inserted else (arguments.op_name,)),
-        inputs=tensors(arguments.input_type_shape, ran.inputs if ran else (), fusion.written),
-        outputs=tensors(arguments.output_type_shape, ran.outputs if ran else ()),
-        details={"provider": arguments.provider} | ({"inserted": INSERTED} if inserted else {}),
+        modules=modules_among(nodes) or (fusion.beside(name) if inserted == QUANTIZED else ()),
+        operators=operators_among(own or nodes) or (() if inserted else (arguments.op_name,)),
+        inputs=inputs,
+        outputs=outputs,
+        precision=precision_of(arguments, (*inputs, *outputs)),
+        details={"provider": arguments.provider} | ({"inserted": inserted} if inserted else {}),
         **taken.timing(runs),
     )
+
+
+def precision_of(arguments: NodeArguments, tensors: Sequence[Tensor]) -> str:
+    """What a node computes in: int8 where its operator is one of quantized factors, else the type of what it reads."""
+    if arguments.provider not in OWN_KERNELS:
+        return ""
+    return "int8" if OF_BYTES.match(arguments.op_name) else first_precision(each.dtype for each in tensors)
 
 
 def tensors(
@@ -211,10 +229,25 @@ class Fusion:
         found = self._optimised.by_name.get(name)
         return found if found is not None and found.kind == kind and self._names[name] == 1 else None
 
-    def inserted(self, name: str) -> bool:
-        """Whether a node of the optimised graph has no origin but changes type, device, shape or memory order."""
+    def inserted(self, name: str) -> str:
+        """By whom, and what for, if a node of the optimised graph is none of the model's own; else empty."""
         node = self._optimised.by_name.get(name)
-        return node is not None and self._is_inserted(node)
+        if node is None or not self._is_inserted(node):
+            only = {each.kind for each in self.sources(name)} <= set(CONVERTING)
+            return QUANTIZED if node is not None and node.kind in CONVERTING and only else ""
+        return INSERTED
+
+    def beside(self, name: str) -> tuple[str, ...]:
+        """The modules of what a node converts the output of, or else of what reads what it writes."""
+        node = self._optimised.by_name[name]
+        while (maker := self._optimised.by_output.get(node.inputs[0])) is not None and maker.name != name:
+            if found := modules_among(self.sources(maker.name)):
+                return found
+            node = maker
+        readers = self._read_by.get(self._optimised.by_name[name].outputs[0], [])
+        while len(readers) == 1 and not self.sources(readers[0].name):
+            readers = self._read_by.get(readers[0].outputs[0], [])
+        return modules_among(source for reader in readers for source in self.sources(reader.name))
 
     def sources(self, name: str) -> list[OnnxNode]:
         """The original nodes that a node of the optimised graph came from; none if that is not known."""
@@ -273,10 +306,14 @@ class Fusion:
             maker = self._original.by_output.get(maker.inputs[0]) if maker.inputs else None
         return maker
 
+    def _own(self, node: OnnxNode) -> OnnxNode | None:
+        """The original of a node by its name, with what stands behind the name of one that was rewritten."""
+        return self._original.by_name.get(node.name) or self._original.by_name.get(TOKEN.sub("", node.name))
+
     def _keep_own(self) -> None:
         """Names what is still unknown by the node that writes it: its name, or the tensor in its name."""
         for node in self._optimised.nodes:
-            own = self._original.by_name.get(node.name)
+            own = self._own(node)
             tensor, found = BLOCKED.subn("", node.name.removeprefix(CAST))
             for place, output in enumerate(node.outputs):
                 if output in self._known:

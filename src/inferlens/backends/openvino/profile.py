@@ -1,4 +1,4 @@
-"""OpenVINO's layers, from the counters of a request whose model was compiled with ``PERF_COUNT``.
+"""The layers of OpenVINO, from the counters of a request whose model was compiled with ``PERF_COUNT``.
 
 OpenVINO tells of every node of its own graph what it is, whether it ran and for how long. That time is a mean over all
 runs since the model was compiled, cut down to whole microseconds. A run's own time is therefore what it adds to mean
@@ -21,12 +21,14 @@ from inferlens.backends.onnx.modules import OnnxNode, OnnxNodes, modules_among, 
 from inferlens.backends.profiling.layer_runs import NO_RUNS, clocked_runs
 from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer, Layers, Tensor
+from inferlens.trace.precision import first_precision
 
 SETTLING = 2  # runs of a fresh model that are not kept: memory and caches are cold
 KEPT = 3  # runs of it that are
 RUNS_OF_ONE = SETTLING + KEPT
 CLOCK = f"OpenVINO's performance counters; each run's own time, within {RUNS_OF_ONE} microseconds, from their means"
 INSERTED = "by OpenVINO, to change type or memory order"
+QUANTIZED = "by quantization, to change type"
 TENSOR_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32", "i8": "int8",
          "u8": "uint8", "boolean": "bool"}  # fmt: skip
 
@@ -103,6 +105,8 @@ def _layer(counter: NodeCounter, described: Any, graph: OnnxNodes, ran: set[str]
             details[key] = notes[note]
     if described is not None and not notes.get("originalLayersNames"):
         details["inserted"] = INSERTED
+    if counter.name.rpartition("/")[2].startswith("fq_"):  # as NNCF calls what it adds
+        details["inserted"] = QUANTIZED
     return Layer(
         name=counter.name,
         kind=counter.kind,
@@ -110,6 +114,7 @@ def _layer(counter: NodeCounter, described: Any, graph: OnnxNodes, ran: set[str]
         operators=operators_among(from_names),
         inputs=tuple(one for port in described.inputs() for one in read(port, ran)) if described else (),
         outputs=tuple(map(tensor, described.outputs())) if described else (),
+        precision=first_precision([notes.get("runtimePrecision", "")]),
         details=details,
         times=tuple(counter.times),
     )

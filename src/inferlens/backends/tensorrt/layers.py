@@ -21,6 +21,7 @@ from inferlens.backends.profiling.layer_runs import clocked_runs
 from inferlens.backends.tensorrt.kernels import only_orders
 from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer, Layers, Tensor
+from inferlens.trace.precision import first_precision, kernel_precision
 
 NO_DETAILS = "the engine keeps no more of its layers than their names; {}"
 UNNAMED = "from which modules {} of the layers came is not known"
@@ -90,15 +91,28 @@ def _layer(entry: dict[str, Any], lookup: Lookup) -> Layer:
     outputs = _tensors(entry.get("Outputs"))
     if not modules:  # a tensor that is written is named by the layer of the network that writes it
         modules, operators = lookup([OUTPUT.sub("", BRANCH.sub("", tensor.name)) for tensor in outputs])
+    inputs = _tensors(entry.get("Inputs"))
     return Layer(
         name=str(entry.get("Name", "")),
         kind=str(entry.get("LayerType", "")),
         modules=modules,
         operators=operators,
-        inputs=_tensors(entry.get("Inputs")),
+        inputs=inputs,
         outputs=outputs,
+        precision=precision_of(entry, (*inputs, *outputs)),
         details={"inspector": entry} if len(entry) > 1 else {},
     )
+
+
+def precision_of(entry: dict[str, Any], tensors: Sequence[Tensor]) -> str:
+    """What a layer computes in: as its tactic is named, else the type of what it reads.
+
+    Myelin's own kernels convert within, and are not named by it.
+    """
+    told = kernel_precision(str(entry.get("TacticName") or ""))
+    if told or str(entry.get("TacticName", "")).startswith("__myl_"):
+        return told
+    return first_precision(each.dtype for each in tensors)
 
 
 def _tensors(entries: Any) -> tuple[Tensor, ...]:

@@ -5,13 +5,16 @@ that it was made from. A node has the stack of modules that Dynamo saw it in; on
 does, has lost it, and belongs to the module that lies before it as well as behind it; at an end of the graph, to the
 one beside it. The profiler sees each call by its name, and which call of the code it was is told by its order among
 those of its name, in its graph. What Python runs between graphs are operators without a module.
+
+Of a quantized model Inductor puts a product, what follows it and the quantizing of that into one call of oneDNN, of
+which it knows the last alone: the others are found in Dynamo's graph, from there back to the product.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from math import inf
 from typing import Any
@@ -21,7 +24,9 @@ from msgspec.structs import replace
 from inferlens.backends.profiling.layer_runs import Taken
 from inferlens.backends.profiling.operator_layers import Call, OperatorNames, numbered, outermost
 from inferlens.backends.profiling.traced_runs import OURS, TracedOperator
+from inferlens.backends.torch_compile.quantized_nodes import QuantizedNodes, is_conversion, target_of
 from inferlens.record.layer_profile import Layer, Tensor
+from inferlens.trace.precision import first_precision
 
 HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+):(\d+)")
 GRAPH = f"{OURS}graph "
@@ -36,9 +41,12 @@ ONEDNN = {  # what oneDNN and MKL compute of frozen weights on the CPU, and what
     "_convolution_pointwise": "convolution", "_convolution_pointwise_": "convolution",
     "_convolution_transpose_pointwise": "convolution", "_linear_pointwise": "linear", "_mkl_linear": "linear",
 }  # fmt: skip
+OF_BYTES = {  # what it computes of quantized factors
+    "qconv_pointwise": "convolution", "qconv2d_pointwise": "convolution", "qlinear_pointwise": "linear",
+}  # fmt: skip
 PRODUCTS = frozenset({  # what libraries and templates compute, and no other kernel
     "convolution", "mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm",
-    "flex_attention", *ONEDNN,
+    "flex_attention", *ONEDNN, *OF_BYTES,
 })  # fmt: skip
 TEMPLATE = "triton_tem"
 SEEN_AS = re.compile(r"graph_\d+_(?=cpp_)")  # what Inductor puts before the name of a C++ kernel
@@ -72,6 +80,7 @@ class Compiler:
         self._settings = settings
         self._paths = {id(part): path for path, part in module.named_modules()}
         self.graphs: list[list[Layer]] = []
+        self._quantized = QuantizedNodes(())  # of the graph that is compiled
 
     def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
         """Compiles one of Dynamo's graphs; its calls are in a span that says which it is."""
@@ -83,6 +92,7 @@ class Compiler:
         made: list[Layer] = []
         span = f"{GRAPH}{len(self.graphs)}"
         self.graphs.append(made)
+        self._quantized = QuantizedNodes(graph.graph.nodes)
         before = GraphLowering.save_output_code
         # What comes from a cache is not made, and says nothing.
         with config.patch(enable_autograd_cache=False), ExitStack() as entered:
@@ -118,22 +128,39 @@ class Compiler:
 
     def _made(self, name: str, extern: bool, own: list[Any], done: set[Any]) -> Layer:
         """One call, of the nodes that it computes; those that are ``done`` already it only works on."""
-        parts = [part for node in own for part in parts_of(node)]
+        own = [node for node in own if node.op != "get_attr"] or own  # whose memory order it may change as well
+        parts = [source for node in own for part in parts_of(node) for source in self._quantized.sources(part, extern)]
         paths = (path_of(part, self._paths) for part in parts)
         inner = [node for node in own if node not in done]
         after = [] if inner else own
         inside = set(inner)
         reads = [each for node in inner for each in node.all_input_nodes if each not in inside]
         writes = [node for node in inner if any(user not in inside for user in node.users)]
-        kind = next((KINDS[start] for start in KINDS if name.startswith(start)), name)
+        operators = tuple(dict.fromkeys(filter(None, map(operator_of, parts))))
+        inputs, outputs = tensors(dict.fromkeys(reads or after)), tensors(writes or after)
         return Layer(
             name=name,
-            kind=ONEDNN.get(name, name) if extern else kind,
+            kind=(ONEDNN | OF_BYTES).get(name, name) if extern else kind_of(name, operators),
             modules=tuple(dict.fromkeys(path for path in paths if path is not None)),
-            operators=tuple(dict.fromkeys(filter(None, map(operator_of, parts)))),
-            inputs=tensors(dict.fromkeys(reads or after)),
-            outputs=tensors(writes or after),
+            operators=operators,
+            inputs=inputs,
+            outputs=outputs,
+            precision=precision_of(name, operators, (*inputs, *outputs)),
         )
+
+
+def kind_of(name: str, operators: Sequence[str]) -> str:
+    """What a generated kernel is; one that does nothing else quantizes, or dequantizes."""
+    if operators and all(map(is_conversion, operators)):
+        return operators[-1].rpartition("::")[2]
+    return next((KINDS[start] for start in KINDS if name.startswith(start)), name)
+
+
+def precision_of(name: str, operators: Sequence[str], tensors: Iterable[Tensor]) -> str:
+    """What a call computes in: a kernel that dequantizes what it reads computes in fp32."""
+    if name in OF_BYTES:
+        return "int8"
+    return "fp32" if any("::dequantize" in each for each in operators) else first_precision(t.dtype for t in tensors)
 
 
 def computed(name: str, extern: bool, origins: list[Any], done: set[Any]) -> list[Any]:
@@ -143,14 +170,24 @@ def computed(name: str, extern: bool, origins: list[Any], done: set[Any]) -> lis
     after a product cannot be computed before it. A kernel that computes nothing works on the last node that is named:
     it gives its weights or its outcome another memory order, or computes it again. ``done`` was computed before.
     """
-    products = [node for node in origins if is_product(node) and node not in done]
+    whole = [each for node in origins for each in accumulated(node)] if extern else origins
+    products = [node for node in whole if is_product(node) and node not in done]
+    if name in OF_BYTES:
+        return [node for node in products if name in map(target_of, parts_of(node))][:1] or products[:1] or origins
     if extern:
         alike = [node for node in origins if target_of(node) == name]
-        return [node for node in alike if node not in done] or products or alike or origins
+        others = [node for node in whole if not is_product(node)] if len(whole) > len(origins) else []
+        return [node for node in alike if node not in done] or others or products or alike or origins
     if name.startswith(TEMPLATE) and products:
         return [node for node in origins if node not in done]
     new = [node for node in origins if node not in done and not is_product(node) and not waits(node, done)]
     return new or [node for node in origins if not set(origins).intersection(node.users)]
+
+
+def accumulated(node: Any) -> list[Any]:
+    """A node, and before it the one whose outcome it adds its own to in place, which Inductor then names for it."""
+    given = [each for each in node.all_input_nodes if each.op == "call_function"] if "_binary" in node.name else []
+    return [*(accumulated(given[-1]) if len(given) > 1 else []), node]
 
 
 def waits(node: Any, done: set[Any]) -> bool:
@@ -181,11 +218,6 @@ def parts_of(node: Any) -> list[Any]:
     return list(getattr(match, "nodes", ())) or [node]
 
 
-def target_of(node: Any) -> str:
-    """The name of what a node calls, without namespace and overload."""
-    return str(getattr(node.target, "_opname", "") or getattr(node.target, "__name__", node.target))
-
-
 def short_name(name: str) -> tuple[str, bool]:
     """The name of a call as the profiler will see it, without namespace, and whether it is a library's operator."""
     parts = name.removeprefix("torch.ops.").split(".")
@@ -200,19 +232,28 @@ def path_of(node: Any, paths: dict[int, str]) -> str | None:
     if path is not None or node.op == "placeholder":
         return path
     before, behind = (reached(node, way, paths) for way in ("all_input_nodes", "users"))
-    found = before & behind if before and behind else before | behind  # constants and last nodes have one side
+    if is_conversion(target_of(node)):  # it belongs to what it converts the outcome of
+        found = before or behind
+    else:
+        found = before & behind if before and behind else before | behind  # constants and last nodes have one side
     return found.pop() if len(found) == 1 else None
 
 
 def told_path(node: Any, paths: dict[int, str]) -> str | None:
-    """The path in a node's own stack of modules, which names them by their ids; ``None`` where it has lost that."""
+    """The path in a node's own stack of modules, which names them by their ids; ``None`` where it has lost that.
+
+    In the stack of an exported program, whose modules are gone, the paths themselves stand, that of the model first.
+    """
+    if is_conversion(operator_of(node)) or is_conversion(target_of(node)):
+        return None
     stack = node.meta.get("nn_module_stack") or {}
+    exported = next((text for text, _ in stack.values()), None) == ""
     for key, (text, _) in reversed(list(stack.items())):
         number = str(key).partition("@")[0]
         path = paths.get(int(number)) if number.isdigit() else None
         if path is None and isinstance(text, str):
             named = text.removeprefix("L['self']").removeprefix(".")
-            path = named if named in paths.values() else None
+            path = named if exported or named in paths.values() else None
         if path is not None:
             return path
     return "" if node.meta.get("stack_trace") or node.meta.get("source_fn_stack") else None
@@ -238,6 +279,8 @@ def reached(node: Any, way: str, paths: dict[int, str]) -> set[str]:
 def operator_of(node: Any) -> str:
     """The ATen operator that a node came from, as ``aten::convolution``."""
     namespace, _, rest = str(node.meta.get("original_aten") or "").partition(".")
+    if not rest and is_conversion(target_of(node)):
+        return f"quantized_decomposed::{target_of(node)}"
     return f"{namespace}::{rest.partition('.')[0]}" if rest else ""
 
 

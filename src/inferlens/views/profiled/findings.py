@@ -11,7 +11,8 @@ import msgspec
 from inferlens.analysis.findings import Finding, evidence_of, findings, gain, unseen, weight
 from inferlens.record.layer_profile import Profile
 from inferlens.record.profile_store import LoadedProfiles
-from inferlens.record.record import machine_name
+from inferlens.record.record import Record, machine_name
+from inferlens.spec.case import QUANTIZED, Case
 from inferlens.units import duration, listing, percent, plural
 from inferlens.views.plain import plain
 from inferlens.views.profiled.cases import ProfiledCase, of_level, told_apart
@@ -69,7 +70,24 @@ def _judged(case: ProfiledCase, profiles: Sequence[Profile], loaded: LoadedProfi
         reason = case.profile.reason or f"It ended as '{case.profile.status}', and no reason is known."
         return Judged(case, reason=f"{reason} {case.profile.hint}".strip())
     record = next((record for each in able if (record := loaded.records.get(each.id))), None)
-    return Judged(case, tuple(findings(able, record)), tuple(unseen(evidence_of(able, record))))
+    made = findings(able, record, _plain(able[0], loaded))
+    return Judged(case, tuple(made), tuple(unseen(evidence_of(able, record))))
+
+
+def _plain(profile: Profile, loaded: LoadedProfiles) -> Record | None:
+    """Of a quantized case, the latest record of the same in fp32 on the same machine."""
+
+    def unquantized(case: Case) -> str:
+        return msgspec.structs.replace(case, precision="fp32", calibration=None).digest
+
+    same = unquantized(profile.case), machine_name(profile.environment)
+    found = [
+        each
+        for each in loaded.records.values()
+        if (each.case.precision, profile.case.precision in QUANTIZED) == ("fp32", True)
+        and (unquantized(each.case), machine_name(each.environment)) == same
+    ]
+    return max(found, key=lambda each: each.created, default=None)
 
 
 def document(

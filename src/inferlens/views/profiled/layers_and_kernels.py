@@ -23,6 +23,7 @@ from inferlens.record.layer_profile import Level, Tensor
 from inferlens.units import ABSENT, kibibytes, milliseconds, percent, plural
 from inferlens.views.profiled import profile_tables
 from inferlens.views.profiled.cases import ProfiledCase, told_apart
+from inferlens.views.profiled.precisions import precision_line
 from inferlens.views.profiled.profile_tables import (
     FEW,
     NOTES,
@@ -37,11 +38,13 @@ from inferlens.views.profiled.profile_tables import (
     three_digits,
     time_fields,
     unit_of,
+    varying,
 )
 from inferlens.views.table import Column, Document, Line, Table, count, ruled, share, text
 
 TOP = 10  # rows that people get of one case if they ask for no other number; programs get all
 LINES = 17  # of the rows of several cases together, so that all of it fits on a screen
+FIRST = {"layer": "module", "kernel": "kernel"}
 SORTS = {"layer": ("time", "order"), "kernel": ("time", "order", "calls")}
 _OVERLAP = 0.005  # of the busy time: less comes from the clock's rounding
 _LEAST_TRACED = 0.9  # of the kernels' time: less is said
@@ -91,6 +94,7 @@ COLUMNS = {
     "layer": (
         *NUMBERS["layer"],
         Column("kind", "kind", keep=2, numeric=False, most=16),
+        Column("precision", "precision", keep=2, numeric=False),
         Column("", "layer", write=lambda row: _own_name(row), keep=9, numeric=False, wide=True),
         Column("place", "#", keep=10, wide=True),
         Column("calls", "calls", write=lambda calls: "" if calls == 1 else str(calls), keep=8, wide=True),
@@ -114,7 +118,7 @@ COLUMNS = {
     ),
 }
 OWN = {
-    "layer": ("place", "name", "kind", "modules", "operators", "inputs", "outputs", "calls"),
+    "layer": ("place", "name", "kind", "modules", "operators", "inputs", "outputs", "calls", "precision"),
     "kernel": (
         *("place", "name", "kind", "calls", "grid", "block", "shapes", "registers", "shared_memory"),
         *("occupancy", "achieved", "tensor_cores", "streams", "layers", "modules", "operators", "of_busy"),
@@ -165,6 +169,7 @@ def _blocks(cases: Sequence[ShownCase[PartTable]], level: Level, top: int | None
         about = profile_tables.timed([of.case], f"{level}s")
         yield Table(f"{head} · {name}", "", (), (), about=f"{call}{about}")
         yield " ".join(answer(of.table, host=_host(of, of.table)))
+        yield from filter(None, [precision_line(of.case)])
         yield _table(replace(of, top=top or TOP), of.table, level, unit)
 
 
@@ -203,16 +208,12 @@ def _together(cases: Sequence[ShownCase[PartTable]], level: Level) -> Iterator[T
         lines.append(Line(more, [""] * len(COLUMNS[level]), style="dim", sums=True))
     about = profile_tables.timed(drawn_of, f"the {level}s that take most") + host
     columns = in_unit(COLUMNS[level], unit)
-    yield Table(head, _first(level), columns, lines, about=about, notes=few(notes))
+    yield Table(head, FIRST[level], columns, lines, about=about, notes=few(notes))
 
 
 def _host(of: ShownCase[PartTable], table: PartTable) -> bool:
     """Whether the call waits for the host."""
     return waits_for_host(of.case.profile, table.runs, of.case.record)
-
-
-def _first(level: Level) -> str:
-    return "module" if level == "layer" else "kernel"
 
 
 def _unit(cases: Sequence[ShownCase[PartTable]], level: Level) -> str:
@@ -262,7 +263,8 @@ def row_names(rows: Sequence[ProfileRow]) -> list[str]:
 
 
 def _table(of: ShownCase[PartTable], table: PartTable, level: Level, unit: str) -> Table:
-    profile, account, columns = of.case.profile, table.reconciliation, in_unit(COLUMNS[level], unit)
+    profile, account = of.case.profile, table.reconciliation
+    columns = varying(in_unit(COLUMNS[level], unit), table.rows, "precision")
     call = profile_tables.CALL if account.unprofiled else profile_tables.PROFILED_CALL
     numbers = {column.key for column in NUMBERS[level]}
 
@@ -284,7 +286,7 @@ def _table(of: ShownCase[PartTable], table: PartTable, level: Level, unit: str) 
     absent = [f"{what}: {why}" for what, why in profile.found.absent.items()] if profile.found else []
     return Table(
         "",
-        _first(level),
+        FIRST[level],
         columns,
         ruled(lines, [line(name, times) for name, times in sums.items()]),
         notes=few([*_doubts(of, table), *(f"{each.message} {each.advice}" for each in profile.warnings), *absent]),
@@ -360,16 +362,13 @@ def _doubts(of: ShownCase[PartTable], table: PartTable) -> list[str]:
 
 def sentences(of: ShownCase[PartTable], table: PartTable) -> list[str]:
     """All that is said of a case, for programs."""
-    return [*answer(table, host=_host(of, table)), *_doubts(of, table)]
+    return [*answer(table, host=_host(of, table)), *filter(None, [precision_line(of.case)]), *_doubts(of, table)]
 
 
 def _data(of: ShownCase[PartTable], table: PartTable, kind: str) -> dict[str, Any]:
     profile, account = of.case.profile, table.reconciliation
-    found = {
-        "clock": profile.clock,
-        "absent": profile.found and profile.found.absent,
-        "sentences": sentences(of, table),
-    }
+    absent = profile.found and profile.found.absent
+    found = {"clock": profile.clock, "absent": absent, "sentences": sentences(of, table)}
     if profile.kernels and isinstance(account, GpuAccount):
         return {**found, "by": kind, "gpu": profile.kernels.gpu, "account": account}
     return {**found, "timed": profile.timed, "reconciliation": account}

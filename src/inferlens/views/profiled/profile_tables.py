@@ -130,6 +130,12 @@ def time_fields(times: RunTimes | None) -> list[object]:
     return [getattr(times, name, None) for name in TIMES]
 
 
+def varying(columns: Sequence[Column], rows: Sequence[Any], key: str) -> list[Column]:
+    """The columns, that of ``key`` without cells where all rows that have any word have the same."""
+    same = len({getattr(row, key, "") for row in rows} - {""}) < 2
+    return [replace(each, write=lambda _: "") if same and each.key == key else each for each in columns]
+
+
 # Names
 
 

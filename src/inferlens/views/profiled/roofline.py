@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from inferlens.analysis.findings import families
+from inferlens.analysis.profile import families
 from inferlens.analysis.profile.kernels import short_name
 from inferlens.analysis.profile.roofline import Floor, Roofline, RowsBy, roofline
 from inferlens.errors import check_choice

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from inferlens.analysis.findings import thresholds
 from inferlens.analysis.findings.evidence import FIRST, Evidence, Pieces, TimedKernel, TimedLayer, few
-from inferlens.analysis.findings.families import DENSE, could_use_tensor_cores
 from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.analysis.findings.rules.layers import channels_of, is_grouped
+from inferlens.analysis.profile.families import DENSE, could_use_tensor_cores
 from inferlens.spec.hints import sentence
 from inferlens.units import plural
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from inferlens.analysis.findings import thresholds
 from inferlens.analysis.findings.evidence import Evidence, TimedLayer
-from inferlens.analysis.findings.families import BATCH_NORM, DENSE, MOVING, POINTWISE
 from inferlens.analysis.findings.rule import Finding, found, rule
+from inferlens.analysis.profile.families import BATCH_NORM, DENSE, MOVING, POINTWISE
 from inferlens.spec.case import Option
 from inferlens.spec.hints import sentence
 from inferlens.units import plural
@@ -26,10 +26,13 @@ _SINGLES = ("float32", "float", "fp32", "f32")
 def far_above_floor(seen: Evidence) -> Iterator[Finding]:
     """Layers that take much, and far more than they have to."""
     others = {id(each) for chain in _mergeable(seen.parts) for each in chain}
+    unknown = DENSE if seen.floors and seen.floors.rate is None else ()  # floors of memory alone, as there is no rate
     far = [
         (each.steady - floor.floor, each, floor)
         for each in seen.parts
-        if each.family not in MOVING and id(each) not in others and seen.share(each.steady) >= thresholds.LARGE
+        if each.family not in (*MOVING, *unknown)
+        and id(each) not in others
+        and seen.share(each.steady) >= thresholds.LARGE
         if (floor := each.floor) and floor.floor and each.steady >= thresholds.FAR * floor.floor
     ]
     for won, each, floor in sorted(far, key=lambda one: -one[0])[: thresholds.MOST_FAR]:
@@ -109,8 +112,8 @@ def reformats(seen: Evidence) -> Iterator[Finding]:
     layers = seen.layers(each for each in seen.parts if each.family in ("reformat", "cast"))
     kernels = seen.kernels([each for each in seen.launched if each.family == "reformat"])
     own = seen.layers(each for each in layers if each.layer.modules and "inserted" not in each.layer.details)
-    if max(layers.share, kernels.share if not layers else 0.0) < thresholds.LAYOUT:
-        return
+    if seen.precisions or max(layers.share, kernels.share if not layers else 0.0) < thresholds.LAYOUT:
+        return  # of what is quantized the rule ``conversions`` speaks
     families = {each.family for each in seen.parts} | {each.family for each in seen.launched}
     order = seen.hint("channels_last").ask if "convolution" in families else ""  # which is for images
     hint = f"Keep images and weights in channels-last order: {seen.command(order)}" if order else (

@@ -9,16 +9,29 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from inferlens.record.layer_profile import Kernel, Layer
+from inferlens.trace.precision import kernel_precision
+
 Family = Literal[
-    "", "convolution", "matrix product", "normalisation", "activation", "elementwise", "reformat", "cast", "copy"
-]
+    "",
+    "convolution",
+    "matrix product",
+    "normalisation",
+    "activation",
+    "elementwise",
+    "reformat",
+    "cast",
+    "quantize",
+    "copy",
+]  # fmt: skip
 POINTWISE: tuple[Family, ...] = ("normalisation", "activation", "elementwise")
 DENSE: tuple[Family, ...] = ("convolution", "matrix product")
-MOVING: tuple[Family, ...] = ("reformat", "cast", "copy")
+MOVING: tuple[Family, ...] = ("reformat", "cast", "quantize", "copy")
 
 _LAYERS: tuple[tuple[Family, str], ...] = (
     ("reformat", r"reorder(input|output)?|reformat|reformatting|transpose|permute|shuffle"),
     ("cast", r"cast|convert"),
+    ("quantize", r"(dynamic|fake)?(re|de)?quantize(linear)?(_per_(tensor|channel|token)(_group)?)?"),
     ("copy", r"memcpy(from|to)host"),
     (
         "convolution",
@@ -75,6 +88,22 @@ def of_kernel(name: str) -> Family:
     low = name[:2000].lower()
     known = [each for each in _KERNELS if each[0] not in (*DENSE, "reformat")] if _INDUCTOR.match(low) else _KERNELS
     return next((family for family, pattern in known if re.search(pattern, low)), "")
+
+
+def computed_in(part: Layer | Kernel) -> str:
+    """The precision that a layer or kernel computes in; empty where that is not known, or if it only converts."""
+    if is_conversion(part):
+        return ""
+    return part.precision if isinstance(part, Layer) else kernel_precision(part.name)
+
+
+def is_conversion(part: Layer | Kernel) -> bool:
+    """Whether it only changes type or memory order, and the model does not ask for it."""
+    if isinstance(part, Kernel):
+        return of_kernel(part.name) == "reformat"
+    family = of_layer(part.kind, part.name)
+    added = "inserted" in part.details or not part.modules
+    return family == "quantize" or "inserted" in part.details or (family in ("reformat", "cast") and added)
 
 
 def could_use_tensor_cores(name: str) -> bool:
