@@ -21,6 +21,7 @@ from typing import Any
 
 from inferlens.backends.availability import refused
 from inferlens.backends.base import Noted, Preparation
+from inferlens.backends.onnx.quantizable import OPERATORS, make_quantizable
 from inferlens.errors import Unsupported, library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
@@ -76,7 +77,7 @@ def for_cpu(*, dynamic: bool = False) -> Dialect:
     seven_bits = not _has_vnni()
     if dynamic:
         return Dialect("cpu-dynamic", ("", "QInt8"), seven_bits=seven_bits, operators=("MatMul",))
-    return Dialect("cpu", ("QUInt8", "QInt8"), seven_bits=seven_bits)
+    return Dialect("cpu", ("QUInt8", "QInt8"), seven_bits=seven_bits, operators=OPERATORS)
 
 
 def for_tensorrt(precision: str) -> Dialect:
@@ -118,8 +119,7 @@ def quantized_onnx(
             folder = tempfile.TemporaryDirectory(dir=calibrated)
             with folder as scratch, refused("The graph cannot be quantized"), _quiet():
                 plain, written = Path(scratch) / "plain.onnx", Path(scratch) / "quantized.onnx"
-                preprocess = library("onnxruntime.quantization.shape_inference", extra="onnx").quant_pre_process
-                preprocess(str(path), str(plain), skip_symbolic_shape=True)
+                make_quantizable(path, plain)
                 if dialect.dynamic:
                     _quantize_dynamic(plain, written, dialect, keep)
                 else:
@@ -128,9 +128,8 @@ def quantized_onnx(
                 shutil.move(written, made)
     share = quantized_share(made, model.inputs)
     if share == 0 and not keep:
-        raise Unsupported(
-            f"Nothing of '{model.name}' can be quantized: no {' or '.join(dialect.operators) or 'product'} has weights."
-        )
+        products = " or ".join(each for each in dialect.operators if each in PRODUCTS)
+        raise Unsupported(f"Nothing of '{model.name}' can be quantized: no {products} has weights.")
     if share is not None:
         preparation.facts["quantized_share"] = round(share, 3)
     return made

@@ -42,7 +42,7 @@ def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation)
                 graph,
                 nncf.Dataset(feeds),
                 subset_size=len(feeds),
-                model_type=nncf.ModelType.TRANSFORMER if _attends(graph) else None,
+                model_type=nncf.ModelType.TRANSFORMER if _attends(graph) or _normalizes(graph) else None,
                 ignored_scope=nncf.IgnoredScope(names=_operations(graph, keep), validate=False) if keep else None,
             )
             written = Path(scratch) / made.name
@@ -59,6 +59,15 @@ def _attends(graph: Any) -> bool:
     return any(
         port.get_node().get_type_name() in inner for node in softmax for port in node.output(0).get_target_inputs()
     )
+
+
+def _normalizes(graph: Any) -> bool:
+    """Whether values are divided by what they measure, as layer normalization does, and batch normalization does not.
+
+    NNCF's scheme for transformers leaves what that is made of in fp32. With its other scheme the accuracy of magika's
+    network falls from 95 to 79 %, with this one to 94.5 %.
+    """
+    return any(node.get_type_name() in ("MVN", "Sqrt") for node in graph.get_ordered_ops())
 
 
 def _operations(graph: Any, nodes: Collection[str]) -> list[str]:
