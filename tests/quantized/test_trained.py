@@ -1,0 +1,103 @@
+"""Trained networks that Python packages carry, quantized on real data: still right on other data, or told apart."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import inferlens
+from inferlens.record.record import Accuracy, Record
+
+pytest.importorskip("PIL")
+if not all(importlib.util.find_spec(package) for package in ("magika", "rapidocr_onnxruntime")):
+    pytest.skip("needs the packages that carry the networks", allow_module_level=True)
+
+from benchmarks.trained import files, texts
+
+pytestmark = pytest.mark.usefixtures("one_process")
+QUICK: dict[str, Any] = {"quick": True, "mode": "latency", "iterations": 2, "warmup": 1, "precision": "int8"}
+Infer = Callable[[Any], Any]
+
+
+def reading(infer: Infer) -> list[float]:
+    return texts.evaluate_reading(infer, 32)
+
+
+def finding(infer: Infer) -> list[float]:
+    return texts.evaluate_finding(infer, 12)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data to calibrate with, and of files other data with labels."""
+    folder = tmp_path_factory.mktemp("data")
+    np.savez(folder / "lines.npz", x=texts.lines(1, 8)[0])
+    np.savez(folder / "pages.npz", x=texts.pages(1, 8)[0])
+    files.write(folder, 6)
+    return folder
+
+
+def measured(network: Path, folder: Path, **words: Any) -> tuple[Record, Accuracy]:
+    (record,) = inferlens.bench(str(network), output=str(folder), **{**QUICK, **words})
+    assert (record.status, record.reason) == ("ok", "")
+    assert record.accuracy
+    assert record.accuracy.reason == ""
+    return record, record.accuracy
+
+
+def drop(accuracy: Accuracy) -> float:
+    return statistics.fmean(accuracy.reference_values) - statistics.fmean(accuracy.values)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime:cpu", "openvino"])
+def test_files_are_told_apart_as_before(data: Path, tmp_path: Path, backend: str) -> None:
+    record, accuracy = measured(
+        files.network(), tmp_path, backend=backend, input="bytes=8x2048:int32:0..256",
+        calibration=str(data / "files.npz"), accuracy=str(data / "other_files.npz"),
+    )  # fmt: skip
+    assert statistics.fmean(accuracy.reference_values) > 0.85
+    assert drop(accuracy) <= 1.5 / accuracy.count
+    assert record.facts["quantized_share"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime:cpu", "openvino"])
+def test_text_is_found_as_before_by_a_network_of_an_old_opset(data: Path, tmp_path: Path, backend: str) -> None:
+    assert onnx.load(str(texts.network("det"))).opset_import[0].version < 13
+    _, accuracy = measured(
+        texts.network("det"), tmp_path, backend=backend, input="x=1x3x256x320",
+        calibration=str(data / "pages.npz"), accuracy="tests.quantized.test_trained:finding",
+    )  # fmt: skip
+    assert statistics.fmean(accuracy.reference_values) > 0.9
+    assert drop(accuracy) < 0.02
+
+
+def test_text_is_read_as_before_where_depthwise_convolutions_stay(data: Path, tmp_path: Path) -> None:
+    network = texts.network("rec")
+    depthwise = [
+        node.name for node in onnx.load(str(network)).graph.node
+        if node.op_type == "Conv" and any(each.name == "group" and each.i > 1 for each in node.attribute)
+    ]  # fmt: skip
+
+    _, accuracy = measured(
+        network, tmp_path, backend="onnxruntime:cpu", input="x=1x3x48x320", keep=f"fp32:{','.join(depthwise)}",
+        calibration=str(data / "lines.npz"), accuracy="tests.quantized.test_trained:reading",
+    )  # fmt: skip
+    assert statistics.fmean(accuracy.reference_values) > 0.9
+    assert drop(accuracy) <= 0.01
+
+
+def test_wrong_preprocessing_shows_in_the_accuracy_on_right_data(data: Path, tmp_path: Path) -> None:
+    with np.load(data / "pages.npz") as right:
+        np.savez(tmp_path / "wrong.npz", x=(right["x"] + 1) * 127.5)
+    _, accuracy = measured(
+        texts.network("det"), tmp_path, backend="onnxruntime:cpu", input="x=1x3x256x320",
+        calibration=str(tmp_path / "wrong.npz"), accuracy="tests.quantized.test_trained:finding",
+    )  # fmt: skip
+    assert drop(accuracy) > 0.2
