@@ -69,8 +69,8 @@ def build_seconds(record: Record) -> float | None:
 
 
 def with_export(record: Record) -> bool:
-    """Whether its memory is that of a process that exported the model, which takes more than any call does."""
-    exported = any(phase.name == "export" and phase.note != "cached" for phase in record.phases)
+    """Whether its memory is that of a process that exported or quantized the model: more than any call takes."""
+    exported = any(phase.name in ("export", "quantize") and phase.note != "cached" for phase in record.phases)
     return exported and MEMORY_APART not in record.facts
 
 

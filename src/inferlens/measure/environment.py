@@ -20,7 +20,7 @@ from inferlens.backends.availability import nvml_open
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.record.record import Environment, Gpu
 
-LIBRARIES = ("numpy", "torchvision", "timm", "transformers")  # beside those that backends name
+LIBRARIES = ("numpy", "torchvision", "timm", "transformers", "torchao", "nncf")  # beside those that backends name
 VARIABLES = (
     "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "NVIDIA_TF32_OVERRIDE",
     "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCH_BLAS_PREFER_HIPBLASLT", "TRITON_PTXAS_PATH",

@@ -44,6 +44,7 @@ KNOBS = (
 )
 STEADY = Case(model="fake:demo", backend="fake", variant="steady")
 CPUS = 4
+QUANTIZES = Support("cpu", "cpu", ("fp32", "int8"), quantizes=("int8",))
 
 
 @pytest.fixture
@@ -103,6 +104,18 @@ def test_a_quantized_or_compiled_model_has_one_precision() -> None:
     assert labels(found) == ["onnxruntime:cpu int8 batch 1 cpu"]
     able = {"tensorrt": Capabilities(formats=("engine",), supports=(Support("rtx", "cuda", ("fp32", "fp16")),))}
     assert labels(space(able, engine())) == ["tensorrt:rtx fp16 batch 2 cuda"]
+
+
+def test_int8_is_tried_where_there_is_data_to_calibrate_with_or_it_is_asked_for() -> None:
+    able = {"onnxruntime": Capabilities(formats=("module",), supports=(QUANTIZES,))}
+    fp32, int8 = "onnxruntime:cpu fp32 batch 1 cpu", "onnxruntime:cpu int8 batch 1 cpu"
+    assert labels(space(able, RESNET)) == [fp32]
+    assert labels(space(able, RESNET, calibration="random")) == [fp32, int8]
+    assert labels(space(able, RESNET, precision="fp32,int8", calibration="random")) == [fp32, int8]
+    assert labels(space(able, RESNET, precision="fp32", calibration="random")) == [fp32]
+    without = {each.case.label: each.refusal for each in space(able, RESNET, precision="fp32,int8").refused}
+    assert (why := without[int8])
+    assert why.hint.startswith("--calibration DATA")
 
 
 def test_axes_of_the_plan_multiply_families_and_its_options_are_those_of_all(knobs: None) -> None:

@@ -29,6 +29,7 @@ from inferlens.backends.onnxruntime.providers import ACT_ON, PROVIDERS, provider
 from inferlens.backends.onnxruntime.runner import CpuRunner, CudaRunner
 from inferlens.backends.onnxruntime.script import onnxruntime_script
 from inferlens.backends.pytorch.export import DTYPES
+from inferlens.backends.quantized import beside_record, measured
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
 from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec
@@ -187,7 +188,8 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         model, provider = Model(case.model, "", "onnx", inputs), PROVIDERS[case.variant]
         runner = CpuRunner(Path(file), provider, model, case, Preparation(Path(), Path()), self.parse_options(case))
         offered = provider_list(provider, case, runner.options, 0, Path())
-        floats = "" if case.model.startswith("onnx:") else DTYPES[_graph_precision(case)]  # a file keeps its own types
+        own = DTYPES.get(_graph_precision(case), "float32")
+        floats = "" if case.model.startswith("onnx:") else own  # a file keeps its own types
         return onnxruntime_script(case, file, inputs, floats, runner._settings(), offered)
 
     @classmethod
@@ -205,10 +207,13 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
 
 def _graph(model: Model, case: Case, preparation: Preparation, options: OnnxRuntimeOptions) -> Path:
     """The file that is run: one that is quantized already is run as it is."""
+    if quantized := measured(preparation, ".onnx"):
+        return quantized
     if to_quantize(model, case):
         path = onnx_file(model, case, preparation, "fp32")
         dialect = for_cpu(dynamic=options.quantize == "dynamic")
-        return quantized_onnx(path, model, case, preparation, dialect, options.ranges, kept_nodes(path, case))
+        made = quantized_onnx(path, model, case, preparation, dialect, options.ranges, kept_nodes(path, case))
+        return beside_record(preparation, made)
     if model.format == "onnx" and model.path is not None and not PROVIDERS[case.variant].lowers and found("onnx"):
         check_precision(model.path, case.precision)
     return onnx_file(model, case, preparation, _graph_precision(case))

@@ -17,14 +17,15 @@ from msgspec import Meta, Struct
 from inferlens.backends.abilities import Deployer, Direct, LayerProfiler, Quantizer, one_or_all
 from inferlens.backends.availability import found, imported, refused, warn_no_effect
 from inferlens.backends.base import Backend, Capabilities, Inputs, Knob, Outputs, Preparation, Runner, Support, ordered
-from inferlens.backends.onnx.export import check_precision, check_shapes, copy_onnx, onnx_file
+from inferlens.backends.onnx.export import check_precision, check_shapes, onnx_file
 from inferlens.backends.onnx.quantize import to_quantize
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.onnxruntime.runner import as_output
 from inferlens.backends.openvino.profile import layers_of
 from inferlens.backends.openvino.quantize import int8_share, quantized_ir
-from inferlens.backends.openvino.script import openvino_script
+from inferlens.backends.openvino.script import openvino_script, write_graph
 from inferlens.backends.profiling.layer_runs import check_level
+from inferlens.backends.quantized import beside_record, measured
 from inferlens.models import provenance
 from inferlens.models.inputs import on_host
 from inferlens.models.model import Format, Model
@@ -104,9 +105,9 @@ class OpenVino(Backend, Quantizer, Deployer):
             check_precision(model.path, case.precision)
         if model.format == "openvino" and model.path is not None:
             return OpenVinoRunner(model.path, model, case, preparation, self.parse_options(case))
-        path, plain = onnx_file(model, case, preparation, "fp32"), None
-        if to_quantize(model, case):
-            path, plain = quantized_ir(path, model, case, preparation), path
+        plain, path = None, measured(preparation, ".xml") or onnx_file(model, case, preparation, "fp32")
+        if path.suffix == ".onnx" and to_quantize(model, case):
+            path, plain = beside_record(preparation, quantized_ir(path, model, case, preparation)), path
         return OpenVinoRunner(path, model, case, preparation, self.parse_options(case), plain)
 
     def write_quantized(self, model: Model, case: Case, preparation: Preparation, path: Path) -> Path:
@@ -124,13 +125,15 @@ class OpenVino(Backend, Quantizer, Deployer):
         """See :class:`Deployer`."""
         return ("numpy", "openvino")
 
-    def deployed_as(self, case: Case) -> str:  # noqa: ARG002
-        """An ONNX graph."""
-        return ".onnx"
+    def deployed_as(self, case: Case) -> str:
+        """An ONNX graph; OpenVINO's own form of one that is quantized."""
+        return ".xml" if case.precision in QUANTIZED else ".onnx"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Writes the graph that is compiled."""
-        copy_onnx(onnx_file(model, case, preparation, "fp32"), path)
+        runner = self.prepare(model, case, preparation)
+        assert isinstance(runner, OpenVinoRunner)
+        write_graph(runner.path, path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
         """Compiles the graph with the properties of the case."""

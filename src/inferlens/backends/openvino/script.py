@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from inferlens.backends.onnx.export import copy_onnx
 from inferlens.backends.scripts import beside, numpy_inputs, program
 from inferlens.spec.case import Case, TensorSpec
 
@@ -33,3 +35,13 @@ def openvino_script(
         RUN,
     ]
     return program(case, ["import numpy as np", "import openvino"], lines)
+
+
+def write_graph(source: Path, path: Path) -> None:
+    """Writes a graph to ``path``, by whose suffix it is ONNX, or OpenVINO's own form with its weights beside it."""
+    if path.suffix == ".onnx":
+        copy_onnx(source, path)
+        return
+    import openvino
+
+    openvino.save_model(openvino.Core().read_model(str(source)), str(path), compress_to_fp16=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 from inferlens.backends.pytorch.export import DTYPES
 from inferlens.backends.scripts import beside, program, torch_inputs
-from inferlens.spec.case import Case, TensorSpec
+from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 
 PROGRAM = "torch.export.load({}).module(check_guards=False)"
 CAPTURED = """
@@ -61,8 +61,14 @@ def torch_script(
     return program(case, ["import torch", *imports], lines, "torch.cuda.synchronize()" if on_gpu else "")
 
 
-def program_script(case: Case, options: Any, file: str, inputs: tuple[TensorSpec, ...], *then: str) -> str:
-    """The script for a module in an exported program; the lines ``then`` make something of ``model``."""
+def program_script(
+    case: Case, options: Any, file: str, inputs: tuple[TensorSpec, ...], *then: str, imports: Sequence[str] = ()
+) -> str:
+    """The script for a module in an exported program; the lines ``then`` make something of ``model``.
+
+    ``imports`` are modules beside PyTorch's own.
+    """
     last = ".to(memory_format=torch.channels_last)" if options.channels_last else ""
     load = [f"model = {PROGRAM.format(beside(file))}{last}", *then]
-    return torch_script(case, options, inputs, load, floats="fp32" if options.autocast else "")
+    floats = "fp32" if options.autocast or case.precision in QUANTIZED else ""
+    return torch_script(case, options, inputs, load, imports=[f"import {each}" for each in imports], floats=floats)

@@ -29,6 +29,7 @@ from inferlens.backends.pytorch.export import free_sizes
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, not_entered, torch_capabilities
 from inferlens.backends.pytorch.script import program_script
 from inferlens.backends.torch_compile.layers import Compiler, InductorNames
+from inferlens.backends.torch_compile.quantize import OPERATORS, quantized_module
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
@@ -119,8 +120,6 @@ class TorchCompile(Backend, Deployer):
             why = f"the mode {case.variant} does it already."
             warn_unheeded(options, ("coordinate_descent_tuning",), why, preparation)
         if case.precision in QUANTIZED and case.device == "cpu":
-            from inferlens.backends.torch_compile.quantize import quantized_module
-
             model = dataclasses.replace(model, module=quantized_module(model, case, preparation))
             options = replace(options, freezing=True)
         return CompiledRunner(model, case, preparation, options)
@@ -143,9 +142,9 @@ class TorchCompile(Backend, Deployer):
         mode = "max-autotune" if case.variant in AUTOTUNING else modes[0]
         return Hint(asked=True) if case.variant in modes else Hint(f"{cls.name}:{mode}")
 
-    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
+    def packages(self, case: Case) -> tuple[str, ...]:
         """See :class:`Deployer`."""
-        return ("torch", "triton")
+        return ("torch", "triton", *["torchao"] * (case.precision in QUANTIZED))
 
     def deployed_as(self, case: Case) -> str:
         """An exported program."""
@@ -163,9 +162,11 @@ class TorchCompile(Backend, Deployer):
         """Compiles the module of the program when it is first called."""
         options: TorchCompileOptions = self.parse_options(case)
         how = f"mode={case.variant!r}, dynamic={options.dynamic}, fullgraph={options.fullgraph}"
-        set_here = [name for name in CONFIGURED if getattr(options, name)]
+        quantized = case.precision in QUANTIZED
+        set_here = [name for name in CONFIGURED if getattr(options, name) or (quantized and name == "freezing")]
         config = [f"torch._inductor.config.{name} = True" for name in set_here]
-        return program_script(case, options, file, inputs, *config, f"model = torch.compile(model, {how})")
+        compiled, imports = f"model = torch.compile(model, {how})", [OPERATORS] * quantized
+        return program_script(case, options, file, inputs, *config, compiled, imports=imports)
 
 
 def compiler_absence(torch: Any, device: str) -> Absence | None:

@@ -6,44 +6,41 @@ Inductor computes a product in int8 where its weights are constants, so what is 
 from __future__ import annotations
 
 import math
+import tempfile
 import warnings
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from inferlens.backends.availability import refused
 from inferlens.backends.base import Preparation
+from inferlens.backends.onnx.quantize import FOLDER, key_of
 from inferlens.backends.pytorch.export import example_feed, tensor_of
+from inferlens.backends.quantized import beside_record, measured
 from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
 from inferlens.spec.case import Case
 from inferlens.spec.keep import kept, unknown_layer
 
+SUFFIX = ".pt2"
+# The operators of a quantized program, and how Inductor computes them in int8: without it they run, in fp32.
+OPERATORS = "torchao.quantization.pt2e.quantizer.x86_inductor_quantizer"
 PRODUCTS = ("convolution", "conv1d", "conv2d", "conv3d", "linear", "addmm", "mm", "matmul", "bmm")
 
 
 def quantized_module(model: Model, case: Case, preparation: Preparation) -> Any:
-    """The model's module with its convolutions and linear layers in int8, for inputs of the case's shape."""
+    """The model's module with its convolutions and linear layers in int8, for inputs of the case's shape.
+
+    It is read from a file in any case, so that what is measured is what is loaded later.
+    """
     import torch
 
-    pt2e = library("torchao.quantization.pt2e.quantize_pt2e", extra="quantize")
-    x86 = library("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer", extra="quantize")
-    with (
-        preparation.phase("quantize"),
-        warnings.catch_warnings(),
-        torch.no_grad(),
-        refused(f"'{model.name}' cannot be quantized"),
-    ):
+    library(OPERATORS, extra="quantize")
+    path = measured(preparation, SUFFIX) or beside_record(preparation, quantized_program(model, case, preparation))
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # Strict: the quantizer tells calls of one module from each other. Guards are nodes that it does not know.
-        exported = torch.export.export(model.module, example_feed(model, case, "fp32"), strict=True)
-        exported = exported.module(check_guards=False)
-        quantizer = _keeping(x86, [_path(model.module, name) for name in kept(case)])
-        quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
-        observed = pt2e.prepare_pt2e(exported, quantizer)
-        for feed in calibration_feeds(model, case):
-            observed(*(tensor_of(feed[spec.name], spec, "fp32") for spec in model.inputs))
-        module = pt2e.convert_pt2e(observed)
+        module = torch.export.load(str(path)).module(check_guards=False)
     share = int8_share(module)
     if share is not None:
         preparation.facts["quantized_share"] = round(share, 3)
@@ -73,6 +70,48 @@ def _path(module: Any, name: str) -> str:
     if name not in known:
         raise unknown_layer(name, known)
     return name
+
+
+def quantized_program(model: Model, case: Case, preparation: Preparation) -> Path:
+    """The file of the exported program with its products in int8, from the cache or made and put there."""
+    torch, torchao = library("torch", extra="torch"), library("torchao", extra="quantize")
+    key = key_of(model, case, f"torchao {torchao.__version__}", f"torch {torch.__version__}", case.keep)
+    made = preparation.cache / FOLDER / key / f"torch_compile{SUFFIX}"
+    with preparation.phase("quantize") as noted:
+        if made.exists() and not preparation.rebuild:
+            noted.note = "cached"
+            return made
+        made.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=made.parent) as scratch:
+            written = Path(scratch) / made.name
+            with refused(f"'{model.name}' cannot be quantized"):
+                torch.export.save(_quantized(model, case), str(written))
+            written.rename(made)
+    return made
+
+
+def _quantized(model: Model, case: Case) -> Any:
+    """The exported program of the module in int8."""
+    import torch
+
+    pt2e = library("torchao.quantization.pt2e.quantize_pt2e", extra="quantize")
+    x86 = library(OPERATORS, extra="quantize")
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        # Strict: the quantizer tells calls of one module from each other. Guards are nodes that it does not know.
+        feed = example_feed(model, case, "fp32")
+        exported = torch.export.export(model.module, feed, strict=True).module(check_guards=False)
+        quantizer = _keeping(x86, [_path(model.module, name) for name in kept(case)])
+        quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
+        observed = pt2e.prepare_pt2e(exported, quantizer)
+        for arrays in calibration_feeds(model, case):
+            observed(*(tensor_of(arrays[spec.name], spec, "fp32") for spec in model.inputs))
+        module = pt2e.convert_pt2e(observed)
+        read = {node.target for node in module.graph.nodes if node.op == "get_attr"}
+        for name in [name for name, _ in module.named_parameters() if name not in read]:  # in fp32, as it was
+            owner, _, last = name.rpartition(".")
+            delattr(module.get_submodule(owner), last)
+        return torch.export.export(module, feed)
 
 
 def int8_share(module: Any) -> float | None:

@@ -1,7 +1,7 @@
 """What there is of a record's case, and whether it fits this machine.
 
 The record has to be of a case that ran and was right, on such a GPU and with such versions as are here, and what lies
-beside it has to be whole. What was compiled for it is used if it was kept there, then the ONNX graph that was exported;
+beside it has to be whole. What was compiled for it is used if it was kept there, then what was quantized or exported;
 else the model is loaded by its name, and must have the same weights.
 """
 
@@ -15,6 +15,7 @@ import msgspec
 from inferlens.backends import BACKENDS
 from inferlens.backends.abilities import Deployer, Saver
 from inferlens.backends.base import Backend
+from inferlens.backends.quantized import BESIDE
 from inferlens.errors import InferlensError
 from inferlens.execution.survey import Named
 from inferlens.measure import environment
@@ -34,7 +35,7 @@ class Chosen:
     Attributes:
         case: as it is run here: of a compiled file, if one was kept; called from the device, with warm caches.
         info: what the model is, for what backends can take.
-        exported: the record's folder, if the model's ONNX graph is in it.
+        exported: the record's folder, if the model's ONNX graph is in it, or what was quantized.
         live: the file of the model, if it is a live one.
     """
 
@@ -85,10 +86,13 @@ def chosen(record: Record, folder: Path, *, rebuild: bool, model: Named | None =
     case = msgspec.structs.replace(record.case, io="device", cold=False, rotate=False, depth=None)
     folder = folder.resolve()
     file = _compiled(record, folder, backend, rebuild=rebuild)
-    graph = file is None and _whole(record, folder, "onnx", rebuild=rebuild) is not None
+    quantized = any(phase.name == "quantize" for phase in record.phases)
+    graph = file is None and not (rebuild and quantized)  # which is quantized anew
+    graph = graph and _whole(record, folder, BESIDE if quantized else "onnx", rebuild=rebuild) is not None
     if not rebuild:
         _check_machine(record, backend, with_file=graph or file is not None)
-    info = ModelInfo(spec=case.model, name=record.model.name, format="onnx", precision=case.precision)
+    formats = backend.capabilities().formats  # what the backend wrote it takes
+    info = ModelInfo(spec=case.model, name=record.model.name, format=formats[0], precision=case.precision)
     if file is not None:
         info = resolve.find(str(file))
         able = backend.capabilities().takes(info.format)
@@ -107,6 +111,8 @@ def chosen(record: Record, folder: Path, *, rebuild: bool, model: Named | None =
                 hint="inferlens.bench('package.module:factory')",
             )
         info = resolve.find(case.model)
+    if file or graph or not quantized:  # then the data that the model was calibrated with need not be there
+        case = msgspec.structs.replace(case, calibration="")
     live = Path(model.live) if model and model.live else None
     return Chosen(record, folder, backend, case, info, folder if graph else None, live)
 

@@ -298,7 +298,9 @@ def _widened(plan: Plan, model: ModelInfo, able: Mapping[str, Capabilities], wha
         labels = _labels(BACKENDS.get(name))
         backends += [f"{name}:{EVERY_VARIANT}"] if labels <= what.labels else sorted(labels & what.labels)
     fixed = model.precision in QUANTIZED or not reference_of(model.format)  # quantized or compiled already
-    own = (model.precision,) if fixed else PRECISIONS
+    data = plan.calibration and {each for can in able.values() for one in can.supports for each in one.quantizes}
+    quantized = tuple(each for each in QUANTIZED if each in (*plan.precision, *(data or ())))
+    own = (model.precision,) if fixed else (*PRECISIONS, *quantized)
     asked = [name for name in (*PRECISIONS, *QUANTIZED) if name in what.precisions]
     precision = [name for name in own if name in asked] or asked  # to say why not, if it takes none of them
     return msgspec.structs.replace(plan, backend=tuple(backends), precision=tuple(precision))

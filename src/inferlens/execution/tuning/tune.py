@@ -323,10 +323,13 @@ class Tuner:
 
     def _ship(self, best: Entrant) -> str:
         """Puts the winner's last build where it is found, if it does not lie there; what is nowhere is built anew."""
-        last, target, work = best.records[-1], self.home / BEST, Path(self.scheduler.plan.output)
-        if last.id in _folders(target):
+        target, work = self.home / BEST, Path(self.scheduler.plan.output)
+        most = max(len(record.artefacts) for record in best.records)  # a process that found things cached has none
+        whole = [record.id for record in best.records if len(record.artefacts) == most]
+        if {*whole} & _folders(target).keys():
             return str(target)
-        built = _folders(work).get(last.id)
+        folders = _folders(work)
+        built = next((folders[each] for each in reversed(whole) if each in folders), None)
         if not built:
             again, built = self.scheduler.measure(best.planned)
             if not again.ranked:

@@ -1,0 +1,35 @@
+"""The model that a case's own process quantized, beside its record: what is loaded later is what was measured.
+
+So the data that it was calibrated with need not be there any more.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from inferlens.backends.base import Preparation
+
+BESIDE = "quantized"  # the folder beside a record, and the kind of the artefact
+
+
+def measured(preparation: Preparation, suffix: str) -> Path | None:
+    """The quantized file with ``suffix`` beside the record whose case is loaded; ``None`` where there is none."""
+    beside = preparation.exported / BESIDE if preparation.kept_only and preparation.exported else Path()
+    return next(beside.glob(f"*{suffix}"), None) if beside.name else None
+
+
+def beside_record(preparation: Preparation, made: Path) -> Path:
+    """``made``, a quantized file of the cache; an artefact of the case's first process, as is what has its stem."""
+    if preparation.built:
+        return made
+    folder = preparation.folder / BESIDE
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(made.parent.glob(f"{made.stem}.*")):
+        try:
+            os.link(path, folder / path.name)  # which takes no room
+        except OSError:
+            shutil.copyfile(path, folder / path.name)
+        preparation.keep(folder / path.name, BESIDE if path == made else f"{BESIDE} weights")
+    return made
