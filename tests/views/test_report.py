@@ -13,6 +13,8 @@ import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.record.record import decode, encode
+from inferlens.views.profiled.cases import groups
+from inferlens.views.profiled.icicle import icicles
 from inferlens.views.renderers import html, markdown
 from inferlens.views.report.found import found_in
 from inferlens.views.report.page import report
@@ -41,10 +43,24 @@ def test_everything_of_an_example_is_on_the_page() -> None:
     page = page_of(EXAMPLES / "profiles", EXAMPLES / "traces" / "pytorch_bs1")
     titles = re.findall(r"<h2>(.*?)</h2>", page)
     assert titles == ["Answer", "Comparison", "Where the time goes", "Traces", "How it was measured"]
-    drawn = {"comparison-1", "spread-1", "samples-1", "roofline-1", "layers-1"}
+    drawn = {"comparison-1", "spread-1", "samples-1", "modules-1", "roofline-1", "layers-1"}
     assert drawn <= {*re.findall(r'download="([\w-]+)\.csv"', page)}
     assert page.count("<figure>") == page.count("</svg>\n<figcaption>")
     assert re.search(r"SHORTEST</b>\s+tensorrt:rtx", page)
+
+
+def test_boxes_of_modules_add_up_to_the_call() -> None:
+    (picture,) = icicles(groups(found_in([EXAMPLES / "profiles"]).profiles))
+    values = [each for each in picture.values if each["case"] == "pytorch"]
+    assert sum(each["share"] for each in values if each["depth"] == 0) == pytest.approx(1, abs=0.01)
+    outer = next(each for each in values if each["module"] == "layer3")
+    inner = [each for each in values if each["depth"] == 1 and each["module"].startswith("layer3")]
+    assert sum(each["share"] for each in inner) == pytest.approx(outer["share"], abs=0.01)
+    assert min(each["left"] for each in inner) == outer["left"]
+    svg = picture.svg()
+    colour = {re.search(r'fill="(#\w+)"', box)[1] for box in re.findall(r"<rect[^>]*layer3\.\d;[^>]*>", svg)}  # type: ignore[index]
+    assert len(colour) == 1
+    assert 'data-tip="layer3; 1,410 µs; 34.3 % of the time"' in svg
 
 
 def test_it_loads_nothing_and_its_identifiers_are_its_own() -> None:

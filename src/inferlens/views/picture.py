@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from inferlens.errors import InferlensError, MissingLibrary
@@ -23,8 +24,14 @@ PALETTE = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9",
     "#8C8C8C", "#A07D00", "#7B4FE0", "#A8245F", "#4FC4B0", "#5F6A1E",
 )  # fmt: skip
+GREY = PALETTE[6]
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
+
+
+def colours_of(series: Iterable[str], palette: Sequence[str] = PALETTE) -> dict[str, str]:
+    """The colour of each, by their order; what comes after the last colour begins anew."""
+    return dict(zip(series, cycle(palette), strict=False))
 
 
 @dataclass(frozen=True)

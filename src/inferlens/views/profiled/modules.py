@@ -86,7 +86,7 @@ def document(
     check_reference([one for group in groups for one in group], reference)
     found = [columns(group, level, reference) for group in groups]
 
-    trees = [_tree(each, fused, depth) for each in found]
+    trees = [tree_of(each, fused, depth) for each in found]
 
     return Document(
         blocks=lambda: list(_blocks(trees, None if depth else lines, brief=brief)),
@@ -95,7 +95,8 @@ def document(
     )
 
 
-def _tree(of: ModuleTree, fused: str, depth: int | None) -> ModuleTree:
+def tree_of(of: ModuleTree, fused: str, depth: int | None) -> ModuleTree:
+    """``of`` with its rows, ``depth`` deep."""
     if not of.shown:
         return of
     profiles = [(one.case.profile, one.runs) for one in of.shown]
@@ -146,7 +147,7 @@ def _together(trees: Sequence[ModuleTree], most: int) -> Table:
     room = most + 1 - 3 * bool(notes) - 2 * (len(columns) > MOST_SHARES)
     each = max(1, room // len(drawn) - 1)
     lines: list[Line] = []
-    left = sum(_chosen(table.rows[1:], each)[1] for _, table in drawn)
+    left = sum(chosen(table.rows[1:], each)[1] for _, table in drawn)
     unit = unit_of(one.case.profile for of, _ in drawn for one in of.shown)
     for (of, table), name in list(zip(drawn, names, strict=True))[: room // (each + 1)]:
         whole, *calls = _sums(of, table, unit)
@@ -198,10 +199,10 @@ def _headings(names: Sequence[str], unit: str, wholes: Sequence[str] = ()) -> li
 
 def _lines_of(table: ModuleTable, columns: int, unit: str, most: int | None, *, rest: bool = True) -> list[Line]:
     """The modules, and how many others there are."""
-    chosen, left = _chosen(table.rows[1:], most)
-    lines = [_line(row, unit, name, indent) for row, indent, name in chosen]
+    shown, left = chosen(table.rows[1:], most)
+    lines = [_line(row, unit, name, indent) for row, indent, name in shown]
     if left and rest:
-        deeper = min(table.depth, max((len(row.path) for row, _, _ in chosen), default=0)) + 1
+        deeper = min(table.depth, max((len(row.path) for row, _, _ in shown), default=0)) + 1
         lines.append(Line(f"{left:,} more: --depth {deeper}", [""] * 2 * columns, style="dim", sums=True))
     return lines
 
@@ -239,7 +240,7 @@ def _cells(cell: Cell | None, unit: str) -> tuple[str, str]:
     return (WRITE[unit](times.typical), share(times.share)) if times else (ABSENT, ABSENT)
 
 
-def _chosen(rows: Sequence[ModuleRow], most: int | None) -> tuple[list[tuple[ModuleRow, str, str]], int]:
+def chosen(rows: Sequence[ModuleRow], most: int | None) -> tuple[list[tuple[ModuleRow, str, str]], int]:
     """The rows that take most, in their order, with indentation and name; how many modules are not among them.
 
     ``None``: all. A module in which there is nothing but one other module is shown as that one.

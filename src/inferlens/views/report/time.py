@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from inferlens.views.plain import plain
-from inferlens.views.profiled import findings, layers_and_kernels, modules, plots, roofline
+from inferlens.views.profiled import findings, icicle, layers_and_kernels, modules, plots, roofline
 from inferlens.views.profiled.cases import groups, of_level
 from inferlens.views.profiled.module_columns import LEVELS
 from inferlens.views.report.blocks import Block, Section
@@ -22,6 +22,7 @@ def time(found: Found) -> Iterator[Block]:
     if not loaded.profiles:
         return
     yield from findings.document(findings.judged(loaded), whole=True).blocks()
+    yield from icicle.icicles(groups(loaded))
     yield from modules.document(groups(loaded), depth=DEEPEST).blocks()
     for place, of in enumerate(roofline.roofed(loaded)[:MOST_CASES], 1):
         yield from plots.pictured(f"roofline-{place}", of)

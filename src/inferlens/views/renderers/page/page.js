@@ -119,10 +119,10 @@ for (const line of document.querySelectorAll(".command")) {
 const tip = made("div", "", { id: "tip", hidden: true });
 document.body.append(tip);
 document.addEventListener("pointermove", (event) => {
-  const mark = event.target.closest?.("figure svg [aria-label]:not([role='graphics-object'])");
+  const mark = event.target.closest?.("figure svg [data-tip], figure svg [aria-label]:not([role='graphics-object'])");
   tip.hidden = !mark || mark.getAttribute("aria-roledescription") === "axis";
   if (tip.hidden) return;
-  tip.textContent = mark.getAttribute("aria-label").replaceAll("; ", "\n");
+  tip.textContent = (mark.dataset.tip ?? mark.getAttribute("aria-label")).replaceAll("; ", "\n");
   tip.style.left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8) + "px";
   tip.style.top = Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8) + "px";
 });
