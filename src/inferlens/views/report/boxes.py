@@ -48,7 +48,7 @@ def svg(title: str, panels: Sequence[tuple[str, Sequence[Box]]], legend: Mapping
     size = f'viewBox="0 0 {WIDTH} {top - GAP:g}" width="{WIDTH}" height="{top - GAP:g}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(title)}" {size} '
-        f'font-family="{FONT}" font-size="11" fill="{THEMES["light"].text}">{"".join(parts)}</svg>'
+        f'font-family="{FONT}" font-size="11"><g fill="{THEMES["light"].text}">{"".join(parts)}</g></svg>'
     )
 
 
