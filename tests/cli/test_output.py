@@ -27,7 +27,7 @@ SHOWN = {
     "ab": "ab fake:demo fake:steady fake:fast --iterations 20 --warmup 1",
     "profile": "profile fake:demo -b fake:steady --runs 5 --max-time 1s",
 }  # fmt: skip
-PICTURES_AND_MODELS = {"plot", "graph", "report", "build", "export"}
+PICTURES_AND_MODELS = {"plot", "graph", "report", "build", "export", "quantize"}
 AS_WELL = ("bench", "ab", "profile", "compare")  # these print too
 
 

@@ -63,7 +63,7 @@ def test_twice_as_fast_is_decided_at_the_first_look(tmp_path: Path) -> None:
     [
         ("4.12", {"iterations": 500}, "SLOWER"),
         ("4.12", {"iterations": 500, "threshold": 0.05}, "SAME"),
-        ("4.12", {"iterations": 500, "threshold": "3.2%"}, "UNDECIDED"),
+        ("4.12", {"iterations": 500, "threshold": "3.6%"}, "UNDECIDED"),
         ("4.07", {"iterations": 20}, "UNDECIDED"),
     ],
 )
@@ -75,7 +75,8 @@ def test_noise(tmp_path: Path, latency: str, words: dict[str, Any], verdict: str
         assert "probably" in found.sentence
         assert sum(found.odds.values()) == pytest.approx(1)
         assert found.more
-    assert found.ratio == pytest.approx(float(latency) / 4, rel=0.012)
+    few = words["iterations"] < 100
+    assert found.ratio == pytest.approx(float(latency) / 4, rel=0.05 if few else 0.012)
 
 
 def test_records_are_those_of_one_run_in_alternating_order(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def beside_record(preparation: Preparation, made: Path) -> Path:
     folder = preparation.folder / BESIDE
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(made.parent.glob(f"{made.stem}.*")):
+        (folder / path.name).unlink(missing_ok=True)  # of the same case, prepared once more
         try:
             os.link(path, folder / path.name)  # which takes no room
         except OSError:

@@ -124,7 +124,7 @@ def planned_pair(
         words = {**shared, **side.words, "model": [each.spec for each in found], "checkout": side.checkout}
         if side.checkout and Path(words.get("weights", "")).suffix:  # of a file here, not of one in the checkout
             words["weights"] = str(Path(words["weights"]).resolve())
-        if side.checkout and Path(words.get("accuracy", "")).exists():  # so is data
+        if side.checkout and "accuracy" in words and Path(words["accuracy"]).exists():  # so is data
             words["accuracy"] = str(Path(words["accuracy"]).resolve())
         plans.append(Plan.from_words({**words, "backend": label, "option": {**its, **own}}))
     can = probe(list(dict.fromkeys(name for plan in plans for name in backends_named(plan))))

@@ -181,7 +181,7 @@ def test_several_tunings_are_shown_again_together(tmp_path: Path) -> None:
     words = ("--batch", "1,8", "--only", "fake:steady,fp32,fake.knob_a", "--budget", "60s", "-o", "page.html")
     first = inferlens("tune", "fake:demo", *words, cwd=tmp_path)
     assert first.stderr.count("final round 1 of 3: fake:steady knob_a=1 1.25x fake:steady") == 2
-    assert (tmp_path / "page.html").read_text().count("Everything that was tried: demo, batch") == 2
+    assert (tmp_path / "page.html").read_text().count(">Everything that was tried: demo, batch") == 2
     for path in ("results", "results/demo"):
         again = inferlens("show", path, cwd=tmp_path)
         assert again.stdout == first.stdout
