@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable, Sequence
 
 from inferlens.errors import InferlensError
 from inferlens.views.table import Document
@@ -23,7 +24,11 @@ def render(document: Document, width: int = 0, color: bool = False) -> str:  # n
     """
     if document.csv is None:
         raise InferlensError("This cannot be written as CSV.", hint="--format json")
-    names, lines = document.csv()
+    return written(*document.csv())
+
+
+def written(names: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """Names and lines as text."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
     writer.writerow(names)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from inferlens.views.renderers.csv import written
 from inferlens.views.table import Table
 
 
@@ -29,14 +28,8 @@ class Picture:
 
     def data(self) -> bytes:
         """The values as CSV; empty where there are none."""
-        if not self.values:
-            return b""
-        out = io.StringIO()
         names = list(dict.fromkeys(name for each in self.values for name in each))
-        writer = csv.DictWriter(out, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.values)
-        return out.getvalue().encode()
+        return written(names, ([each.get(name) for name in names] for each in self.values)).encode() if names else b""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -33,13 +33,9 @@ class Box:
     colour: str
 
 
-def svg(title: str, panels: Sequence[tuple[str, Sequence[Box]]], legend: Mapping[str, str] | None = None) -> str:
-    """The panels under their names; ``legend`` has colours by what they mean, ``title`` is for screen readers."""
+def svg(title: str, panels: Sequence[tuple[str, Sequence[Box]]]) -> str:
+    """The panels under their names; ``title`` is for screen readers."""
     top, parts = 0.0, []
-    for left, name, colour in _placed(legend or {}):
-        parts.append(f'<rect x="{left:g}" y="3" width="12" height="12" fill="{colour}" fill-opacity=".6"/>')
-        parts.append(f'<text x="{left + 17:g}" y="13">{escape(plain(name))}</text>')
-        top = HEAD
     for name, boxes in panels:
         parts.append(f'<text x="0" y="{top + 15:g}" font-size="13" font-weight="bold">{escape(cut(name, 150))}</text>')
         top += HEAD
@@ -50,14 +46,6 @@ def svg(title: str, panels: Sequence[tuple[str, Sequence[Box]]], legend: Mapping
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(title)}" {size} '
         f'font-family="{FONT}" font-size="11"><g fill="{THEMES["light"].text}">{"".join(parts)}</g></svg>'
     )
-
-
-def _placed(legend: Mapping[str, str]) -> list[tuple[float, str, str]]:
-    found, left = [], 0.0
-    for name, colour in legend.items():
-        found.append((left, name, colour))
-        left += 40 + LETTER * len(name)
-    return found
 
 
 def _drawn(box: Box, top: float) -> str:

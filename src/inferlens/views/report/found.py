@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from inferlens.analysis.tuned import Tuned, beneath, load_tuned, tunings_in
@@ -12,6 +13,8 @@ from inferlens.record.profile_store import LoadedProfiles, load_profiles
 from inferlens.record.record import Record
 from inferlens.record.store import load_records
 from inferlens.trace import several
+from inferlens.views.profiled.findings import Judged, judged
+from inferlens.views.rows import Row, rows
 
 
 @dataclass
@@ -23,6 +26,21 @@ class Found:
     tunings: list[Tuned] = field(default_factory=list)
     traces: list[Path] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def every(self) -> list[Record]:
+        """All records, those of tunings' finals included."""
+        return [*self.records, *(record for each in self.tunings for record in each.finals)]
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The rows of the records beside the tunings."""
+        return rows(self.records)
+
+    @cached_property
+    def judged(self) -> list[Judged]:
+        """The profiled cases with their findings."""
+        return judged(self.profiles)
 
 
 def found_in(paths: Sequence[Path]) -> Found:

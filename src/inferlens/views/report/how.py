@@ -13,9 +13,9 @@ from inferlens.units import byte_count, listing
 from inferlens.views import notes
 from inferlens.views.plain import plain
 from inferlens.views.records import fields_of
+from inferlens.views.renderers.csv import written
 from inferlens.views.report.blocks import Block, Download, Section
 from inferlens.views.report.found import Found
-from inferlens.views.rows import rows
 from inferlens.views.table import Column, Line, Table
 
 MOST_PACKED = 2_000_000  # bytes of records in a page
@@ -24,16 +24,15 @@ _CELL = [Column("", "", numeric=False, fold=True)]
 
 def how_it_was_measured(found: Found) -> Iterator[Block]:
     """Environments, notes, and the data."""
-    records = [*found.records, *(record for each in found.tunings for record in each.finals)]
     machines: dict[str, list[Record]] = {}
-    for record in records:
+    for record in found.every:
         machines.setdefault(machine_name(record.environment), []).append(record)
     for name, mine in machines.items():
         yield _environment(name, mine)
     if found.records:
         every = notes.document(found.records).blocks()
         yield Section("notes", f"Notes: {every[0]}", every[1:], folded=True)
-        yield from _downloads(found.records)
+        yield from _downloads(found)
     yield from found.problems
 
 
@@ -58,18 +57,10 @@ def _environment(name: str, records: Sequence[Record]) -> Table:
     return Table(plain(name), "machine", _CELL, lines)
 
 
-def _downloads(records: Sequence[Record]) -> Iterator[Block]:
+def _downloads(found: Found) -> Iterator[Block]:
     """The numbers of the table, and the records with all samples."""
-    import csv
-    import io
-
-    out = io.StringIO()
-    names, lines = fields_of(rows(records))
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(lines)
-    yield Download("table.csv", "every number of the comparison", "text/csv", out.getvalue().encode())
-    packed = gzip.compress(b"\n".join(map(msgspec.json.encode, records)), mtime=0)
+    yield Download("table.csv", "every number of the comparison", "text/csv", written(*fields_of(found.rows)).encode())
+    packed = gzip.compress(b"\n".join(map(msgspec.json.encode, found.records)), mtime=0)
     about = "the records with all samples, one in each line"
     if len(packed) <= MOST_PACKED:
         yield Download("records.jsonl.gz", about, "application/gzip", packed)

@@ -14,15 +14,13 @@ from inferlens.views.chart import chart_of, drawn, names_of
 from inferlens.views.picture import picture
 from inferlens.views.plain import plain
 from inferlens.views.profiled.findings import document as findings_of
-from inferlens.views.profiled.findings import judged
 from inferlens.views.raced import against
-from inferlens.views.raced.against import drawable
 from inferlens.views.raced.tuned import answer_of, finals_of, sentences
 from inferlens.views.records import COLUMNS, headline, table_of
 from inferlens.views.report import samples
 from inferlens.views.report.blocks import Block
 from inferlens.views.report.found import Found
-from inferlens.views.rows import Row, by, rows, ways
+from inferlens.views.rows import Row, by, ways
 from inferlens.views.table import Column, Line, Table
 
 MOST_TABLES = 12  # of which the charts of samples are drawn
@@ -45,7 +43,7 @@ def answer(found: Found) -> Iterator[Block]:
         said = answer_of(tuned, finals) if finals else []
         yield Table(headline(finals) if finals else "", "", (), (), answer=said[:1])
         yield from [*said[1:], *(each for each in sentences(tuned, facts_of(tuned)) if each.startswith("Use"))]
-    tables = by(rows(found.records), "table")
+    tables = by(found.rows, "table")
     if len(tables) > 1:
         yield _index(tables)
     for table in tables[:MOST_ANSWERS]:
@@ -58,7 +56,7 @@ def answer(found: Found) -> Iterator[Block]:
         if best:
             yield f"Where does the time go? {best.profile}"
     if found.profiles.profiles:
-        yield from findings_of(judged(found.profiles), lines=FINDINGS, brief=True).blocks()
+        yield from findings_of(found.judged, lines=FINDINGS, brief=True).blocks()
 
 
 def _index(tables: Sequence[Sequence[Row]]) -> Table:
@@ -90,15 +88,14 @@ def _costs(table: Sequence[Row], names: dict[str, str]) -> Table:
 
 def comparison(found: Found) -> Iterator[Block]:
     """All ways with everything that was measured of them, and charts."""
-    shown = rows(found.records)
     runs = {(run.first.id, machine_name(run.first.environment)): run for run in latest(found.records)}
-    for number, table in enumerate(by(shown, "table"), 1):
+    for number, table in enumerate(by(found.rows, "table"), 1):
         whole = table_of(table, None)
         yield replace(whole, answer=(), notes=())
         if any(drawn(row) for row in table):
             several = len({row.batch for row in table if drawn(row)}) > 1
             yield picture(f"comparison-{number}", _LINES if several else _BARS, partial(chart_of, table))
-        if len({row.precision for row in table if drawable(row, "error")}) > 1:
+        if len({row.precision for row in table if against.drawable(row, "error")}) > 1:
             yield picture(f"error-{number}", _ERROR, partial(against.chart_of, table, "error"))
         if number <= MOST_TABLES:
             yield from _samples(table, runs, number)

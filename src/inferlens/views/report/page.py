@@ -37,7 +37,7 @@ def report(found: Found) -> Report:
 
 def _title(found: Found) -> str:
     """The models, and the machines if there are several."""
-    records = [*found.records, *(record for each in found.tunings for record in each.finals)]
+    records = found.every
     models = list(dict.fromkeys(plain(run.first.case.model.removeprefix("torchvision:")) for run in latest(records)))
     if not models:
         models = [path.name for path in found.traces[:1]]

@@ -21,9 +21,10 @@ def time(found: Found) -> Iterator[Block]:
     loaded = found.profiles
     if not loaded.profiles:
         return
-    yield from findings.document(findings.judged(loaded), whole=True).blocks()
-    yield from icicle.icicles(groups(loaded))
-    yield from modules.document(groups(loaded), depth=DEEPEST).blocks()
+    yield from findings.document(found.judged, whole=True).blocks()
+    grouped = groups(loaded)
+    yield from icicle.icicles(grouped)
+    yield from modules.document(grouped, depth=DEEPEST).blocks()
     for place, of in enumerate(roofline.roofed(loaded)[:MOST_CASES], 1):
         yield from plots.pictured(f"roofline-{place}", of)
     for level in LEVELS:
