@@ -23,8 +23,8 @@ from inferlens.execution.scheduler import Scheduler
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.gpu import gpu_before
 from inferlens.record.record import IN_TURNS, Record
-from inferlens.spec.case import DEVICES, Budget, Case
-from inferlens.spec.reference import fitting
+from inferlens.spec.case import Budget, Case
+from inferlens.spec.reference import references
 from inferlens.stats.intervals import ends
 from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS
 from inferlens.units import ratio, ratio_range
@@ -146,15 +146,10 @@ class Rounds:
         return len(self._able[name].records) > 1 and found is not None and found <= REACH
 
     def _reference(self) -> list[str]:
-        """What the plan names, of each device; or the plain case of the backend that outputs are checked against."""
-        able, named = self._able, self.scheduler.plan.reference
-        if named:
-            cases = [each.planned.case for each in able.values()]
-            every = [fitting([case for case in cases if case.device == device], named) for device in DEVICES]
-            chosen = [found[0] for found in every if found]
-            return [name for name, each in able.items() if each.planned.case in chosen]
-        usual = usual_reference(each.planned for each in able.values())
-        return [name for name, each in able.items() if each.planned is usual]
+        """What others are compared with, of each device."""
+        able = self._able
+        chosen = references_of([each.planned for each in able.values()], self.scheduler.plan.reference)
+        return [name for name, each in able.items() if each.planned.case in chosen]
 
     def _hold(self, meeting: Sequence[Entrant], number: int) -> None:
         """Measures a process of each once; who goes first changes from round to round."""
@@ -179,15 +174,10 @@ class Rounds:
         return f"{first} {ratio(rival.comparison.ratio)} {second}{sure}"
 
 
-def usual_reference(cases: Iterable[Planned]) -> Planned | None:
-    """The plain case of the backend that outputs are checked against, in fp32 if there is one."""
-    plain = [
-        each
-        for each in cases
-        if each.reference and each.reference.backend == each.case.backend
-        and not each.case.options and each.case.threads is None
-    ]  # fmt: skip
-    return min(plain, key=lambda each: each.case.precision != "fp32", default=None)
+def references_of(cases: Sequence[Planned], named: str = "") -> list[Case]:
+    """What cases are compared with, of each device: what is named, or the plain case of the reference's backend."""
+    usual = {each.reference.backend_label for each in cases if each.reference}
+    return list(references([each.case for each in cases], usual, named).values())
 
 
 def records_of_round(scheduler: Scheduler, cases: Sequence[Planned], number: int, together: bool) -> Iterator[Record]:

@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from functools import partial
+from typing import Any
 
 from inferlens.errors import InferlensError, suggestion
 from inferlens.spec.case import Case
 
 
-def fitting(cases: Sequence[Case], named: str) -> list[Case]:
-    """The cases of which all words of ``named`` are words, the plainest first.
+def references(cases: Sequence[Case], usual: Set[str], named: str = "") -> dict[str, Case]:
+    """The reference of each device, in whatever order cases come: of those that ``named`` fits, the plainest."""
+    able = fitting(cases, named) if named else list(cases)
 
-    Sizes and what is known only once a case ran fit every case.
+    def place(case: Case, device: str) -> tuple[Any, ...]:
+        return case.label != named, *plainness(case, device, usual), len(case.label), case.label
+
+    return {device: min(able, key=partial(place, device=device)) for device in {each.device for each in cases} if able}
+
+
+def plainness(case: Case, device: str, usual: Set[str]) -> tuple[Any, ...]:
+    """How far a case is from the plain one that others on ``device`` are compared with; the least is it.
+
+    It is of a ``usual`` backend (a label, such as ``pytorch``); on the device itself, or else on the CPU; in fp32, with
+    the fewest options, the library's own number of threads or else the most of them, in the usual variant. Without a
+    case of a usual backend the same order holds among the others.
     """
+    return (
+        case.backend not in {label.partition(":")[0] for label in usual},
+        case.device != device, case.device != "cpu",
+        case.precision != "fp32", len(case.options_label.split()), case.threads is not None, -(case.threads or 0),
+        case.backend_label not in usual,
+    )  # fmt: skip
+
+
+def fitting(cases: Sequence[Case], named: str) -> list[Case]:
+    """The cases of which all words of ``named`` are words; sizes, and what is known once a case ran, fit every case."""
     wanted = {word for word in words(named) if not re.search(r"[(]|\.\.", word)}
-    found = [case for case in cases if wanted <= words(case.label) | {case.backend}]
-    return sorted(
-        found, key=lambda each: (each.label != named, each.precision != "fp32", len(each.options), each.threads or 0)
-    )
+    return [case for case in cases if wanted <= words(case.label) | {case.backend}]
 
 
 def refuse_unknown(cases: Sequence[Case], named: str) -> None:

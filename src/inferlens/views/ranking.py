@@ -20,7 +20,7 @@ from inferlens.analysis.race import Aim, Race, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import IN_TURNS
 from inferlens.spec.plan import ab_words
-from inferlens.spec.reference import unknown, words
+from inferlens.spec.reference import plainness, unknown, words
 from inferlens.stats.intervals import ends
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def ranked(
             )
             for row in rows
         ]
-        chosen = _references(able, named, usual)
+        chosen = _references(able, runs, named, usual)
         done = [_against(row, chosen[row.device], among) if row.device in chosen else row for row in able]
         placed = _placed(done, among)
         found += [_with_hint(row, runs, placed) for row in placed]
@@ -141,25 +141,17 @@ def _seconds(row: Row) -> float:
     return math.inf if row.seconds_per_call is None else row.seconds_per_call
 
 
-def _references(rows: Sequence[Row], named: str | None, usual: Set[str]) -> dict[str, Row]:
-    """The reference of each device: the plainest that ``named`` fits, in whatever order rows were measured.
-
-    Of the usual backend; on the device itself, or else on the CPU; fp32, with the fewest options, the library's own
-    number of threads or else the most of them, in the usual variant. Without a row of the usual backend the same order
-    holds among the others.
-    """
-    backends = {label.partition(":")[0] for label in usual}
+def _references(
+    rows: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], named: str | None, usual: Set[str]
+) -> dict[str, Row]:
+    """The reference of each device, by the one order that there is; of rows that are as plain, the shortest name."""
     able = [row for row in rows if row.ranked]
     if named:
         able = [row for row in rows if row.ok and row.seconds_per_call is not None and fits(row, named)]
 
     def place(row: Row, device: str) -> tuple[Any, ...]:
-        return (
-            named not in (row.label, row.name), row.backend.partition(":")[0] not in backends,
-            row.device != device, row.device != "cpu",
-            row.precision != "fp32", len(row.options.split()), row.threads is not None, -(row.threads or 0),
-            row.backend not in usual, len(row.name), row.name,
-        )  # fmt: skip
+        case = runs[row.id, row.machine].first.case
+        return named not in (row.label, row.name), *plainness(case, device, usual), len(row.name), row.name
 
     return {device: min(able, key=partial(place, device=device)) for device in {row.device for row in rows} if able}
 

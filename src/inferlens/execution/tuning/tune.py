@@ -30,7 +30,7 @@ from inferlens.errors import InferlensError
 from inferlens.execution.estimate import build_factor, seconds_by
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import SPARE, Entrant, budget_of_rounds, records_of_round, usual_reference
+from inferlens.execution.rounds import SPARE, Entrant, budget_of_rounds, records_of_round
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named
 from inferlens.execution.tuning import outcome
@@ -284,8 +284,9 @@ class Tuner:
         )
         families = [each for each in self.space.families if each.case.digest in self.first]
         usual = sorted((each.case for each in families), key=self._log_of)[:1]
-        reference = usual_reference(families)
-        every = [*chosen, *usual, *([reference.case] if reference else [])]
+        plain = [each.case for each in families if each.reference and each.reference.backend == each.case.backend]
+        reference = sorted((case for case in plain if not case.options), key=lambda case: case.precision != "fp32")[:1]
+        every = [*chosen, *usual, *reference]
         return list({case.digest: case for case in every}.values())
 
     def _nearest(self) -> list[Case]:
