@@ -277,15 +277,17 @@ def _fuse_sums(graph: Any) -> None:
 def _fp8_scales(graph: Any, ranges: Ranges) -> dict[str, list[dict[str, Any]]]:
     """Scales by which the largest value of each tensor is the largest of FP8's.
 
-    ONNX Runtime's own follow from the standard deviation, and cut off whatever is beyond some four of them.
+    ONNX Runtime's own follow from the standard deviation, and cut off whatever is beyond some four of them. A bias has
+    none: it would be quantized by it.
     """
     import numpy as np
     import onnx
     from ml_dtypes import float8_e4m3fn
 
     largest = {name: max(abs(low), abs(high)) for name, (low, high) in ranges.items()}
+    biases = {name for node in graph.node if node.op_type in PRODUCTS for name in node.input[2:]}
     for weight in graph.initializer:
-        if weight.data_type == onnx.TensorProto.FLOAT:
+        if weight.data_type == onnx.TensorProto.FLOAT and weight.name not in biases:
             values = onnx.numpy_helper.to_array(weight)
             largest[weight.name] = float(np.abs(values).max()) if values.size else 0.0
     zero = np.array(0, float8_e4m3fn)
