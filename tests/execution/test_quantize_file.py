@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import TensorProto
 
 import inferlens
 from inferlens.execution.deploy.quantize import limit_of
@@ -91,6 +93,34 @@ def test_openvino_writes_what_it_runs_and_keeps_layers(data: str) -> None:
     assert (record.status, record.reason, record.case.precision) == ("ok", "", "int8")
 
 
+@pytest.mark.parametrize(
+    ("to", "kind", "limit"), [("int8", TensorProto.INT8, 0.02), ("fp8", TensorProto.FLOAT8E4M3FN, 0.05)]
+)
+def test_a_file_for_tensorrt_is_symmetric_and_who_ran_it_is_said(data: str, to: str, kind: int, limit: float) -> None:
+    found = quantized(data, to=to, backend="tensorrt", keep="fp16:narrow")
+    assert found.best.error <= limit
+    assert found.run_by == ("onnxruntime:cpu" if found.not_run else found.case.backend_label)
+    assert bool(found.not_run) or torch.cuda.is_available()
+    graph = onnx.load(found.path).graph
+    zeros = {each.name: each for each in graph.initializer if each.data_type == kind and not each.dims}
+    quantizing = [node for node in graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    assert {graph.input[0].type.tensor_type.elem_type, graph.output[0].type.tensor_type.elem_type} == {
+        TensorProto.FLOAT16
+    }
+    assert len(quantizing) == 3 * 3  # a pair before three of the layers, and their weights
+    for node in quantizing:
+        if node.op_type == "QuantizeLinear":
+            assert onnx.numpy_helper.to_array(zeros[node.input[2]]) == 0
+
+
+def test_fp8_is_for_tensorrt_by_itself_and_layers_stay_in_fp16(data: str) -> None:
+    found = quantized(data, to="fp8", within="error=2.5e-2")
+    assert found.case.backend == "tensorrt"
+    assert found.best.error <= 0.025 < found.attempts[0].error
+    assert found.best.keep.startswith("fp16:")
+    assert {layer.kinds for layer in found.layers} == {("Gemm",)}
+
+
 def test_what_cannot_be_is_said_before_anything_runs(data: str) -> None:
     for words, hint in (
         ({"backend": "torch_compile"}, "--backend onnxruntime"),
@@ -98,6 +128,8 @@ def test_what_cannot_be_is_said_before_anything_runs(data: str) -> None:
         ({"within": "accuracy-drop=1%"}, "--accuracy DATA"),
         ({"to": "fp8", "device": "cpu"}, "--to int8"),
         ({"keep": "fp32:nowhere"}, "a name such as"),
+        ({"keep": "fp32:wide", "backend": "tensorrt"}, "--keep fp16:LAYER"),
+        ({"output": "planted.engine", "backend": "tensorrt"}, "--output planted.onnx"),
     ):
         with pytest.raises(inferlens.InferlensError) as refused:
             quantized(data, **words)
@@ -112,6 +144,8 @@ def test_the_screen_says_what_it_is_worth_and_how_to_go_on(data: str, tmp_path: 
     assert len(done.stdout.splitlines()) <= 24, done.stdout
     assert "inferlens bench p.onnx -b onnxruntime" in done.stdout
     assert "--precision fp32,int8" in done.stdout
+    told = command("quantize", *factory, "-b", "tensorrt", "-o", "t.onnx", cwd=tmp_path).stdout
+    assert ("Not run by tensorrt" in told) != torch.cuda.is_available()
     told = json.loads(command("quantize", *factory, "--json", "--keep", "fp32:wide,narrow", cwd=tmp_path).stdout)
     assert told["best"]["keep"] == "fp32:narrow,wide"
     assert command("quantize", *factory, "--within", "error=1e-12", cwd=tmp_path).returncode == 1

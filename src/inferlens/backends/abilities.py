@@ -29,7 +29,10 @@ class Saver(ABC):
 
 
 class Quantizer(ABC):
-    """An ability of a backend: it writes what it quantized to files that it runs, with the suffix ``quantized_as``."""
+    """An ability of a backend: it writes what it quantized to files that it runs, with the suffix ``quantized_as``.
+
+    What it can write where it cannot run it is in ``Capabilities.writes``.
+    """
 
     quantized_as: ClassVar[str]
 

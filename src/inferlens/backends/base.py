@@ -96,6 +96,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
     formats: tuple[Format, ...]  # of models that it takes
     supports: tuple[Support, ...] = ()
+    writes: tuple[Support, ...] = ()  # as ``supports``, of what it only quantizes to files here, for another machine
     absent: tuple[Absence, ...] = ()
     limits: dict[str, str] = {}
     libraries: dict[str, str] = {}  # versions of those that it uses

@@ -74,6 +74,8 @@ class Quantization(Struct, frozen=True, kw_only=True):
         layers: those that were quantized, the worst first, where that was asked for or needed.
         limit: the limit that it keeps, such as ``error=0.01``; empty if none was.
         attempts: all of them, in order.
+        run_by: the backend and variant that ran what was written, for all that is said of it.
+        not_run: why that is not the backend that it was written for; empty if it is.
     """
 
     path: str
@@ -86,3 +88,5 @@ class Quantization(Struct, frozen=True, kw_only=True):
     layers: tuple[LayerError, ...] = ()
     limit: str = ""
     attempts: tuple[Written, ...] = ()
+    run_by: str = ""
+    not_run: str = ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from inferlens.backends.base import Inputs, Preparation
 from inferlens.backends.onnx.modules import OnnxNode, origins
-from inferlens.backends.onnx.quantize import for_cpu, quantized_onnx
+from inferlens.backends.onnx.quantize import for_cpu, for_tensorrt, quantized_onnx
 from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.models.work.onnx_graph import VIEWS, GraphTensors, flops, inferred, tensors
@@ -33,9 +34,13 @@ PICKING = ("MaxPool",)  # as a view does, it gives values that it was given
 def ranked(
     plain: Path, model: Model, case: Case, preparation: Preparation, feeds: Sequence[Inputs]
 ) -> list[LayerError]:
-    """The layers of the graph in ``plain``, quantized as ONNX Runtime does on the CPU, those that lose most first."""
+    """The layers of the graph in ``plain``, those that lose most first.
+
+    It is quantized to int8 as ONNX Runtime does on the CPU, to fp8 as TensorRT wants it, whoever quantizes it then.
+    """
     shape_inference = library("onnxruntime.quantization.shape_inference", extra="onnx")
-    quantized = quantized_onnx(plain, model, case, preparation, for_cpu())
+    dialect = for_cpu() if case.precision == "int8" else replace(for_tensorrt(case.precision), rest="fp32")
+    quantized = quantized_onnx(plain, model, case, preparation, dialect)
     with tempfile.TemporaryDirectory() as folder:  # as it is before it is quantized
         path = Path(folder) / "plain.onnx"
         shape_inference.quant_pre_process(str(plain), str(path), skip_symbolic_shape=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from inferlens.backends.abilities import Builder, Deployer, Saver
+from inferlens.backends.abilities import Builder, Deployer, Quantizer, Saver
 from inferlens.backends.availability import (
     NO_GPU,
     cuda_absence,
@@ -19,7 +19,7 @@ from inferlens.backends.availability import (
     warn_no_effect,
 )
 from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support, tolerance_of
-from inferlens.backends.onnx.export import check_precision, onnx_file
+from inferlens.backends.onnx.export import check_precision, copy_onnx, onnx_file
 from inferlens.backends.onnx.keep import kept_nodes
 from inferlens.backends.onnx.quantize import for_tensorrt, quantized_onnx, to_quantize
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
@@ -42,11 +42,11 @@ from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.record.build_report import BuildReport
-from inferlens.spec.case import PRECISIONS, Case, Option, TensorSpec
+from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 
 
-class TensorRT(Backend, Saver, Builder, Deployer):
+class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
     """TensorRT and TensorRT for RTX, each a variant."""
 
     name = "tensorrt"
@@ -55,6 +55,7 @@ class TensorRT(Backend, Saver, Builder, Deployer):
     options = TensorRTOptions
     distributions = ("tensorrt", "tensorrt-rtx")
     saves: ClassVar[dict[str, str]] = {".engine": KIND, ".plan": KIND}
+    quantized_as = ".onnx"
     knobs = (
         Knob(name="cuda_graph", values=(True,)),
         # TensorRT for RTX uses TF32 unasked, and times no tactics.
@@ -77,13 +78,20 @@ class TensorRT(Backend, Saver, Builder, Deployer):
             lack = self.variants if no_gpu is NO_GPU else [each.variant for each in here]
             absent += [Absence(each, no_gpu.reason, no_gpu.hint, device="cuda") for each in lack]
         to, limits = ((), {}) if no_gpu else cuda_quantized(torch)
-        quantizes = to if found("onnx", "onnxruntime") else ()
+        quantizer = found("onnx", "onnxruntime")
+        supports = tuple(
+            Support(each.variant, "cuda", (*PRECISIONS, *to), quantizes=to if quantizer else (), keeps=("fp16",))
+            for each in here
+            if not no_gpu
+        )
+        first = [each.variant for each in here] or self.variants
         return Capabilities(
             formats=formats,
-            supports=tuple(
-                Support(each.variant, "cuda", (*PRECISIONS, *to), quantizes=quantizes, keeps=("fp16",))
-                for each in here
-                if not no_gpu
+            supports=supports,
+            writes=tuple(
+                Support(each, "cuda", QUANTIZED, onnx_formats(), quantizes=QUANTIZED, keeps=("fp16",))
+                for each in dict.fromkeys([*first, *self.variants])
+                if quantizer
             ),
             absent=tuple(absent),
             limits=limits,
@@ -127,6 +135,14 @@ class TensorRT(Backend, Saver, Builder, Deployer):
         job = EngineJob(self._onnx(model, case, preparation, options), model, case, found, options, current_gpu())
         examine = examiner(job, preparation) if job.gpu and not options.compute_capability else None
         return build_to(Path(path), job, preparation, builds=builds, examine=examine)
+
+    def write_quantized(self, model: Model, case: Case, preparation: Preparation, path: Path) -> Path:
+        """Writes the ONNX graph that an engine is built of; needs neither TensorRT nor a GPU."""
+        options: TensorRTOptions = self.parse_options(case)
+        plain = onnx_file(_for_all_shapes(model, options), case, preparation, "fp32")
+        preparation.exported = plain.parent  # not once more
+        copy_onnx(self._onnx(model, case, preparation, options), path)
+        return plain
 
     def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
         """See :class:`Deployer`."""
@@ -198,9 +214,13 @@ class TensorRT(Backend, Saver, Builder, Deployer):
         precision = "fp32" if options.weakly_typed or quantizing else case.precision
         if model.format == "onnx" and model.path is not None:
             check_precision(model.path, precision)
-        wide = replace(model, inputs=spread(model.inputs, profiles(options.profiles, model.inputs)))
-        path = onnx_file(wide, case, preparation, precision)
+        path = onnx_file(_for_all_shapes(model, options), case, preparation, precision)
         if not quantizing:
             return path
         dialect, keep = for_tensorrt(case.precision), kept_nodes(path, case)
         return quantized_onnx(path, model, case, preparation, dialect, options.ranges, keep)
+
+
+def _for_all_shapes(model: Model, options: TensorRTOptions) -> Model:
+    """The model with the dimensions free that profiles say more than one size of."""
+    return replace(model, inputs=spread(model.inputs, profiles(options.profiles, model.inputs)))

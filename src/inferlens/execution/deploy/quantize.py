@@ -1,5 +1,7 @@
 """``inferlens quantize``: a model quantized to a file, which is run and compared before anything is said of it.
 
+Where the backend cannot run here what it writes, the file's reference does: ONNX Runtime, one operator after the other.
+
 Where a limit is given, the layers that lose most stay as they are: as few of them as keep it. Which these are is tried,
 with every attempt written, run and measured as the last one is.
 """
@@ -19,19 +21,19 @@ from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.abilities import Quantizer
-from inferlens.backends.base import Inputs, Outputs, Preparation, Runner
+from inferlens.backends.base import Capabilities, Inputs, Outputs, Preparation, Runner
 from inferlens.backends.onnx.layer_errors import SAMPLES as FEW
 from inferlens.backends.onnx.layer_errors import ranked
 from inferlens.errors import InferlensError, check_choice
 from inferlens.execution.build import FileJob, able, written
-from inferlens.execution.expand import Planned, default_device
+from inferlens.execution.expand import Planned, check_words, default_device, expand, refuse_if_none_runs
 from inferlens.execution.protocol import TaskResult
-from inferlens.execution.survey import Named, cases_of, named, probe
+from inferlens.execution.survey import Named, found, named, probe
 from inferlens.execution.worker import Child
 from inferlens.measure.accuracy import Evaluation, beside, evaluated
 from inferlens.measure.agreement import LEAST_CLASSES
 from inferlens.models import resolve
-from inferlens.models.model import Model
+from inferlens.models.model import Model, ModelInfo
 from inferlens.models.samples import calibration_feeds
 from inferlens.models.sources.onnx import onnx_graph, weight_files
 from inferlens.record.quantization import LayerError, OutputError, Quantization, Written
@@ -84,6 +86,8 @@ def quantize_model(job: QuantizeJob, child: Child) -> Quantization:
         samples=trying.count,
         size_before=sum(file.stat().st_size for file in files_of(trying.plain)),
         size=sum(file.stat().st_size for file in Path(job.path).parent.iterdir() if file.suffix != ".json"),
+        run_by=trying.run_by.backend_label,
+        not_run=trying.not_run,
         seconds=time.perf_counter() - begun,
         layers=layers,
         limit=f"{job.limit.name}={job.limit.limit:g}" if job.limit else "",
@@ -106,6 +110,10 @@ class Trying:
         self.feeds = list(itertools.islice(calibration_feeds(model, job.case), math.ceil(SAMPLES / size)))
         self.count = len(self.feeds) * size
         self.plain = Path()
+        self.run_by, self.not_run = job.case, ""
+        can = child.backend.capabilities()
+        own = [each for each in (*can.supports, *can.writes) if each.variant == job.case.variant]
+        self.keeps_in = next((each.keeps[0] for each in own if each.keeps), "fp32")
         backend, preparation = BACKENDS.get(job.reference.backend)(), self._aside()
         with backend.prepare(model, job.reference, preparation) as runner:
             self.expected = self._outputs(runner)
@@ -119,8 +127,9 @@ class Trying:
         inputs = self.model.inputs if self.model.format == "onnx" else ()
         batch = self.model.inputs[0].shape[0] if self.model.inputs[0].shape else None
         case = replace(case, model=found.spec, inputs=inputs, batch=batch, weights=None, calibration="", keep="")
+        case = self._runnable(case, found)
         loaded = resolve.load(case, trust=True)  # it was written here
-        with self.child.backend.prepare(loaded, case, self._aside()) as runner:
+        with BACKENDS.get(case.backend)().prepare(loaded, case, self._aside()) as runner:
             outputs = self._outputs(runner)
             own = self._evaluated(loaded, runner)
         made = Written(
@@ -140,6 +149,14 @@ class Trying:
         self.plain = backend.write_quantized(self.model, case, self.child.preparation, Path(self.job.path))
         return case
 
+    def _runnable(self, case: Case, found: ModelInfo) -> Case:
+        """The case, or the one of its reference where its backend cannot run it here."""
+        refusal = self.child.backend.capabilities().refusal(case, found)
+        reference = Planned(case, found, None).reference
+        if refusal and reference:
+            self.run_by, self.not_run, case = reference, refusal.what, reference
+        return case
+
     def keeps(self, attempt: Written) -> bool:
         """Whether it keeps the limit; it does where there is none."""
         return self.job.limit is None or self._beyond(attempt) <= 1.0
@@ -156,7 +173,7 @@ class Trying:
 
         def first(number: int) -> Written:
             own = [f"{precision}:{name}" for name, precision in kept(self.job.case).items()]
-            return self.attempt(keep_of([*own, *(f"fp32:{name}" for name in names[:number])]))
+            return self.attempt(keep_of([*own, *(f"{self.keeps_in}:{name}" for name in names[:number])]))
 
         failed, number, held = 0, 1, None
         while held is None and failed < len(names) - 1:
@@ -253,7 +270,7 @@ def quantize(
     Args:
         model: a name, a file, a factory, or a live ``nn.Module``.
         to: ``int8`` or ``fp8``.
-        backend: what makes the file, and runs it; by default the first that can on the device.
+        backend: what the file is for, and runs it if it can here; by default the first that can on the device.
         output: the file; by default the model's name, with the precision, in the working directory.
         errors: whether to say what each layer loses.
         within: a limit that the file keeps, ``error=1e-2`` or ``accuracy-drop=0.5%``; layers stay as they are for it.
@@ -302,7 +319,7 @@ def limit_of(within: str | None, accuracy: Any) -> Constraint | None:
 
 
 def _planned(words: dict[str, Any], backend: str | None, device: str | None, to: str, model: Named) -> Planned:
-    """The one case that the words mean, on a backend that writes files."""
+    """The one case that the words mean, on a backend that writes files, whether it can run them here or not."""
     names = able(Quantizer)
     if backend and (name := backend.partition(":")[0]) not in names:
         BACKENDS.get(name)  # a name that means nothing is told first
@@ -310,7 +327,7 @@ def _planned(words: dict[str, Any], backend: str | None, device: str | None, to:
             f"{name} writes no files of what it quantizes.",
             hint=f"--backend {names[0]}, or 'inferlens bench MODEL -b {name} --precision {to}', which quantizes too",
         )
-    can = probe([backend.partition(":")[0]] if backend else names)
+    can = {name: _writing(each, to) for name, each in probe([name] if backend else names).items()}
     able_here = [one.device for each in can.values() for one in each.supports if to in one.quantizes]
     device = device or next(iter(able_here), None) or default_device(can.values())
     supports = [(name, one) for name, each in can.items() for one in each.supports if one.device == device]
@@ -321,14 +338,23 @@ def _planned(words: dict[str, Any], backend: str | None, device: str | None, to:
             f"Nothing here quantizes to {to} on {device}.", hint=f"--to {here[0]}" if here else "inferlens doctor"
         )
     plan = Plan.from_words({**words, "backend": backend, "device": device})
-    cases = cases_of(plan, model)
+    check_words(plan)
+    models = found(plan, model)
+    for each in models:
+        if each.precision in QUANTIZED:
+            raise InferlensError(f"{each.name} is quantized already.", hint=f"inferlens bench {each.asked}")
+    cases = expand(plan, models, can)
+    refuse_if_none_runs(cases)
     if len(cases) != 1:
         raise InferlensError(f"This takes one case, not {len(cases)}.", expected="single values, no commas")
     (planned,) = cases
-    if planned.found.precision in QUANTIZED:
-        raise InferlensError(
-            f"{planned.found.name} is quantized already.", hint=f"inferlens bench {planned.found.asked}"
-        )
     if planned.reference is None:
         raise InferlensError(f"There is nothing to compare {planned.found.name} with.", expected="a model in fp32")
     return planned
+
+
+def _writing(can: Capabilities, to: str) -> Capabilities:
+    """What a backend can do, with files that it only writes here beside what it can run."""
+    runs = tuple(each for each in can.supports if to in each.quantizes)
+    left = tuple(each for each in can.supports if to not in each.quantizes)
+    return replace(can, supports=(*runs, *can.writes, *left), absent=() if can.writes else can.absent)

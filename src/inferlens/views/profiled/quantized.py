@@ -105,9 +105,15 @@ def _next(found: Quantization, name: str, device: str) -> list[str]:
     if found.limit:
         said.append(_limit(found, best))
     words = bench_words(replace(case, model=name), device, [f"--precision fp32,{case.precision}"])
+    if found.not_run:
+        said.append(
+            f"Not run by {case.backend_label}: {found.not_run.rstrip('.')}. Errors are those of {found.run_by}, "
+            "operator by operator."
+        )
     if found.path:
+        where = f" where {case.backend} runs" if found.not_run else ""
         run = shlex.join(["inferlens", "bench", found.path, "-b", case.backend])
-        said.append(f"Wrote {found.path} in {units.duration(found.seconds)}. Run it: {run}")
+        said.append(f"Wrote {found.path} in {units.duration(found.seconds)}. Run it{where}: {run}")
         said.append(f"Is it faster? {shlex.join(['inferlens', 'bench', *words])}")
     return said
 
