@@ -32,6 +32,12 @@ def accuracy_of(run: CaseRuns) -> Accuracy | None:
     return next((record.accuracy for record in run.records if record.accuracy), None)
 
 
+def measured_drop(found: Accuracy | None) -> float | None:
+    """How far a measure is below the reference's; how often answers are the same without labels is no measure."""
+    known = worth(found) if found and found.metric != AGREEMENT else None
+    return known.drop if known else None
+
+
 @lru_cache(maxsize=256)
 def worth(found: Accuracy) -> Worth | None:
     """What values add up to; ``None`` without any. Without labels what differs from fp32 is all that can be lost."""

@@ -38,6 +38,7 @@ from inferlens.execution.protocol import Began, Event, Found, J, Observer, Task,
 from inferlens.execution.survey import Named
 from inferlens.measure import environment
 from inferlens.measure.accuracy import Evaluation, beside
+from inferlens.measure.agreement import by_accuracy, judged
 from inferlens.measure.monitor.gpu import IDLE_SECONDS, gpu_before
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.models import resolve
@@ -244,7 +245,8 @@ class Scheduler:
             exported, known = self._exports.get(_exported_as(case), ("", None))
             given |= {"exported": exported, "known": known, "built": case.digest in self._built}
         job = BenchmarkJob(
-            **given, budget=budget or self.plan.budget, reference=self.reference(planned), only_right=bool(slot),
+            **given, budget=budget or self.plan.budget, reference=self.reference(planned),
+            only_right=bool(slot) and not by_accuracy(case, self.accuracies.get(case.digest), self.plan.accuracy),
             accuracy="" if case.digest in self.accuracies else self.plan.accuracy,
         )  # fmt: skip
         before = before or self._before(case)
@@ -273,6 +275,7 @@ class Scheduler:
         """The record of an attempt, on disk."""
         planned, outcome, found, result = attempt.planned, attempt.outcome, attempt.found, attempt.outcome.result
         measured = result.found or Measured()
+        accuracy = self._accuracy(planned, measured, result.model)
         fault = f"After its last sample {outcome.fault}."
         ending = (Warning("bad-exit", fault, "The numbers are complete; inferlens show --log has more."),)
         record = Record(
@@ -291,8 +294,8 @@ class Scheduler:
             environment=self._environment(planned.case),
             phases=result.phases,
             measurements=measured.measurements,
-            agreement=measured.agreement,
-            accuracy=self._accuracy(planned, measured, result.model),
+            agreement=judged(measured.agreement, planned.case, self.accuracies.get(planned.case.digest)),
+            accuracy=accuracy,
             facts=result.facts | ({IN_TURNS: attempt.beside} if attempt.beside else {}),
             artefacts=result.artefacts,
             warnings=(*result.warnings, *(ending if outcome.fault else ())),

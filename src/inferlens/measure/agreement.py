@@ -1,4 +1,7 @@
-"""Whether a case's outputs are right: each is compared with the reference's as a whole, by relative L2 error."""
+"""Whether a case's outputs are right: each is compared with the reference's as a whole, by relative L2 error.
+
+Of a quantized case accuracy on real data says more than that error, and decides where it is known.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from inferlens.analysis.accuracy import measured_drop
 from inferlens.backends.base import Outputs
-from inferlens.record.record import Agreement
+from inferlens.record.record import Accuracy, Agreement
+from inferlens.spec.case import QUANTIZED, Case
 
 LEAST_CLASSES = 10
 
@@ -54,6 +59,21 @@ def worse(first: Agreement, last: Agreement) -> Agreement:
     if first.agrees is not False and last.agrees is False:
         return last
     return last if (last.rel_l2 or 0.0) > (first.rel_l2 or 0.0) and first.agrees is not False else first
+
+
+def by_accuracy(case: Case, known: Accuracy | None, data: str = "") -> bool:
+    """Whether the drop in accuracy says what a quantized case's outputs are worth, and no tolerance does.
+
+    ``data`` names what the case is yet to be evaluated on, where nothing is ``known``.
+    """
+    return case.precision in QUANTIZED and (measured_drop(known) is not None if known else bool(data))
+
+
+def judged(found: Agreement | None, case: Case, known: Accuracy | None) -> Agreement | None:
+    """The agreement of a case whose accuracy is known; outputs of other shapes, or not finite, stay wrong."""
+    if found is None or found.rel_l2 is None or not by_accuracy(case, known):
+        return found
+    return replace(found, tolerance=None, agrees=True, reason="")
 
 
 def _flat(value: NDArray[np.generic]) -> NDArray[Any]:

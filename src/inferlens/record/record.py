@@ -75,7 +75,8 @@ class Agreement(Struct, frozen=True, kw_only=True):
         rel_l2: Euclidean norm of the difference over that of the reference, the worst output's.
         cosine: cosine of the angle between the two, the worst output's.
         top1: share of rows whose largest element is in the same place; ``None`` where outputs are no classes.
-        tolerance: the largest ``rel_l2`` accepted, given the case's precision.
+        tolerance: the largest ``rel_l2`` accepted, given the case's precision; ``None`` where nothing was checked, and
+            of what is quantized where its accuracy says more.
         agrees: whether the outputs are right; ``None`` where it could not be checked.
         reason: why they are wrong, or could not be checked.
     """

@@ -109,9 +109,9 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
     who = "  ".join([names[best.id], told(best), *([worth(best)] if best.metric else []), *doubts(best)])
     than = _than(best, names)
     if best.standing == "equal":
-        others = [f"{names[row.id]} {told(row)}" for row in equal]
+        lost = DOUBTS["less-accurate"]
+        who, *others = [f"{names[row.id]} {told(row)}" + f" {lost}" * (row.outputs == lost) for row in (best, *equal)]
         head = f"EQUALLY FAST (within {percent(best.threshold)})"
-        who = f"{names[best.id]} {told(best)}"
         everyone = listing([who, *others])
         if len(everyone) > MOST_NAMED:
             everyone = f"{who} and {len(others)} more"

@@ -71,7 +71,7 @@ COLUMNS = (
     Column("", "accuracy", "", lambda row: score(row), 1, wide=True),
     Column("", "drop", "", lambda row: drop(row.drop, row.drop_low, row.drop_high), 1, wide=True),
     Column("", "top-5", "", lambda row: percent(row.top5) if row.top5 is not None else ABSENT, 12, wide=True),
-    Column("", "outputs", "", lambda row: _outputs(row), 2, numeric=False),
+    Column("", "outputs", "", lambda row: row.outputs if row.ok else row.status, 2, numeric=False),
     Column("", "error", "rel. L2", lambda row: error_size(row.error) if row.ok else ABSENT, 10, wide=True),
     Column("", "build", "s", lambda row: bare_seconds(row.build) + (" cached" if row.cached else ""), 12, wide=True),
     Column("host_peak", "memory", "host MiB", mebibytes, 13, wide=True),
@@ -331,19 +331,12 @@ def _speedup(row: Row) -> str:
     return ratio(row.speedup) + (ratio_spread(row.speedup, row.speedup_low, row.speedup_high) if row.sure else "")
 
 
-def _outputs(row: Row) -> str:
-    """Whether the outputs are right; how it ended, where there are none."""
-    if not row.ok:
-        return row.status
-    return {True: "right", False: "wrong", None: "unchecked"}[row.agrees]
-
-
 def remark(row: Row, *, builds: bool = True) -> str:
     """Why it did not run, or what makes its number doubtful, or what it costs to build."""
     if not row.ok:
         why = next(note.sentence for note in row.notes if note.code in OF_THE_END)
         return plain(f"{why} Try: {row.hint}" if row.hint else why)
-    words = doubts(row)
+    words = [word for word in doubts(row) if word != row.outputs]
     if row.agrees is False:
         words = [plain(row.agreement_reason)]
     if row.rounds and row.processes == 1:

@@ -179,6 +179,13 @@ class Row(Struct, frozen=True, kw_only=True):
         return self.status == "ok"
 
     @property
+    def outputs(self) -> str:
+        """What its outputs are worth, in a word or two."""
+        if self.agrees is not False and any(note.code == "less-accurate" for note in self.notes):
+            return "less accurate"
+        return {True: "right", False: "wrong", None: "unchecked"}[self.agrees]
+
+    @property
     def way(self) -> str:
         """The name without its precision, where that stands elsewhere."""
         return plain(self.name.replace(f"{self.backend} {self.precision}", self.backend, 1))

@@ -131,7 +131,7 @@ def _values(points: Sequence[Row], names: dict[str, str]) -> list[dict[str, Any]
                 "memory": memory and memory * _MIB,
                 "memory_said": mebibytes(memory),
                 "speedup": ratio(row.speedup),
-                "outputs": {True: "right", False: "wrong", None: "unchecked"}[row.agrees],
+                "outputs": row.outputs,
                 "colour": plain(row.backend),
                 "precision": row.precision,
                 "role": role,
