@@ -67,11 +67,13 @@ def installing(extra: str) -> str:
 
 
 def library(name: str, *, extra: str) -> ModuleType:
-    """The library of that name, imported. Raises MissingLibrary; ``extra`` is ours that installs it."""
+    """The library of that name, imported; where it is not there, ``extra`` is ours that installs it."""
     try:
         return import_module(name)
+    except ModuleNotFoundError as error:  # it, or what it needs
+        raise MissingLibrary((error.name or name).partition(".")[0], extra=extra) from error
     except ImportError as error:
-        raise MissingLibrary(name.partition(".")[0], extra=extra) from error
+        raise Unsupported(f"{name} cannot be imported: {error}.", hint=installing(extra)) from error
 
 
 SHORT_OF_MEMORY = (

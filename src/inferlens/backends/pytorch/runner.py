@@ -6,7 +6,7 @@ The module is moved and cast in place: a case has a process, and so a module, of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -132,6 +132,13 @@ class TorchRunner(Runner, Direct):
         """What to call, with the placed inputs as arguments; the device may be used. Here: the module itself."""
         return self.captured(self.forward(module))
 
+    def without_gradients(self) -> AbstractContextManager[Any]:
+        """What it is built and called in."""
+        import torch
+
+        made: AbstractContextManager[Any] = torch.inference_mode()
+        return made
+
     def settings(self) -> Any:
         """The process-wide settings of this case, a context."""
         return torch_settings(threads=self.case.threads, tf32=self.tf32, cudnn_benchmark=self.cudnn_benchmark)
@@ -144,7 +151,7 @@ class TorchRunner(Runner, Direct):
             self.preparation.facts["threads"] = torch.get_num_threads()
             with self.preparation.phase("build") as phase:
                 module = self._moved()
-                entered.enter_context(torch.inference_mode())
+                entered.enter_context(self.without_gradients())
                 self._call = self.build(module)
                 self.synchronize()
                 phase.note = "cached" if self.cached else ""

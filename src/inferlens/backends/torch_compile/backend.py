@@ -12,7 +12,7 @@ import shutil
 import sysconfig
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -212,8 +212,18 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         with super().settings(), config.patch(self._configured):
             yield
 
+    def without_gradients(self) -> AbstractContextManager[Any]:
+        """In no inference mode where weights are torchao's: torch before 2.14 does not compile these there."""
+        import torch
+
+        return torch.no_grad() if self._quantizes_linear else super().without_gradients()
+
+    @property
+    def _quantizes_linear(self) -> bool:
+        return self.case.precision in QUANTIZED and self.case.device == "cuda"
+
     def __enter__(self) -> CompiledRunner:
-        if self.case.precision in QUANTIZED and self.case.device == "cuda":
+        if self._quantizes_linear:
             from inferlens.backends.torch_compile.linear import quantize_linear
 
             quantize_linear(self._moved(), self.model, self.case, self.preparation, self._fp8_scales)
