@@ -138,6 +138,30 @@ def test_what_cannot_be_is_said_before_anything_runs(data: str) -> None:
         limit_of("memory=1GiB", None)
 
 
+def test_a_file_in_fp16_or_int8_is_refused_with_what_to_do(data: str, tmp_path: Path) -> None:
+    torch.onnx.export(
+        Planted().eval(), (torch.zeros(8, 32),), "planted.onnx", input_names=["x"], dynamo=True, verbose=False
+    )
+    float16 = pytest.importorskip("onnxruntime.transformers.float16")
+    for name, ends in (("half.onnx", False), ("within.onnx", True)):  # its inputs and outputs too, or not
+        onnx.save(float16.convert_float_to_float16(onnx.load("planted.onnx"), keep_io_types=ends), name)
+        for backend in ("onnxruntime", "tensorrt"):
+            done = command("quantize", name, "--calibration", data, "-b", backend, cwd=tmp_path)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert f"{name} is in fp16" in done.stderr
+            assert "Try: " in done.stderr
+    words = {"backend": "onnxruntime:cpu", "precision": "int8", "calibration": data, "quick": True, "iterations": 2}
+    (record,) = inferlens.bench("half.onnx", **words)  # type: ignore[arg-type]
+    assert (record.status, record.hint) == ("unsupported", "the model that it was made from")
+
+    command("quantize", "planted.onnx", "--calibration", data, "-o", "int8.onnx", cwd=tmp_path)
+    again = command("quantize", "int8.onnx", "--calibration", data, cwd=tmp_path)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert "quantized already" in again.stderr
+    (record,) = inferlens.bench("int8.onnx", **words)  # type: ignore[arg-type]
+    assert (record.status, [phase.name for phase in record.phases].count("quantize")) == ("ok", 0)  # run as it is
+
+
 def test_the_screen_says_what_it_is_worth_and_how_to_go_on(data: str, tmp_path: Path) -> None:
     factory = ("tests.execution.test_quantize_file:Planted", "--input", "x=8x32", "--calibration", data)
     done = command("quantize", *factory, "--errors", "-o", "p.onnx", cwd=tmp_path)

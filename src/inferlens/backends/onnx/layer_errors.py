@@ -19,8 +19,8 @@ import numpy as np
 
 from inferlens.backends.base import Inputs, Preparation
 from inferlens.backends.onnx.modules import OnnxNode, origins
+from inferlens.backends.onnx.quantizable import fold
 from inferlens.backends.onnx.quantize import for_cpu, for_tensorrt, quantized_onnx
-from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.models.work.onnx_graph import VIEWS, GraphTensors, flops, inferred, tensors
 from inferlens.record.quantization import LayerError
@@ -38,12 +38,11 @@ def ranked(
 
     It is quantized to int8 as ONNX Runtime does on the CPU, to fp8 as TensorRT wants it, whoever quantizes it then.
     """
-    shape_inference = library("onnxruntime.quantization.shape_inference", extra="onnx")
     dialect = for_cpu() if case.precision == "int8" else replace(for_tensorrt(case.precision), rest="fp32")
     quantized = quantized_onnx(plain, model, case, preparation, dialect)
     with tempfile.TemporaryDirectory() as folder:  # as it is before it is quantized
         path = Path(folder) / "plain.onnx"
-        shape_inference.quant_pre_process(str(plain), str(path), skip_symbolic_shape=True)
+        fold(plain, path)
         return layer_errors(path, quantized, model.inputs, feeds)
 
 

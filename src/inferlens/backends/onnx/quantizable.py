@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from inferlens.errors import library
+from inferlens.models.sources.onnx import onnx_graph, weight_files
 
 # Products, and what passes bytes on as it finds them or picks the largest. Sums, means, powers and quotients stay in
 # fp32: they gain nothing by it, and where a normalization or an activation function is made of such operators, eight
@@ -27,16 +28,25 @@ def make_quantizable(path: Path, written: Path) -> None:
     channel, ONNX Runtime's quantizer fails.
     """
     onnx = library("onnx", extra="onnx")
-    shape_inference = library("onnxruntime.quantization.shape_inference", extra="onnx")
     graph = onnx.load(str(path), load_external_data=False)
     if any(each.domain in ("", "ai.onnx") and each.version < PER_CHANNEL for each in graph.opset_import):
         onnx.external_data_helper.load_external_data_for_model(graph, str(path.parent))
         path = written.with_name("raised.onnx")
         onnx.save(onnx.version_converter.convert_version(graph, PER_CHANNEL), str(path))
-    shape_inference.quant_pre_process(str(path), str(written), skip_symbolic_shape=True)
+    fold(path, written)
     graph = onnx.load(str(written))
     if _flat_biases(graph.graph):
         onnx.save(graph, str(written))
+
+
+def fold(path: Path, written: Path) -> None:
+    """Writes the graph in ``path`` with constants folded and shapes inferred, and all of its weights in one file."""
+    import onnx
+
+    shape_inference = library("onnxruntime.quantization.shape_inference", extra="onnx")
+    # Of a graph by its name, weights in files beside it are looked for in a folder where they are not.
+    given = onnx.load(str(path)) if weight_files(path, onnx_graph(path)) else str(path)
+    shape_inference.quant_pre_process(given, str(written), skip_symbolic_shape=True)
 
 
 def _flat_biases(graph: Any) -> bool:

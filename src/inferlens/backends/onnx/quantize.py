@@ -106,8 +106,14 @@ def quantized_onnx(
         path: a graph in fp32.
         ranges: how the range of a tensor follows from its values, one of :data:`RANGES`.
         keep: names of nodes that stay as they are.
+
+    Raises:
+        Unsupported: if the graph is in another precision already, or nothing of it can be quantized.
     """
     onnxruntime = library("onnxruntime", extra="onnx")
+    if (own := onnx_file_precision(path)) != "fp32":
+        what = f"{path.name} is in {own}, and what is quantized here is a graph in fp32."
+        raise Unsupported(what, hint="the model that it was made from")
     key = key_of(model, case, ranges, onnxruntime.__version__)
     calibrated = preparation.cache / FOLDER / key
     made = calibrated / f"{dialect.name}-{_digest(repr(dialect), *sorted(keep))[:8]}.onnx"

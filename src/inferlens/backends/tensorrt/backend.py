@@ -212,7 +212,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         """
         quantizing = to_quantize(model, case)
         precision = "fp32" if options.weakly_typed or quantizing else case.precision
-        if model.format == "onnx" and model.path is not None:
+        if model.format == "onnx" and model.path is not None and not quantizing:
             check_precision(model.path, precision)
         path = onnx_file(_for_all_shapes(model, options), case, preparation, precision)
         if not quantizing:
