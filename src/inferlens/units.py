@@ -119,6 +119,11 @@ def drop(share: float | None, low: float | None = None, high: float | None = Non
     return f"{round(100 * share, digits) + 0.0:.{digits}f} %{spread}"
 
 
+def score(value: float | None, *, share: bool) -> str:
+    """A value of a measure of accuracy: a share in percent, e.g. ``94.8 %``, anything else as it is."""
+    return f"{100 * value:.1f} %" if share and value is not None else bare(value)
+
+
 def change(relative: float | None) -> str:
     """A relative difference with its sign: ``+3.02 %``, ``-12.3 %``, ``0.00 %``."""
     return ABSENT if relative is None else f"{_signed(relative, _places(relative))} %"

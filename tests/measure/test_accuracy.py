@@ -9,9 +9,15 @@ import numpy as np
 import pytest
 
 import inferlens
+from inferlens.analysis.tuned import facts_of
 from inferlens.record.record import Accuracy, Record
 from inferlens.views.answer import doubts
+from inferlens.views.picture import THEMES
+from inferlens.views.raced.tuned_chart import spec as tuned_chart
+from inferlens.views.report.found import found_in
+from inferlens.views.report.measured import answer
 from inferlens.views.rows import rows
+from inferlens.views.table import Table
 
 pytestmark = pytest.mark.usefixtures("one_process")
 COUNT, CLASSES = 400, 12
@@ -107,6 +113,31 @@ def test_a_drop_is_a_limit_of_a_tuning(tmp_path: Path, planted: str) -> None:
     assert all("drop in accuracy is 5.0 %, beyond the limit of 1.0 %" in each for each in out)
     assert "drop" in str(tuned)
     assert "top-1" in str(tuned)
+    chart = tuned_chart(ended)(THEMES["light"])
+    assert next(panel["layer"][0]["encoding"]["y"]["title"] for panel in chart["hconcat"]) == "accuracy (shares in %)"
+    assert {each.accuracy.value for each in facts_of(ended) if each.accuracy} == {1.0, 0.95}
+
+
+def test_two_against_each_other_say_what_the_answers_of_both_are_worth(tmp_path: Path, planted: str) -> None:
+    found = inferlens.ab(
+        "fake:demo", "fake:steady", "fake:steady fake.mistakes=0.05", accuracy=planted, input=FAST["input"],
+        iterations=3, warmup=1, max_rounds=3, output=str(tmp_path),
+    )  # fmt: skip
+    assert found.accuracy
+    assert (found.accuracy.metric, found.accuracy.a, found.accuracy.b) == ("top-1", 1.0, 0.95)
+    assert "\ntop-1 of 400 samples: A 100.0 %, B 95.0 %, drop 5.0 % ±2.2\n" in str(found)
+    alone = inferlens.ab(
+        "fake:demo", "fake:steady", "fake:fast", input=FAST["input"], iterations=3, warmup=1, max_rounds=3,
+        output=str(tmp_path / "alone"),
+    )  # fmt: skip
+    assert (alone.accuracy, alone.of_accuracy) == (None, "")
+
+
+def test_a_page_says_what_the_fastest_costs_in_accuracy(tmp_path: Path, planted: str) -> None:
+    records(tmp_path, planted, option={"fake.mistakes": 0.05})
+    costs = next(each for each in answer(found_in([tmp_path / "results"])) if isinstance(each, Table) and each.columns)
+    assert [column.title for column in costs.columns if column.title in ("accuracy", "drop")] == ["accuracy", "drop"]
+    assert any("95.0 %" in cell for cell in costs.cells([column.title for column in costs.columns].index("accuracy")))
 
 
 def test_without_labels_it_is_how_often_the_reference_answers_the_same(tmp_path: Path, data: str) -> None:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from statistics import fmean
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import AGREEMENT, Accuracy
@@ -36,6 +37,30 @@ def measured_drop(found: Accuracy | None) -> float | None:
     """How far a measure is below the reference's; how often answers are the same without labels is no measure."""
     known = worth(found) if found and found.metric != AGREEMENT else None
     return known.drop if known else None
+
+
+class WorthOfTwo(Struct, frozen=True, kw_only=True):
+    """What the answers of A and of B are worth in ``metric``, and how far B's are below A's, sample by sample."""
+
+    metric: str
+    count: int
+    share: bool
+    a: float
+    b: float
+    drop: float | None = None
+    drop_interval: Interval | None = None
+
+
+def worth_of_two(a: Accuracy | None, b: Accuracy | None) -> WorthOfTwo | None:
+    """The two against each other; ``None`` where one of them is not known, or is another measure."""
+    if not a or not b or a.metric != b.metric or not (a.values and b.values):
+        return None
+    known = worth(replace(b, reference_values=a.values))
+    assert known
+    return WorthOfTwo(
+        metric=b.metric, count=b.count, share=known.share, a=fmean(a.values), b=known.value, drop=known.drop,
+        drop_interval=known.drop_interval,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=256)

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from inferlens.analysis.accuracy import Worth, accuracy_of, worth
 from inferlens.analysis.objective import value, with_export
 from inferlens.analysis.race import Fastest, centres_of, race
 from inferlens.analysis.runs import CaseRuns
@@ -181,6 +182,7 @@ class CandidateFacts(Struct, frozen=True, kw_only=True):
             finalists in the finals and the rest in the search. So nothing of it is what a machine did to other rounds.
         memory: the least of its processes; not of one that exported the model, which takes more than any call does.
         build: the longest.
+        accuracy: what its answers are worth, in ``metric``; ``None`` where that is not known.
         came: what came of it, in a few words, or why it could not win.
     """
 
@@ -191,6 +193,8 @@ class CandidateFacts(Struct, frozen=True, kw_only=True):
     memory: float | None
     build: float | None
     came: str
+    metric: str = ""
+    accuracy: Worth | None = None
 
 
 def facts_of(tuned: Tuned) -> list[CandidateFacts]:
@@ -208,6 +212,7 @@ def facts_of(tuned: Tuned) -> list[CandidateFacts]:
         ahead = meeting.against(winner, digest) if winner in meeting.entries and digest in meeting.entries else None
         times = 1.0 if digest == winner else ahead.ratio if ahead else times
         used = [value(one, "memory") for one in every[digest].ran if not with_export(one)]
+        real = accuracy_of(every[digest])
         facts = CandidateFacts(
             case=every[digest].first.case,
             candidate=each,
@@ -216,6 +221,8 @@ def facts_of(tuned: Tuned) -> list[CandidateFacts]:
             memory=min(filter(None, used), default=None),
             build=value(every[digest], "build"),
             came=WINNER if digest == winner else _came(each, tuned, named.get(digest, "")),
+            metric=real.metric if real else "",
+            accuracy=worth(real) if real else None,
         )
         found.append(facts)
     return sorted(found, key=lambda each: each.came != WINNER)

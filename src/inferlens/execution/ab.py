@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
+from inferlens.analysis.accuracy import accuracy_of, worth_of_two
 from inferlens.analysis.compare.ab_result import ABResult, ABRule, End, notes_of
 from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, read
 from inferlens.analysis.race import race
@@ -247,6 +248,7 @@ class ABRun:
             run=self.scheduler.id,
             output=self.scheduler.plan.output,
             outputs=self.outputs,
+            accuracy=worth_of_two(*(accuracy_of(CaseRuns(tuple(records))) for records in self._records)),
             revisions=self._revisions,
             odds=odds,
         )

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.record.record import AGREEMENT
-from inferlens.units import ABSENT, bare, drop, duration, listing, percent, rate, ratio, ratio_range
+from inferlens.units import drop, duration, listing, percent, rate, ratio, ratio_range, score
 from inferlens.views.plain import plain
 from inferlens.views.rows import Row, by, ways
 
@@ -144,21 +144,19 @@ def _than(best: Row, names: dict[str, str]) -> str:
     return f"{ratio(best.speedup)} {name}{lowered}" + (f" ({interval})" if known else "")
 
 
-def score(row: Row) -> str:
-    """The accuracy: a share in percent, anything else as it is."""
-    if row.accuracy is None:
-        return ABSENT
-    return f"{100 * row.accuracy:.1f} %" if row.accuracy_share else bare(row.accuracy)
+def accuracy(row: Row) -> str:
+    """The accuracy by itself."""
+    return score(row.accuracy, share=row.accuracy_share)
 
 
 def worth(row: Row) -> str:
     """The accuracy, and how far it is below fp32, in a few words."""
     if row.drop is None or row.metric == AGREEMENT:
         with_what = " with fp32" if row.metric == AGREEMENT else ""
-        return f"{row.metric} {score(row)}{with_what}"
+        return f"{row.metric} {accuracy(row)}{with_what}"
     lost = drop(row.drop).lstrip("-")
     than = "as fp32" if lost == "0.0 %" else f"{lost} {'below' if row.drop > 0 else 'above'} fp32"
-    return f"{row.metric} {score(row)}, {than}"
+    return f"{row.metric} {accuracy(row)}, {than}"
 
 
 def likely(chance: float | None) -> str:

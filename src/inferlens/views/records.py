@@ -33,7 +33,7 @@ from inferlens.units import (
     ratio_spread,
     with_half_width,
 )
-from inferlens.views.answer import DOUBTS, answers, doubts, score
+from inferlens.views.answer import DOUBTS, accuracy, answers, doubts
 from inferlens.views.plain import plain
 from inferlens.views.ranking import fits
 from inferlens.views.renderers import terminal
@@ -68,7 +68,7 @@ COLUMNS = (
     Column("bound", "bound by", "", text, 12, numeric=False, wide=True),
     Column("", "speed-up", "", lambda row: _speedup(row), 1, numeric=False, bars="beside"),
     Column("", "interval", "95 %", lambda row: ratio_range(row.speedup_low, row.speedup_high), 14, wide=True),
-    Column("", "accuracy", "", lambda row: score(row), 1, wide=True),
+    Column("", "accuracy", "", accuracy, 1, wide=True),
     Column("", "drop", "", lambda row: drop(row.drop, row.drop_low, row.drop_high), 1, wide=True),
     Column("", "top-5", "", lambda row: percent(row.top5) if row.top5 is not None else ABSENT, 12, wide=True),
     Column("", "outputs", "", lambda row: row.outputs if row.ok else row.status, 2, numeric=False),

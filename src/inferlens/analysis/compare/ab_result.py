@@ -11,15 +11,17 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from inferlens.analysis.accuracy import WorthOfTwo
 from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, check, metric_of
 from inferlens.analysis.findings import notes
 from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError, one_line
 from inferlens.record.record import Agreement, Metric, Record
 from inferlens.spec.case import AXES, Case
-from inferlens.stats.intervals import Interval
+from inferlens.stats.intervals import Interval, ends
 from inferlens.stats.standing import LEAST_ROUNDS
 from inferlens.units import (
+    drop,
     duration,
     error_size,
     listing,
@@ -28,6 +30,7 @@ from inferlens.units import (
     percent,
     plural,
     rate,
+    score,
     significant,
 )
 
@@ -95,6 +98,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
         odds: probabilities, by the rounds so far, that B is faster or slower by the threshold, or neither (``SAME``);
             empty before there are two.
         outputs: of two models, how far B's outputs agree with those of A.
+        accuracy: what the answers of both are worth, where that was asked for.
         revisions: of both checkouts, by git; empty where there are none.
         run: shared by their records; ``output``: the folder where they are.
     """
@@ -115,6 +119,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
     run: str
     odds: dict[str, float] = {}
     outputs: Agreement | None = None
+    accuracy: WorthOfTwo | None = None
     revisions: tuple[str, str] = ("", "")
     output: str = "results"
 
@@ -183,6 +188,16 @@ class ABResult(Struct, frozen=True, kw_only=True):
         return f"A and B give {'the same outputs' if found.agrees else 'DIFFERENT OUTPUTS'} {size}."
 
     @property
+    def of_accuracy(self) -> str:
+        """What the answers of both are worth, in a sentence; empty where it is not known."""
+        known = self.accuracy
+        if not known:
+            return ""
+        values = [score(value, share=known.share) for value in (known.a, known.b)]
+        lost = f", drop {drop(known.drop, *ends(known.drop_interval))}" if known.drop is not None else ""
+        return f"{known.metric} of {plural(known.count, 'sample')}: A {values[0]}, B {values[1]}{lost}"
+
+    @property
     def more(self) -> dict[str, str]:
         """Options of a second attempt that probably decides it; none where it is decided."""
         if self.verdict != "UNDECIDED" or not self.rounds:
@@ -215,7 +230,9 @@ class ABResult(Struct, frozen=True, kw_only=True):
             for letter, name, figure in zip("AB", names, figures, strict=True)
         ]
         remarks = [textwrap.fill(each, WIDTH) for each in self.remarks]
-        return "\n".join([textwrap.fill(self.sentence, WIDTH), "", _short(common, WIDTH), *rows, "", *remarks]).rstrip()
+        worth = [self.of_accuracy] if self.of_accuracy else []
+        answer = textwrap.fill(self.sentence, WIDTH)
+        return "\n".join([answer, "", _short(common, WIDTH), *rows, *worth, "", *remarks]).rstrip()
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"

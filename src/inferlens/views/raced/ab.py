@@ -19,7 +19,7 @@ def document(found: ABResult, next_step: str = "") -> Document:
     def table() -> list[Table | str]:
         common, names, figures = found.sides
         lines = [Line(f"{side}  {name}", (figure,)) for side, name, figure in zip("AB", names, figures, strict=True)]
-        sentences = [*found.remarks, *filter(None, [next_step])]
+        sentences = [*filter(None, [found.of_accuracy, *found.remarks, next_step])]
         return [Table(found.sentence, common, (Column("", found.rule.metric),), lines, sentences=sentences)]
 
     return Document(table, data=lambda: data(found), csv=lambda: _csv(found), title=found.sentence)

@@ -12,17 +12,16 @@ from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record
 from inferlens.units import error_size, mebibytes, milliseconds, plural, ratio
 from inferlens.views import picture
-from inferlens.views.answer import score
+from inferlens.views.answer import accuracy
 from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH, answer_of, labels, names_of, where_of
 from inferlens.views.picture import THEMES, Theme, config
 from inferlens.views.plain import cut, plain
-from inferlens.views.raced.scatter import ERROR, MEMORY, PanelAxis, least_error, panel
+from inferlens.views.raced.scatter import ACCURACY, ERROR, MEMORY, PanelAxis, least_error, panel
 from inferlens.views.records import headline
 from inferlens.views.rows import Row, by, rows
 
 HEIGHT = 340
 MOST = 6  # comparisons of a table that are drawn, the first
-ACCURACY = PanelAxis("accuracy", "accuracy (shares in %)", less=False)
 AGAINST = {"error": ERROR, "accuracy": ACCURACY, "memory": MEMORY}
 LATENCY = PanelAxis("x", "median latency (ms)")
 _MIB = 2.0**-20
@@ -127,7 +126,7 @@ def _values(points: Sequence[Row], names: dict[str, str]) -> list[dict[str, Any]
                 "error": None if row.error is None else max(row.error, least),
                 "error_said": error_size(row.error),
                 "accuracy": row.accuracy and row.accuracy * (100 if row.accuracy_share else 1),
-                "accuracy_said": f"{row.metric} {score(row)}" if row.metric else "",
+                "accuracy_said": f"{row.metric} {accuracy(row)}" if row.metric else "",
                 "memory": memory and memory * _MIB,
                 "memory_said": mebibytes(memory),
                 "speedup": ratio(row.speedup),

@@ -53,6 +53,7 @@ class PanelAxis:
 
 
 ERROR = PanelAxis("error", "error of the outputs (relative L2)", scale="decades", format="~e")
+ACCURACY = PanelAxis("accuracy", "accuracy (shares in %)", less=False)
 MEMORY = PanelAxis("memory", "peak memory (MiB)", scale="zero")
 
 
@@ -183,15 +184,15 @@ def _placed(
             continue
         others = [box for number, box in enumerate(taken) if number != at]
         boxes = [_box(spots[at], place, LETTER * len(values[at]["label"])) for place in _PLACES]
-        inside = [
-            number
+        covered = {
+            number: sum(_overlap(box, other) for other in others)
             for number, box in enumerate(boxes)
             if box[0] >= 0 and box[1] >= 0 and box[2] <= size[0] and box[3] <= size[1]
-        ]
-        free = [number for number in inside if not any(_overlap(boxes[number], other) for other in others)]
-        if chosen := free or inside * bool(values[at]["role"]):
-            places[at] = chosen[0]
-            taken.append(boxes[chosen[0]])
+        }
+        chosen = min(covered, key=lambda number: covered[number], default=-1)
+        if chosen >= 0 and (values[at]["role"] or not covered[chosen]):
+            places[at] = chosen
+            taken.append(boxes[chosen])
     return [{**each, "place": place} for each, place in zip(values, places, strict=True)]
 
 
@@ -209,5 +210,7 @@ def _box(spot: tuple[float, float], place: tuple[str, int, int], width: float) -
     return left, top, left + width, top + LINE
 
 
-def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _overlap(one: Sequence[float], other: Sequence[float]) -> float:
+    """The area that two boxes share."""
+    across, up = (min(one[at + 2], other[at + 2]) - max(one[at], other[at]) for at in (0, 1))
+    return max(across, 0.0) * max(up, 0.0)

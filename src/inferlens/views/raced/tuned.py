@@ -18,7 +18,9 @@ from inferlens.analysis.runs import CaseRuns
 from inferlens.analysis.tuned import Candidate, CandidateFacts, Effect, Tuned, Untried, facts_of
 from inferlens.record.record import Record
 from inferlens.units import (
+    ABSENT,
     bare_seconds,
+    drop,
     duration,
     error_size,
     listing,
@@ -26,6 +28,7 @@ from inferlens.units import (
     plural,
     ratio,
     ratio_range,
+    score,
 )
 from inferlens.views.answer import answers, likely, written
 from inferlens.views.plain import plain
@@ -45,6 +48,10 @@ _MEASURED = {
     "latency.p95": ("p95",), "latency.p99": ("p99",), "energy": ("energy",), "error": ("error",),
     "accuracy-drop": ("drop",), "memory": ("host_peak", "device_peak"),
 }  # fmt: skip
+_WORTH = (
+    Column("accuracy", "accuracy", "", lambda known: score(known.value, share=known.share) if known else ABSENT, 2),
+    Column("accuracy", "drop", "", lambda known: drop(known.drop) if known else ABSENT, 2),
+)
 _TRIED = (
     Column("", "vs the winner", "", lambda one: ratio(one.candidate.speedup), 0),
     Column("", "interval", "95 %", lambda one: _interval(one.candidate), 5),
@@ -99,13 +106,14 @@ def finals_of(tuned: Tuned, reference: str | None = None) -> list[Row]:
 
 def tried_table(facts: Sequence[CandidateFacts], of: str = "") -> Table:
     """Everything that was tried, and what came of it; ``of`` says of which tuning."""
+    columns = (*_TRIED[:2], *_WORTH * any(one.accuracy for one in facts), *_TRIED[2:])
     lines = [
-        Line.of(plain(one.case.way), _TRIED, one, style="bold" if not place else "dim" if one.candidate.out else "")
+        Line.of(plain(one.case.way), columns, one, style="bold" if not place else "dim" if one.candidate.out else "")
         for place, one in enumerate(facts)
     ]
     about = "The speed-up is against the winner, by all rounds of the search; what failed or was wrong was not timed."
     title = f"Everything that was tried{f': {of}' if of else ''}"
-    return Table(title, "candidate", _TRIED, lines, about=about, fold=True)
+    return Table(title, "candidate", columns, lines, about=about, fold=True)
 
 
 def _as_data(tuned: Tuned, one: CandidateFacts) -> dict[str, Any]:
@@ -121,6 +129,8 @@ def _as_data(tuned: Tuned, one: CandidateFacts) -> dict[str, Any]:
         "high": each.high,
         tuned.objective.name: one.objective,
         "error": one.error,
+        "accuracy": one.accuracy.value if one.accuracy else None,
+        "drop": one.accuracy.drop if one.accuracy else None,
         "memory": one.memory,
         "build": one.build,
         "final": each.final,

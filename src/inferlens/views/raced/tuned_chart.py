@@ -1,4 +1,6 @@
-"""A tuning as a chart: what is to be best against the error of the outputs, and against memory, of all that was timed.
+"""A tuning as a chart: what is to be best against the accuracy or the error, and against memory, of all that was timed.
+
+Accuracy takes the place of the error where it is known, as it says what an error costs.
 
 The line of each panel joins what nothing else beats in both. The winner, the best way with its defaults and the
 reference are named; what breaks a limit is hollow, and what failed is not drawn.
@@ -12,12 +14,12 @@ from typing import Any
 
 from inferlens.analysis.tuned import WINNER, CandidateFacts, Tuned, facts_of
 from inferlens.errors import InferlensError, check_choice
-from inferlens.units import error_size, mebibytes, plural, ratio, ratio_range
+from inferlens.units import error_size, mebibytes, plural, ratio, ratio_range, score
 from inferlens.views import picture
 from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH
 from inferlens.views.picture import THEMES, Theme, config
 from inferlens.views.plain import cut, plain
-from inferlens.views.raced.scatter import ERROR, MEMORY, PanelAxis, least_error, panel
+from inferlens.views.raced.scatter import ACCURACY, ERROR, MEMORY, PanelAxis, least_error, panel
 from inferlens.views.raced.tuned import finals_of
 
 HEIGHT, BETWEEN = 320, 70
@@ -84,12 +86,13 @@ def _chart(
     values = _values(tuned, timed, roles)
     measure = tuned.objective.measure
     across = PanelAxis("x", f"{measure.title} ({_UNITS.get(measure.unit, (measure.unit,))[0]})", less=measure.less)
-    up = [ERROR, replace(MEMORY, title="peak memory, of processes that did not export (MiB)")]
+    known = any(one["accuracy"] is not None for one in values)
+    up = [ACCURACY if known else ERROR, replace(MEMORY, title="peak memory, of processes that did not export (MiB)")]
     up = [each for each in up if each.key != tuned.objective.name and any(one[each.key] is not None for one in values)]
     width = (WIDTH - BETWEEN * (len(up) - 1)) / max(len(up), 1)
     tooltip = (
         ("name", "candidate"), ("said", measure.title), ("speedup", "vs the winner"), ("error_said", "error"),
-        ("memory_said", "memory (MiB)"), ("came", "what came of it"),
+        *[("accuracy_said", "accuracy")] * known, ("memory_said", "memory (MiB)"), ("came", "what came of it"),
     )  # fmt: skip
     panels = [panel(values, across, each, theme, (width, HEIGHT), tooltip) for each in up]
     room = WIDTH + 2 * BETWEEN  # with what stands beside the axes
@@ -134,6 +137,7 @@ def _values(tuned: Tuned, timed: Sequence[CandidateFacts], roles: dict[str, list
     least = least_error([one.error for one in timed])
     values = []
     for one in timed:
+        real = one.accuracy
         role = roles.get(one.case.digest, [])
         values.append(
             {
@@ -142,6 +146,8 @@ def _values(tuned: Tuned, timed: Sequence[CandidateFacts], roles: dict[str, list
                 "said": measure.show(one.objective),
                 "error": None if one.error is None else max(one.error, least),
                 "error_said": error_size(one.error),
+                "accuracy": real and real.value * (100 if real.share else 1),
+                "accuracy_said": f"{one.metric} {score(real.value, share=real.share)}" if real else "",
                 "memory": None if one.memory is None else one.memory * _MIB,
                 "memory_said": mebibytes(one.memory),
                 "speedup": ratio(one.candidate.speedup),

@@ -27,11 +27,11 @@ MOST_TABLES = 12  # of which the charts of samples are drawn
 MOST_ANSWERS = 12  # beneath the index of many models
 FINDINGS = 6  # lines: three findings with their hints
 # What the answer costs, beside its speed.
-_COSTS = ("batch", "median", "p95", "p99", "items_per_second", "energy", "speed-up", "error", "build", "host_peak",
-          "device_peak")  # fmt: skip
+_COSTS = ("batch", "median", "p95", "p99", "items_per_second", "energy", "speed-up", "accuracy", "drop", "error",
+          "build", "host_peak", "device_peak")  # fmt: skip
 _BARS = "Bars start at zero, whiskers reach from the 5th to the 95th percentile; the fastest stands on top."
 _LINES = "Both axes are logarithmic: ways whose lines are parallel differ by the same factor at every batch size."
-_ERROR = "The dashed line joins what nothing else beats in both speed and error; wrong outputs are crossed out."
+_AGAINST = "The dashed line joins what nothing else beats in both speed and {}; wrong outputs are crossed out."
 _SPREAD = "The darker, the more samples took that long; the line is the median. Two dark places are two modes."
 _TIME = "The line is the median of neighbouring samples, the band their middle 80 %; dashed: the next process begins."
 
@@ -95,8 +95,9 @@ def comparison(found: Found) -> Iterator[Block]:
         if any(drawn(row) for row in table):
             several = len({row.batch for row in table if drawn(row)}) > 1
             yield picture(f"comparison-{number}", _LINES if several else _BARS, partial(chart_of, table))
-        if len({row.precision for row in table if against.drawable(row, "error")}) > 1:
-            yield picture(f"error-{number}", _ERROR, partial(against.chart_of, table, "error"))
+        cost = "accuracy" if any(row.accuracy is not None for row in table) else "error"
+        if len({row.precision for row in table if against.drawable(row, cost)}) > 1:
+            yield picture(f"{cost}-{number}", _AGAINST.format(cost), partial(against.chart_of, table, cost))
         if number <= MOST_TABLES:
             yield from _samples(table, runs, number)
 
