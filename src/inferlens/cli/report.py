@@ -25,24 +25,15 @@ def report(
     from inferlens.cli import screen
     from inferlens.errors import check_choice
     from inferlens.views import picture
-    from inferlens.views.renderers import html, markdown
     from inferlens.views.report.found import found_in
     from inferlens.views.report.page import report as made
 
     check_choice("ending of a report", output.suffix.lower(), ENDINGS)
-    screen.format_of("html", output)
+    format = screen.format_of("table", output)
     picture.converter()
     with screen.busy("Drawing"):
         found = found_in(paths)
-        whole = made(found)
-        pictures = output.with_suffix("").name + "-pictures"
-        drawn, files = (
-            markdown.render_report(whole, pictures) if output.suffix == ".md" else (html.render_report(whole), {})
-        )
-    for name, data in files.items():
-        (output.parent / pictures).mkdir(exist_ok=True)
-        screen.write(output.parent / pictures / name, data)
-    screen.write(output, drawn)
-    screen.notes([*found.problems, f"Wrote {output}."])
+        screen.notes(found.problems)
+        screen.report(made(found), output, format)
     if open:
         typer.launch(str(output.resolve()))

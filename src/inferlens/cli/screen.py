@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from inferlens.record.profile_store import LoadedProfiles
     from inferlens.record.record import Record, Warning
     from inferlens.views import View
+    from inferlens.views.report.blocks import Report
     from inferlens.views.table import Document
 
 
 WIDTH_OF_A_PIPE = 100
 ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".txt": "table"}
+PAGES = ("html", "markdown")  # of a whole report
 
 
 def errors() -> Console:
@@ -153,11 +155,12 @@ def document(
         note(f"Wrote {target}.")
 
 
-def format_of(format: str, output: Path | None) -> str:
+def format_of(format: str, output: Path | None, more: Mapping[str, str] | None = None) -> str:
     """The format that is asked for, or that the ending of the file says; told before anything is read or measured.
 
     Raises:
-        InferlensError: if the ending is none of :data:`ENDINGS` and no format is given, or no file can be there.
+        InferlensError: if the ending is none of :data:`ENDINGS` or ``more`` and no format is given, or no file can be
+            there.
     """
     from inferlens.errors import InferlensError, check_choice
 
@@ -167,8 +170,9 @@ def format_of(format: str, output: Path | None) -> str:
         raise InferlensError(f"{output} cannot be written.", expected="a file in a folder that is there")
     if format != "table":
         return format
-    check_choice("ending of a file", output.suffix.lower(), ENDINGS)
-    return ENDINGS[output.suffix.lower()]
+    known = ENDINGS | dict(more or {})
+    check_choice("ending of a file", output.suffix.lower(), known)
+    return known[output.suffix.lower()]
 
 
 def terminal() -> dict[str, Any]:
@@ -204,6 +208,19 @@ def write(output: Path, drawn: str | bytes, option: str = "--output") -> None:
     except OSError as error:
         hint = f"{option} with another file"
         raise InferlensError(f"{output} cannot be written: {error.strerror}.", hint=hint) from error
+
+
+def report(made: Report, output: Path, format: str) -> None:
+    """Writes a page; of Markdown its pictures too, into a folder beside it."""
+    from inferlens.views.renderers import html, markdown
+
+    pictures = output.with_suffix("").name + "-pictures"
+    drawn, files = markdown.render_report(made, pictures) if format == "markdown" else (html.render_report(made), {})
+    for name, data in files.items():
+        (output.parent / pictures).mkdir(exist_ok=True)
+        write(output.parent / pictures / name, data)
+    write(output, drawn)
+    note(f"Wrote {output}.")
 
 
 def log(found: Log, output: Path | None = None) -> None:

@@ -21,7 +21,10 @@ BASE = "What to compare with: a folder with records, at any height, or a record 
 UNLIKE = "Compare although machines, drivers or inputs differ."
 FORMAT = f"{', '.join(FORMATS)}, github (annotations of a workflow) or junit."
 LOG = "Print what the process of a case wrote instead; CASE are words of its row, such as 'openvino fp16'."
-OUTPUT = "Write it to this file too; .md, .csv, .json, .html, .txt, or .xml for junit decides its format."
+OUTPUT = (
+    "Write it to this file too: .html is a page with charts, .md has them beside it, .svg or .png is the chart alone; \
+.csv, .json, .txt, or .xml for junit."
+)
 ROWS = "Only so many cases, the worst first."
 
 
@@ -155,20 +158,27 @@ def compare(
     from inferlens.analysis.compare.cases import compare as compared_cases
     from inferlens.cli import screen
     from inferlens.errors import check_choice
+    from inferlens.record.store import load_records
     from inferlens.units import parse_share
     from inferlens.views import compared as view
 
     check_choice("format", format, view.FORMATS)
-    if output and (output.suffix.lower() != ".xml" or format != "table"):
-        written = screen.format_of(format, output)
-    else:
-        written = "junit"
+    written = screen.format_of(format, output, {".xml": "junit", ".svg": "svg", ".png": "png"})
     words = {"threshold": parse_share(threshold), "level": parse_share(level)}
-    compared = compared_cases(base, candidate, metric=metric, unlike=unlike, **words)
+    before, after = load_records([base]), load_records([candidate])
+    compared = compared_cases(before, after, metric=metric, unlike=unlike, **words)
     screen.notes(compared.problems)
     how: dict[str, Any] = {"wide": wide, "columns": columns, "top": top}
-    if output:
-        screen.write(output, view.render(compared, written, **how))
+    if output and written in screen.PAGES:
+        from inferlens.views.compared.page import report
+
+        screen.report(report(compared, before.records, after.records, (str(base), str(candidate))), output, written)
+    elif output:
+        from inferlens.views.compared.changes import drawn
+
+        screen.write(
+            output, drawn(compared, written) if written in ("svg", "png") else view.render(compared, written, **how)
+        )
         screen.note(f"Wrote {output}.")
     screen.text(view.render(compared, "table" if output else format, **how, **screen.terminal()))
     raise typer.Exit(compared.exit_code)

@@ -21,7 +21,7 @@ from inferlens.analysis.interference.samples import steady_samples
 from inferlens.analysis.runs import CaseRuns, device_name, latest
 from inferlens.errors import InferlensError
 from inferlens.record.record import Metric, Record, machine_name
-from inferlens.record.store import load_records
+from inferlens.record.store import Loaded, load_records
 from inferlens.spec.case import Case
 from inferlens.stats import compare as statistics
 from inferlens.stats.between_process import centres, estimate
@@ -31,7 +31,7 @@ from inferlens.units import listing
 METRICS: tuple[Metric, ...] = ("latency", "throughput", "GPU time")
 LEVELS = (0.5, 0.9999)
 Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED", "DID NOT RUN"]
-Given = str | PathLike[str] | Sequence[Record]
+Given = str | PathLike[str] | Sequence[Record] | Loaded
 
 OK = "ok"
 MISSING = "missing"
@@ -277,9 +277,9 @@ def check(threshold: float, level: float) -> None:
 
 def _records(given: Given) -> tuple[Sequence[Record], list[str]]:
     """Records, and what could not be read."""
-    if not isinstance(given, (str, PathLike)):
-        return given, []
-    loaded = load_records([Path(given)])
+    loaded = load_records([Path(given)]) if isinstance(given, (str, PathLike)) else given
+    if not isinstance(loaded, Loaded):
+        return loaded, []
     return loaded.records, loaded.problems
 
 

@@ -83,7 +83,7 @@ def render(
 def document(compared: Compared, top: int | None = None) -> Document:
     """The answer, the cases with the worst first, and what else differs; of the cases ``top``, by default ten."""
     return Document(
-        blocks=lambda: [_table(compared, top or TOP), *_notes(compared), *_next(compared)],
+        blocks=lambda: [table_of(compared, top or TOP), *notes(compared), *next_steps(compared)],
         data=lambda: _data(compared),
         csv=lambda: _csv(compared),
         title="Comparison – Inferlens",
@@ -180,7 +180,8 @@ def names_of(cases: Sequence[Case], *, unsaid: Sequence[str] = ()) -> list[str]:
     return [plain(name) for name in found]
 
 
-def _table(compared: Compared, top: int) -> Table:
+def table_of(compared: Compared, top: int) -> Table:
+    """The first ``top`` cases, the worst first, under the answer."""
     metric = unit(compared.metric)
     columns = (
         Column("base", "base", metric, keep=1),
@@ -207,7 +208,7 @@ def _table(compared: Compared, top: int) -> Table:
         shown.append(table.Line.of(name, columns, line, style=_STYLES[line.of.verdict]))
     left = len(found) - len(shown)
     more = [f"{plural(left, 'more row')}: --top {len(found)}, or --format csv"] if left > 0 else []
-    return Table(answer(compared), "case", columns, shown, about=_headline(compared), notes=more, fold=True)
+    return Table(answer(compared), "case", columns, shown, about=headline(compared), notes=more, fold=True)
 
 
 def answer(compared: Compared) -> str:
@@ -234,7 +235,7 @@ def answer(compared: Compared) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _headline(compared: Compared) -> str:
+def headline(compared: Compared) -> str:
     """What all cases have in common: model, device, batch; and what was compared."""
     sides = [side for each in compared.cases for side in (each.base, each.candidate) if side.device]
     devices = list(dict.fromkeys(side.device for side in [side for side in sides if side.ok] or sides))
@@ -253,7 +254,7 @@ def _headline(compared: Compared) -> str:
     return " · ".join(plain(word) for word in words if word)
 
 
-def _notes(compared: Compared) -> list[str]:
+def notes(compared: Compared) -> list[str]:
     """At most two: what else differs, what makes the two sides unlike first; and which runs count."""
     found = [_difference(one, compared.on_both) for one in compared.differences[:_MOST_NAMES]]
     left = len(compared.differences) - len(found)
@@ -269,7 +270,7 @@ def _difference(one: Difference, cases: int) -> str:
     return f"{plain(one.field)}{about(one, cases)} {_short(one.base)} / {_short(one.candidate)}"
 
 
-def _next(compared: Compared) -> list[str]:
+def next_steps(compared: Compared) -> list[str]:
     """What to do now."""
     slower = max(compared.of("SLOWER"), key=lambda case: abs(case.change or 0.0), default=None)
     if slower:
@@ -318,12 +319,12 @@ def sentences(compared: Compared) -> list[str]:
     alone = [
         f"{line.full} ({line.why})" for line in every if line.of.verdict == "DID NOT RUN" and not line.of.on_neither
     ]
-    found = [answer(compared), f"Slower: {_first(told)}." if told else ""]
-    found += [f"Not compared: {_first(alone)}." if alone else "", *_notes(compared)]
+    found = [answer(compared), f"Slower: {first(told)}." if told else ""]
+    found += [f"Not compared: {first(alone)}." if alone else "", *notes(compared)]
     return [sentence for sentence in found if sentence]
 
 
-def _first(names: Sequence[str]) -> str:
+def first(names: Sequence[str]) -> str:
     """The first few of them."""
     more = [f"and {len(names) - _MOST_NAMES:,} more"] if len(names) > _MOST_NAMES else []
     return "; ".join([*names[:_MOST_NAMES], *more])

@@ -22,7 +22,7 @@ from inferlens.views.table import Column, Document, Line, Table
 FILES = Path(__file__).parent / "page"
 _LONGEST = 300
 _HEAD = re.compile(r"^(|[^A-Z]*?: )([A-Z]{4,}(?: [A-Z]{4,})*)(?: · )?")
-_COMMAND = re.compile(r"^([A-Z][^:?]*[:?] )?inferlens[ .]\w+")
+_COMMAND = re.compile(r"^([A-Z][^:?]*[:?] +)?inferlens[ .]\w+")
 
 
 def render(document: Document, width: int = 0, color: bool = False) -> str:  # noqa: ARG001 - as every format

@@ -24,16 +24,23 @@ _CELL = [Column("", "", numeric=False, fold=True)]
 
 def how_it_was_measured(found: Found) -> Iterator[Block]:
     """Environments, notes, and the data."""
-    machines: dict[str, list[Record]] = {}
-    for record in found.every:
-        machines.setdefault(machine_name(record.environment), []).append(record)
-    for name, mine in machines.items():
-        yield _environment(name, mine)
+    yield from environments(found.every)
     if found.records:
         every = notes.document(found.records).blocks()
         yield Section("notes", f"Notes: {every[0]}", every[1:], folded=True)
-        yield from _downloads(found)
+        numbers = written(*fields_of(found.rows)).encode()
+        yield Download("table.csv", "every number of the comparison", "text/csv", numbers)
+        yield packed(found.records)
     yield from found.problems
+
+
+def environments(records: Sequence[Record]) -> Iterator[Table]:
+    """What each machine is."""
+    machines: dict[str, list[Record]] = {}
+    for record in records:
+        machines.setdefault(machine_name(record.environment), []).append(record)
+    for name, mine in machines.items():
+        yield _environment(name, mine)
 
 
 def _environment(name: str, records: Sequence[Record]) -> Table:
@@ -57,12 +64,10 @@ def _environment(name: str, records: Sequence[Record]) -> Table:
     return Table(plain(name), "machine", _CELL, lines)
 
 
-def _downloads(found: Found) -> Iterator[Block]:
-    """The numbers of the table, and the records with all samples."""
-    yield Download("table.csv", "every number of the comparison", "text/csv", written(*fields_of(found.rows)).encode())
-    packed = gzip.compress(b"\n".join(map(msgspec.json.encode, found.records)), mtime=0)
+def packed(records: Sequence[Record], name: str = "records", most: int = MOST_PACKED) -> Block:
+    """The records with all samples, or how large they would be."""
+    data = gzip.compress(b"\n".join(map(msgspec.json.encode, records)), mtime=0)
     about = "the records with all samples, one in each line"
-    if len(packed) <= MOST_PACKED:
-        yield Download("records.jsonl.gz", about, "application/gzip", packed)
-    else:
-        yield f"Not in this page: {about}, {byte_count(len(packed))}."
+    if len(data) > most:
+        return f"Not in this page: {about}, {byte_count(len(data))}."
+    return Download(f"{name}.jsonl.gz", about, "application/gzip", data)
