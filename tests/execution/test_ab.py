@@ -186,7 +186,7 @@ def test_two_models_of_the_same_inputs(tmp_path: Path) -> None:
     assert "A and B are EQUALLY FAST within 2 %: B takes 1.000x the time of A" in found.sentence
     assert found.outputs
     assert found.outputs.agrees
-    assert "A and B give the same outputs (relative L2 difference 0)." in str(found)
+    assert "A and B give the same outputs (relative L2 difference 0, tolerance 0.0001)." in str(found)
     assert {path.name for path in tmp_path.iterdir()} - {".cache"} == {"demo", "other"}
 
 

@@ -176,6 +176,8 @@ def _pair(sides: Sequence[Sequence[Planned]]) -> tuple[Planned, Planned]:
 def compared_outputs(pair: Sequence[Planned], reference: Callable[[Planned], Reference]) -> Agreement | None:
     """How far the reference outputs of B's model agree with those of A's; ``None`` for the same model.
 
+    What counts as agreeing is as of the coarser of the two precisions: a quantized file is not its source to the bit.
+
     Raises:
         InferlensError: if the inputs of the two are known to differ.
     """
@@ -190,7 +192,8 @@ def compared_outputs(pair: Sequence[Planned], reference: Callable[[Planned], Ref
             return Agreement(reference="A", reason=f"{name} has no reference outputs: {each.missing}")
     if one.inputs_sha256 != other.inputs_sha256:
         return Agreement(reference="A", reason="each brings example inputs of its own")
-    return agreement.compare(other.outputs(), one.outputs(), TOLERANCES["fp32"], "A")
+    allowed = max(TOLERANCES[planned.reference.precision if planned.reference else "fp32"] for planned in pair)
+    return agreement.compare(other.outputs(), one.outputs(), allowed, "A")
 
 
 def check_inputs(a: Sequence[TensorSpec], b: Sequence[TensorSpec]) -> None:

@@ -184,7 +184,8 @@ class ABResult(Struct, frozen=True, kw_only=True):
             return ""
         if found.rel_l2 is None:
             return f"Outputs of A and B were not compared: {found.reason}."
-        size = f"(relative L2 difference {error_size(found.rel_l2)})"
+        allowed = f", tolerance {error_size(found.tolerance)}" if found.tolerance else ""
+        size = f"(relative L2 difference {error_size(found.rel_l2)}{allowed})"
         return f"A and B give {'the same outputs' if found.agrees else 'DIFFERENT OUTPUTS'} {size}."
 
     @property
