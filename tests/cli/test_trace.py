@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,21 @@ def test_every_view_in_every_format(format: str, folder: Path) -> None:
             assert ("GPU self" in done.stdout) == (name == "gpu.json")  # no columns of a GPU that is not there
             assert done.stdout.count("<script") == 1  # the page's own
             assert "default-src 'none'" in done.stdout
+
+
+def test_steps_are_drawn(folder: Path) -> None:
+    done = inferlens("trace", "gpu.json", "--plot", "steps.svg", cwd=folder)
+    assert (done.returncode, done.stderr.strip()) == (0, "Wrote steps.svg.")
+    assert {"kernel", "copy"} <= {*re.findall(r"[^<>]+(?=</text>)", (folder / "steps.svg").read_text())}
+    for name in ("a", "b"):
+        (folder / "runs" / name).mkdir(parents=True)
+        (folder / "runs" / name / "trace.json").write_bytes(training())
+    assert inferlens("trace", "runs", "--plot", "runs.png", cwd=folder).returncode == 0
+    assert (folder / "runs.png").read_bytes().startswith(b"\x89PNG")
+    refused = inferlens("trace", "empty", "--plot", "a.svg", cwd=folder)
+    assert (refused.returncode, "Traceback" in refused.stderr) == (2, False)
+    refused = inferlens("trace", "gpu.json", "--plot", "a.txt", cwd=folder)
+    assert (refused.returncode, "svg, png, html" in refused.stderr) == (2, True)
 
 
 def test_rows_are_told_apart_and_limited(folder: Path) -> None:

@@ -13,11 +13,16 @@ import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.record.record import decode, encode
+from inferlens.trace.analysis import Analysis
+from inferlens.trace.reader import read
+from inferlens.trace.several import traces_under
+from inferlens.views.picture import THEMES
 from inferlens.views.profiled.cases import groups
 from inferlens.views.profiled.icicle import icicles
 from inferlens.views.renderers import html, markdown
 from inferlens.views.report.found import found_in
 from inferlens.views.report.page import report
+from inferlens.views.traced.step_chart import of_steps
 from tests.commands import inferlens
 
 from .samples import cpu_records, gpu_records
@@ -47,6 +52,28 @@ def test_everything_of_an_example_is_on_the_page() -> None:
     assert drawn <= {*re.findall(r'download="([\w-]+)\.csv"', page)}
     assert page.count("<figure>") == page.count("</svg>\n<figcaption>")
     assert re.search(r"SHORTEST</b>\s+tensorrt:rtx", page)
+
+
+def test_traces_are_drawn_side_by_side_and_step_by_step() -> None:
+    folders = [EXAMPLES / "traces" / name for name in ("ttrt_fp16_bs8", "pytorch_bs1")]
+    page = page_of(*folders)
+    assert re.findall(r'download="((?:traces|steps-\d).csv)"', page) == ["traces.csv", "steps-1.csv", "steps-2.csv"]
+    assert re.findall(r"<summary>(.*?)</summary>", page) == ["ttrt_fp16_bs8", "pytorch_bs1"]
+    assert "pytorch_bs1: CPU takes most of a step, 42.9 %" in page
+    assert "GPU busy 15.7 % of a traced step" in page
+
+
+def test_steps_of_a_trace_add_up() -> None:
+    (path,) = traces_under(EXAMPLES / "traces" / "pytorch_bs1")
+    analysis = Analysis(read(path))
+    chart = of_steps(analysis, "one", THEMES["light"])
+    for label, seconds in zip(analysis.steps.names, analysis.steps.end - analysis.steps.begin, strict=True):
+        drawn = sum(each["time (ms)"] for each in chart["data"]["values"] if each["step"] == label)
+        assert drawn == pytest.approx(seconds / 1e6, rel=0.005)
+
+
+def test_a_folder_without_traces_has_none(tmp_path: Path) -> None:
+    assert "<h2>Traces" not in page_of(kept(tmp_path, cpu_records()))
 
 
 def test_boxes_of_modules_add_up_to_the_call() -> None:

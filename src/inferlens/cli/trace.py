@@ -19,6 +19,10 @@ STEP = "Look at one step alone, by its number. [dim]Default: all of them.[/dim]"
 BY = "Rows by more than their names: shapes or stack (of operators), operator (of kernels)."
 DEPTH = "How deep modules are unfolded. [dim]Default: those that take most in tables, all in CSV and JSON.[/dim]"
 TOP = "So many rows. [dim]Default: 10 in tables and pages, all in CSV and JSON.[/dim]"
+PLOT = (
+    "Draw what each step went to, or of several traces the mean step, into this file instead; .svg, .png or .html "
+    "decides its format."
+)
 NO_CACHE = "Neither read nor write the file beside a large trace that keeps what was read of it."
 
 
@@ -33,6 +37,7 @@ def trace(
     no_cache: Annotated[bool, typer.Option("--no-cache", help=NO_CACHE)] = False,
     wide: options.Wide = False,
     columns: options.Columns = None,
+    plot: Annotated[Path | None, typer.Option(help=PLOT, show_default=False)] = None,
     format: options.Format = "table",
     output: options.Output = None,
 ) -> None:
@@ -41,7 +46,14 @@ def trace(
     It measures nothing and needs no framework. Damaged traces are read as far as possible, with a remark.
     """
     from inferlens.cli import show_trace
+    from inferlens.cli.profile import picture_format, written
 
+    drawn_as = picture_format(plot, "steps.svg")
+    if plot:
+        from inferlens.views.traced.step_chart import render
+
+        written(plot, (render(path, drawn_as, step=step, cache=not no_cache), []), "--plot")
+        return
     show_trace(
         path, view=view, against=against, step=step, by=by, top=top, depth=depth, no_cache=no_cache,
         wide=wide, columns=columns, format=format, output=output,

@@ -22,6 +22,7 @@ from inferlens.trace.intervals import Intervals
 from inferlens.trace.modules import module_tree
 from inferlens.trace.steps import communication
 from inferlens.trace.tables import kernels, operators
+from inferlens.trace.text import begins_as_trace
 from inferlens.trace.trace import Trace
 
 SUFFIXES = (".json", ".json.gz", ".json.zst")
@@ -44,6 +45,12 @@ def traces_in(folder: Path) -> list[Path]:
         InferlensError: if the folder cannot be read.
     """
     return sorted((path for path in _entries(folder) if path.name.endswith(SUFFIXES) and path.is_file()), key=_natural)
+
+
+def traces_under(path: Path) -> list[Path]:
+    """The traces in a folder at any height, or the file itself; what does not begin as one is left out."""
+    files = [path] if path.is_file() else sorted(path.rglob("*"), key=lambda each: _natural(each.relative_to(path)))
+    return [each for each in files if each.name.endswith(SUFFIXES) and each.is_file() and begins_as_trace(each)]
 
 
 def runs_in(folder: Path) -> list[tuple[str, Path]]:
@@ -138,7 +145,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _natural(path: Path) -> list[Any]:
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in _NUMBER.split(path.name)]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in _NUMBER.split(str(path))]
 
 
 def rows_compared(view: str, before: Analysis, after: Analysis) -> Columns:

@@ -13,6 +13,7 @@ import re
 import stat
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from itertools import islice
@@ -64,6 +65,15 @@ def blocks(source: Path | bytes, remarks: Remarks) -> Iterator[bytes]:
             if not parts:
                 return
             yield b"".join(parts)
+
+
+def begins_as_trace(path: Path) -> bool:
+    """Whether the first block of a file has events."""
+    try:
+        text = next(blocks(path, Counter()), b"")
+    except InferlensError:
+        return False
+    return bool(_BEGIN.search(text)) or (text.lstrip()[:1] == b"[" and b'"ph"' in text)
 
 
 def _opened(source: Path | bytes) -> io.BufferedReader:

@@ -59,10 +59,9 @@ def found_in(paths: Sequence[Path]) -> Found:
             found.tunings.append(load_tuned(folder))
         except InferlensError as error:
             found.problems.append(str(error))
+    found.traces = list(dict.fromkeys(trace for path in paths for trace in several.traces_under(path)))
     for load in (_records, _profiles):
-        load(found, paths)
-    inside = [folder for path in paths if path.is_dir() for folder in (path, *path.rglob("*")) if folder.is_dir()]
-    found.traces = list(dict.fromkeys(trace for folder in inside for trace in several.traces_in(folder)))
+        load(found, [path for path in paths if path not in found.traces])
     if not (found.records or found.profiles.profiles or found.tunings or found.traces):
         what = f"There is nothing to report in {', '.join(map(str, paths))}. {' '.join(found.problems[:2])}"
         raise InferlensError(

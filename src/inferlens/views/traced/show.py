@@ -75,12 +75,12 @@ def document(
         brief = top is None and not everything and format not in FOR_PROGRAMS
         every = _of_folder(load, path, views, selection, format, brief)
     else:
-        every = [_shown(load(path), path, views, selection, format)]
-    return of(every, views, everything), [note for shown in every for note in shown.notes]
+        every = [shown_of(load(path), path, views, selection, format)]
+    return of(every, views, everything, look=format != "html"), [note for shown in every for note in shown.notes]
 
 
-def of(every: Sequence[ShownTrace], views: Sequence[str], everything: bool = False) -> Document:
-    """The document; people get ``everything`` or what fits on a screen."""
+def of(every: Sequence[ShownTrace], views: Sequence[str], everything: bool = False, look: bool = True) -> Document:
+    """The document; people get ``everything`` or what fits on a screen, and with ``look`` the command to go on with."""
 
     def blocks() -> Iterator[Table | str]:
         for shown in every:
@@ -94,7 +94,8 @@ def of(every: Sequence[ShownTrace], views: Sequence[str], everything: bool = Fal
                         yield table
                     elif everything or not table.wide:
                         yield table.table()
-        yield _look(every[-1])
+        if look:
+            yield _look(every[-1])
 
     def data() -> dict[str, Any]:
         traces = [
@@ -138,7 +139,10 @@ def _csv(every: Sequence[ShownTrace]) -> tuple[list[str], list[list[Any]]]:
     return [*names], [[str(cell) if isinstance(cell, bool) else cell for cell in line] for line in cells]
 
 
-def _shown(analysis: Analysis, path: Path, views: Sequence[str], selection: Selection, format: str) -> ShownTrace:
+def shown_of(
+    analysis: Analysis, path: Path, views: Sequence[str], selection: Selection, format: str = "html"
+) -> ShownTrace:
+    """What views show of one trace."""
     more = {"overview": _overview(analysis)} if "overview" in views and format == "json" else None
     made = [VIEWS[view](analysis, selection) for view in views]
     return ShownTrace(_name(path), (str(path),), made, _notes(path, analysis), more)
@@ -181,7 +185,7 @@ def _of_folder(
     for name, path in named:
         try:
             analysis = load(path)
-            shown = _shown(analysis, path, views, selection, format)
+            shown = shown_of(analysis, path, views, selection, format)
         except InferlensError as error:
             problems.append(plain(str(error)))
             continue
@@ -194,7 +198,7 @@ def _of_folder(
         one = replace(every[0], notes=[*problems, *every[0].notes])
         return [one if problems else replace(one, name=_name(folder), words=(str(folder),))]
     why = several.why_no_job(origins) if found else None
-    together = _ranks([row for row, _ in rows]) if why == "" else _runs([row for _, row in rows], why)
+    together = _ranks([row for row, _ in rows]) if why == "" else runs_of([row for _, row in rows], why)
     words = every[0].words if why != "" else (str(folder),)
     made = [together] if "overview" in views or not brief else []
     if brief:
@@ -218,7 +222,7 @@ def _ranks(rows: Sequence[Row]) -> TraceView:
     return TraceView(f"{len(rows)} ranks of one job", said, [table], ("Each of them?", "--wide"))
 
 
-def _runs(rows: Sequence[Row], why: str | None) -> TraceView:
+def runs_of(rows: Sequence[Row], why: str | None) -> TraceView:
     """Runs side by side; ``why`` says why traces that lie beside each other are not ranks, and are only listed."""
     hosts = sum(row["bound"] == "host" for row in rows)
     waits = f"While traced, the GPU waits for the host in {hosts} of {len(rows)}; tracing adds to that."

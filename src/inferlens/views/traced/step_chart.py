@@ -1,0 +1,109 @@
+"""What steps of traces went to as a picture: a bar for each, of parts that add up to it; SVG, PNG or one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from inferlens.errors import InferlensError
+from inferlens.trace import several
+from inferlens.trace.analysis import Analysis, Overview
+from inferlens.trace.reader import read, read_cached
+from inferlens.trace.steps import PARTS
+from inferlens.trace.tables import stepping
+from inferlens.units import duration, listing, milliseconds, percent, plural
+from inferlens.views.picture import GREY, PALETTE, Theme, config, drawn
+from inferlens.views.plain import cut, plain
+
+HOW = "Each bar is {what}: what the GPU did comes first, then what the host did while no GPU worked."
+WIDTH, TALL = 700, 420  # pixels; of all bars together at most
+MOST = 60  # bars
+LONGEST_NAME, LONGEST_LINE = 40, 110
+LEAST = 0.001  # of all bars: a part that nobody would see
+# Neighbours differ in lightness too.
+COLOURS = dict(zip(PARTS, (*(PALETTE[each] for each in (0, 1, 7, 8, 4, 3, 5)), GREY), strict=True))
+
+Bars = Sequence[tuple[str, Mapping[str, float]]]
+
+
+def render(path: Path, format: str, *, step: str | None = None, cache: bool = True) -> str | bytes:
+    """The steps of a trace, or the mean step of each trace of a folder: text, or bytes of a PNG.
+
+    Raises:
+        InferlensError: if there is no trace, none has steps, or a library is missing.
+    """
+
+    def load(file: Path) -> Analysis:
+        return Analysis(read_cached(file) if cache else read(file), step)
+
+    runs = ([(each.name, each) for each in several.traces_in(path)] or several.runs_in(path)) if path.is_dir() else []
+    if len(runs) > 1:
+        made = [(name, load(file).overview) for name, file in runs]
+        return drawn(partial(of_traces, made), format, path.name)
+    return drawn(partial(of_steps, load(runs[0][1] if runs else path), path.name), format, path.name)
+
+
+def of_steps(analysis: Analysis, name: str, theme: Theme) -> dict[str, Any]:
+    """The steps of a trace; ``name`` is the trace's."""
+    bars: list[tuple[str, Mapping[str, float]]] = []
+    taken: dict[str, int] = {}
+    for row in stepping(analysis).rows(MOST):
+        label = f"{row['step']} ({row['note']})" if row["note"] else str(row["step"])
+        taken[label] = taken.get(label, 0) + 1
+        bars.append((label + f" #{taken[label]}" * (taken[label] > 1), row))
+    made = analysis.overview
+    part = max(made.parts, key=lambda part: made.parts[part])
+    share = percent(made.parts[part] / (made.step_time or 1.0))
+    gpus = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in made.gpus)
+    about = [listing([*gpus]), f"{plural(made.steps, 'traced step')} of {duration(made.step_time)}"]
+    about += [f"the first {MOST} are drawn"] if len(analysis.steps) > len(bars) and analysis.step is None else []
+    answer = f"{cut(plain(name), LONGEST_NAME)}: {part} takes most of a step, {share}"
+    return _chart(bars, "step", answer, " · ".join(filter(None, about)), theme)
+
+
+def of_traces(traces: Sequence[tuple[str, Overview]], theme: Theme) -> dict[str, Any]:
+    """The mean step of each trace, by the traces' names."""
+    bars = [(cut(plain(name), LONGEST_NAME), made.parts) for name, made in traces[:MOST]]
+    fast, *_, slow = sorted(traces, key=lambda each: each[1].step_time)
+    ends = [f"{duration(made.step_time)} ({cut(plain(name), LONGEST_NAME // 2)})" for name, made in (fast, slow)]
+    gpus = dict.fromkeys(plain(gpu.name) for _, made in traces for gpu in made.gpus if gpu.name)
+    about = [listing([*gpus]), plural(len(traces), "trace"), *[f"the first {MOST} are drawn"] * (len(traces) > MOST)]
+    answer = f"A traced step takes {' to '.join(ends)}"
+    return _chart(bars, "trace", answer, " · ".join(filter(None, about)), theme)
+
+
+def _chart(bars: Bars, what: str, answer: str, about: str, theme: Theme) -> dict[str, Any]:
+    """The Vega-Lite document of bars under what they come to."""
+    import altair as alt
+
+    if not bars:
+        raise InferlensError("There is nothing to draw: the trace has no events.", expected="a trace with steps")
+    sums = {part: sum(parts[part] for _, parts in bars) for part in PARTS}
+    shown = [part for part in PARTS if sums[part] > LEAST * sum(sums.values())]
+    values = []
+    for label, parts in bars:
+        whole = sum(parts[part] for part in PARTS) or 1.0
+        values += [
+            {what: label, "part": part, "place": PARTS.index(part), "time (ms)": 1e3 * parts[part],
+             "took": f"{milliseconds(parts[part])} ms, {percent(parts[part] / whole)}"}
+            for part in shown
+        ]  # fmt: skip
+    scale = alt.Scale(domain=shown, range=[COLOURS[part] for part in shown])
+    legend = alt.Legend(title=None, orient="top", offset=8, symbolType="square")
+    labels = [label for label, _ in bars]
+    y = alt.Y(f"{what}:N", sort=labels, title="step" if what == "step" and len(labels) > 1 else None,
+              axis=alt.Axis(labelOverlap=True))  # fmt: skip
+    chart = alt.Chart(alt.Data(values=values)).mark_bar(height=alt.RelativeBandSize(0.8))
+    chart = chart.encode(
+        x=alt.X("time (ms):Q", stack=True, title="time (ms)", axis=alt.Axis(format=",~r", tickCount=8)),
+        y=y,
+        color=alt.Color("part:N", scale=scale, legend=legend),
+        order=alt.Order("place:Q"),
+        tooltip=[alt.Tooltip(f"{name}:N", title=name) for name in (what, "part", "took")],
+    )
+    title = alt.TitleParams(answer, subtitle=cut(about, LONGEST_LINE), fontSize=16, anchor="start", offset=12,
+                            frame="bounds")  # fmt: skip
+    tall = min(26, max(4, TALL // len(labels)))
+    return {**chart.properties(width=WIDTH, height=alt.Step(tall), title=title).to_dict(), "config": config(theme)}
