@@ -15,7 +15,7 @@ from inferlens.views.picture import picture
 from inferlens.views.report.blocks import Block, Section
 from inferlens.views.report.found import Found
 from inferlens.views.traced import show, step_chart
-from inferlens.views.traced.trace_views import Selection
+from inferlens.views.traced.trace_views import Selection, TraceTable
 
 MOST = 12
 ROWS = 20  # of operators and kernels
@@ -45,7 +45,7 @@ def traces(found: Found) -> Iterator[Block]:
         how = step_chart.HOW.format(what="the mean step of a trace")
         yield picture("traces", how, partial(step_chart.of_traces, made))
         table = show.runs_of([several.run_of(*each) for each in made], None).tables[0]
-        yield table.table() if isinstance(table, show.TraceTable) else table
+        yield table.table() if isinstance(table, TraceTable) else table
     yield from sections
     if len(found.traces) > MOST:
         yield f"{plural(len(found.traces) - MOST, 'more trace')} not shown."
