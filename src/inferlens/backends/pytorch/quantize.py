@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection
 from typing import Any
 
@@ -20,16 +19,23 @@ def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
 
-    with contextlib.suppress(Exception):  # code whose path depends on values, for one
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(
+        False
+    )  # a whole transformer layer as one operator, of which nothing is known
+    try:
         counter = FlopCounterMode(display=False)
         with FakeTensorMode(allow_non_fake_inputs=True), counter, torch.no_grad():
             module(*feed)
-        own = f"{type(module).__name__}."
-        counts = {name: float(sum(each.values())) for name, each in counter.get_flop_counts().items()}
-        return {"": counts["Global"]} | {
-            name.removeprefix(own): count for name, count in counts.items() if name.startswith(own)
-        }
-    return {}
+    except Exception:  # code whose path depends on values, for one
+        return {}
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+    own = f"{type(module).__name__}."
+    counts = {name: float(sum(each.values())) for name, each in counter.get_flop_counts().items()}
+    return {"": counts["Global"]} | {
+        name.removeprefix(own): count for name, count in counts.items() if name.startswith(own)
+    }
 
 
 def note_share(
