@@ -11,10 +11,12 @@ from inferlens import units
 from inferlens.record.quantization import Quantization, Written
 from inferlens.spec.keep import kept
 from inferlens.spec.plan import bench_words
+from inferlens.views.records import LINES, WIDTH
+from inferlens.views.renderers import terminal
 from inferlens.views.table import Column, Document, Line, Table, share
 
-ROWS = 7  # layers on a screen
 NAMED = 6  # layers in a sentence
+LEAST = 3  # layers in the table on a screen
 
 
 def _exact(value: float | None) -> str:
@@ -39,16 +41,30 @@ def document(found: Quantization, name: str, device: str, *, layers: bool = True
         layers: whether people are shown what each layer loses, if that is known.
     """
 
-    def blocks(rows: int | None = None) -> Sequence[Table | str]:
+    shown = len(found.layers) if layers else 0
+
+    def blocks(rows: int, outputs: int | None = None, *, brief: bool = False) -> Sequence[Table | str]:
         return [
-            _compared(found, name),
-            *([_layers(found, rows)] if found.layers and layers else []),
-            *_next(found, name, device),
+            _compared(found, name, outputs),
+            *([_layers(found, rows)] if rows else []),
+            *_next(found, name, device, brief=brief),
         ]
 
+    def screen() -> Sequence[Table | str]:
+        """As much as fits: fewer layers, then the worst outputs alone, then no command as long as its layers."""
+        few, most = range(min(shown, LINES), min(shown, LEAST) - 1, -1), len(found.best.outputs)
+        tried: list[tuple[int, int | None, bool]] = [(rows, None, False) for rows in few]
+        for brief in (False, True):
+            tried += [(few[-1], outputs, brief) for outputs in range(min(most, LINES), 0, -1)]
+        for rows, outputs, brief in tried:
+            made = blocks(rows, outputs, brief=brief)
+            if terminal.height(made, WIDTH) <= LINES:
+                break
+        return made
+
     return Document(
-        blocks,
-        screen=lambda: blocks(ROWS),
+        lambda: blocks(shown),
+        screen=screen,
         data=lambda: {"schema": "inferlens.quantization/1", **{key: getattr(found, key) for key in _FIELDS}},
         csv=lambda: (
             ["layer", "operators", "multiply-adds", "error"],
@@ -61,8 +77,8 @@ def document(found: Quantization, name: str, device: str, *, layers: bool = True
 _FIELDS = Quantization.__struct_fields__
 
 
-def _compared(found: Quantization, name: str) -> Table:
-    """fp32, all layers quantized, and what was written, a row each."""
+def _compared(found: Quantization, name: str, most: int | None) -> Table:
+    """fp32, all layers quantized, and what was written, a row for each output, or for so many of the worst."""
     precision, best = found.case.precision, found.best
     columns = (
         Column("", f"in {precision}"),
@@ -79,12 +95,15 @@ def _compared(found: Quantization, name: str) -> Table:
         number = len(kept(replace(found.case, keep=attempt.keep)))
         label = f"{precision}, {units.plural(number, 'layer')} kept" if number else precision
         size = units.byte_count(found.size) if attempt == best and found.path else ""
-        for place, each in enumerate(attempt.outputs):
+        outputs = sorted(enumerate(attempt.outputs), key=lambda pair: -pair[1].rel_l2)[:most]
+        for row, (place, each) in enumerate(sorted(outputs, key=lambda pair: pair[0])):
             more = (share(attempt.share), _percent(attempt.top1), _percent(attempt.accuracy), size)
-            first = more if place == 0 else ("", "", "", "")
+            first = more if row == 0 else ("", "", "", "")
             cells = (first[0], units.error_size(each.rel_l2), _exact(each.cosine), *first[1:])
             lines.append(Line(label if len(attempt.outputs) == 1 else f"{label}, output {place}", cells))
     where = f"{units.plural(found.samples, 'sample')} of {found.case.calibration}"
+    if most is not None and most < len(best.outputs):
+        where += f" (the worst of {len(best.outputs)} outputs; --format json has all)"
     return Table(f"{name} by {found.case.backend_label}, against fp32 on {where}", "precision", columns, lines)
 
 
@@ -92,35 +111,34 @@ def _percent(value: float | None) -> str:
     return "" if value is None else units.percent(value)
 
 
-def _layers(found: Quantization, rows: int | None) -> Table:
+def _layers(found: Quantization, rows: int) -> Table:
     lines = [Line.of(each.name, LAYERS, each) for each in found.layers[:rows]]
     more = f" ({len(lines)} of {len(found.layers)}; --format json has all)" if len(lines) < len(found.layers) else ""
     return Table(f"Error of the outputs where a layer alone is quantized{more}", "layer", LAYERS, lines)
 
 
-def _next(found: Quantization, name: str, device: str) -> list[str]:
-    """What came of a limit, where the file is, and the commands that go on."""
+def _next(found: Quantization, name: str, device: str, *, brief: bool) -> list[str]:
+    """What came of a limit, where the file is, and the commands that go on: ``brief``: without the layers that stay."""
     best, case = found.best, replace(found.case, keep=found.best.keep)
     said = []
     if found.limit:
-        said.append(_limit(found, best))
+        said.append(_limit(found, best, brief=brief))
     words = bench_words(replace(case, model=name), device, [f"--precision fp32,{case.precision}"])
     if found.not_run:
-        said.append(
-            f"Not run by {case.backend_label}: {found.not_run.rstrip('.')}. Errors are those of {found.run_by}, "
-            "operator by operator."
-        )
+        said.append(f"Not run by {case.backend_label}, as {found.not_run.rstrip('.')}: {found.run_by} ran it.")
     if found.path:
         where = f" where {case.backend} runs" if found.not_run else ""
         run = shlex.join(["inferlens", "bench", found.path, "-b", case.backend])
         said.append(f"Wrote {found.path} in {units.duration(found.seconds)}. Run it{where}: {run}")
+    if found.path and not brief:
         said.append(f"Is it faster? {shlex.join(['inferlens', 'bench', *words])}")
     return said
 
 
-def _limit(found: Quantization, best: Written) -> str:
+def _limit(found: Quantization, best: Written, *, brief: bool) -> str:
     layers = list(kept(replace(found.case, keep=best.keep)))
-    shown = units.listing(layers[:NAMED]) + (f" and {len(layers) - NAMED} more" if len(layers) > NAMED else "")
+    named = layers[: 2 if brief else NAMED]
+    shown = units.listing([*named, *([f"{len(layers) - len(named)} more"] if len(layers) > len(named) else [])])
     tried = units.plural(len(found.attempts), "attempt")
     if not found.path:
         value = best.accuracy_drop if "accuracy" in found.limit else best.error
@@ -130,4 +148,6 @@ def _limit(found: Quantization, best: Written) -> str:
         )
     if not layers:
         return f"{found.limit} holds with all layers quantized."
-    return f"Layers kept for {found.limit}, found in {tried}: {shown}. The same again: --keep {best.keep}"
+    return (
+        f"Layers kept for {found.limit}, found in {tried}: {shown}.{' --format json has the --keep.' if brief else ''}"
+    )
