@@ -7,10 +7,11 @@ operators between engines. Where a segment of PyTorch's stands, the graph breaks
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
 SCHEMA = "inferlens.partition/2"
@@ -114,6 +115,14 @@ class Partition(Struct, frozen=True, kw_only=True):
     flavour: str = ""
     assumed_gpu: str = ""
     note: str = ""
+
+
+def partition_in(facts: Mapping[str, Any]) -> Partition | None:
+    """The partition in a record's facts; none where they hold something else."""
+    try:
+        return msgspec.convert(facts.get("partition"), Partition, strict=True)
+    except msgspec.ValidationError:
+        return None
 
 
 def partition_of(segments: Sequence[Segment], **known: Any) -> Partition:

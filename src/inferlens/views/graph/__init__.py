@@ -80,7 +80,9 @@ fit(false);
 """
 
 
-def render(graphs: Sequence[Graph], format: str, *, title: str, fused: bool = False) -> str | bytes:
+def render(
+    graphs: Sequence[Graph], format: str, *, title: str, fused: bool = False, deadline: float = DEADLINE
+) -> str | bytes:
     """Graphs side by side: text for SVG, HTML and JSON, bytes for PNG.
 
     Args:
@@ -88,6 +90,7 @@ def render(graphs: Sequence[Graph], format: str, *, title: str, fused: bool = Fa
         format: one of :data:`FORMATS`.
         title: what all of them are of.
         fused: whether layers show what they were fused from, a row each.
+        deadline: seconds in which it has to be laid out.
 
     Raises:
         InferlensError: for another format, for too many graphs, or if a library is missing.
@@ -102,14 +105,14 @@ def render(graphs: Sequence[Graph], format: str, *, title: str, fused: bool = Fa
             expected="a folder with fewer cases",
             hint="the folder of one case, such as RESULTS/MODEL/CASE",
         )
-    drawn = _svg(graphs, title, fused)
+    drawn = _svg(graphs, title, fused, deadline)
     if format == "html":
         body = f"{drawn}<p>drag to move, wheel to zoom, double click to see all</p>"
         return page(f"{clean(title)} – Inferlens", body, style=_STYLE, scripts=[_SCRIPT], libraries=True)
     return _png(drawn) if format == "png" else drawn
 
 
-def _svg(graphs: Sequence[Graph], title: str, fused: bool) -> str:
+def _svg(graphs: Sequence[Graph], title: str, fused: bool, deadline: float) -> str:
     """What Graphviz draws.
 
     Raises:
@@ -122,9 +125,9 @@ def _svg(graphs: Sequence[Graph], title: str, fused: bool) -> str:
     what = f"Graphviz cannot lay out {plural(nodes, 'node')} and {plural(edges, 'edge')}"
     child, given = [sys.executable, "-c", _CHILD], dot(graphs, title, fused=fused).encode()
     try:
-        done = subprocess.run(child, input=given, capture_output=True, timeout=DEADLINE, check=False)
+        done = subprocess.run(child, input=given, capture_output=True, timeout=deadline, check=False)
     except subprocess.TimeoutExpired as error:
-        raise InferlensError(f"{what} within {DEADLINE:.0f} seconds.", hint=HINT) from error
+        raise InferlensError(f"{what} within {deadline:.0f} seconds.", hint=HINT) from error
     drawn = _DRAWING.search(done.stdout.decode(errors="replace"))
     if drawn is None:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]

@@ -19,12 +19,14 @@ class Picture:
         how: how to read it, in one line.
         svg: draws it, for light paper.
         values: what is drawn, row by row; none where the picture has no rows.
+        white: whether its colours are for white paper alone; it then stands on that on a dark page too.
     """
 
     name: str
     how: str
     svg: Callable[[], str]
     values: Sequence[dict[str, Any]] = ()
+    white: bool = False
 
     def data(self) -> bytes:
         """The values as CSV; empty where there are none."""

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from inferlens.analysis.profile.graph import source_of
+from inferlens.analysis.profile.graph_fold import graph_of
+from inferlens.errors import InferlensError
+from inferlens.views.graph import render
 from inferlens.views.plain import plain
 from inferlens.views.profiled import findings, icicle, layers_and_kernels, modules, plots, roofline
-from inferlens.views.profiled.cases import groups, of_level
+from inferlens.views.profiled.cases import ProfiledCase, groups, of_level
 from inferlens.views.profiled.module_columns import LEVELS
-from inferlens.views.report.blocks import Block, Section
+from inferlens.views.report.blocks import Block, Picture, Section
 from inferlens.views.report.found import Found
+from inferlens.views.report.partitions import partitions
 
 MOST_CASES = 8  # of which layers, kernels and rooflines are drawn
 MOST_ROWS = 40
+MOST_GRAPH, MOST_GRAPHS = 400_000, 1_000_000  # characters of a graph, and of all of them
+SOON = 20.0  # seconds in which a graph is laid out
+GRAPH = "A box is a layer, or all layers of a module: the darker, the longer it takes; its left band is its precision."
+LARGE = "The graph of its layers is too large for this page; 'inferlens graph' draws it into a file of its own."
 DEEPEST = 100  # modules are unfolded wholly, and folded on the page
 
 
 def time(found: Found) -> Iterator[Block]:
     """Findings first, then modules with a column for each case, and each case's own."""
-    loaded = found.profiles
-    if not loaded.profiles:
-        return
+    if found.profiles.profiles:
+        yield from _profiled(found)
+    yield from partitions(found)
+
+
+def _profiled(found: Found) -> Iterator[Block]:
+    loaded, room = found.profiles, MOST_GRAPHS
     yield from findings.document(found.judged, whole=True).blocks()
     grouped = groups(loaded)
     yield from icicle.icicles(grouped)
@@ -33,4 +46,21 @@ def time(found: Found) -> Iterator[Block]:
                 blocks: list[Block] = [*layers_and_kernels.document(level, [case], top=MOST_ROWS).blocks()]
                 if level == "layer":
                     blocks += plots.pictured(f"layers-{place}", layers_and_kernels.shown(level, [case], "time")[0])
+                    drawn = _graph(case, place, room)
+                    blocks += drawn
+                    room -= sum(len(each.svg()) for each in drawn if isinstance(each, Picture))
                 yield Section(f"{level}s-{place}", f"{level.capitalize()}s · {plain(case.name)}", blocks, folded=True)
+
+
+def _graph(case: ProfiledCase, place: int, room: int) -> list[Block]:
+    """What is executed, as a graph; or, where that is too large or cannot be laid out here, how to have it drawn."""
+    source = source_of(case.profile, case.name, case.headline)
+    if isinstance(source, str) or not source.layers:
+        return []
+    try:
+        drawn = str(render([graph_of(source)], "svg", title=case.name, deadline=SOON))
+    except InferlensError as error:
+        return [f"The graph of its layers is not drawn: {error.what}"]
+    if len(drawn) > min(MOST_GRAPH, room):
+        return [LARGE]
+    return [Picture(f"graph-{place}", GRAPH, lambda: drawn, white=True)]

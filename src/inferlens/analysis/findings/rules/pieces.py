@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from inferlens.analysis.findings.evidence import Evidence, few, module, short
 from inferlens.analysis.findings.rule import Finding, found, rule
-from inferlens.record.partition import Partition
+from inferlens.record.partition import partition_in
 
 
 @rule("fallback", of="profile")
 def fallback(seen: Evidence) -> Iterator[Finding]:
     """What does not run where the case says."""
-    partition = _partition(seen.facts)
+    partition = partition_in(seen.facts)
     if partition and partition.breaks:
         breaks = partition.breaks
         known = None not in partition.engines  # some front ends do not tell what is in an engine
@@ -70,14 +68,6 @@ def _breaks(facts: dict[str, Any]) -> tuple[int, list[str]]:
     if isinstance(kept, dict) and isinstance(kept.get("count"), int):
         reasons = kept.get("reasons")
         return kept["count"], [str(each) for each in reasons] if isinstance(reasons, list) else []
-    partition = _partition(facts)
+    partition = partition_in(facts)
     reasons = list(partition.graph_breaks) if partition else []
     return len(reasons), reasons
-
-
-def _partition(facts: dict[str, Any]) -> Partition | None:
-    """The partition in a record's facts; none where they hold something else."""
-    try:
-        return msgspec.convert(facts.get("partition"), Partition, strict=True)
-    except msgspec.ValidationError:
-        return None
