@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,31 @@ def test_a_file_that_cannot_be_written_is_one_message_and_is_not_there(name: str
 
 def test_endings_are_said_in_the_help() -> None:
     assert all(ending in inferlens("show", "--help", cwd=Path()).stdout for ending in ENDINGS)
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="Chromium is not there")
+@pytest.mark.parametrize("words", ["report base", *(SHOWN[name] for name in ("show", "compare", "trace", "ab"))])
+def test_a_pdf_is_the_page_on_paper(words: str, here: Path) -> None:
+    done = inferlens(*shlex.split(words), "-o", "a.pdf", cwd=here)
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert "Wrote a.pdf." in done.stderr
+    assert (here / "a.pdf").read_bytes().startswith(b"%PDF")
+    assert {each.name for each in here.iterdir()} <= {"a.pdf", "base", "new", "results"}
+
+
+def test_without_chromium_a_pdf_is_refused_before_anything_is_measured(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(here))
+    for words in ("show base", "report nothing", SHOWN["bench"]):
+        refused = inferlens(*shlex.split(words), "-o", "a.pdf", cwd=here)
+        assert (refused.returncode, "Chromium" in refused.stderr, "apt install" in refused.stderr) == (2, True, True)
+
+
+def test_a_browser_that_does_not_print_is_said(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "chromium").write_text("#!/bin/sh\necho It has no memory. >&2\n")
+    (here / "chromium").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{here}:/usr/bin:/bin")
+    refused = inferlens("show", "base", "-o", "a.pdf", cwd=here)
+    assert (refused.returncode, "printed no PDF: It has no memory." in refused.stderr) == (2, True)
+    assert not (here / "a.pdf").exists()

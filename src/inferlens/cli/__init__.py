@@ -94,7 +94,7 @@ def show_trace(
 
     try:
         format = screen.format_of(format, output)
-        shown, notes = document(path, format, cache=not no_cache, wide=wide, **words)
+        shown, notes = document(path, "html" if format == "pdf" else format, cache=not no_cache, wide=wide, **words)
         screen.notes(notes[:MOST_NOTES])
         if len(notes) > MOST_NOTES:
             screen.note(f"({len(notes) - MOST_NOTES} more: --format json)")

@@ -37,7 +37,7 @@ FLOORS_DEPTH = "With --by module: modules deeper than this are added to those ab
 TOP_FINDINGS = "So many of each case. [dim]Default: the few that matter most of all cases; all in CSV and JSON.[/dim]"
 ROWS = "So many rows of each case, those that come first. \
 [dim]Default: what fits on a screen; all in CSV and JSON.[/dim]"
-PLOT = "Draw a picture (box plot or roofline) into this file instead; .svg, .png or .html decides its format."
+PLOT = "Draw a picture (box plot or roofline) into this file instead; .svg, .png, .pdf or .html decides its format."
 TRACE_FILE = "Write every run as a trace for Perfetto (ui.perfetto.dev) into this file instead; .json or .json.gz."
 
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 PATHS = "Folders with records, profiles, tunings or traces, at any height."
-OUTPUT = "The file to write; .html, or .md with its pictures beside it."
-ENDINGS = (".html", ".md")
+OUTPUT = "The file to write; .html, .pdf, or .md with its pictures beside it."
+ENDINGS = (".html", ".pdf", ".md")
 OPEN = "Open it in the browser."
 
 

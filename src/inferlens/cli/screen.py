@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 WIDTH_OF_A_PIPE = 100
-ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".txt": "table"}
-PAGES = ("html", "markdown")  # of a whole report
+ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".pdf": "pdf", ".txt": "table"}
+PAGES = ("html", "pdf", "markdown")  # of a whole report
 
 
 def errors() -> Console:
@@ -151,8 +151,8 @@ def document(
     if output is None:
         text(drawn(format, terminal()))
     if target := output or file:
-        write(target, drawn(format_of(format if output else "table", target), {}))
-        note(f"Wrote {target}.")
+        ending = format_of(format if output else "table", target)
+        save(target, drawn("html" if ending == "pdf" else ending, {}), ending)
 
 
 def format_of(format: str, output: Path | None, more: Mapping[str, str] | None = None) -> str:
@@ -160,7 +160,7 @@ def format_of(format: str, output: Path | None, more: Mapping[str, str] | None =
 
     Raises:
         InferlensError: if the ending is none of :data:`ENDINGS` or ``more`` and no format is given, or no file can be
-            there.
+            there, or Chromium is not where it prints.
     """
     from inferlens.errors import InferlensError, check_choice
 
@@ -172,7 +172,12 @@ def format_of(format: str, output: Path | None, more: Mapping[str, str] | None =
         return format
     known = ENDINGS | dict(more or {})
     check_choice("ending of a file", output.suffix.lower(), known)
-    return known[output.suffix.lower()]
+    found = known[output.suffix.lower()]
+    if found == "pdf":
+        from inferlens.views.renderers import pdf
+
+        pdf.browser()
+    return found
 
 
 def terminal() -> dict[str, Any]:
@@ -219,6 +224,15 @@ def report(made: Report, output: Path, format: str) -> None:
     for name, data in files.items():
         (output.parent / pictures).mkdir(exist_ok=True)
         write(output.parent / pictures / name, data)
+    save(output, drawn, format)
+
+
+def save(output: Path, drawn: str | bytes, format: str) -> None:
+    """Writes what was asked for, and says so; what is to be a PDF comes as a page."""
+    if format == "pdf" and isinstance(drawn, str):
+        from inferlens.views.renderers import pdf
+
+        drawn = pdf.printed(drawn, output.parent)
     write(output, drawn)
     note(f"Wrote {output}.")
 

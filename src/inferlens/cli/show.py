@@ -13,7 +13,7 @@ from inferlens.views.table import FORMATS
 RUNS = "newest, or all: each run in a table of its own."
 BY = "A table of two axes: ways down, across the values of precision, batch, threads, device, backend, calibration, \
 model or machine."
-PLOTTED = "The file to write; .svg, .png or .html decides its format."
+PLOTTED = "The file to write; .svg, .png, .pdf or .html decides its format."
 TOP = "Ways to draw at most, the fastest first. [dim]Default: 30; of several batch sizes 8.[/dim]"
 AGAINST = "Draw each way as a point, its latency against: error (of its outputs), accuracy or memory."
 THEME = "auto, light or dark. [dim]Default: light, and in HTML what the reader's system is set to.[/dim]"
@@ -22,8 +22,8 @@ UNLIKE = "Compare although machines, drivers or inputs differ."
 FORMAT = f"{', '.join(FORMATS)}, github (annotations of a workflow) or junit."
 LOG = "Print what the process of a case wrote instead; CASE are words of its row, such as 'openvino fp16'."
 OUTPUT = (
-    "Write it to this file too: .html is a page with charts, .md has them beside it, .svg or .png is the chart alone; \
-.csv, .json, .txt, or .xml for junit."
+    "Write it to this file too: .html and .pdf are a page with charts, .md has them beside it, .svg and .png are the \
+chart alone; .csv, .json, .txt, or .xml for junit."
 )
 ROWS = "Only so many cases, the worst first."
 
@@ -176,9 +176,7 @@ def compare(
     elif output:
         from inferlens.views.compared.changes import drawn
 
-        screen.write(
-            output, drawn(compared, written) if written in ("svg", "png") else view.render(compared, written, **how)
-        )
-        screen.note(f"Wrote {output}.")
+        made = drawn(compared, written) if written in ("svg", "png") else view.render(compared, written, **how)
+        screen.save(output, made, written)
     screen.text(view.render(compared, "table" if output else format, **how, **screen.terminal()))
     raise typer.Exit(compared.exit_code)

@@ -20,8 +20,8 @@ BY = "Rows by more than their names: shapes or stack (of operators), operator (o
 DEPTH = "How deep modules are unfolded. [dim]Default: those that take most in tables, all in CSV and JSON.[/dim]"
 TOP = "So many rows. [dim]Default: 10 in tables and pages, all in CSV and JSON.[/dim]"
 PLOT = (
-    "Draw what each step went to, or of several traces the mean step, into this file instead; .svg, .png or .html "
-    "decides its format."
+    "Draw what each step went to, or of several traces the mean step, into this file instead; .svg, .png, .pdf or "
+    ".html decides its format."
 )
 NO_CACHE = "Neither read nor write the file beside a large trace that keeps what was read of it."
 

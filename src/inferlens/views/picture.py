@@ -1,4 +1,4 @@
-"""Pictures: a Vega-Lite document as SVG, PNG or one HTML file that draws it offline; colours and type of all charts.
+"""Pictures: a Vega-Lite document as SVG, PNG, PDF or one HTML file that draws it offline; colours of all charts.
 
 The palette is that of M. Okabe and K. Ito, "Color Universal Design" (2008), its yellow and black replaced, since they
 vanish on white and on dark, and four more that people who see no red or no green tell apart as well. In HTML the
@@ -19,7 +19,7 @@ from inferlens.views.plain import plain
 from inferlens.views.renderers.html import page
 from inferlens.views.report.blocks import Picture
 
-FORMATS = ("svg", "png", "html")
+FORMATS = ("svg", "png", "html", "pdf")
 PALETTE = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9",
     "#8C8C8C", "#A07D00", "#7B4FE0", "#A8245F", "#4FC4B0", "#5F6A1E",
@@ -105,7 +105,7 @@ def check(format: str, hint: str = "--output compare.svg") -> None:
 
 
 def drawn(document: Callable[[Theme], dict[str, Any]], format: str, title: str, theme: str = "auto") -> str | bytes:
-    """A chart as text, or bytes of a PNG; ``document`` makes the Vega-Lite document for a theme.
+    """A chart as text, or bytes of a PNG or a PDF; ``document`` makes the Vega-Lite document for a theme.
 
     The theme ``auto`` is light, and in HTML whatever the reader's system is set to. Raises :class:`MissingLibrary` if
     the converter is not there.
@@ -117,6 +117,9 @@ def drawn(document: Callable[[Theme], dict[str, Any]], format: str, title: str, 
     if format == "png":
         image: bytes = library.vegalite_to_png(chart, scale=2)
         return image
+    if format == "pdf":
+        sheet: bytes = library.vegalite_to_pdf(chart)
+        return sheet
     return _renumbered(library.vegalite_to_svg(chart))
 
 
