@@ -185,8 +185,8 @@ def centres_of(records: Sequence[Record], metric: Metric) -> list[Centre | None]
     """The centre of each record's samples, of records that were measured together or of a single one.
 
     Of those that took turns all samples count, and they are compared turn by turn: what the machine does for a tenth of
-    a second it does to neighbouring turns. Of the turns the middle half counts, so that one that was disturbed alone
-    moves nothing.
+    a second it does to neighbouring turns. The median over turns counts, as it is the median latency that is shown: a
+    case of which every third turn is slow is as fast as it is in the others.
     """
     together = len(records) > 1 and all(IN_TURNS in record.facts for record in records)
     if not together:
@@ -197,8 +197,8 @@ def centres_of(records: Sequence[Record], metric: Metric) -> list[Centre | None]
     if count < LEAST_TURNS or any(centre is None for centre in found):
         return found
     logs = np.array([each[:count] for each in turns])
-    middle = slice(count // 4, count - count // 4)
-    logs = np.sort(logs - logs.mean(axis=0), axis=1)[:, middle].mean(axis=1) + logs.mean()
+    machine = np.median(logs, axis=0)
+    logs = np.median(logs - machine, axis=1) + np.median(machine)
     return [Centre(float(log), centre.variance) for log, centre in zip(logs, found, strict=True) if centre]
 
 
