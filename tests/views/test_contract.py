@@ -135,7 +135,7 @@ def test_formats_and_options_that_there_are_not_are_refused():
     with pytest.raises(InferlensError, match="There is no format 'tabel'") as caught:
         shown(cpu_records(), "tabel")
     assert "table" in caught.value.hint
-    for option in ({"format": "pdf"}, {"theme": "pink"}):
+    for option in ({"format": "tiff"}, {"theme": "pink"}):
         with pytest.raises(InferlensError):
             Chart(**option)
 

@@ -167,18 +167,17 @@ def test_json_has_everything_as_it_is_and_needs_no_library(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("child", "said"),
+    ("child", "deadline", "said"),
     [
-        ("import os; os.abort()", "it ended with -6"),
-        ("raise SystemExit('out of ranks')", "out of ranks"),
-        ("import threading; threading.Event().wait(30)", "within 0 seconds"),
+        ("import os; os.abort()", 60, "it ended with -6"),
+        ("raise SystemExit('out of ranks')", 60, "out of ranks"),
+        ("import threading; threading.Event().wait(30)", 0.4, "within 0 seconds"),
     ],
 )
 def test_graphviz_may_crash_or_take_for_ever_and_it_is_said(
-    monkeypatch: pytest.MonkeyPatch, child: str, said: str
+    monkeypatch: pytest.MonkeyPatch, child: str, deadline: float, said: str
 ) -> None:
     monkeypatch.setattr(view, "_CHILD", child)
-    monkeypatch.setattr(view, "DEADLINE", 0.4)
     with pytest.raises(InferlensError, match=f"cannot lay out 9 nodes and 10 edges.*{said}") as raised:
-        drawn(graph_of(residual()))
+        render([graph_of(residual())], "svg", title="small", deadline=deadline)
     assert "--depth" in raised.value.hint

@@ -48,7 +48,7 @@ class Chart(View):
         """
         Args:
             reference: words that name the row others are compared with; ``None`` is the usual one.
-            format: ``svg``, ``png``, or ``html``, which is interactive.
+            format: ``svg``, ``png``, ``pdf``, or ``html``, which is interactive.
             theme: ``auto``, ``light`` or ``dark``, as of :func:`inferlens.views.picture.drawn`.
             top: ways that are drawn at most, the fastest first; ``None``: 30, of several batch sizes 8.
         """
