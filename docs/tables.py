@@ -1,10 +1,8 @@
-"""Fills the tables of what an H200 and a CPU measured, and draws plots, from what is stored: ``python docs/tables.py``.
+"""Fills the documents' tables and draws their plots from what is stored: ``python docs/tables.py``.
 
 What stands between ``<!-- $ inferlens WORDS -->`` and ``<!-- end -->`` is what that command prints in Markdown; what
-``<!-- picture FOLDER FILE -->`` names is what ``inferlens plot`` draws. Three tables put several commands together,
-from their JSON: ``against FOLDER CASE ...`` the speed-up against each case, ``attributed FOLDER ...`` how much of the
-kernels' time is traced to modules, and ``loops FILE`` what ``python -m benchmarks.engine_loop`` kept. No number is
-typed in.
+``<!-- picture WORDS -->`` names is what ``inferlens WORDS`` draws. Two tables are made by hand: ``against FOLDER CASE ...``
+has the speed-up against each case, and ``loops FILE`` what ``python -m benchmarks.engine_loop`` kept. No number is typed in.
 """
 
 from __future__ import annotations
@@ -28,9 +26,9 @@ from inferlens.units import change, change_range, listing, milliseconds, percent
 from inferlens.views.table import Column, Document, Line, Table, render
 
 ROOT = Path(__file__).parent.parent
-PAGES = tuple(ROOT / "docs" / name for name in ("h200.md", "h200-traces.md", "statistics.md", "quantize.md"))
+PAGES = tuple(path for path in sorted((ROOT / "docs").rglob("*.md")) if "<!-- end -->" in path.read_text("utf-8"))
 BLOCK = re.compile(
-    r"(<!-- (?P<kind>\$ inferlens|against|attributed|loops) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)", re.S
+    r"(<!-- (?P<kind>\$ inferlens|against|loops) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)", re.S
 )
 
 
@@ -105,51 +103,6 @@ def speedup(row: dict[str, Any]) -> str:
     return "reference" if row["is_reference"] else ratio(row["speedup"])
 
 
-def attributed(*folders: str) -> Table:
-    """How much of the kernels' time is traced to modules in each profile, and what profiling cost."""
-    lines, least, off = list[Line](), dict[str, float](), 0.0
-    for folder in folders:
-        wholes = {
-            column["profile"]: sum_of_modules(model, place)
-            for model in read("modules", folder, "--level", "kernel")["models"]
-            for place, column in enumerate(model["columns"])
-        }
-        for case in read("kernels", folder, "--by", "launch")["cases"]:
-            account, named = case["account"], case["case"]
-            off = max(off, abs(wholes[case["profile"]] - 1))
-            label = f"{named['backend']}:{named['variant']}".rstrip(":")
-            least[label] = min(least.get(label, 1.0), account["attributed"])
-            texts = (case["name"], str(named["batch"]), milliseconds(account["kernels"]["typical"]),
-                     percent(account["attributed"]), significant(modules_of_a_kernel(case["rows"])),
-                     ratio(account["cost"]), ratio_range(account["cost_low"], account["cost_high"]))  # fmt: skip
-            lines.append(Line(named["model"].rpartition(":")[2], texts))
-    titles = ("backend", "batch", "all kernels (ms)", "attributed", "modules of a kernel", "profiled call",
-              "interval (95 %)")  # fmt: skip
-    return Table(
-        "The kernels' time that is traced to modules", "model", columns(*titles, texts=1), lines,
-        notes=("modules of a kernel: how many it came from, on average over the time that is attributed.",
-               "profiled call: how many times as long as one without a profiler."),
-        sentences=(
-            f"Least attributed: {listing([f'{percent(share)} with {label}' for label, share in least.items()])}.",
-            f"What modules took, and what is of none, differs from the time of all kernels by at most {percent(off)}.",
-        ),
-    )  # fmt: skip
-
-
-def sum_of_modules(model: dict[str, Any], place: int) -> float:
-    """What the rows of a column that have none below them add up to, as a share of its whole."""
-    rows = [row for row in model["rows"] if row["kind"] != "whole"]
-    after = [row["depth"] for row in rows[1:]] + [0]
-    cells = [row["cells"][place] for row, depth in zip(rows, after, strict=True) if depth <= row["depth"]]
-    return sum(cell["times"]["share"] or 0 for cell in cells if cell and cell["times"])
-
-
-def modules_of_a_kernel(rows: list[dict[str, Any]]) -> float:
-    """The mean, over the time that is attributed; rows are by launch."""
-    known = [(len(row["modules"]), row["times"]["typical"]) for row in rows if row["modules"] and row["times"]]
-    return sum(count * time for count, time in known) / sum(time for _, time in known)
-
-
 def loops(file: str) -> Table:
     """What ``python -m benchmarks.engine_loop`` found, of the file it kept."""
     kept = json.loads((ROOT / file).read_text(encoding="utf-8"))
@@ -163,15 +116,15 @@ def loops(file: str) -> Table:
     return Table(kept["title"], "model", columns(*titles, texts=1), lines)
 
 
-TABLES: dict[str, Callable[..., Table]] = {"against": against, "attributed": attributed, "loops": loops}
+TABLES: dict[str, Callable[..., Table]] = {"against": against, "loops": loops}
 
 
 def main() -> None:
     """Writes the pages and their pictures."""
     for path in PAGES:
         page = path.read_text(encoding="utf-8")
-        for folder, picture in re.findall(r"<!-- picture (\S+) (\S+) -->", page):
-            printed("plot", folder, "-o", picture, "--theme", "light")
+        for words in re.findall(r"<!-- picture (.+) -->", page):
+            printed(*shlex.split(words))
         path.write_text(filled(page), encoding="utf-8")
 
 
