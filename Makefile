@@ -30,6 +30,7 @@ benchmark: $(READY)
 
 docs: $(READY)
 	$(BIN)/python docs/reference.py
+	$(BIN)/inferlens report examples/h200 --output docs/measured-on-an-h200.html
 	$(BIN)/zensical build --strict --config-file mkdocs.yml
 
 $(READY): pyproject.toml constraints.txt

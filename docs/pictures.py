@@ -1,29 +1,32 @@
-"""Draws the README's pictures from stored records: ``python docs/pictures.py examples/h200/resnet18``.
+"""Draws the README's pictures from stored records: ``python docs/pictures.py``.
 
-The table is what ``inferlens show`` prints, at the model's smallest batch size; the chart is what ``inferlens plot``
-draws. Nothing is measured here and no number is typed in: the same
-records give the same files.
+The table is what ``inferlens show`` prints, at the smallest batch size; the page is what ``inferlens report`` writes,
+photographed by Chromium. Nothing is measured here and no number is typed in: the same records give the same pictures.
 """
 
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
 from inferlens import Record, load_records
-from inferlens.views.chart import Chart
 from inferlens.views.records import document
+from inferlens.views.renderers.pdf import browser
 from inferlens.views.table import render
 
-PICTURES = Path(__file__).parent / "pictures"
-FAVOURITE = "resnet18"
+DOCS = Path(__file__).parent
+PICTURES = DOCS / "pictures"
+SHOWN = DOCS.parent / "examples" / "h200" / "tensorrt" / "resnet50"
 WIDTH = 100  # columns of the terminal
+PAGE = "1100,1000"  # pixels of the page that are seen
 # Rich's own frame, but for its web font: a picture that asks for nothing from the network. Every line's length is set,
 # so any monospaced font fits.
 FRAME = """\
@@ -51,30 +54,26 @@ FRAME = """\
 """
 
 
-def main(folder: Path, model: str | None = None) -> list[Path]:
+def main() -> list[Path]:
     """Writes the pictures; their paths."""
-    records = records_of(folder, model)
+    records = load_records([SHOWN]).records
     smallest = min(record.batch or 0 for record in records)
     table = [record for record in records if (record.batch or 0) == smallest]
-    drawn = {
-        "table.svg": table_picture(table, f"{table[0].model.name}, batch {smallest}"),
-        "compare.svg": Chart(format="svg", theme="light").render(records),
-        "compare-dark.svg": Chart(format="svg", theme="dark").render(records),
-    }
     PICTURES.mkdir(exist_ok=True)
-    for name, picture in drawn.items():
-        (PICTURES / name).write_text(str(picture), encoding="utf-8")
-    return [PICTURES / name for name in drawn]
+    terminal, page = PICTURES / "table.svg", PICTURES / "page.png"
+    terminal.write_text(table_picture(table, f"{table[0].model.name}, batch {smallest}"), encoding="utf-8")
+    photograph(page)
+    return [terminal, page]
 
 
-def records_of(folder: Path, model: str | None) -> list[Record]:
-    """Records of one model: the one named, or else the favourite, or else the first there is."""
-    records = load_records([folder]).records
-    names = sorted({record.model.name for record in records})
-    wanted = model or (FAVOURITE if FAVOURITE in names else names[0])
-    if wanted not in names:
-        raise SystemExit(f"{folder} has no records of {wanted}, only of {', '.join(names)}.")
-    return [record for record in records if record.model.name == wanted]
+def photograph(picture: Path) -> None:
+    """The top of the page, as Chromium shows it."""
+    with TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        subprocess.run([sys.executable, "-m", "inferlens", "report", str(SHOWN), "-o", str(page)], check=True)
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={PAGE}"]
+        shot = [f"--user-data-dir={folder}/profile", f"--screenshot={picture}", page.as_uri()]
+        subprocess.run([browser(), *options, *shot], check=True, capture_output=True, timeout=120)
 
 
 def table_picture(records: Sequence[Record], title: str) -> str:
@@ -86,7 +85,5 @@ def table_picture(records: Sequence[Record], title: str) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
-        raise SystemExit(__doc__)
-    for path in main(Path(sys.argv[1]), *sys.argv[2:]):
+    for path in main():
         print(path)

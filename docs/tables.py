@@ -1,8 +1,8 @@
 """Fills the documents' tables and draws their plots from what is stored: ``python docs/tables.py``.
 
 What stands between ``<!-- $ inferlens WORDS -->`` and ``<!-- end -->`` is what that command prints in Markdown; what
-``<!-- picture WORDS -->`` names is what ``inferlens WORDS`` draws. Two tables are made by hand: ``against FOLDER CASE ...``
-has the speed-up against each case, and ``loops FILE`` what ``python -m benchmarks.engine_loop`` kept. No number is typed in.
+``<!-- picture WORDS -->`` names is what ``inferlens WORDS`` draws. Two tables are no command's: ``against FOLDER CASE``
+has the speed-up against each case, ``loops FILE`` what ``python -m benchmarks.engine_loop`` kept. No number is typed in.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ from typing import Any
 
 from inferlens import cli
 from inferlens.stats.intervals import ends, median_interval
-from inferlens.units import change, change_range, listing, milliseconds, percent, rate, ratio, ratio_range, significant
+from inferlens.units import change, change_range, milliseconds, rate, ratio, significant
 from inferlens.views.table import Column, Document, Line, Table, render
 
 ROOT = Path(__file__).parent.parent
 PAGES = tuple(path for path in sorted((ROOT / "docs").rglob("*.md")) if "<!-- end -->" in path.read_text("utf-8"))
-BLOCK = re.compile(
-    r"(<!-- (?P<kind>\$ inferlens|against|loops) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)", re.S
-)
+BLOCK = re.compile(r"(<!-- (?P<kind>\$ inferlens|against|loops) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)", re.S)
 
 
 def filled(page: str) -> str:
