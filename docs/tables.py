@@ -2,7 +2,7 @@
 
 What stands between ``<!-- $ inferlens WORDS -->`` and ``<!-- end -->`` is what that command prints in Markdown; what
 ``<!-- picture WORDS -->`` names is what ``inferlens WORDS`` draws. Two tables are no command's: ``against FOLDER CASE``
-has the speed-up against each case, ``loops FILE`` what ``python -m benchmarks.engine_loop`` kept. No number is typed in.
+has the speed-up against each case, ``loops FILE`` what ``python -m benchmarks.engine_loop`` kept. No number is typed.
 """
 
 from __future__ import annotations
