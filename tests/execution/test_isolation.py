@@ -211,10 +211,13 @@ def test_who_interrupts_twice_leaves_no_process_either(tmp_path: Path) -> None:
             again.start()
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    def launched() -> None:
         try:
             child_process.launch(benchmark, job, timeout=60, on_event=interrupt)
         finally:
             again.join()  # where the process was gone before it was stopped, the second one would meet another test
+
+    with pytest.raises(KeyboardInterrupt):
+        launched()
     assert started
     assert not any(map(psutil.pid_exists, started))
