@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, check_choice, suggestion
-from inferlens.spec.case import AXES, MODES, Axis, Budget, Case, TensorSpec
+from inferlens.spec.case import AXES, MODES, Axis, Budget, Case, TensorSpec, bare
 from inferlens.spec.keep import keep_of
 from inferlens.units import parse_duration, parse_share
 
@@ -281,7 +281,8 @@ def bench_words(
     replaced = {flag.removeprefix("--") for flag in flags[::2]} | ({"batch"} if batches else set())
     words += _flags(case, [axis for axis in AXES if axis.name not in replaced], device) + flags
     words += ["--batch", ",".join(map(str, batches))] if batches else []
-    return [case.model, *words, *([] if others else [part for each in (*said, *asked) for part in ("--option", each)])]
+    words += [] if others else [part for each in (*said, *asked) for part in ("--option", each)]
+    return [bare(case.model), *words]
 
 
 def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:
