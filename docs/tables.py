@@ -114,7 +114,7 @@ def loops(file: str) -> Table:
     return Table(kept["title"], "model", columns(*titles, texts=1), lines)
 
 
-TABLES: dict[str, Callable[..., Table]] = {"against": against, "loops": loops}
+TABLES: dict[str, Callable[..., Table]] = {each.__name__: each for each in (against, loops)}
 
 
 def main() -> None:
