@@ -17,8 +17,8 @@ from inferlens.analysis.findings.rules.waiting import bound_by
 from inferlens.analysis.numbers import numbers
 from inferlens.analysis.objective import build_seconds, device_peak, host_peak
 from inferlens.analysis.race import Aim
-from inferlens.analysis.runs import CaseRuns, card, device_name, latest, run_seconds
-from inferlens.record.record import Record, machine_name
+from inferlens.analysis.runs import CaseRuns, device_name, latest, run_seconds
+from inferlens.record.record import Record, card_name, machine_name
 from inferlens.spec.case import TensorSpec, with_batch
 from inferlens.units import plural
 from inferlens.views.plain import plain, profile_command
@@ -36,14 +36,14 @@ class Row(Struct, frozen=True, kw_only=True):
     Attributes:
         name: the case within its table: backend, precision and what else tells it from the other rows.
         machine: what tells the machine from another; rows of two machines are never compared.
-        device_name: name of the GPU, or of the CPU for cases on the CPU.
+        device_name: name of the GPU, or of the CPU for cases on the CPU; with more where machines share it.
         hint: what may help one that did not run; of the likeliest beside one other, the command that decides it.
         inputs: the actual inputs; ``batch`` is the number of items in one call.
         runs: how many runs of the case there are, of which this is the newest.
         run: when the run began, of rows that are shown run by run; rows of two runs are not compared then.
         prepared: the range of sizes it was prepared for, if for more than the measured ones.
         io: where a call begins and ends; ``call_mode``: how it was called besides, ``cold``, ``rotating``.
-        card: the GPU's own name (UUID), of cases on a GPU; ``other_card`` if the reference was measured on another.
+        card: the beginning of the GPU's own name (UUID), of cases on a GPU.
         processes: how many processes it was measured in; ``between``: whether intervals cover how far these differ.
         samples: number of latency samples that statistics are of; ``left_out`` were disturbed or not steady yet.
         median: of several processes the geometric mean of their medians.
@@ -169,7 +169,6 @@ class Row(Struct, frozen=True, kw_only=True):
     cpus: int | None = None
     run_seconds: float | None = None
     autocorrelated: bool = field(default=False, name="waves")
-    other_card: bool = False
     profile: str = ""
     notes: tuple[Note, ...] = ()
 
@@ -275,7 +274,29 @@ def _named(runs: Sequence[CaseRuns], took: dict[str, float]) -> list[Row]:
             fixed = (TensorSpec(spec.name, spec.shape, spec.dtype, spec.low, spec.high) for spec in case.inputs)
             inputs = with_batch(tuple(fixed), case.batch)
         found.append(_row(run, inputs, device="" if said else case.device, run_seconds=took.get(run.first.run)))
-    return _told_apart(found)
+    return _told_apart(_machines_told_apart(found, runs))
+
+
+def _machines_told_apart(found: Sequence[Row], runs: Sequence[CaseRuns]) -> list[Row]:
+    """The rows, and beside the device's name what tells its machine from others that have one of that name."""
+    choices: dict[str, dict[str, list[str]]] = {}
+    for row, run in zip(found, runs, strict=True):
+        where, device = run.first.environment, row.device_name
+        threads, card = plural(row.cpus or 0, "thread"), f"{device} {card_name(where)}"
+        names = [
+            device,
+            f"{device}, {threads}",
+            card,
+            f"{card}, {threads}",
+            f"{card}, driver {where.driver}",
+            row.machine,
+        ]
+        choices.setdefault(device, {}).setdefault(row.machine, names)
+    told: dict[tuple[str, str], str] = {}
+    for device, machines in choices.items():
+        unlike = (each for each in zip(*machines.values(), strict=True) if len({*each}) == len(machines))
+        told |= {(device, machine): name for machine, name in zip(machines, next(unlike), strict=True)}
+    return [replace(row, device_name=told[row.device_name, row.machine]) for row in found]
 
 
 def _told_apart(found: Sequence[Row]) -> list[Row]:
@@ -313,7 +334,7 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, run_seconds
         device=case.device,
         device_name=device_name(record),
         machine=machine_name(record.environment),
-        card=card(record) if case.device != "cpu" else "",
+        card=card_name(record.environment) if case.device != "cpu" else "",
         threads=case.threads,
         cpus=record.environment.cpu_threads,
         threshold=record.budget.threshold,

@@ -22,7 +22,7 @@ from inferlens.record.record import Record, machine_name
 from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case
 from inferlens.stats.compare import LogRatio, Spread, between, seen_spread
 from inferlens.stats.intervals import ends
-from inferlens.units import listing, plural, ratio, ratio_spread
+from inferlens.units import listing, ratio, ratio_spread
 from inferlens.views.compared import names_of
 from inferlens.views.plain import plain
 from inferlens.views.ranking import LEVEL
@@ -285,11 +285,8 @@ def _values(shown: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], name
         found.sort(key=lambda value: value or 0)
     found.sort(key=lambda value: axis.order.index(value) if value in axis.order else len(axis.order))
     if name == "machine":
-        of = {value: [row for row in shown if row.machine == value][-1] for value in found}
-        short = [row.device_name for row in of.values()]
-        threads = [f"{row.device_name}, {plural(row.cpus or 0, 'thread')}" for row in of.values()]
-        unlike = (each for each in (short, threads) if len({*each}) == len(each))
-        return dict(zip(found, next(unlike, found), strict=True))
+        said = {row.machine: row.device_name for row in sorted(shown, key=lambda row: row.device != "cpu")}
+        return {value: said[value] for value in found}
     if name == "model":
         return dict(zip(found, _short(found), strict=True))
     return {value: plain(str(value)) if value not in (None, "") else "default" for value in found}
