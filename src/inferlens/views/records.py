@@ -43,6 +43,7 @@ from inferlens.views.table import Column, Document, Line, Table, chosen, text
 SCHEMA = "inferlens.table/1"
 EACH_RUN = ": --runs all shows each"
 LINES, WIDTH = 24, 100  # of a screen
+LEAST_HEIGHT = 5  # of a table: its title, answer, heading, a row and the space between
 MOST_NOTES = 2
 MORE_ROUNDS = "To decide what is not: the same with --thorough"  # of several races
 SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
@@ -170,7 +171,8 @@ def _screen(shown: Sequence[Row], where: str, top: int | None) -> list[Table | s
     """As much as fits on a screen: fewer rows of each comparison, and if that is too much, answers alone."""
     if top is not None:
         return _blocks(shown, where, top)
-    for most in range(max(len(each) for each in by(shown, "comparison")), 0, -1):
+    many = LEAST_HEIGHT * len(by(shown, "table")) > LINES
+    for most in range(0 if many else max(len(each) for each in by(shown, "comparison")), 0, -1):
         blocks = _blocks(shown, where, most)
         if terminal.height(chosen(blocks, None), WIDTH) <= LINES:
             return blocks
