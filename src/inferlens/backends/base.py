@@ -278,6 +278,7 @@ class Backend(ABC):
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {}
     distributions: ClassVar[tuple[str, ...]] = ()  # installed packages whose versions belong in a record
     knobs: ClassVar[tuple[Knob, ...]] = ()  # what a tuning tries
+    not_run_by_us: ClassVar[tuple[str, ...]] = ()  # variants that are written by their documents alone
 
     @abstractmethod
     def capabilities(self) -> Capabilities:
