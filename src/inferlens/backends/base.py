@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from inferlens.backends.clocks import Clock, HostClock
 from inferlens.backends.knobs import THREADS as THREADS
 from inferlens.backends.knobs import Knob as Knob
+from inferlens.backends.profiling.nvtx_ranges import span
 from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.inputs import flatten
 from inferlens.models.model import Array, Format, Model, ModelInfo
@@ -193,7 +194,8 @@ class Preparation:
         noted = Noted()
         begin = self.now()
         try:
-            yield noted
+            with span(name):
+                yield noted
         finally:
             self.phases.append(Phase(name, self.now() - begin, noted.note))
 

@@ -30,7 +30,7 @@ HALF_WIDTH = "A series ends when the median's 95 % interval reaches no further t
 ITERATIONS = "Latency samples of each case. [dim]Default: as --half-width says.[/dim]"
 SECONDS = "Time for the latency samples. [dim]Default: as --half-width says.[/dim]"
 SHOWN = ("wide", "columns", "top", "bars", "file")  # options of what is shown
-OWN = ("format", "json", "dry_run", *SHOWN)  # options that are no words of a plan
+OWN = ("format", "json", "dry_run", "nvtx", *SHOWN)  # options that are no words of a plan
 DRY_RUN = "List the cases and how long they may take; run none."
 MOST_LISTED = 18  # cases of --dry-run, so that all of it fits on a screen
 
@@ -77,6 +77,7 @@ def bench(
     bars: options.Bars = False,
     file: options.File = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN)] = False,
+    nvtx: options.Nvtx = False,
 ) -> None:
     """Find out which way of running a model is fastest here.
 
@@ -85,11 +86,14 @@ def bench(
     results/MODEL/ as soon as they are made.
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
+    from inferlens.backends.profiling import nvtx_ranges
     from inferlens.cli import screen
 
     format, plan = "json" if json else format, read_plan(words)
     screen.check(format)  # an unknown format is refused before hours of measuring
     screen.format_of("table", file)
+    if nvtx:
+        nvtx_ranges.turn_on()
     if dry_run:
         screen.document(listed(plan), "json" if json else "table", file=file)
         return

@@ -51,6 +51,7 @@ Keep = Annotated[list[str] | None, typer.Option(help=_KEEP)]
 Accuracy = Annotated[str | None, typer.Option(help=_ACCURACY)]
 Trust = Annotated[bool | None, typer.Option("--trust", help=_TRUST)]
 Rebuild = Annotated[bool, typer.Option("--rebuild", help="Build anew what was built before.")]
+Nvtx = Annotated[bool, typer.Option("--nvtx", help="Set NVTX ranges around phases and series, for Nsight.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")]
 
 # How long it may take.

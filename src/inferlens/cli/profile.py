@@ -84,6 +84,7 @@ def profile(
     memory: Annotated[bool | None, _traces("Keep what was allocated.", "--memory")] = None,
     shapes: Annotated[bool | None, _traces("Keep the shapes of the operators' inputs.", "--shapes")] = None,
     tensorboard: Annotated[Path | None, _traces(BOARD, metavar="DIR")] = None,
+    nvtx: options.Nvtx = False,
 ) -> None:
     """Find out where the time of a model goes, layer by layer and module by module.
 
@@ -92,8 +93,11 @@ def profile(
     columns. 'inferlens findings', 'inferlens layers', 'inferlens kernels' and 'inferlens modules' show more of it.
     With --torch-profiler each case is traced and nothing else, for 'inferlens trace', TensorBoard and Perfetto.
     """
+    from inferlens.backends.profiling import nvtx_ranges
     from inferlens.cli.bench import read_plan
 
+    if nvtx:
+        nvtx_ranges.turn_on()
     words = {
         "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
         "threads": threads, "option": option, "input": input, "weights": weights,

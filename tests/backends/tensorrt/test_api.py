@@ -111,6 +111,6 @@ def test_what_this_release_lacks_is_refused_in_one_sentence() -> None:
     """TensorRT 10.3 has no ``max_num_tactics``, which Python would say in the middle of a build."""
     old = Flavour("trt", "tensorrt", "TensorRT", "10.3.0", SimpleNamespace(IBuilderConfig=object, BuilderFlag=object))
     network = Network(old, None, None, None, None)
-    with pytest.raises(Unsupported, match="TensorRT 10.3.0 has no max_num_tactics"):
+    with pytest.raises(Unsupported, match=r"TensorRT 10\.3\.0 has no max_num_tactics"):
         configuration(network, TensorRTOptions(max_num_tactics=5), ())
     assert old.strongly_typed_only  # as TensorRT 11, whose flags of precisions are gone
