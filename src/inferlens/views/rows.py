@@ -6,13 +6,13 @@ calls, never from 1 / latency. Speed-ups are between rows of one *comparison*: m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.notes import Note, notes_of, worst_agreement
+from inferlens.analysis.findings.notes import Note, notes_of, ordered, worst_agreement
 from inferlens.analysis.findings.rules.waiting import bound_by
 from inferlens.analysis.numbers import numbers
 from inferlens.analysis.objective import build_seconds, device_peak, host_peak
@@ -227,7 +227,9 @@ def ways(table: Sequence[Row]) -> dict[str, str]:
     return names if shared or all(within) else {row.id: plain(row.name) for row in table}
 
 
-def rows(records: Sequence[Record], reference: str | None = None, aim: Aim | None = None) -> list[Row]:
+def rows(
+    records: Sequence[Record], reference: str | None = None, aim: Aim | None = None, *, notes: bool = True
+) -> list[Row]:
     """Rows of the latest run of each case, comparison by comparison: the fastest first, failures last.
 
     Args:
@@ -235,6 +237,7 @@ def rows(records: Sequence[Record], reference: str | None = None, aim: Aim | Non
         reference: words that name the reference, such as ``openvino fp16``; ``None`` is the plain one of the backend
             that outputs were checked against.
         aim: what they are compared by, as of :func:`inferlens.analysis.race.race`.
+        notes: whether all get their notes, which take longer than the rest; else :func:`noted` gives them to some.
 
     Raises:
         InferlensError: if ``reference`` names no row.
@@ -248,7 +251,13 @@ def rows(records: Sequence[Record], reference: str | None = None, aim: Aim | Non
         key=lambda each: (models.index(each[0].model), tables.index(each[0].table), each[0].batch or 0),
     )
     usual = {record.agreement.reference.partition(" ")[0] for record in records if record.agreement}
-    return ranked(comparisons, of, reference, usual, aim)
+    found = ranked(comparisons, of, reference, usual, aim)
+    return noted(found, of) if notes else found
+
+
+def noted(shown: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns]) -> list[Row]:
+    """The rows, with what has to be known of them; ``runs`` by id and machine of the row."""
+    return [replace(row, notes=ordered((*notes_of(runs[row.id, row.machine]), *row.notes))) for row in shown]
 
 
 def _named(runs: Sequence[CaseRuns], took: dict[str, float]) -> list[Row]:
@@ -316,8 +325,9 @@ def _told_apart(found: Sequence[Row]) -> list[Row]:
 def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, run_seconds: float | None) -> Row:
     """What one run says by itself; ``device`` is a word of the name where it is not the same for all."""
     record = run.first
-    case, agreement, notes = record.case, worst_agreement(run), notes_of(run)
-    lowered = "(TF32)" if any(note.code == "lower-precision" for note in notes) else ""
+    case, agreement = record.case, worst_agreement(run)
+    said = {warning.code for each in run.records for warning in each.warnings}
+    lowered = "(TF32)" if "lower-precision" in said else ""
     words = [case.backend_label, case.precision, lowered, device]
     words += ["" if case.threads is None else plural(case.threads, "thread"), *case.call_mode, case.options_label]
     batch = inputs[0].shape[0] if inputs and inputs[0].shape else case.batch
@@ -361,7 +371,6 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, run_seconds
         device_peak=device_peak(run),
         ranked=record.ranked and (agreement is None or agreement.agrees is not False),
         bound=bound_by(record),
-        notes=notes,
         **numbers(run, batch),
     )
 

@@ -26,7 +26,7 @@ from inferlens.units import listing, ratio, ratio_spread
 from inferlens.views.compared import names_of
 from inferlens.views.plain import plain
 from inferlens.views.ranking import LEVEL
-from inferlens.views.rows import Row, by, rows
+from inferlens.views.rows import Row, by, noted, rows
 
 MOST_NAMED = 3  # ways in a sentence
 
@@ -263,7 +263,7 @@ def crossed(records: Sequence[Record], axis: str, reference: str | None = None) 
         InferlensError: if there is no such axis, all cases are alike in it, or ``reference`` names no row.
     """
     check_choice("axis", axis, AXES)
-    shown = rows(records, reference)
+    shown = rows(records, reference, notes=False)
     runs = {(each.first.id, machine_name(each.first.environment)): each for each in latest(records)}
     said = {name: _values(shown, runs, name) for name in AXES}
     if len(said[axis]) < 2:
@@ -271,6 +271,8 @@ def crossed(records: Sequence[Record], axis: str, reference: str | None = None) 
         able = [name for name, values in said.items() if len(values) > 1]
         what = f"There is nothing to show by {axis}.{alike}"
         raise InferlensError(what, expected=f"something that differs: {listing(able) or 'nothing does here'}")
+    if axis != "machine" or len(said["model"]) == 1:  # else the notes of the fastest ways are enough
+        shown = noted(shown, runs)
     machines = [[row for row in shown if row.machine == name] for name in said["machine"]]
     groups = [shown] if axis == "machine" else machines
     found = [Crossed(axis, group, runs, said[axis]) for group in groups]
