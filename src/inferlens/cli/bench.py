@@ -86,14 +86,11 @@ def bench(
     results/MODEL/ as soon as they are made.
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
-    from inferlens.backends.profiling import nvtx_ranges
     from inferlens.cli import screen
 
     format, plan = "json" if json else format, read_plan(words)
     screen.check(format)  # an unknown format is refused before hours of measuring
     screen.format_of("table", file)
-    if nvtx:
-        nvtx_ranges.turn_on()
     if dry_run:
         screen.document(listed(plan), "json" if json else "table", file=file)
         return

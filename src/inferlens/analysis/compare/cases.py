@@ -389,16 +389,11 @@ def _of_case(base: dict[str, CaseRuns], candidate: dict[str, CaseRuns]) -> list[
     matches: list[Match] = [(base[where], candidate[where]) for where in base if where in candidate]
     mine = [runs for where, runs in base.items() if where not in candidate]
     theirs = [runs for where, runs in candidate.items() if where not in base]
-    for kind in dict.fromkeys(map(_kind, mine)):
-        here, there = ([runs for runs in side if _kind(runs) == kind] for side in (mine, theirs))
+    for kind in {machine_kind(runs.first.environment) for runs in mine}:
+        here, there = ([one for one in side if machine_kind(one.first.environment) == kind] for side in (mine, theirs))
         if len(here) == len(there) == 1:
+            mine, theirs = [one for one in mine if one is not here[0]], [one for one in theirs if one is not there[0]]
             matches.append((here[0], there[0]))
-            mine.remove(here[0])
-            theirs.remove(there[0])
     if len(mine) == len(theirs) == 1:
         return [*matches, (mine[0], theirs[0])]
     return [*matches, *((runs, None) for runs in mine), *((None, runs) for runs in theirs)]
-
-
-def _kind(runs: CaseRuns) -> str:
-    return machine_kind(runs.first.environment)
