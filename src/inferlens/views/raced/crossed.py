@@ -138,6 +138,11 @@ class Crossed:
         ]
 
     @cached_property
+    def noted(self) -> list[Row]:
+        """The rows of the cells, with their notes."""
+        return noted([cell.row for line in self.lines for cell in line.cells.values()], self.runs)
+
+    @cached_property
     def _own_precisions(self) -> dict[str, str]:
         """No precision, where the axis is models of one precision each, such as a file and the same quantized."""
         several = len({(row.model, row.precision) for row in self.rows}) > len({row.model for row in self.rows})

@@ -13,7 +13,7 @@ from inferlens.views.plain import plain
 from inferlens.views.raced.crossed import Crossed, CrossedCell, CrossedLine, crossed
 from inferlens.views.records import LINES, WIDTH, headline, measured_again, notes_beneath
 from inferlens.views.renderers import terminal
-from inferlens.views.rows import by, noted
+from inferlens.views.rows import by
 from inferlens.views.table import Column, Document, Line, Table, chosen
 
 SCHEMA = "inferlens.crossed/1"
@@ -88,7 +88,6 @@ def _fleet(of: Crossed, where: str, most: int | None, width: int | None) -> Tabl
         room = width - terminal.widest(shown)
         sizes = [terminal.widest([column.text(rows[each]) for each in shown]) + terminal.GAP for column in ways]
         fits = max(1, sum(sum(sizes[: place + 1]) <= room for place in range(fits)))
-    fastest = noted([cell.row for cell in cells.values()], of.runs)
     columns = [*ways[:fits], *(Column(other, other, "ms", _time, wide=True) for other in across)]
     nouns = ("machine", "model") if turned else ("model", "machine")
     left = dict(zip(nouns, (len(down) - len(shown), len(across) - fits), strict=True))
@@ -96,7 +95,7 @@ def _fleet(of: Crossed, where: str, most: int | None, width: int | None) -> Tabl
     notes = [f"{more}: --format csv, or --output FILE.html"] if more else []
     return Table(
         _title(of), next(iter(left)), columns, [Line.of(each, columns, rows[each]) for each in shown],
-        notes=[*notes, *_caveats(of), *notes_beneath(fastest, where)], fold=True,
+        notes=[*notes, *_caveats(of), *notes_beneath(of.noted, where)], fold=True,
     )  # fmt: skip
 
 
