@@ -50,10 +50,15 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *W
 EXAMPLES = ROOT / "examples" / "h200"
 # What a block of commands needs. The second is also for what reads files of the reader's.
 ANYWHERE, MARKS = "runs anywhere", ("runs anywhere", "takes minutes", "needs a GPU")
-TO_BE_MARKED = ("quantize.md", "report.md", "tensorrt.md")
+TO_BE_MARKED = ("quantize.md", "report.md")
 GROUP = typer.main.get_command(app)
 COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.list_commands(None)}  # type: ignore[attr-defined, arg-type]
-OTHERS_OPTIONS = {"--editable", "--logdir"}  # of pip, of TensorBoard
+OTHERS_OPTIONS = {
+    "--editable", "--logdir",  # of pip, of TensorBoard
+    "--rm", "--gpus", "--user",  # of podman and Docker
+    "--trace", "--report", "--target-processes", "--nvtx-include", "--kernel-name", "--launch-count", "--launch-skip",
+    "--set", "--export", "--import", "--page", "--clock-control", "--cache-control",  # of nsys and ncu
+}  # fmt: skip
 OPTION = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w-])")
 BENCHMARK = re.compile(r"python -m benchmarks[. ](\w+)([^`\n]*)")
 # Sources whose prefix a user need not know.

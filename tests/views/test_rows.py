@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.notes import AUTOCORRELATED, OTHER_CARD
+from inferlens.analysis.findings.notes import AUTOCORRELATED
 from inferlens.errors import InferlensError
-from inferlens.record.machine import Energy
+from inferlens.record.machine import Energy, MachineLog
 from inferlens.record.record import Environment, Gpu, Measurement, Memory, ModelFacts, Phase
 from inferlens.spec.case import TensorSpec, with_batch
 from inferlens.views.answer import answers
@@ -316,13 +316,29 @@ def on_card(backend: str, median: float, uuid: str):
     return record(case(backend, device="cuda"), median=median, id=backend, environment=environment)
 
 
-def test_a_speed_up_against_another_card_of_the_same_name_says_so():
+def test_speed_ups_are_against_the_reference_on_the_same_card_of_several_of_one_kind():
     near, far = on_card("torchscript:trace", 0.008, "GPU-1"), on_card("tensorrt", 0.005, "GPU-2")
-    found = rows([on_card("pytorch", 0.01, "GPU-1"), near, far])
-    assert {row.backend: row.other_card for row in found} == {
-        "tensorrt": True, "torchscript:trace": False, "pytorch": False
-    }  # fmt: skip
-    assert [OTHER_CARD in row.notes for row in found] == [True, False, False]
+    found = {row.backend: row for row in rows([on_card("pytorch", 0.01, "GPU-1"), near, far])}
+    assert found["torchscript:trace"].speedup == pytest.approx(1.25, rel=0.01)
+    assert (found["tensorrt"].speedup, found["tensorrt"].place) == (1.0, 1)  # by itself there
+    assert [found[name].device_name for name in ("pytorch", "tensorrt")] == [f"{GPU} GPU-1", f"{GPU} GPU-2"]
+
+
+def test_another_driver_is_another_machine():
+    old, new = on_card("pytorch", 0.01, "GPU-1"), on_card("tensorrt", 0.005, "GPU-1")
+    new = replace(new, environment=replace(new.environment, driver="590.1"))
+    found = rows([old, new])
+    assert [row.is_reference for row in found] == [True, True]
+    assert [row.device_name.partition(", ")[2] for row in found] == ["driver 570.86.10", "driver 590.1"]
+
+
+def test_the_card_that_a_case_ran_on_is_its_machine_and_not_the_first_of_the_host():
+    two = (Gpu(name="NVIDIA L4", uuid="GPU-1"), Gpu(name=GPU, uuid="GPU-2"))
+    both = replace(GPU_MACHINE, gpus=two)
+    found = record(case(device="cuda"), environment=both, machine=MachineLog(interval=0.1, gpu_uuid="GPU-2"))
+    (row,) = rows([found])
+    assert (row.device_name, row.card) == (GPU, "GPU-2")
+    assert row.machine != rows([record(case(device="cuda"), environment=both)])[0].machine
 
 
 def test_rounds_are_pairs_so_that_drift_cancels_out():

@@ -74,12 +74,6 @@ class CaseRuns:
         return [samples for record in self.ran if (samples := steady_samples(record, "throughput").samples)]
 
 
-def card(record: Record) -> str:
-    """The UUID of the GPU that was watched, or of the first; empty where there is none."""
-    gpus = record.environment.gpus
-    return (record.machine.gpu_uuid if record.machine else "") or (gpus[0].uuid if gpus else "")
-
-
 def device_name(record: Record) -> str:
     """Name of the GPU, or of the CPU for cases on the CPU."""
     environment = record.environment

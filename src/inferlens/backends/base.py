@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from inferlens.backends.clocks import Clock, HostClock
 from inferlens.backends.knobs import THREADS as THREADS
 from inferlens.backends.knobs import Knob as Knob
+from inferlens.backends.profiling.nvtx_ranges import span
 from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.inputs import flatten
 from inferlens.models.model import Array, Format, Model, ModelInfo
@@ -193,7 +194,8 @@ class Preparation:
         noted = Noted()
         begin = self.now()
         try:
-            yield noted
+            with span(name):
+                yield noted
         finally:
             self.phases.append(Phase(name, self.now() - begin, noted.note))
 
@@ -278,6 +280,7 @@ class Backend(ABC):
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {}
     distributions: ClassVar[tuple[str, ...]] = ()  # installed packages whose versions belong in a record
     knobs: ClassVar[tuple[Knob, ...]] = ()  # what a tuning tries
+    not_run_by_us: ClassVar[tuple[str, ...]] = ()  # variants that are written by their documents alone
 
     @abstractmethod
     def capabilities(self) -> Capabilities:

@@ -91,6 +91,7 @@ def doctor(
 
 def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> Iterator[Table | str]:
     """What works, what does not and what helps, the machine; and what to do next."""
+    from inferlens.backends import BACKENDS
     from inferlens.units import byte_count, listing, plural
 
     works, lacks = {name: each for name, each in can.items() if each.available}, missing(can)
@@ -100,6 +101,8 @@ def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> I
     yield works_table(usable if usable and not wide else works, wide)
     if lacks:
         yield _table("", "does not work", ("because", "what helps"), lacks)
+    untried = [f"{name}:{each}" for name in can for each in BACKENDS.get(name).not_run_by_us]
+    yield f"Not run by us, only checked against public sources: {listing(untried)}."
     gpus = [f"{gpu.name}, {byte_count(gpu.memory)}" for gpu in here.gpus]
     driver = f", driver {here.driver} (CUDA {here.cuda_driver})" if here.driver else ""
     cpu = f"{here.cpu}, {plural(here.cpu_threads or 0, 'thread')}, {byte_count(here.memory)}"

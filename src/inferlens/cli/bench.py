@@ -30,7 +30,7 @@ HALF_WIDTH = "A series ends when the median's 95 % interval reaches no further t
 ITERATIONS = "Latency samples of each case. [dim]Default: as --half-width says.[/dim]"
 SECONDS = "Time for the latency samples. [dim]Default: as --half-width says.[/dim]"
 SHOWN = ("wide", "columns", "top", "bars", "file")  # options of what is shown
-OWN = ("format", "json", "dry_run", *SHOWN)  # options that are no words of a plan
+OWN = ("format", "json", "dry_run", "nvtx", *SHOWN)  # options that are no words of a plan
 DRY_RUN = "List the cases and how long they may take; run none."
 MOST_LISTED = 18  # cases of --dry-run, so that all of it fits on a screen
 
@@ -77,6 +77,7 @@ def bench(
     bars: options.Bars = False,
     file: options.File = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN)] = False,
+    nvtx: options.Nvtx = False,
 ) -> None:
     """Find out which way of running a model is fastest here.
 

@@ -35,6 +35,14 @@ _TIMEOUT = "Time each case may take in all, such as 90s or 15m."
 _REFERENCE = "The row that speed-ups are against, such as 'onnxruntime:cpu fp32'. \
 [dim]Default: the plainest one of the backend that outputs were checked against.[/dim]"
 
+
+def _set_ranges(asked: bool) -> None:
+    if asked:
+        from inferlens.backends.profiling import nvtx_ranges
+
+        nvtx_ranges.turn_on()
+
+
 # What to run.
 Models = Annotated[list[str], typer.Argument(help=_MODEL)]
 Backends = Annotated[str | None, typer.Option("--backend", "-b", help=_BACKENDS)]
@@ -51,6 +59,9 @@ Keep = Annotated[list[str] | None, typer.Option(help=_KEEP)]
 Accuracy = Annotated[str | None, typer.Option(help=_ACCURACY)]
 Trust = Annotated[bool | None, typer.Option("--trust", help=_TRUST)]
 Rebuild = Annotated[bool, typer.Option("--rebuild", help="Build anew what was built before.")]
+Nvtx = Annotated[
+    bool, typer.Option("--nvtx", callback=_set_ranges, help="Set NVTX ranges around phases and series, for Nsight.")
+]
 Seed = Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")]
 
 # How long it may take.

@@ -67,9 +67,7 @@ def profile(
     seed: options.Seed = None,
     level: Annotated[str | None, typer.Option(help=LEVEL, show_default="layer")] = None,
     runs: Annotated[int | None, typer.Option(help="Profiled calls of each case.", min=1, show_default="50")] = None,
-    max_time: Annotated[
-        str | None, typer.Option(help="Time for unprofiled calls of a case.", show_default="2s")
-    ] = None,
+    max_time: Annotated[str | None, typer.Option(help="Time for a case's plain calls.", show_default="2s")] = None,
     timeout: options.Timeout = None,
     output: Annotated[str | None, typer.Option(help="Folder of records and profiles.", show_default="results")] = None,
     file: options.File = None,
@@ -84,6 +82,7 @@ def profile(
     memory: Annotated[bool | None, _traces("Keep what was allocated.", "--memory")] = None,
     shapes: Annotated[bool | None, _traces("Keep the shapes of the operators' inputs.", "--shapes")] = None,
     tensorboard: Annotated[Path | None, _traces(BOARD, metavar="DIR")] = None,
+    nvtx: options.Nvtx = False,  # noqa: ARG001 - its callback has done it
 ) -> None:
     """Find out where the time of a model goes, layer by layer and module by module.
 
@@ -95,10 +94,10 @@ def profile(
     from inferlens.cli.bench import read_plan
 
     words = {
-        "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
-        "threads": threads, "option": option, "input": input, "weights": weights,
-        "calibration": calibration, "keep": keep, "trust": trust, "seed": seed, "rebuild": rebuild,
-        "mode": "latency", "max_time": max_time, "timeout": timeout, "output": output,
+        "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device, "keep": keep,
+        "threads": threads, "option": option, "input": input, "weights": weights, "calibration": calibration,
+        "trust": trust, "seed": seed, "rebuild": rebuild, "mode": "latency", "max_time": max_time,
+        "timeout": timeout, "output": output,
     }  # fmt: skip
     wanted = {
         "wait": wait, "warmup": warmup, "active": active, "repeat": repeat, "stacks": stacks, "memory": memory,

@@ -1,4 +1,4 @@
-"""``inferlens show``, ``plot`` and ``compare``: look at records again, without measuring and without any framework."""
+"""``inferlens show``, ``plot``, ``compare`` and ``merge``: records again, without measuring, without any framework."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ OUTPUT = (
 chart alone; .csv, .json, .txt, or .xml for junit."
 )
 ROWS = "Only so many cases, the worst first."
+STORES = "Folders with records, at any height, such as the results of several machines."
+STORE = "The folder to join them in; it may have records already."
+LIGHT = "Leave built models and other artefacts; records, profiles and logs come along."
+MOST_LEFT = 10  # of what was left out, the lines that are printed
 
 
 def show(
@@ -180,3 +184,25 @@ def compare(
         screen.save(output, made, written)
     screen.text(view.render(compared, "table" if output else format, **how, **screen.terminal()))
     raise typer.Exit(compared.exit_code)
+
+
+def merge(
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", help=STORES)],
+    output: Annotated[Path, typer.Option("--output", "-o", help=STORE)] = Path("merged"),
+    light: Annotated[bool, typer.Option("--light", help=LIGHT)] = False,
+) -> None:
+    """Join the records of several machines or runs in one folder, each record once, with what lies beside it.
+
+    Speed-ups stay those against the reference on the same card: inferlens show merged --by machine.
+    """
+    from inferlens.cli import screen
+    from inferlens.record.merge import merge as joined
+    from inferlens.units import plural
+
+    done = joined(paths, output, artefacts=not light)
+    left = len(done.problems) - MOST_LEFT
+    screen.notes([*done.problems[:MOST_LEFT], *([f"{left:,} more were left out."] if left > 0 else [])])
+    whose = f"of {plural(len(done.machines), 'machine')} and {plural(len(done.models), 'model')}"
+    there = f"; {done.known:,} were there already" if done.known else ""
+    screen.text(f"{plural(done.new, 'new record')} {whose} in {output}{there}.")
+    screen.text(f"To look at them: inferlens show {output}" + " --by machine" * (len(done.machines) > 1))

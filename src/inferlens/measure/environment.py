@@ -17,7 +17,8 @@ import psutil
 import inferlens
 from inferlens.backends import importable
 from inferlens.backends.availability import nvml_open
-from inferlens.measure.monitor.cpu import usable_cpus
+from inferlens.measure.monitor.cpu import Untold, usable_cpus
+from inferlens.measure.monitor.gpu import first_visible
 from inferlens.record.record import Environment, Gpu
 
 LIBRARIES = ("numpy", "torchvision", "timm", "transformers", "torchao", "nncf")  # beside those that backends name
@@ -65,6 +66,9 @@ def _gpus() -> tuple[tuple[Gpu, ...], str, str]:
     """GPUs, driver version and the CUDA version of the driver, from NVML; nothing where there is no driver."""
     with suppress(Exception), nvml_open() as nvml:  # a missing library and a missing or broken driver mean the same
         gpus = tuple(_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(n)) for n in range(nvml.nvmlDeviceGetCount()))
+        with suppress(Untold):  # that which cases run on first
+            used = str(nvml.nvmlDeviceGetUUID(first_visible(nvml)))
+            gpus = tuple(sorted(gpus, key=lambda gpu: gpu.uuid != used))
         cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
         return gpus, str(nvml.nvmlSystemGetDriverVersion()), f"{cuda // 1000}.{cuda % 1000 // 10}"
     return (), "", ""

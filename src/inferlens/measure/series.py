@@ -15,6 +15,7 @@ from typing import Any
 
 from inferlens.backends.base import Runner
 from inferlens.backends.clocks import threaded_window
+from inferlens.backends.profiling.nvtx_ranges import span
 from inferlens.measure.stopping import StoppingRule
 from inferlens.record.record import Measurement, Metric
 
@@ -60,7 +61,7 @@ def latency(
     begins: list[float] = []
     series: dict[Metric, list[float]] = {}
     chunk = 1
-    with collector_off():
+    with span(f"series: {metric}"), collector_off():
         for number in itertools.count():
             if rule.finished and turn.over:
                 break
@@ -123,7 +124,7 @@ def throughput(
     count = max(1, math.floor(min(count, MOST_IN_WINDOW, max_time / typical)))
     windows = max(1, math.floor(min(WINDOWS, max_time / (count * typical))))
     rates, begins = [], []
-    with collector_off():
+    with span("series: throughput"), collector_off():
         for window in range(windows):
             if window:
                 turn.wait()

@@ -244,6 +244,13 @@ class Record(Struct, frozen=True, kw_only=True):
     energy: Energy | None = None
     cpu_energy: Energy | None = None
 
+    def __post_init__(self) -> None:
+        """The GPU that the case ran on stands first in its environment, whichever of the machine's it was."""
+        gpus, used = self.environment.gpus, self.machine.gpu_uuid if self.machine else ""
+        if used and gpus and gpus[0].uuid != used:
+            gpus = tuple(sorted(gpus, key=lambda gpu: gpu.uuid != used))
+            msgspec.structs.force_setattr(self, "environment", msgspec.structs.replace(self.environment, gpus=gpus))
+
     def measurement(self, metric: Metric) -> Measurement | None:
         """What was measured of ``metric``; ``None`` if it was not."""
         return next((m for m in self.measurements if m.metric == metric), None)
@@ -290,8 +297,19 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA, **schema}
 
 
-def machine_name(environment: Environment) -> str:
-    """What tells one machine from another: CPU, threads that may be used, GPUs."""
+def machine_kind(environment: Environment) -> str:
+    """What kind of machine it is: CPU, threads that may be used, GPUs."""
     cpu = environment.cpu or "unknown CPU"
     threads = f", {environment.cpu_threads} threads" if environment.cpu_threads else ""
     return " + ".join([cpu + threads, *(gpu.name for gpu in environment.gpus)])
+
+
+def machine_name(environment: Environment) -> str:
+    """What tells one machine from another: its kind, which card was used (two of one kind differ), and the driver."""
+    driver = f"driver {environment.driver}" if environment.driver else ""
+    return ", ".join(filter(None, [machine_kind(environment), card_name(environment), driver]))
+
+
+def card_name(environment: Environment) -> str:
+    """The beginning of the UUID of the GPU in use, such as ``GPU-163fb149``; empty where it is not known."""
+    return environment.gpus[0].uuid[:12] if environment.gpus else ""

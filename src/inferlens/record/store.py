@@ -64,21 +64,28 @@ def made(folder: Path, hint: str = "--output with another folder") -> Path:
     return folder
 
 
-def claimed(parent: Path, name: str, hint: str = "--output with another folder") -> Path:
+def claimed(parent: Path, name: str, hint: str = "--output with another folder", first: int = 1) -> Path:
     """A new, empty folder in ``parent``: ``name``, or ``name@2`` and so on where there is one already.
 
+    Args:
+        parent: the folder; created if it is not there.
+        name: its first name.
+        hint: what to do if it cannot be created.
+        first: the number to begin with, where those before it are known to be taken.
+
     Raises:
-        InferlensError: if it cannot be created; ``hint`` says what to do about that.
+        InferlensError: if it cannot be created.
     """
-    folder = made(parent, hint) / name
-    for number in count(2):
+    made(parent, hint)
+    for number in count(first):
+        folder = parent / (name if number == 1 else f"{name}@{number}")
         try:
             folder.mkdir()
-            break
         except FileExistsError:
-            folder = parent / f"{name}@{number}"
+            continue
         except OSError as error:
             raise InferlensError(f"The folder {folder} cannot be written: {error.strerror}.", hint=hint) from error
+        break
     return folder
 
 

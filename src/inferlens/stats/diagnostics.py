@@ -146,7 +146,8 @@ def two_modes(samples: Sequence[float]) -> tuple[float, float] | None:
     if points.size > _POINTS:
         points = np.quantile(points, (np.arange(_POINTS) + 0.5) / _POINTS)
     count = min(autocorrelation(ranks(values)).independent, points.size)
-    if dip(points) * count**0.5 < SIGNIFICANT_DIP:
+    significant = SIGNIFICANT_DIP / count**0.5
+    if dip(points, least=significant) < significant:
         return None
     # Cut in two so that the squares within the parts are least.
     sums, index = np.cumsum(ordered - ordered.mean())[:-1], np.arange(1, ordered.size)
@@ -155,12 +156,12 @@ def two_modes(samples: Sequence[float]) -> tuple[float, float] | None:
     return (1 - cut / ordered.size, ratio) if ratio > 1 + LEAST_DISTANCE else None
 
 
-def dip(samples: Sequence[float] | Array) -> float:
+def dip(samples: Sequence[float] | Array, least: float = 0.0) -> float:
     """How far the share of samples below a value is from the nearest share that has one mode, at the worst value.
 
     From 1 / (2 n) to 1 / 4; equal samples count as one value. Greatest convex minorant and least concave majorant of
     the share below, their greatest distance, and again on what lies between, until that no longer is the greatest
-    deviation.
+    deviation. It never is more than that distance: where it is surely below ``least``, it is not worked out to its end.
     """
     values, counts = np.unique(np.asarray(samples, dtype=np.float64), return_counts=True)
     above = np.cumsum(counts) / counts.sum()
@@ -173,7 +174,7 @@ def dip(samples: Sequence[float] | Array) -> float:
         gaps = majorant - minorant
         left, right = int(convex[np.argmax(gaps[convex])]), int(concave[np.argmax(gaps[concave])])
         widest = max(float(gaps[left]), float(gaps[right]))
-        if widest <= found:
+        if widest <= max(found, 2 * least * (1 - 1e-9)):
             break
         if gaps[left] >= gaps[right]:
             right = int(concave[np.searchsorted(concave, left)])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.notes import AUTOCORRELATED, OTHER_CARD, ordered
+from inferlens.analysis.findings.notes import AUTOCORRELATED, ordered
 from inferlens.analysis.race import Aim, Race, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import IN_TURNS
@@ -98,10 +98,8 @@ def _against(row: Row, base: Row, among: Race) -> Row:
         speedup_high=1 / interval.low if interval else None,
         sure=found.between,
         autocorrelated=bool(found.autocorrelation),
-        other_card=bool(row.card and base.card and row.card != base.card),
     )
-    more = ((row.autocorrelated, AUTOCORRELATED), (row.other_card, OTHER_CARD))
-    return replace(row, notes=ordered((*row.notes, *(note for true, note in more if true))))
+    return replace(row, notes=ordered((*row.notes, AUTOCORRELATED))) if row.autocorrelated else row
 
 
 def _placed(rows: Sequence[Row], among: Race) -> list[Row]:

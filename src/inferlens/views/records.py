@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import msgspec
 
 from inferlens.analysis.findings.notes import OF_THE_END
-from inferlens.analysis.runs import each_run
-from inferlens.record.record import AGREEMENT, Record
+from inferlens.analysis.runs import each_run, latest
+from inferlens.record.record import AGREEMENT, Record, machine_name
 from inferlens.spec.case import bare
 from inferlens.units import (
     ABSENT,
@@ -38,12 +39,13 @@ from inferlens.views.answer import DOUBTS, accuracy, answers, doubts
 from inferlens.views.plain import plain
 from inferlens.views.ranking import fits
 from inferlens.views.renderers import terminal
-from inferlens.views.rows import Row, by, rows, ways
+from inferlens.views.rows import Row, by, noted, rows, ways
 from inferlens.views.table import Column, Document, Line, Table, chosen, text
 
 SCHEMA = "inferlens.table/1"
 EACH_RUN = ": --runs all shows each"
 LINES, WIDTH = 24, 100  # of a screen
+LEAST_HEIGHT = 5  # of a table: its title, answer, heading, a row and the space between
 MOST_NOTES = 2
 MORE_ROUNDS = "To decide what is not: the same with --thorough"  # of several races
 SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
@@ -103,16 +105,29 @@ def document(
     Raises:
         InferlensError: if ``reference`` names no row.
     """
-    shown, lacking = _run_by_run(records, reference) if every_run else (rows(records, reference), [])
+    shown, lacking = _run_by_run(records, reference) if every_run else (rows(records, reference, notes=False), [])
+    many = not every_run and top is None and LEAST_HEIGHT * len(by(shown, "table")) > LINES
+    runs = {} if every_run else {(run.first.id, machine_name(run.first.environment)): run for run in latest(records)}
+
+    @cache
+    def whole() -> list[Row]:
+        return noted(shown, runs) if runs else shown
+
+    def screen() -> list[Table | str]:
+        if not many:
+            return _screen(whole(), where, top)
+        first = {row.id: row for row in noted([row for row in shown if row.place == 1 or row.fastest], runs)}
+        return _briefly([first.get(row.id, row) for row in shown], where)  # which says nothing of the others
+
     if not shown:
         nothing = {"schema": SCHEMA, "rows": [], "verdict": []}
         return Document(lambda: ["There are no records to show."], lambda: nothing, lambda: fields_of(shown))
     return Document(
-        blocks=lambda: [*_blocks(shown, where), *lacking],
-        data=lambda: {"schema": SCHEMA, "rows": shown, "verdict": [str(each) for each in answers(shown)]},
-        csv=lambda: fields_of(shown),
+        blocks=lambda: [*_blocks(whole(), where), *lacking],
+        data=lambda: {"schema": SCHEMA, "rows": whole(), "verdict": [str(each) for each in answers(whole())]},
+        csv=lambda: fields_of(whole()),
         title=f"{shown[0].model} – Inferlens",
-        screen=None if every_run else lambda: _screen(shown, where, top),
+        screen=None if every_run else screen,
     )
 
 

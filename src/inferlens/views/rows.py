@@ -6,19 +6,19 @@ calls, never from 1 / latency. Speed-ups are between rows of one *comparison*: m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.notes import Note, notes_of, worst_agreement
+from inferlens.analysis.findings.notes import Note, notes_of, ordered, worst_agreement
 from inferlens.analysis.findings.rules.waiting import bound_by
 from inferlens.analysis.numbers import numbers
 from inferlens.analysis.objective import build_seconds, device_peak, host_peak
 from inferlens.analysis.race import Aim
-from inferlens.analysis.runs import CaseRuns, card, device_name, latest, run_seconds
-from inferlens.record.record import Record, machine_name
+from inferlens.analysis.runs import CaseRuns, device_name, latest, run_seconds
+from inferlens.record.record import Record, card_name, machine_name
 from inferlens.spec.case import TensorSpec, with_batch
 from inferlens.units import plural
 from inferlens.views.plain import plain, profile_command
@@ -36,14 +36,14 @@ class Row(Struct, frozen=True, kw_only=True):
     Attributes:
         name: the case within its table: backend, precision and what else tells it from the other rows.
         machine: what tells the machine from another; rows of two machines are never compared.
-        device_name: name of the GPU, or of the CPU for cases on the CPU.
+        device_name: name of the GPU, or of the CPU for cases on the CPU; with more where machines share it.
         hint: what may help one that did not run; of the likeliest beside one other, the command that decides it.
         inputs: the actual inputs; ``batch`` is the number of items in one call.
         runs: how many runs of the case there are, of which this is the newest.
         run: when the run began, of rows that are shown run by run; rows of two runs are not compared then.
         prepared: the range of sizes it was prepared for, if for more than the measured ones.
         io: where a call begins and ends; ``call_mode``: how it was called besides, ``cold``, ``rotating``.
-        card: the GPU's own name (UUID), of cases on a GPU; ``other_card`` if the reference was measured on another.
+        card: the beginning of the GPU's own name (UUID), of cases on a GPU.
         processes: how many processes it was measured in; ``between``: whether intervals cover how far these differ.
         samples: number of latency samples that statistics are of; ``left_out`` were disturbed or not steady yet.
         median: of several processes the geometric mean of their medians.
@@ -169,7 +169,6 @@ class Row(Struct, frozen=True, kw_only=True):
     cpus: int | None = None
     run_seconds: float | None = None
     autocorrelated: bool = field(default=False, name="waves")
-    other_card: bool = False
     profile: str = ""
     notes: tuple[Note, ...] = ()
 
@@ -228,7 +227,9 @@ def ways(table: Sequence[Row]) -> dict[str, str]:
     return names if shared or all(within) else {row.id: plain(row.name) for row in table}
 
 
-def rows(records: Sequence[Record], reference: str | None = None, aim: Aim | None = None) -> list[Row]:
+def rows(
+    records: Sequence[Record], reference: str | None = None, aim: Aim | None = None, *, notes: bool = True
+) -> list[Row]:
     """Rows of the latest run of each case, comparison by comparison: the fastest first, failures last.
 
     Args:
@@ -236,6 +237,7 @@ def rows(records: Sequence[Record], reference: str | None = None, aim: Aim | Non
         reference: words that name the reference, such as ``openvino fp16``; ``None`` is the plain one of the backend
             that outputs were checked against.
         aim: what they are compared by, as of :func:`inferlens.analysis.race.race`.
+        notes: whether all get their notes, which take longer than the rest; else :func:`noted` gives them to some.
 
     Raises:
         InferlensError: if ``reference`` names no row.
@@ -249,7 +251,13 @@ def rows(records: Sequence[Record], reference: str | None = None, aim: Aim | Non
         key=lambda each: (models.index(each[0].model), tables.index(each[0].table), each[0].batch or 0),
     )
     usual = {record.agreement.reference.partition(" ")[0] for record in records if record.agreement}
-    return ranked(comparisons, of, reference, usual, aim)
+    found = ranked(comparisons, of, reference, usual, aim)
+    return noted(found, of) if notes else found
+
+
+def noted(shown: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns]) -> list[Row]:
+    """The rows, with what has to be known of them; ``runs`` by id and machine of the row."""
+    return [replace(row, notes=ordered((*notes_of(runs[row.id, row.machine]), *row.notes))) for row in shown]
 
 
 def _named(runs: Sequence[CaseRuns], took: dict[str, float]) -> list[Row]:
@@ -275,7 +283,29 @@ def _named(runs: Sequence[CaseRuns], took: dict[str, float]) -> list[Row]:
             fixed = (TensorSpec(spec.name, spec.shape, spec.dtype, spec.low, spec.high) for spec in case.inputs)
             inputs = with_batch(tuple(fixed), case.batch)
         found.append(_row(run, inputs, device="" if said else case.device, run_seconds=took.get(run.first.run)))
-    return _told_apart(found)
+    return _told_apart(_machines_told_apart(found, runs))
+
+
+def _machines_told_apart(found: Sequence[Row], runs: Sequence[CaseRuns]) -> list[Row]:
+    """The rows, and beside the device's name what tells its machine from others that have one of that name."""
+    choices: dict[str, dict[str, list[str]]] = {}
+    for row, run in zip(found, runs, strict=True):
+        where, device = run.first.environment, row.device_name
+        threads, card = plural(row.cpus or 0, "thread"), f"{device} {card_name(where)}"
+        names = [
+            device,
+            f"{device}, {threads}",
+            card,
+            f"{card}, {threads}",
+            f"{card}, driver {where.driver}",
+            row.machine,
+        ]
+        choices.setdefault(device, {}).setdefault(row.machine, names)
+    told: dict[tuple[str, str], str] = {}
+    for device, machines in choices.items():
+        unlike = (each for each in zip(*machines.values(), strict=True) if len({*each}) == len(machines))
+        told |= {(device, machine): name for machine, name in zip(machines, next(unlike), strict=True)}
+    return [replace(row, device_name=told[row.device_name, row.machine]) for row in found]
 
 
 def _told_apart(found: Sequence[Row]) -> list[Row]:
@@ -295,8 +325,9 @@ def _told_apart(found: Sequence[Row]) -> list[Row]:
 def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, run_seconds: float | None) -> Row:
     """What one run says by itself; ``device`` is a word of the name where it is not the same for all."""
     record = run.first
-    case, agreement, notes = record.case, worst_agreement(run), notes_of(run)
-    lowered = "(TF32)" if any(note.code == "lower-precision" for note in notes) else ""
+    case, agreement = record.case, worst_agreement(run)
+    said = {warning.code for each in run.records for warning in each.warnings}
+    lowered = "(TF32)" if "lower-precision" in said else ""
     words = [case.backend_label, case.precision, lowered, device]
     words += ["" if case.threads is None else plural(case.threads, "thread"), *case.call_mode, case.options_label]
     batch = inputs[0].shape[0] if inputs and inputs[0].shape else case.batch
@@ -313,7 +344,7 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, run_seconds
         device=case.device,
         device_name=device_name(record),
         machine=machine_name(record.environment),
-        card=card(record) if case.device != "cpu" else "",
+        card=card_name(record.environment) if case.device != "cpu" else "",
         threads=case.threads,
         cpus=record.environment.cpu_threads,
         threshold=record.budget.threshold,
@@ -340,7 +371,6 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, run_seconds
         device_peak=device_peak(run),
         ranked=record.ranked and (agreement is None or agreement.agrees is not False),
         bound=bound_by(record),
-        notes=notes,
         **numbers(run, batch),
     )
 

@@ -20,7 +20,7 @@ from inferlens.analysis.findings import notes
 from inferlens.analysis.interference.samples import steady_samples
 from inferlens.analysis.runs import CaseRuns, device_name, latest
 from inferlens.errors import InferlensError
-from inferlens.record.record import Metric, Record, machine_name
+from inferlens.record.record import Metric, Record, machine_kind, machine_name
 from inferlens.record.store import Loaded, load_records
 from inferlens.spec.case import Case
 from inferlens.stats import compare as statistics
@@ -385,9 +385,15 @@ def _by_case(records: Sequence[Record]) -> dict[str, dict[str, CaseRuns]]:
 
 
 def _of_case(base: dict[str, CaseRuns], candidate: dict[str, CaseRuns]) -> list[Match]:
-    same: list[Match] = [(base[where], candidate[where]) for where in base if where in candidate]
+    """The same machine on both sides; then the only ones of a kind, with another card or driver; then the only ones."""
+    matches: list[Match] = [(base[where], candidate[where]) for where in base if where in candidate]
     mine = [runs for where, runs in base.items() if where not in candidate]
     theirs = [runs for where, runs in candidate.items() if where not in base]
+    for kind in {machine_kind(runs.first.environment) for runs in mine}:
+        here, there = ([one for one in side if machine_kind(one.first.environment) == kind] for side in (mine, theirs))
+        if len(here) == len(there) == 1:
+            mine, theirs = [one for one in mine if one is not here[0]], [one for one in theirs if one is not there[0]]
+            matches.append((here[0], there[0]))
     if len(mine) == len(theirs) == 1:
-        return [*same, (mine[0], theirs[0])]
-    return [*same, *((runs, None) for runs in mine), *((None, runs) for runs in theirs)]
+        return [*matches, (mine[0], theirs[0])]
+    return [*matches, *((runs, None) for runs in mine), *((None, runs) for runs in theirs)]

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from inferlens.analysis.runs import card
 from inferlens.errors import InferlensError, one_line
-from inferlens.record.record import IN_TURNS, Record
+from inferlens.record.record import IN_TURNS, Record, card_name
 from inferlens.units import byte_count, duration, percent, plural
 
 UNKNOWN = "unknown"
@@ -93,7 +92,7 @@ def _fields(record: Record, of_model: bool) -> dict[str, str | float]:
         counts = Counter(gpu.name for gpu in here.gpus)
         cuda = f" (CUDA {here.cuda_driver})" if here.cuda_driver else ""
         fields["GPUs"] = ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
-        fields |= {"driver": here.driver + cuda, "GPU card": card(record)[:16]}
+        fields |= {"driver": here.driver + cuda, "GPU card": card_name(here)}
     fields |= {
         "system": here.system, "container": here.container, "Python": here.python, "inferlens": here.inferlens,
         "git revision": here.git_revision, "mode": budget.mode, "warm-up": _number(budget.warmup, "until steady"),

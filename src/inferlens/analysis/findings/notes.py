@@ -35,7 +35,7 @@ LEVEL_OF: dict[str, Level] = {
     # The number may be another one.
     "disturbed": "weakens", "unsteady": "weakens", "few-samples": "weakens", "two-modes": "weakens",
     "not-finite": "weakens", "not-reached": "weakens", "uneven-throughput": "weakens", "slow-throughput": "weakens",
-    "repeat-failed": "weakens", "cut-short": "weakens", "other-card": "weakens",
+    "repeat-failed": "weakens", "cut-short": "weakens",
     # The number is right, and this explains it.
     "host-bound": "know", "copy-bound": "know", "gpu-floor": "know", "power-cap": "know", "cpu-quota": "know",
     "waves": "know", "graph-breaks": "know", "export-fallback": "know", "bad-exit": "know",
@@ -85,7 +85,6 @@ AUTOCORRELATED = note(
     "Faster and slower in waves that outlast processes: the interval of the speed-up is wider for it.",
     "inferlens ab measures the two in turns.",
 )
-OTHER_CARD = note("other-card", "The reference ran on another GPU of the same name.", "Measure both on one machine.")
 
 
 def notes_of(runs: CaseRuns) -> tuple[Note, ...]:

@@ -38,6 +38,25 @@ def steady_samples(record: Record, metric: Metric) -> Series:
     ``marks`` are of the calls whose latency was taken; other metrics of these calls, such as GPU time, have as many
     samples. Where a number of samples or a time was asked for, all of them count.
     """
+    return _steady_samples(_Same(record), metric)
+
+
+class _Same:
+    """A record that equals itself alone: to compare all the numbers of two takes longer than to work them out."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    def __hash__(self) -> int:
+        return id(self.record)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.record is other.record
+
+
+@lru_cache(maxsize=1024)  # a dozen rules ask for the same, one after the other
+def _steady_samples(same: _Same, metric: Metric) -> Series:
+    record = same.record
     taken = record.samples(metric) if record.status == "ok" else ()
     if record.budget.explicit:
         values = finite(record, metric)

@@ -89,6 +89,7 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
     name = "onnxruntime"
     summary = "ONNX Runtime, by provider"
     variants = ("cpu", "cuda", "tensorrt")
+    not_run_by_us = ("tensorrt",)
     options = OnnxRuntimeOptions
     distributions = ("onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu")
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from inferlens.backends.base import Runner
 from inferlens.backends.profiling.layer_runs import Taken, clocked_runs
+from inferlens.backends.profiling.nvtx_ranges import begin_and_end
 from inferlens.record.layer_profile import Layer, Layers, Tensor
 
 HOST_CLOCK = "time.perf_counter_ns in forward hooks"
@@ -75,7 +76,7 @@ def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool
         marks.clear()
         moments.take()
 
-    with timing_hooks(list(modules), marks, moments.take):
+    with timing_hooks(list(modules), marks, moments.take, paths):
         moments.take()
         clocked = clocked_runs(runner, feed, runs, after)
     layers = []
@@ -139,20 +140,28 @@ def hooked(entering: Callable[..., None], leaving: Callable[..., None]) -> Itera
             handle.remove()
 
 
-def timing_hooks(modules: list[Any], marks: list[int], take: Callable[[], None]) -> AbstractContextManager[None]:
-    """Marks and moments of every call of ``modules``, also where a call fails and the model goes on."""
+def timing_hooks(
+    modules: list[Any], marks: list[int], take: Callable[[], None], paths: Sequence[str] = ()
+) -> AbstractContextManager[None]:
+    """Marks and moments of every call of ``modules``, also where a call fails and the model goes on.
+
+    With their ``paths``, each call is a range for NVIDIA's profilers too, where these are asked for.
+    """
     numbers = {id(module): index for index, module in enumerate(modules)}
+    begin, end = begin_and_end()
 
     def entering(module: Any, _: Any) -> None:
         index = numbers.get(id(module))
         if index is not None:
             marks.append(index)
+            begin(f"module: {paths[index] if paths else ''}")
             take()
 
     def leaving(module: Any, *_: Any) -> None:
         index = numbers.get(id(module))
         if index is not None:
             take()
+            end()
             marks.append(~index)
 
     return hooked(entering, leaving)

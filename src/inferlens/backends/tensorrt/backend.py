@@ -52,6 +52,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
     name = "tensorrt"
     summary = "TensorRT from ONNX: TensorRT (trt), TensorRT for RTX (rtx)"
     variants = ("trt", "rtx")
+    not_run_by_us = ("trt",)
     options = TensorRTOptions
     distributions = ("tensorrt", "tensorrt-rtx")
     saves: ClassVar[dict[str, str]] = {".engine": KIND, ".plan": KIND}

@@ -178,6 +178,8 @@ def _check(network: Network, options: TensorRTOptions) -> None:
     if level != "none" and (flavour.jit or not hasattr(known, level.upper())):
         targets = f"--option tensorrt.compute_capability={'+'.join(flavour.targets)}" if flavour.jit else ""
         raise Unsupported(f"{flavour.title} has no hardware compatibility '{level}'.", hint=targets)
+    if options.max_num_tactics and not hasattr(flavour.module.IBuilderConfig, "max_num_tactics"):
+        raise Unsupported(f"{flavour.title} has no max_num_tactics.", hint="leave it out, or TensorRT 10.13")
     if options.version_compatible and flavour.jit:
         raise Unsupported(f"{flavour.name} has no lean runtime.", hint="no version_compatible; build after an update")
 

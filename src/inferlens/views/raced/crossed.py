@@ -22,11 +22,11 @@ from inferlens.record.record import Record, machine_name
 from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case
 from inferlens.stats.compare import LogRatio, Spread, between, seen_spread
 from inferlens.stats.intervals import ends
-from inferlens.units import listing, plural, ratio, ratio_spread
+from inferlens.units import listing, ratio, ratio_spread
 from inferlens.views.compared import names_of
 from inferlens.views.plain import plain
 from inferlens.views.ranking import LEVEL
-from inferlens.views.rows import Row, by, rows
+from inferlens.views.rows import Row, by, noted, rows
 
 MOST_NAMED = 3  # ways in a sentence
 
@@ -136,6 +136,11 @@ class Crossed:
             CrossedLine(plain(name) or "all", self._cells({value: _best(each) for value, each in found.items()}))
             for name, found in zip(names, groups.values(), strict=True)
         ]
+
+    @cached_property
+    def noted(self) -> list[Row]:
+        """The rows of the cells, with their notes."""
+        return noted([cell.row for line in self.lines for cell in line.cells.values()], self.runs)
 
     @cached_property
     def _own_precisions(self) -> dict[str, str]:
@@ -263,7 +268,7 @@ def crossed(records: Sequence[Record], axis: str, reference: str | None = None) 
         InferlensError: if there is no such axis, all cases are alike in it, or ``reference`` names no row.
     """
     check_choice("axis", axis, AXES)
-    shown = rows(records, reference)
+    shown = rows(records, reference, notes=False)
     runs = {(each.first.id, machine_name(each.first.environment)): each for each in latest(records)}
     said = {name: _values(shown, runs, name) for name in AXES}
     if len(said[axis]) < 2:
@@ -271,6 +276,8 @@ def crossed(records: Sequence[Record], axis: str, reference: str | None = None) 
         able = [name for name, values in said.items() if len(values) > 1]
         what = f"There is nothing to show by {axis}.{alike}"
         raise InferlensError(what, expected=f"something that differs: {listing(able) or 'nothing does here'}")
+    if axis != "machine" or len(said["model"]) == 1:  # else the notes of the fastest ways are enough
+        shown = noted(shown, runs)
     machines = [[row for row in shown if row.machine == name] for name in said["machine"]]
     groups = [shown] if axis == "machine" else machines
     found = [Crossed(axis, group, runs, said[axis]) for group in groups]
@@ -285,11 +292,8 @@ def _values(shown: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], name
         found.sort(key=lambda value: value or 0)
     found.sort(key=lambda value: axis.order.index(value) if value in axis.order else len(axis.order))
     if name == "machine":
-        of = {value: [row for row in shown if row.machine == value][-1] for value in found}
-        short = [row.device_name for row in of.values()]
-        threads = [f"{row.device_name}, {plural(row.cpus or 0, 'thread')}" for row in of.values()]
-        unlike = (each for each in (short, threads) if len({*each}) == len(each))
-        return dict(zip(found, next(unlike, found), strict=True))
+        said = {row.machine: row.device_name for row in sorted(shown, key=lambda row: row.device != "cpu")}
+        return {value: said[value] for value in found}
     if name == "model":
         return dict(zip(found, _short(found), strict=True))
     return {value: plain(str(value)) if value not in (None, "") else "default" for value in found}

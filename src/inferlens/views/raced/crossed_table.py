@@ -36,17 +36,18 @@ def document(
     """
     found = crossed(records, axis, reference)
 
-    def blocks(most: int | None = None) -> list[Table | str]:
+    def blocks(most: int | None = None, width: int | None = None) -> list[Table | str]:
         every = [row for each in found for row in each.rows]
         again = measured_again([(row.model, row.runs) for row in every])
         costs = axis in _OF_OUTPUTS and where and any(row.error is not None for row in every)
         picture = [f"A picture of what it costs: inferlens plot {where} --against error"] * bool(costs)
-        return [*(_table(each, where, most) for each in found), *again, *picture]
+        return [*(_table(each, where, most, width) for each in found), *again, *picture]
 
     def screen() -> list[Table | str]:
-        shown = blocks(top)
-        for most in range(max(len(each.lines) for each in found), 0, -1) if top is None else ():
-            shown = blocks(most)
+        shown = blocks(top, WIDTH)
+        longest = max(len(table.lines) for table in blocks() if isinstance(table, Table))
+        for most in range(longest, 0, -1) if top is None else ():
+            shown = blocks(most, WIDTH)
             if terminal.height(chosen(shown, None), WIDTH) <= LINES:
                 break
         return shown
@@ -54,7 +55,9 @@ def document(
     return Document(blocks, lambda: _data(found, axis), lambda: _csv(found, axis), f"By {axis} – Inferlens", screen)
 
 
-def _table(of: Crossed, where: str, most: int | None) -> Table:
+def _table(of: Crossed, where: str, most: int | None, width: int | None) -> Table:
+    if of.axis == "machine" and of.of_models:
+        return _fleet(of, where, most, width)
     columns = [column for value in of.values for column in _columns(of, value)]
     alone = len(by(of.rows, "comparison")) == 1
     lines = [
@@ -72,6 +75,43 @@ def _table(of: Crossed, where: str, most: int | None) -> Table:
     )  # fmt: skip
 
 
+def _fleet(of: Crossed, where: str, most: int | None, width: int | None) -> Table:
+    """Models and machines, in each cell the fastest way with its speed-up there; what there are more of goes down."""
+    cells = {(line.name, plain(of.names[value])): cell for line in of.lines for value, cell in line.cells.items()}
+    models, machines = [line.name for line in of.lines], [plain(of.names[value]) for value in of.values]
+    turned = len(machines) > len(models)
+    down, across = (machines, models) if turned else (models, machines)
+    rows = {each: {other: cells.get((other, each) if turned else (each, other)) for other in across} for each in down}
+    ways = [Column(other, other, "", _way, numeric=False, most=40) for other in across]
+    shown = list(down[:most])
+    fits = len(across)
+    if width:  # of a table that is too wide the first columns
+        room = width - terminal.widest(shown)
+        sizes = [terminal.widest([column.text(rows[each]) for each in shown]) + terminal.GAP for column in ways]
+        fits = max(1, sum(sum(sizes[: place + 1]) <= room for place in range(fits)))
+    columns = [*ways[:fits], *(Column(other, other, "ms", _time, wide=True) for other in across)]
+    nouns = ("machine", "model") if turned else ("model", "machine")
+    left = dict(zip(nouns, (len(down) - len(shown), len(across) - fits), strict=True))
+    more = listing([plural(count, f"more {noun}") for noun, count in left.items() if count])
+    notes = [f"{more}: --format csv, or --output FILE.html"] if more else []
+    return Table(
+        _title(of), next(iter(left)), columns, [Line.of(each, columns, rows[each]) for each in shown],
+        notes=[*notes, *_caveats(of), *notes_beneath(of.noted, where)], fold=True,
+    )  # fmt: skip
+
+
+def _way(cell: CrossedCell | None) -> str:
+    """The fastest way and how many times as fast as its machine's reference it is."""
+    if cell is None:
+        return ABSENT
+    times = "reference" if cell.row.is_reference else cell.times if cell.speedup is not None else ""
+    return cell.word or f"{cell.row.name} {times}".strip()
+
+
+def _time(cell: CrossedCell | None) -> str:
+    return ABSENT if cell is None or cell.word else milliseconds(cell.row.seconds_per_call)
+
+
 def _fastest(line: CrossedLine) -> bool:
     return any(cell.row.fastest for cell in line.cells.values())
 
@@ -81,10 +121,8 @@ def _caveats(of: Crossed) -> list[str]:
     told = [cell for line in of.lines for cell in line.cells.values() if cell.speedup is not None]
     once = "Cases were measured once: how far speed-ups may be off is not known."
     said = [once] if told and all(cell.low is None for cell in told) else []
-    cards = any(len({cell.row.card for cell in line.cells.values()} - {""}) > 1 for line in of.lines)
-    other = "Some cells of a line were measured on different GPUs of the same name."
     own = "The outputs of each model are compared with its own reference; inferlens ab A B compares two models'."
-    return [*said, *([other] if cards and of.axis != "machine" else []), *([own] if of.axis == "model" else [])]
+    return [*said, *([own] if of.axis == "model" else [])]
 
 
 def _title(of: Crossed) -> str:

@@ -67,6 +67,8 @@ def _hint(seen: RecordEvidence | Evidence | TraceEvidence) -> str:
 
 def bound_by(record: Record) -> str:
     """What a call on a GPU waits for most: ``host``, ``copies`` or ``GPU``; empty where that was not measured."""
+    if not record.measurement("enqueue time"):
+        return ""
     latency, enqueue, gpu = (
         steady_samples(record, metric).samples for metric in ("latency", "enqueue time", "GPU time")
     )

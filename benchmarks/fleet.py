@@ -1,0 +1,128 @@
+"""How long `merge`, `show` and `show --by machine` take of many records of many machines, and how much memory.
+
+``python -m benchmarks.fleet [RECORDS ...]``, by default 1,000, 2,000 and 5,000: whether time and memory grow with their
+number and no faster. The records are made up: 20 machines, 5 models, 10 ways on each, 1 to 5 rounds. A record has as
+many samples as the median one of examples/. Each command is a process of its own, of which both the time that passes
+and the time of the processor are told.
+
+Measured with that command on two threads of an AMD EPYC, Python 3.11, 371 MiB of records at 5,000; seconds and peak of
+memory. All three are linear in time. ``merge`` holds one record at a time; ``show`` holds all of them.
+
+    records          merge           show  show --by machine
+      1,000   1.3 s  36 MiB   7.7 s 231 MiB      7.4 s 231 MiB
+      2,000   2.5 s  36 MiB  12.7 s 378 MiB     12.5 s 378 MiB
+      5,000   6.1 s  38 MiB  35.4 s 800 MiB     34.7 s 800 MiB
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from inferlens.record.record import (
+    Agreement,
+    Environment,
+    Gpu,
+    Measurement,
+    ModelFacts,
+    Phase,
+    Record,
+    encode,
+)
+from inferlens.record.store import Store
+from inferlens.spec.case import Budget, Case, TensorSpec
+
+MACHINES, MODELS, WAYS = 20, 5, 10
+SAMPLES = 1000  # of latency, with their begins, and of GPU time: 3,000 numbers, as the median record of examples/ has
+CARDS = ("NVIDIA H200", "NVIDIA L4", "NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 4090")
+BACKENDS = (
+    ("pytorch", ""),
+    ("torchscript", "trace"),
+    ("torch_compile", "default"),
+    ("onnxruntime", "cuda"),
+    ("tensorrt", "trt"),
+)
+RIGHT = Agreement(reference="pytorch fp32", rel_l2=3e-7, tolerance=1e-4, agrees=True)
+
+
+def machine(number: int) -> Environment:
+    """A made-up machine; some have a card of the same kind."""
+    gpu = Gpu(name=CARDS[number % len(CARDS)], uuid=f"GPU-{number:08d}-0000-0000-0000-000000000000")
+    return Environment(cpu="AMD EPYC 9654", cpu_threads=32, gpus=(gpu,), driver="580.95.05")
+
+
+def records(number: int, rounds: int) -> Iterator[Record]:
+    """The records of one machine."""
+    draw = np.random.default_rng(number)
+    for model in range(MODELS):
+        for way in range(WAYS):
+            backend, variant = BACKENDS[way % len(BACKENDS)]
+            precision = "fp16" if way >= len(BACKENDS) else "fp32"
+            fields = {"backend": backend, "variant": variant, "precision": precision, "device": "cuda", "batch": 1}
+            case = Case(model=f"torchvision:model{model}", **fields)
+            for each in range(rounds):
+                centre = 1e-3 * (model + 1) * (1 + number % 7) * (1 + 0.1 * ((way * 7) % WAYS)) * draw.normal(1, 0.002)
+                yield record(case, machine(number), centre, draw, f"{number}-{model}-{way}-{each}", each)
+
+
+def record(case: Case, where: Environment, centre: float, draw: np.random.Generator, name: str, repeat: int) -> Record:
+    """A record of a case that is about so fast."""
+    latency = tuple((centre * (1 + 0.01 * draw.gamma(2.0, 1.0, SAMPLES))).tolist())
+    begins = tuple(np.cumsum(latency).tolist())
+    inputs = (TensorSpec("input", (1, 3, 224, 224)),)
+    return Record(
+        id=name, run=name.partition("-")[0], created=f"2026-05-04T10:{repeat:02}:00.000+00:00", case=case,
+        budget=Budget(), status="ok", model=ModelFacts(name=case.model, inputs=inputs), environment=where,
+        phases=(Phase("load", 0.4), Phase("build", 3.1), Phase("first inference", 0.1)), agreement=RIGHT, repeat=repeat,
+        measurements=(
+            Measurement(metric="latency", unit="s", clock="a clock", samples=latency, begins=begins),
+            Measurement(metric="GPU time", unit="s", clock="CUDA events", samples=latency),
+        ),
+    )  # fmt: skip
+
+
+def make(root: Path, count: int) -> list[Path]:
+    """A folder of each machine, with so many records in all."""
+    folders = []
+    for number in range(MACHINES):
+        folders.append(root / f"machine{number}")
+        store = Store(folders[-1])
+        for each in records(number, count // (MACHINES * MODELS * WAYS)):
+            (store.claim(each.case, each.model.name) / "record.json").write_bytes(encode(each))
+    return folders
+
+
+def timed(*arguments: str | Path) -> tuple[float, float, float, str]:
+    """Seconds that passed and of the processor, the peak of memory in MiB, and what the command printed."""
+    begun = time.perf_counter()
+    process = subprocess.Popen([sys.executable, "-m", "inferlens", *map(str, arguments)], stdout=subprocess.PIPE)
+    printed = process.stdout.read() if process.stdout else b""
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"inferlens {' '.join(map(str, arguments[:2]))} failed")
+    seconds = time.perf_counter() - begun
+    return seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, printed.decode()
+
+
+def main(counts: list[int]) -> None:
+    """The table, a line for each number of records."""
+    print(f"{'records':>8} {'on disk':>10} {'merge':>27} {'show':>27} {'show --by machine':>27}")
+    for count in counts:
+        with tempfile.TemporaryDirectory() as root:
+            folders, out = make(Path(root), count), Path(root, "merged")
+            size = sum(file.stat().st_size for folder in folders for file in folder.rglob("record.json")) / 2**20
+            done = [timed("merge", *folders, "-o", out), timed("show", out), timed("show", out, "--by", "machine")]
+            cells = " ".join(f"{seconds:7.1f} s {cpu:6.1f} s {memory:5.0f} MiB" for seconds, cpu, memory, _ in done)
+            print(f"{count:>8,} {size:>6.0f} MiB {cells}")
+    print(done[2][3])
+
+
+if __name__ == "__main__":
+    main([int(word) for word in sys.argv[1:]] or [1000, 2000, 5000])

@@ -1,0 +1,148 @@
+"""Joins stores: the records of several folders in one, with what lies beside them.
+
+Records keep their bytes. One that is there already, by its id, is not copied again; another one of the same case gets
+``<case>@2``. Everything is copied first into a folder of its own inside the store, and only then moved to its place: a
+merge that fails leaves the store as it was. Folders come from anywhere, so nothing in them is followed out of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+
+from inferlens.errors import InferlensError
+from inferlens.record.files import PACKED, read_unpacked, sha256
+from inferlens.record.record import Record, decode, machine_name
+from inferlens.record.store import LOG, RECORD, TRIALS, TUNING, claimed, made, of_a_tuning, safe_name
+
+PROFILES = "profile-"  # how the names of profiles begin
+HINT = "-o with another folder"
+
+
+@dataclass
+class Merged:
+    """What a merge did: how many records were ``new`` and how many ``known``; whose they are; what was left."""
+
+    new: int = 0
+    known: int = 0
+    machines: set[str] = field(default_factory=set)
+    models: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+
+
+def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> Merged:
+    """Copies the records under ``sources`` into the store ``output``, which may have some already.
+
+    Args:
+        sources: folders, each at any height above records.
+        output: the folder of the store.
+        artefacts: whether built models and other files come along, not only records, profiles and logs.
+
+    Raises:
+        InferlensError: if a source is no folder, there is no record in any, or ``output`` cannot be written.
+    """
+    for source in sources:
+        if not source.is_dir():
+            raise InferlensError(f"{source} is no folder.", expected="folders with records", hint="inferlens bench")
+    merged, hashes = Merged(), dict[str, str]()
+    begun, numbers = output.exists(), Counter[tuple[str, str]]()
+    if begun:
+        hashes |= {record.id: digest for _, record, digest in _records(output, Merged())}
+    staging = Path(tempfile.mkdtemp(dir=made(output, HINT), prefix=".merge-"))
+    try:
+        copied = list(_copied(sources, output, staging, merged, hashes, artefacts))
+        if not copied and not hashes:
+            what = f"There is no record in {', '.join(map(str, sources))}. {' '.join(merged.problems[:3])}"
+            raise InferlensError(what.strip(), hint="inferlens bench")
+        for folder, model, case in copied:
+            place = claimed(output / model, case, HINT, first=numbers[model, case] + 1)
+            numbers[model, case] = int(place.name.removeprefix(case).lstrip("@") or 1)
+            folder.replace(place)
+    except OSError as error:
+        raise InferlensError(f"The folder {output} cannot be written: {error.strerror}.", hint=HINT) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        if not begun and not any(output.iterdir()):
+            output.rmdir()
+    return merged
+
+
+def _copied(
+    sources: Sequence[Path], output: Path, staging: Path, merged: Merged, hashes: dict[str, str], artefacts: bool
+) -> Iterator[tuple[Path, str, str]]:
+    """Each new record's folder in ``staging``, and the names of the folders that it belongs in."""
+    for source in sources:
+        for file, record, digest in _records(source, merged, but=output.resolve()):
+            merged.machines.add(machine_name(record.environment))
+            merged.models.add(record.case.model)
+            if record.id in hashes:
+                merged.known += hashes[record.id] == digest
+                if hashes[record.id] != digest:
+                    merged.problems.append(f"{file} was left out. Another record has its id, {record.id}.")
+                continue
+            hashes[record.id] = digest
+            folder = staging / str(merged.new)
+            folder.mkdir()
+            for each in _beside(file, merged, artefacts):
+                target = folder / each.relative_to(file.parent)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(each, target)
+            merged.new += 1
+            yield folder, safe_name(record.model.name), safe_name(record.case.folder)
+
+
+def _records(folder: Path, merged: Merged, but: Path | None = None) -> Iterator[tuple[Path, Record, str]]:
+    """The records below a folder one by one, each with the hash of its content; what is none is a problem.
+
+    Those of tunings are left: a tuning belongs to its machine. So are those in the folder ``but``.
+    """
+    tunings = sorted(each.parent for each in folder.rglob(TRIALS) if each.parent.name == TUNING)
+    merged.problems += [f"{each} was left out: a tuning belongs to its machine." for each in tunings]
+    for file in sorted(each for end in PACKED for each in folder.rglob(RECORD + end)):
+        if of_a_tuning(file, folder) or (but and but in file.absolute().parents):
+            continue
+        try:
+            if not _is_plain(file):
+                raise InferlensError("It is a link, or no file.")
+            data = read_unpacked(file)
+            record = decode(data)
+            wrong = [each.path for each in record.artefacts if not _is_beside(each.path)]
+            if wrong:
+                raise InferlensError(f"It names a file outside its folder: '{wrong[0]}'.")
+        except (OSError, InferlensError) as error:
+            merged.problems.append(f"{file} was left out. {error}")
+            continue
+        yield file, record, sha256(data)
+
+
+def _beside(record_file: Path, merged: Merged, artefacts: bool) -> Iterator[Path]:
+    """The files of a record's folder that come along: no links, and nothing of another record below it."""
+    yield record_file
+    folders = [record_file.parent]
+    while folders:
+        for each in sorted(folders.pop().iterdir()):
+            if each.is_dir() and not each.is_symlink():
+                own = not any((each / (RECORD + end)).exists() for end in PACKED)
+                folders += [each] if artefacts and own else []
+            elif each.name.startswith(RECORD):
+                continue
+            elif not _is_plain(each):
+                merged.problems.append(f"{each} was left out. It is a link, or no file.")
+            elif artefacts or each.name == LOG or each.name.startswith(PROFILES):
+                yield each
+
+
+def _is_plain(file: Path) -> bool:
+    """Whether it is a file itself: no link, pipe or device, which might be waited for or lead elsewhere."""
+    return stat.S_ISREG(file.lstat().st_mode)
+
+
+def _is_beside(path: str) -> bool:
+    """Whether the path of an artefact stays in its record's folder."""
+    pure = PurePath(path)
+    return not pure.is_absolute() and ".." not in pure.parts

@@ -1,0 +1,106 @@
+"""Ranges for NVIDIA's profilers: what is pushed and popped, and that nothing is where nobody asked."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from inferlens.backends.base import Preparation
+from inferlens.backends.clocks import HostClock
+from inferlens.backends.profiling import nvtx_ranges
+from inferlens.backends.profiling.module_hooks import layers_of
+from inferlens.measure.series import latency, throughput
+from inferlens.measure.stopping import sampling_rule
+from inferlens.spec.case import Budget
+from tests.commands import inferlens
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a made-up nvtx is told."""
+    told: list[str] = []
+
+    @contextmanager
+    def annotate(name: str, domain: str):
+        told.append(f"+ {name}")
+        yield
+        told.append(f"- {name}")
+
+    module = SimpleNamespace(
+        annotate=annotate,
+        push_range=lambda name, domain: told.append(f"+ {name}"),
+        pop_range=lambda domain: told.append("-"),
+    )
+    monkeypatch.setitem(sys.modules, "nvtx", module)
+    monkeypatch.setenv(nvtx_ranges.VARIABLE, "1")
+    return told
+
+
+class Counting:
+    """A runner that notes its calls among the ranges."""
+
+    clock = HostClock()
+
+    def __init__(self, told: list[str], call=lambda feed: None) -> None:
+        self.told, self.call = told, call
+
+    def infer(self, feed: object) -> object:
+        self.told.append("call")
+        return self.call(feed)
+
+    def synchronize(self) -> None:
+        pass
+
+
+def test_a_phase_and_a_series_are_one_range_each_with_all_calls_inside(said: list[str]) -> None:
+    runner = Counting(said)
+    with Preparation(Path(), Path()).phase("steady state"):
+        latency(runner, iter(lambda: 0, 1), sampling_rule(Budget(iterations=5)), lambda _: None)
+        throughput(runner, iter(lambda: 0, 1), 1e-3, 0.01, lambda _: None)
+    ranges = [each for each in said if each != "call"]
+    inner = [f"{sign} series: {name}" for name in ("latency", "throughput") for sign in "+-"]
+    assert ranges == ["+ steady state", *inner, "- steady state"]
+    assert said[1:8] == ["+ series: latency", *["call"] * 5, "- series: latency"]
+
+
+def test_profiled_modules_are_ranges_inside_each_other(said: list[str]) -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Tanh())
+    layers_of(Counting(said, module), module, torch.ones(2), 1, on_gpu=False)
+    ranges = [each for each in said if each != "call"]
+    once = ["+ module: ", "+ module: 0", "-", "+ module: 1", "-", "-"]
+    assert ranges[-6:] == once
+
+
+def test_nothing_is_set_where_nobody_asked(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(nvtx_ranges.VARIABLE)
+    with Preparation(Path(), Path()).phase("load"), nvtx_ranges.span("x"):
+        begin, end = nvtx_ranges.begin_and_end()
+        begin("y")
+        end()
+    assert said == []
+
+
+def test_without_the_package_the_option_is_refused_with_what_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "nvtx", None)
+    monkeypatch.delenv(nvtx_ranges.VARIABLE, raising=False)
+    done = inferlens("bench", "fake:demo", "--nvtx", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "[nvtx]'" in done.stderr
+
+
+def test_the_real_package_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nvtx")
+    monkeypatch.setenv(nvtx_ranges.VARIABLE, "")
+    nvtx_ranges.turn_on()
+    begin, end = nvtx_ranges.begin_and_end()
+    with nvtx_ranges.span("series: latency"):
+        begin("module: layer1")
+        end()
+    assert nvtx_ranges.on()

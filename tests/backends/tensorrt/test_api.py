@@ -1,0 +1,116 @@
+"""What our code uses of TensorRT, held against the table of what each release has: TensorRT itself is not run here."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import inferlens
+from inferlens.backends.tensorrt.flavours import Flavour
+from inferlens.backends.tensorrt.network import DTYPES, LOWERED, Network, configuration
+from inferlens.backends.tensorrt.options import TensorRTOptions
+from inferlens.errors import Unsupported
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+BACKENDS = Path(inferlens.__file__).parent / "backends"
+FILES = [*(BACKENDS / "tensorrt").glob("*.py"), BACKENDS / "torch_tensorrt" / "layers.py"]
+TABLE = tomllib.loads(Path(__file__).with_name("api.toml").read_text())
+RELEASES = TABLE.pop("releases")
+# Objects of TensorRT's by the last name of what they are called, and whose names they have.
+OBJECTS = {
+    "trt": "module", "module": "module", "tensorrt": "module", "builder": "Builder", "config": "IBuilderConfig",
+    "definition": "INetworkDefinition", "network": "INetworkDefinition", "parser": "OnnxParser",
+    "opened": "ICudaEngine", "context": "IExecutionContext", "_context": "IExecutionContext", "_runtime": "Runtime",
+    "Runtime": "Runtime",
+    "inspector": "EngineInspector", "cache": "ITimingCache", "tensor": "ITensor", "IBuilderConfig": "IBuilderConfig",
+    **{name: name for name in ("BuilderFlag", "TensorIOMode", "LayerInformationFormat", "ProfilingVerbosity")},
+    **{name: name for name in ("MemoryPoolType", "NetworkDefinitionCreationFlag", "TacticSource")},
+}  # fmt: skip
+OURS = {  # attributes of others' objects that are called the same
+    "network": {"builder", "definition", "flavour", "layers", "log", "tensors", "weakly_typed", "inputs", "outputs"},
+    "module": {"__version__", "named_modules", "partition"}, "cache": {"parent", "is_file"},
+    "context": set(), "tensor": {"data_ptr", "view", "numel", "format"},
+}  # fmt: skip
+
+
+def used() -> dict[tuple[str, str], set[str]]:
+    """Names of the table's classes that the code uses, with the files."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Attribute):
+                last = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+                if last in OBJECTS and node.attr not in OURS.get(last, ()):
+                    found.setdefault((OBJECTS[last], node.attr), set()).add(file.name)
+    return found
+
+
+def words() -> set[str]:
+    """Every name and every text in the code, such as those that an ability is asked by."""
+    nodes = [node for file in FILES for node in ast.walk(ast.parse(file.read_text()))]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    names |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    return names | {word for text in texts for word in (text, text.upper())}
+
+
+def test_the_code_uses_nothing_that_the_table_does_not_have() -> None:
+    unknown = {f"{kind}.{name} in {files}" for (kind, name), files in used().items() if name not in TABLE.get(kind, {})}
+    assert not unknown
+    assert len(used()) > 60
+
+
+def test_the_table_has_nothing_that_the_code_does_not_use() -> None:
+    code = words()
+    by_value = {
+        "CUBLAS",
+        "CUBLAS_LT",
+        "CUDNN",
+        "EDGE_MASK_CONVOLUTIONS",
+        "JIT_CONVOLUTIONS",
+        "Logger",
+    }  # named by users, and in scripts
+    assert {name for names in TABLE.values() for name in names} - code <= by_value
+
+
+@pytest.mark.parametrize("kind", TABLE)
+def test_what_a_release_lacks_is_asked_for_by_name_before_it_is_used(kind: str) -> None:
+    asked = {
+        argument.value.upper()
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, (ast.Call, ast.Dict))
+        for argument in ast.walk(node)
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+    }
+    follows = {  # those that are there with another one, which is asked for
+        "EngineInvalidityDiagnostics", "EngineValidity", "num_compute_capabilities", "create_runtime_config",
+        "set_runtime_cache",
+    }  # fmt: skip
+    by_value = {"CUBLAS", "CUBLAS_LT", "CUDNN", "E8M0", "FP4", "SAME_COMPUTE_CAPABILITY"}  # looked up among the members
+    for name, releases in TABLE[kind].items():
+        assert set(releases.split()) <= {*RELEASES, "rtx"}
+        if releases.split() != RELEASES and name not in follows | by_value:
+            assert name.upper() in asked, f"{name} is only in {releases}"
+
+
+def test_types_and_lowered_precisions_are_those_of_the_table() -> None:
+    assert set(DTYPES) == set(TABLE["DataType"])
+    assert set(LOWERED.values()) <= set(TABLE["BuilderFlag"])
+
+
+def test_what_this_release_lacks_is_refused_in_one_sentence() -> None:
+    """TensorRT 10.3 has no ``max_num_tactics``, which Python would say in the middle of a build."""
+    old = Flavour("trt", "tensorrt", "TensorRT", "10.3.0", SimpleNamespace(IBuilderConfig=object, BuilderFlag=object))
+    network = Network(old, None, None, None, None)
+    with pytest.raises(Unsupported, match=r"TensorRT 10\.3\.0 has no max_num_tactics"):
+        configuration(network, TensorRTOptions(max_num_tactics=5), ())
+    assert old.strongly_typed_only  # as TensorRT 11, whose flags of precisions are gone

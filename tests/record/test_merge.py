@@ -1,0 +1,133 @@
+"""Stores joined: each record once and as it was, what lies beside it, and nothing from outside of its folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from inferlens import InferlensError, load_records
+from inferlens.record.merge import merge
+from inferlens.record.record import Artefact, Environment, Gpu, Record, encode
+from inferlens.record.store import Store
+from tests.commands import inferlens
+
+from .test_store import CASE, RECORD
+
+
+def on(card: str, name: str) -> Record:
+    gpu = Gpu(name="NVIDIA L4", uuid=f"GPU-{card}")
+    return msgspec.structs.replace(RECORD, id=name, run=name, environment=Environment(cpu="a CPU", gpus=(gpu,)))
+
+
+def kept(root: Path, *records: Record) -> Path:
+    for each in records:
+        Store.save(Store(root).claim(CASE, "demo"), each)
+    return root
+
+
+def content(root: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(root)): file.read_bytes() for file in sorted(root.rglob("*")) if file.is_file()}
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    """Two machines with cards of one kind, with a log and a built model beside the record of the first."""
+    one, other = kept(tmp_path / "one", on("1", "a")), kept(tmp_path / "other", on("2", "b"))
+    beside = next(one.rglob("record.json")).parent
+    (beside / "output.log").write_text("built")
+    (beside / "package").mkdir()
+    (beside / "package" / "model.onnx").write_bytes(b"\0" * 9)
+    return one, other
+
+
+def test_records_of_two_machines_lie_in_one_store_as_they_were(two: tuple[Path, Path], tmp_path: Path) -> None:
+    before = [content(each) for each in two]
+    done = inferlens("merge", *map(str, two), "-o", str(tmp_path / "all"), cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 new records of 2 machines and 1 model" in done.stdout
+    name = f"demo/{CASE.folder}"
+    moved = {file.replace(CASE.folder, f"{CASE.folder}@2"): data for file, data in before[1].items()}
+    assert content(tmp_path / "all") == before[0] | moved
+    assert f"{name}/package/model.onnx" in before[0]
+    assert [content(each) for each in two] == before
+    assert not [each for each in (tmp_path / "all").iterdir() if each.name != "demo"]
+
+
+def test_a_record_comes_once_however_often_it_is_merged(two: tuple[Path, Path], tmp_path: Path) -> None:
+    store = tmp_path / "all"
+    copy = shutil.copytree(two[0], tmp_path / "copy")
+    assert (merge([*two, copy], store).new, merge([*two, store], store).new) == (2, 0)
+    assert merge([tmp_path], store).known == 3  # from above the store itself
+    assert [record.id for record in load_records(store).records] == ["a", "b"]
+
+
+def test_light_leaves_what_was_built(two: tuple[Path, Path], tmp_path: Path) -> None:
+    merge(two, tmp_path / "all", artefacts=False)
+    assert {Path(name).name for name in content(tmp_path / "all")} == {"record.json", "output.log"}
+
+
+def test_what_is_broken_or_leads_elsewhere_is_said_and_left(two: tuple[Path, Path], tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("a key")
+    one, other = two
+    beside = next(one.rglob("record.json")).parent
+    (beside / "link").symlink_to(secret)
+    (beside / "folder").symlink_to(tmp_path)
+    os.mkfifo(beside / "pipe")
+    hostile = msgspec.structs.replace(on("3", "c"), artefacts=(Artefact("../../secret", "engine", 5),))
+    kept(other, hostile, msgspec.structs.replace(on("4", "a"), reason="another one of that id"))
+    for name, data in (("cut", encode(RECORD)[:50]), ("other", b'{"schema": "inferlens.record/9"}')):
+        (other / name).mkdir()
+        (other / name / "record.json").write_bytes(data)
+    (other / "linked").mkdir()
+    (other / "linked" / "record.json").symlink_to(beside / "record.json")
+    done = merge(two, tmp_path / "all")
+    assert done.new == 2
+    assert len(done.problems) == 8
+    for what in ("link or", "'../../secret'", "has its id, a", "record/9"):
+        assert any(what.replace("link or", "It is a link, or no file") in problem for problem in done.problems), what
+    assert b"a key" not in content(tmp_path / "all").values()
+
+
+def test_names_of_models_do_not_leave_the_store(tmp_path: Path) -> None:
+    model = msgspec.structs.replace(RECORD.model, name="../../up")
+    kept(tmp_path / "one", msgspec.structs.replace(RECORD, model=model))
+    merge([tmp_path / "one"], tmp_path / "deep" / "all")
+    assert {each.parts[0] for each in map(Path, content(tmp_path / "deep" / "all"))} == {"_.._up"}
+    assert [each.name for each in (tmp_path / "deep").iterdir()] == ["all"]
+
+
+def test_a_merge_that_fails_leaves_the_store_as_it_was(
+    two: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "all"
+    merge(two[:1], store)
+    before = content(store)
+    copied: list[Path] = []
+
+    def full(_: Path, target: Path) -> None:
+        if len(copied) == 1:
+            raise OSError(28, "No space left on device")
+        copied.append(target)
+
+    kept(two[1], on("5", "e"))
+    monkeypatch.setattr(shutil, "copyfile", full)
+    for place in (store, tmp_path / "new"):
+        copied.clear()
+        with pytest.raises(InferlensError, match="No space left"):
+            merge(two[1:], place)
+    assert content(store) == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_no_record_is_an_error_that_leaves_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    for given, what in (("empty", "There is no record"), ("file", "is no folder"), ("nowhere", "is no folder")):
+        done = inferlens("merge", given, "-o", "all", cwd=tmp_path)
+        assert (done.returncode, what in done.stderr) == (2, True)
+    assert not (tmp_path / "all").exists()
