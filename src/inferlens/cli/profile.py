@@ -57,6 +57,7 @@ def profile(
     batch: options.Batches = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda. [dim]Default: cuda if it works.[/dim]")] = None,
     threads: options.Threads = None,
+    python: options.Pythons = None,
     option: options.Options = None,
     input: options.Inputs = None,
     weights: options.Weights = None,
@@ -96,7 +97,7 @@ def profile(
 
     words = {
         "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
-        "threads": threads, "option": option, "input": input, "weights": weights,
+        "threads": threads, "python": python, "option": option, "input": input, "weights": weights,
         "calibration": calibration, "keep": keep, "trust": trust, "seed": seed, "rebuild": rebuild,
         "mode": "latency", "max_time": max_time, "timeout": timeout, "output": output,
     }  # fmt: skip

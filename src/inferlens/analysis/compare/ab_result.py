@@ -17,7 +17,7 @@ from inferlens.analysis.findings import notes
 from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError, one_line
 from inferlens.record.record import Agreement, Metric, Record
-from inferlens.spec.case import AXES, Case
+from inferlens.spec.case import AXES, Case, shown_together
 from inferlens.stats.intervals import Interval, ends
 from inferlens.stats.standing import LEAST_ROUNDS
 from inferlens.units import (
@@ -249,7 +249,7 @@ def _names(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[str, tuple[
     """What two cases have in common, and what each of them is."""
     short = len({case.model for case in cases}) == len({case.model.partition(":")[2] for case in cases})
     parts = []
-    for case, revision in zip(cases, revisions, strict=True):
+    for case, revision in zip(shown_together(cases), revisions, strict=True):
         said: dict[str, Any] = {
             "model": case.model.partition(":")[2] if short else case.model,
             "checkout": f"{case.checkout} ({revision})" if revision else case.checkout,

@@ -20,11 +20,11 @@ from inferlens.analysis.tuned import Trial
 from inferlens.backends import BACKENDS, importable
 from inferlens.backends.base import THREADS, Knob
 from inferlens.errors import InferlensError, check_choice
-from inferlens.execution.expand import Planned, backends_named, check_words, expand, refuse_if_none_runs
+from inferlens.execution.expand import Planned, backends_named, check_words, refuse_if_none_runs
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import Entrant
 from inferlens.execution.scheduler import Scheduler, scheduled
-from inferlens.execution.survey import Named, surveyed
+from inferlens.execution.survey import Named, expanded
 from inferlens.execution.tuning.kept import Kept, KeptRounds
 from inferlens.execution.tuning.space import as_asked, combined
 from inferlens.record.record import Record
@@ -225,7 +225,7 @@ def _only_backend_with(knob: str, plan: Plan) -> str:
 
 def _base(request: StudyRequest, model: Named | None) -> Planned:
     """The one case that the plan leaves, with the knob at its default."""
-    planned = expand(request.plan, *surveyed(request.plan, model))
+    planned = expanded(request.plan, model)
     refuse_if_none_runs(planned)
     able = [each for each in planned if not each.refusal]
     if len(able) > 1:
