@@ -68,9 +68,7 @@ def profile(
     seed: options.Seed = None,
     level: Annotated[str | None, typer.Option(help=LEVEL, show_default="layer")] = None,
     runs: Annotated[int | None, typer.Option(help="Profiled calls of each case.", min=1, show_default="50")] = None,
-    max_time: Annotated[
-        str | None, typer.Option(help="Time for unprofiled calls of a case.", show_default="2s")
-    ] = None,
+    max_time: Annotated[str | None, typer.Option(help="Time for unprofiled calls.", show_default="2s")] = None,
     timeout: options.Timeout = None,
     output: Annotated[str | None, typer.Option(help="Folder of records and profiles.", show_default="results")] = None,
     file: options.File = None,

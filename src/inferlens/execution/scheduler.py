@@ -84,7 +84,7 @@ class Scheduler:
         """The machine and its libraries."""
         return environment.collect()
 
-    def _environment(self, case: Case) -> Environment:
+    def environment_for(self, case: Case) -> Environment:
         """The same, as the case's interpreter tells it, with the revision of the case's checkout."""
         if case.python and case.python not in self._environments:
             self._environments[case.python] = environment_of(case.python)
@@ -102,7 +102,7 @@ class Scheduler:
         """The same; of another interpreter one for its versions: what other libraries made is none of theirs."""
         if not case.python:
             return self.cache
-        here = self._environment(case)
+        here = self.environment_for(case)
         made_by = msgspec.json.encode([here.python, here.libraries], order="sorted")
         return self.cache / f"environment-{hashlib.sha256(made_by).hexdigest()[:12]}"
 
@@ -283,7 +283,7 @@ class Scheduler:
             hint=result.hint,
             output_tail=outcome.tail,
             model=msgspec.structs.replace(result.model or ModelFacts(name=""), name=planned.found.name),
-            environment=self._environment(planned.case),
+            environment=self.environment_for(planned.case),
             phases=result.phases,
             measurements=measured.measurements,
             agreement=judged(measured.agreement, planned.case, self.accuracies.get(planned.case.digest)),

@@ -128,7 +128,7 @@ def surveyed(plan: Plan, model: Named | None = None) -> list[Surveyed]:
             plans[-1] = replace(plans[-1], model=tuple(info.spec for info in known))
         with ThreadPoolExecutor() as pool:
             asked = pool.submit(probe, backends_named(plan), python)
-            its, why = _looked_up(plans[-1], model)
+            its, why = looked_up(plans[-1], model)
         models.append(its)
         errors.append(why)
         able.append(asked.result())
@@ -136,19 +136,24 @@ def surveyed(plan: Plan, model: Named | None = None) -> list[Surveyed]:
     if known is None:
         raise next(filter(None, errors))
     anywhere = able[0] if len(able) == 1 else {name: merged([can[name] for can in able]) for name in able[0]}
-    refusals = [Unsupported(why.what, expected=why.expected, hint=why.hint) if why else None for why in errors]
+    refusals = [unsupported(why) if why else None for why in errors]
     return [
         Surveyed(its_plan, its or known, can, anywhere, why)
         for its_plan, its, can, why in zip(plans, models, able, refusals, strict=True)
     ]
 
 
-def _looked_up(plan: Plan, model: Named | None) -> tuple[list[ModelInfo], InferlensError | None]:
+def looked_up(plan: Plan, model: Named | None) -> tuple[list[ModelInfo], InferlensError | None]:
     """What the plan's models are to its interpreter, or why they are nothing to it."""
     try:
         return found(plan, model), None
     except InferlensError as error:
         return [], error
+
+
+def unsupported(error: InferlensError) -> Unsupported:
+    """The same error, as what is said of a case that cannot run."""
+    return Unsupported(error.what, expected=error.expected, hint=error.hint)
 
 
 def check_interpreters(pythons: Iterable[str]) -> None:

@@ -141,7 +141,7 @@ def run(request: StudyRequest, observer: Observer, model: Named | None = None) -
     cases = [replace(base, case=base.case if each == default else _set(request, base.case, each)) for each in values]
     observer.planned(cases)
     with scheduled(request.plan, observer, cases, model) as scheduler:
-        about = [msgspec.structs.replace(request, budget=0.0), scheduler.environment, base.found]
+        about = [msgspec.structs.replace(request, budget=0.0), scheduler.environment_for(base.case), base.found]
         home = Path(request.plan.output) / safe_name(base.found.name) / STUDY
         kept = Kept(home / TRIALS, about, request.budget, model)
         before, begin = kept.trials[:], begin - kept.seconds
