@@ -101,7 +101,7 @@ def bench(
 ) -> Records:
     """Measures a model on the backends of this machine: ``print`` of what it returns shows the table.
 
-    The keywords are the options of ``inferlens bench``: lists, texts with commas, ``option={"backend.option": values}``.
+    The keywords are the options of ``inferlens bench``: lists, text with commas, ``option={"backend.option": values}``.
 
     Args:
         model: a name, a file, a factory, or a live ``nn.Module``; a list of names for several models.
