@@ -60,9 +60,9 @@ class ABSteps(Struct, frozen=True, kw_only=True):
             for step in self.named
             if step.found.verdict in ("FASTER", "SLOWER")
         ]
-        for verdict, text in (("DID NOT RUN", "did not run"), ("UNDECIDED", "is undecided")):
+        for verdict in ("DID NOT RUN", "UNDECIDED"):
             steps = [f"{step.before} to {step.after}" for step in self.named if step.found.verdict == verdict]
-            said += [f"{listing(steps)} {text}."] if steps else []
+            said += [f"{verdict}: {listing(steps)}."] if steps else []
         threshold = percent(self.steps[0].rule.threshold)
         return said or [f"No step changed the time by {threshold} or more, {percent(self.level)} sure."]
 
@@ -74,7 +74,8 @@ class ABSteps(Struct, frozen=True, kw_only=True):
         for step in self.named:
             lines.append(f"{step.after:<{width}}  {step.figure}")
             more = step.found.standing.replace(" of A", "") if step.found.ratio else step.found.reason
-            lines.append(short(f"{'':<{width}}  {step.found.verdict}: {more}. {step.found.of_environments}", WIDTH))
+            said = f"{step.found.verdict}: {more.rstrip('.')}. {step.found.of_environments}"
+            lines += textwrap.wrap(said, WIDTH, initial_indent=(width + 2) * " ", subsequent_indent=(width + 2) * " ")
         answer = [textwrap.fill(each, WIDTH) for each in self.sentences]
         return "\n".join([*answer, "", short(common, WIDTH), *lines])
 
