@@ -9,11 +9,12 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from inferlens.analysis.compare.ab_result import ABResult
+    from inferlens.analysis.compare.ab_steps import ABSteps
     from inferlens.analysis.compare.cases import Compared, compare
     from inferlens.analysis.findings import Finding, findings
     from inferlens.analysis.loaded_trace import load_trace
     from inferlens.errors import InferlensError
-    from inferlens.execution.ab import ab
+    from inferlens.execution.ab import ab, ab_steps
     from inferlens.execution.deploy.call import Deployed
     from inferlens.execution.deploy.quantize import quantize
     from inferlens.execution.profile import profile
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "ABResult", "Budget", "Case", "Compared", "Finding", "InferlensError", "Plan", "Profile", "Quantization", "Record",
-    "Records",
-    "TensorSpec", "Tuning", "__version__", "ab", "bench", "compare", "findings", "load", "load_profiles",
-    "load_records", "load_trace", "profile", "quantize", "tune",
+    "ABResult", "ABSteps", "Budget", "Case", "Compared", "Finding", "InferlensError", "Plan", "Profile", "Quantization",
+    "Record", "Records", "TensorSpec", "Tuning", "__version__", "ab", "ab_steps", "bench", "compare", "findings",
+    "load", "load_profiles", "load_records", "load_trace", "profile", "quantize", "tune",
 ]  # fmt: skip
 
 _HOMES = {
     "ab": "execution.ab", "ABResult": "analysis.compare.ab_result",
+    "ab_steps": "execution.ab", "ABSteps": "analysis.compare.ab_steps",
     "compare": "analysis.compare.cases", "Compared": "analysis.compare.cases",
     "Budget": "spec.case", "Case": "spec.case", "TensorSpec": "spec.case", "InferlensError": "errors",
     "Plan": "spec.plan", "Record": "record.record", "Records": "views.python", "Tuning": "views.python",
@@ -72,6 +73,7 @@ def bench(
     cold: bool = False,
     rotate: bool = False,
     depth: Numbers | None = None,
+    python: Texts | None = None,
     option: Texts | Mapping[str, Any] | None = None,
     input: Texts | None = None,
     weights: str | PathLike[str] | None = None,
@@ -99,8 +101,7 @@ def bench(
 ) -> Records:
     """Measures a model on the backends of this machine: ``print`` of what it returns shows the table.
 
-    The keywords are the options of ``inferlens bench``, and mean the same: single values, lists, or texts with commas;
-    durations in seconds, or as ``"90s"``; ``option={"backend.option": values}``.
+    The keywords are the options of ``inferlens bench``: lists, text with commas, ``option={"backend.option": values}``.
 
     Args:
         model: a name, a file, a factory, or a live ``nn.Module``; a list of names for several models.
@@ -108,7 +109,7 @@ def bench(
         observer: told what happens; by default nothing is shown.
 
     Returns:
-        A record of each process, in the order they ended, failed cases included. They are on disk too, in ``output``.
+        A record of each process, in the order they ended, failed ones included; they are on disk too, in ``output``.
 
     Raises:
         InferlensError: if the model or the keywords mean nothing. A case that fails is a record, not an error.
@@ -131,6 +132,7 @@ def tune(
     batch: Numbers | None = None,
     device: Texts | None = None,
     threads: Numbers | None = None,
+    python: Texts | None = None,
     option: Texts | Mapping[str, Any] | None = None,
     input: Texts | None = None,
     weights: str | PathLike[str] | None = None,

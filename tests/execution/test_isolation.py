@@ -36,7 +36,7 @@ TROUBLES = {
 def quick_survey(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asks none of the backends that import a framework what it can do here: a second or two before every run."""
     ask = survey.probe
-    monkeypatch.setattr(survey, "probe", lambda _: ask(["fake"]))
+    monkeypatch.setattr(survey, "probe", lambda _, python="": ask(["fake"], python))
 
 
 def bench_fake(tmp_path: Path, option: list[str] | None = None, **words: object) -> list[inferlens.Record]:

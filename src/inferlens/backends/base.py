@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,6 +159,18 @@ class Capabilities(Struct, frozen=True, kw_only=True):
                 hint="an ONNX file with QuantizeLinear and DequantizeLinear nodes",
             )
         return keep_refusal(case, support.keeps, found.precision)
+
+
+def merged(every: Sequence[Capabilities]) -> Capabilities:
+    """What a backend can do in some environment, of what it can in each; what is absent is so in all of them."""
+    first, *others = every
+    absent = [{(each.variant, each.device) for each in can.absent} for can in others]
+    return msgspec.structs.replace(
+        first,
+        formats=tuple(dict.fromkeys(format for can in every for format in can.formats)),
+        supports=tuple({(each.variant, each.device): each for can in every for each in can.supports}.values()),
+        absent=tuple(each for each in first.absent if all((each.variant, each.device) in its for its in absent)),
+    )
 
 
 @dataclass

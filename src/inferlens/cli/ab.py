@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,11 +13,15 @@ from inferlens.cli import options
 
 if TYPE_CHECKING:
     from inferlens.analysis.compare.ab_result import ABResult
+    from inferlens.analysis.compare.ab_steps import ABSteps
 
 MODEL = "A name, a file or a factory, as for bench; of two models A."
 A = "A case, in words such as pytorch or 'torch_compile:default fp16 batch=8 dynamic=true'; or, without B, the \
 model that MODEL is compared with."
 CHECKOUT = "Two folders that the model's code is imported from, as OLD,NEW; or one, that this folder is compared with."
+PYTHON = (
+    "Interpreters of two environments, as OLD,NEW; one, that this one is compared with; or more: which step did it."
+)
 BACKEND = "Backend, as name or name:variant, of each side that names none."
 SHARED = "of both sides, unless a case says its own."
 INTERLEAVE = "calls: both processes of a round run at once and take turns; or processes: one runs after the other."
@@ -29,6 +33,7 @@ def ab(
     a: Annotated[str | None, typer.Argument(help=A, metavar="A")] = None,
     b: Annotated[str | None, typer.Argument(help="The case that is compared with A.", metavar="B")] = None,
     checkout: Annotated[str | None, typer.Option(help=CHECKOUT)] = None,
+    python: Annotated[str | None, typer.Option(help=PYTHON)] = None,
     backend: Annotated[str | None, typer.Option("--backend", "-b", help=BACKEND)] = None,
     precision: Annotated[str | None, typer.Option(help=f"Precision {SHARED}")] = None,
     batch: Annotated[int | None, typer.Option(help=f"Batch size {SHARED}")] = None,
@@ -61,33 +66,45 @@ def ab(
 ) -> None:
     """Which of two is faster? Measures them against each other, in turns, until it is decided.
 
-    Two cases: inferlens ab resnet18 pytorch onnxruntime:cpu
-
-    Two models: inferlens ab base:build candidate:build
+    Two cases: inferlens ab resnet18 pytorch onnxruntime:cpu. Two models: inferlens ab base:build candidate:build
 
     Did my change make it slower? inferlens ab mypackage.models:build --checkout ../old,.
+
+    Did an upgrade? inferlens ab resnet50 onnxruntime --python old/bin/python,new/bin/python
 
     Exit codes: 1 if B is slower than A; 4 if one did not run; 3 if it is undecided; else 0. Bad input is 2.
     """
     words = {name: value for name, value in locals().items() if value not in (None, [])}
-    from inferlens.cli import progress, screen
-    from inferlens.execution.ab import ab as measure
+    from inferlens.cli import screen
 
-    as_json, interrupted = words.pop("json"), False
+    as_json = words.pop("json")
     screen.format_of("table", words.pop("file", None))
-    with (bar := progress.RoundsBar(screen.errors())):
-        try:
-            bar.last = measure(**words, observer=bar, on_round=bar.looked)
-        except KeyboardInterrupt:
-            interrupted = True
-    if bar.last:
-        show(bar.last, file, as_json)
+    found, interrupted = measured(words)
+    if found:
+        show(found, file, as_json)
     if interrupted:
         screen.note("Interrupted; what was measured is kept.")
-    raise typer.Exit(bar.last.exit_code if bar.last and not interrupted else 130)
+    raise typer.Exit(found.exit_code if found and not interrupted else 130)
 
 
-def show(found: ABResult, file: Path | None, as_json: bool) -> None:
+def measured(words: dict[str, Any]) -> tuple[ABResult | ABSteps | None, bool]:
+    """What was found, of two or of the steps between more environments; and whether it was interrupted."""
+    from inferlens.cli import progress, screen
+    from inferlens.execution.ab import ab as measure
+    from inferlens.execution.ab import ab_steps
+
+    with (bar := progress.RoundsBar(screen.errors())):
+        words |= {"observer": bar, "on_round": bar.looked}
+        try:
+            if "," in words.get("python", "").partition(",")[2]:
+                return ab_steps(case=words.pop("a", None), **words), False
+            bar.last = measure(**words)
+        except KeyboardInterrupt:
+            return bar.last, True
+    return bar.last, False
+
+
+def show(found: ABResult | ABSteps, file: Path | None, as_json: bool) -> None:
     """Prints the answer, and what to do next; and writes the file that was asked for."""
     from inferlens.cli import screen
     from inferlens.views.raced.ab import document
@@ -107,8 +124,12 @@ def bold(text: str) -> str:
     return f"\x1b[1m{text}\x1b[0m"
 
 
-def next_step(found: ABResult, arguments: list[str]) -> str:
+def next_step(found: ABResult | ABSteps, arguments: list[str]) -> str:
     """What to do now: the command that decides it, or the one that shows the log of a failure, or the records."""
+    from inferlens.analysis.compare.ab_steps import ABSteps
+
+    if isinstance(found, ABSteps):
+        return f"The records: inferlens show {shlex.quote(found.steps[-1].output)}"
     for case, side in ((found.a, found.base), (found.b, found.candidate)):
         if side.state in HAS_A_LOG:
             return f"What it printed: inferlens show --log {shlex.quote(case.label)} {shlex.quote(found.output)}"

@@ -46,6 +46,7 @@ def bench(
     cold: Annotated[bool | None, typer.Option("--cold", help=COLD)] = None,
     rotate: options.Rotate = None,
     depth: Annotated[str | None, typer.Option(help=DEPTH)] = None,
+    python: options.Pythons = None,
     option: options.Options = None,
     input: options.Inputs = None,
     weights: options.Weights = None,

@@ -19,6 +19,7 @@ _PRECISIONS = "fp32, fp16, bf16, int8, fp8, with commas; the last two of a quant
 _INPUT = "An input, as NAME=1x3x224x224:float32 or NAME=1x128:int64:0..1000; NAME=1..16x3x224x224:opt=2 prepares for a \
 range of sizes; repeatable."
 _OPTION = "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'."
+_PYTHON = "The interpreter of another virtual environment, such as old/bin/python; several of them, with commas."
 _WEIGHTS = "Name or file of weights. [dim]Default: random, from the seed.[/dim]"
 _CALIBRATION = "Data that inputs come from, and int8 and fp8 are calibrated with: a folder of images, an .npz file, \
 package.module:factory; random for speed alone."
@@ -50,6 +51,7 @@ Precision = Annotated[str | None, typer.Option(help="fp32, fp16 or bf16.", show_
 Precisions = Annotated[str | None, typer.Option(help=_PRECISIONS)]
 Batches = Annotated[str | None, typer.Option(help="Batch sizes, with commas. [dim]Default: the model's own.[/dim]")]
 Threads = Annotated[str | None, typer.Option(help="CPU threads inside a call, with commas.")]
+Pythons = Annotated[str | None, typer.Option(help=_PYTHON, show_default="this one")]
 Options = Annotated[list[str] | None, typer.Option(help=_OPTION)]
 Inputs = Annotated[list[str] | None, typer.Option(help=_INPUT)]
 Rotate = Annotated[bool | None, typer.Option("--rotate", help=_ROTATE)]

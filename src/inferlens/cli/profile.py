@@ -57,6 +57,7 @@ def profile(
     batch: options.Batches = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda. [dim]Default: cuda if it works.[/dim]")] = None,
     threads: options.Threads = None,
+    python: options.Pythons = None,
     option: options.Options = None,
     input: options.Inputs = None,
     weights: options.Weights = None,
@@ -94,10 +95,10 @@ def profile(
     from inferlens.cli.bench import read_plan
 
     words = {
-        "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device, "keep": keep,
-        "threads": threads, "option": option, "input": input, "weights": weights, "calibration": calibration,
-        "trust": trust, "seed": seed, "rebuild": rebuild, "mode": "latency", "max_time": max_time,
-        "timeout": timeout, "output": output,
+        "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
+        "threads": threads, "python": python, "option": option, "input": input, "weights": weights,
+        "calibration": calibration, "keep": keep, "trust": trust, "seed": seed, "rebuild": rebuild,
+        "mode": "latency", "max_time": max_time, "timeout": timeout, "output": output,
     }  # fmt: skip
     wanted = {
         "wait": wait, "warmup": warmup, "active": active, "repeat": repeat, "stacks": stacks, "memory": memory,

@@ -22,7 +22,7 @@ from inferlens.errors import one_line, printable
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
 from inferlens.record.record import PhaseName, Record
-from inferlens.spec.case import AXES, Case
+from inferlens.spec.case import AXES, Case, shown_together
 from inferlens.stats.quantiles import median
 
 BEFORE_STEADY: dict[PhaseName, str] = {"load": "loading", "export": "exporting", "build": "building"}
@@ -143,6 +143,7 @@ class Bar(Observer):
         cases = [planned.case for planned in self._cases]
         words = [case.model.rpartition(":")[2]] if len({each.model for each in cases}) > 1 else []
         varied = [axis for axis in AXES if len({getattr(each, axis.name) for each in cases}) > 1]
+        case = shown_together([case, *cases])[0]
         said = ", ".join(word for axis in varied for word in axis.words(case))
         return " ".join(filter(None, [*words, case.backend_label, said, case.options_label]))
 

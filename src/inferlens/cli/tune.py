@@ -39,6 +39,7 @@ def tune(
     batch: options.Batches = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [dim]Default: cuda if it works.[/dim]")] = None,
     threads: options.Threads = None,
+    python: options.Pythons = None,
     option: options.Options = None,
     input: options.Inputs = None,
     weights: options.Weights = None,

@@ -1,14 +1,16 @@
 """Two things of the same inputs against each other, in rounds, until it is known which is faster: ``inferlens ab``.
 
-They are two cases of a model, two models, or one model in two checkouts of its code. A round is a fresh process of A
-and one of B. On the CPU both are there at once, in turns, some calls each (``interleaver``), so that whatever slows
-the machine down slows down both. On a GPU one comes after the other in the first round, which tells what each holds and
-draws; then they take turns, if both fit. Who goes first alternates. Each process leaves its record. One that does
-not run to its end, or whose outputs are wrong, ends it without a verdict on speed: those left would mostly be fast.
+They are two cases of a model, two models, or one model in two checkouts of its code or in two environments. A round is
+a fresh process of A and one of B. On the CPU both are there at once, in turns, some calls each (``interleaver``), so
+that whatever slows the machine down slows down both. On a GPU one comes after the other in the first round, which tells
+what each holds and draws; then they take turns, if both fit. Who goes first alternates. Each process leaves its record.
+One that does not run to its end, or whose outputs are wrong, ends it without a verdict on speed: those left would
+mostly be fast.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,7 +22,10 @@ from msgspec.structs import replace
 
 from inferlens.analysis.accuracy import accuracy_of, worth_of_two
 from inferlens.analysis.compare.ab_result import ABResult, ABRule, End, notes_of
+from inferlens.analysis.compare.ab_steps import ABSteps
 from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, read
+from inferlens.analysis.compare.environment_diff import differences
+from inferlens.analysis.objective import value
 from inferlens.analysis.race import race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError
@@ -29,15 +34,17 @@ from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import fit_together, records_of_round
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.sides import Asked, asked_for, check_inputs, compared_outputs, named_models, planned_pair
+from inferlens.execution.survey import check_interpreters
 from inferlens.measure import environment
 from inferlens.record.record import Agreement, Record
-from inferlens.spec.case import Case
+from inferlens.spec.case import Case, environment_of
 from inferlens.spec.plan import Duration, Texts, texts
 from inferlens.stats.compare import Comparison, conclude
-from inferlens.stats.standing import LEAST_ROUNDS
+from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS
 from inferlens.units import listing
 
 INTERLEAVE = ("calls", "processes")
+COSTS = ("memory", "build", "error")
 
 
 def ab(
@@ -47,6 +54,7 @@ def ab(
     example_inputs: Any = None,
     *,
     checkout: Texts | None = None,
+    python: Texts | None = None,
     backend: str | None = None,
     precision: str | None = None,
     batch: int | None = None,
@@ -77,30 +85,70 @@ def ab(
     observer: Observer | None = None,
     on_round: Callable[[ABResult], None] = lambda _: None,
 ) -> ABResult:
-    """Measures two things against each other, in turns, until it is decided which is faster or time is over::
+    """Measures two things in turns, until it is decided which is faster or time is over::
 
         ab("resnet18", "pytorch", "onnxruntime:cpu fp16")
-        ab("base:build", "candidate:build", backend="pytorch")
         ab("mypackage.models:build", checkout=("../old", "."))
+        ab("resnet18", "onnxruntime", python=("old/bin/python", "new/bin/python"))
 
     Args:
         model, a, b: a name, a file, a factory or a live ``nn.Module``, and two cases in words; or two models.
         checkout: folders that the model's code is imported from; with one, the other is the working directory.
+        python: interpreters of two environments; with one, the other is this one. See :func:`ab_steps` for more.
         backend: of a side that names none; by default the one that reference outputs come from.
         threshold, level: the smallest difference that matters, and how sure the verdict is to be.
         max_rounds, within: rounds at most, each a process of A and one of B; and seconds, or text such as ``"10m"``.
         interleave: ``calls``: processes of a round take turns, as is usual where both fit; ``processes``: they do not.
-
-    The others are those of :func:`inferlens.bench`, of both sides; what a case says itself takes precedence.
+            The others are those of :func:`inferlens.bench`, of both sides; what a case says takes precedence.
 
     Raises:
         InferlensError: for bad input, or models of different inputs. A side that fails is a verdict, not an error.
     """
-    given = dict(locals())
+    words = {name: value for name, value in locals().items() if name in _SHARED and value is not None}
     rule = ABRule.from_words(metric, threshold, level, max_rounds, within)
-    asked = asked_for(model, a, b, texts(checkout or ()))
-    words = {name: given[name] for name in _SHARED if given[name] is not None}
+    asked = asked_for(model, a, b, texts(checkout or ()), texts(python or ()))
     return _measured(asked, example_inputs, words, rule, interleave, observer or Observer(), on_round)
+
+
+def ab_steps(
+    model: Any,
+    case: Any = None,
+    example_inputs: Any = None,
+    *,
+    python: Texts,
+    level: float | str = 0.95,
+    within: Duration = 600.0,
+    observer: Observer | None = None,
+    **words: Any,
+) -> ABSteps:
+    """Measures a case in several environments, each against the one before: which change made it slower, or faster::
+
+        ab_steps("resnet18", "onnxruntime", python=("old/bin/python", "one_more/bin/python", "new/bin/python"))
+
+    Args:
+        model, case, example_inputs: as of :func:`ab`.
+        python: interpreters of the environments, in the order in which one became the other.
+        level: how sure all verdicts together are to be.
+        within: seconds for all of it, or text such as ``"10m"``.
+        words: others of :func:`ab`.
+
+    Raises:
+        InferlensError: for bad input. A side that fails is a verdict, not an error.
+    """
+    pythons, observer = texts(python), observer or Observer()
+    if len(pythons) < 2:
+        raise InferlensError("One environment has no step to another.", expected="two interpreters or more")
+    check_interpreters(pythons)
+    count = len(pythons) - 1
+    rule = ABRule.from_words("latency", 0.02, level, MOST_ROUNDS, within)
+    end, steps = time.monotonic() + rule.within, []
+    for place, pair in enumerate(itertools.pairwise(pythons)):
+        observer.part(" to ".join(map(environment_of, pair)))
+        left = max(end - time.monotonic(), 0.0) / (count - place)
+        sure = 1 - (1 - rule.level) / count
+        given: dict[str, Any] = {"python": pair, "level": sure, "within": left, "observer": observer}
+        steps.append(ab(model, case, example_inputs=example_inputs, **given, **words))
+    return ABSteps(steps=tuple(steps), level=rule.level)
 
 
 _SHARED = (
@@ -251,7 +299,17 @@ class ABRun:
             accuracy=worth_of_two(*(accuracy_of(CaseRuns(tuple(records))) for records in self._records)),
             revisions=self._revisions,
             odds=odds,
+            **self._of_environments(),
         )
+
+    def _of_environments(self) -> dict[str, Any]:
+        """What differs between two environments, and what each costs."""
+        a, b = (planned.case.python for planned in self.pair)
+        if a == b or not all(self._records):
+            return {}
+        costs = [{name: value(CaseRuns(tuple(each)), name) for name in COSTS} for each in self._records]
+        first, second = (records[0] for records in self._records)
+        return {"differences": differences([(first, second)]), "costs": (costs[0], costs[1])}
 
     def _side(self, records: Sequence[Record]) -> Side:
         if not records:

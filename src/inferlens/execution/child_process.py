@@ -6,12 +6,14 @@ a pipe and is kept up to a limit: a child that prints without end cannot fill th
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import selectors
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,10 +23,12 @@ from pathlib import Path
 from typing import Generic, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
 from inferlens.execution.interleaver import Slot
 from inferlens.execution.protocol import Answered, Began, Event, Found, J, Order, Task, TaskResult, Waits, result_of
+from inferlens.measure.interpreter import in_environment
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import PhaseName, Status
@@ -94,8 +98,14 @@ def launch(
     child: _Process | None = None
     in_time = True
     try:
-        with _unbroken():
-            child = _Process(Order.of(task, job), slot)
+        try:
+            with _unbroken():
+                child = _Process(Order.of(task, job), slot, job.interpreter)
+        except OSError as error:  # of an interpreter that is gone, say
+            if not job.interpreter:
+                raise
+            reason = f"{job.interpreter} could not be started: {error.strerror}"
+            return Outcome(TaskResult(status="crashed", reason=reason), answered=False)
         with monitor(child.process.pid) if monitor else nullcontext() as watching:
             in_time = child.listen(time.monotonic() + timeout, on_event)
         if not in_time:
@@ -112,7 +122,7 @@ def launch(
         status, reason = "timed out", f"not done after {timeout:g} s"
     outcome: Outcome[Found] = Outcome(TaskResult(), machine=watching.log() if watching else None)
     if child.answer:
-        outcome.result, outcome.fault = result_of(task, child.answer), reason
+        outcome.result, outcome.fault = _advised(result_of(task, child.answer), job.interpreter), reason
     else:
         during = f", during {child.phase}" if child.phase else ", while starting"
         reason = (reason or "the process ended without an answer") + during
@@ -121,6 +131,14 @@ def launch(
     if outcome.result.status != "ok" or outcome.fault:
         outcome.tail = child.tail()
     return outcome
+
+
+def _advised(result: TaskResult[Found], interpreter: str) -> TaskResult[Found]:
+    """The same, with hints for the environment of the interpreter."""
+    hint, problem = in_environment(interpreter, result.hint), result.problem
+    if problem:
+        problem = replace(problem, hint=in_environment(interpreter, problem.hint))
+    return replace(result, hint=hint, problem=problem)
 
 
 @contextmanager
@@ -145,7 +163,7 @@ def _unbroken() -> Iterator[None]:
 class _Process:
     """A worker process and what has been heard from it."""
 
-    def __init__(self, order: Order, slot: Slot | None = None) -> None:
+    def __init__(self, order: Order, slot: Slot | None = None, interpreter: str = "") -> None:
         self.slot = slot
         self.answer = self._last = self._line = b""
         self.phase: PhaseName | None = None
@@ -156,15 +174,16 @@ class _Process:
             answers, mine = os.pipe()
             passed.append(answers)
         words = map(str, (theirs, os.getpid(), *((answers, slot.seed) if slot else ())))
+        python = os.path.abspath(interpreter) if interpreter else sys.executable
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-X", "faulthandler", "-m", "inferlens.execution.worker", *words],
+                [python, "-X", "faulthandler", "-m", "inferlens.execution.worker", *words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=passed,
                 start_new_session=True,
-                env=_environment(),
+                env=variables_for(interpreter),
             )
         finally:
             for descriptor in passed:
@@ -263,7 +282,20 @@ def _ending(code: int, in_time: bool, memory_kill: bool) -> tuple[Status, str]:
     return "crashed", f"the process ended with exit code {code}" if code else ""
 
 
-def _environment() -> dict[str, str]:
-    """The parent's environment, plus its import path, so that the user's own modules are found in the child too."""
+def variables_for(interpreter: str = "") -> dict[str, str]:
+    """The parent's environment variables, plus an import path by which the user's own modules are found in the child.
+
+    That is the parent's whole path, but in another environment: there no package of the parent's is found, only what
+    comes before its standard library, such as the folder of a program. Tools are looked for in that environment first.
+    """
     paths = [os.getcwd() if path == "" else path for path in sys.path]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONUNBUFFERED": "1"}
+    given = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    if interpreter:
+        library = {str(Path(sysconfig.get_path(name))) for name in ("stdlib", "platstdlib")}
+        library |= {path for path in paths if path.endswith(".zip")}
+        paths = list(itertools.takewhile(lambda path: path not in library, paths))
+        folder = os.path.dirname(os.path.abspath(interpreter))
+        given["PATH"] = os.pathsep.join(filter(None, (folder, given.get("PATH", ""))))
+        for name in ("PYTHONHOME", "VIRTUAL_ENV"):  # they are the parent's
+            given.pop(name, None)
+    return {**given, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

@@ -33,7 +33,7 @@ class Planned:
 
     @property
     def reference(self) -> Case | None:
-        """The case whose outputs this one's are compared with: fp32, on the CPU, same weights and inputs.
+        """The case whose outputs this one's are compared with: fp32, on the CPU, same weights and inputs, here.
 
         An ONNX graph runs in its own precision there too; ``None`` for a compiled model of unknown
         origin.
@@ -52,8 +52,13 @@ class Planned:
         precision = (origin or self.found).precision if format == "onnx" else "fp32"
         return msgspec.structs.replace(
             case, backend=backend, variant=variant, precision=precision, device="cpu", threads=None,
-            options=dict(options), io="device", keep="",
+            options=dict(options), io="device", keep="", python="",
         )  # fmt: skip
+
+    @property
+    def evaluated_as(self) -> str:
+        """Cases that share this have one evaluation of their references: the batch does not matter to it."""
+        return msgspec.structs.replace(self.reference, batch=None).digest if self.reference else ""
 
 
 def backends_named(plan: Plan) -> tuple[str, ...]:
@@ -64,8 +69,19 @@ def backends_named(plan: Plan) -> tuple[str, ...]:
     return tuple(dict.fromkeys(split_label(label, known)[0] for label in plan.backend))
 
 
-def expand(plan: Plan, found: Iterable[ModelInfo], capabilities: Mapping[str, Capabilities]) -> list[Planned]:
+def expand(
+    plan: Plan,
+    found: Iterable[ModelInfo],
+    capabilities: Mapping[str, Capabilities],
+    anywhere: Mapping[str, Capabilities] | None = None,
+) -> list[Planned]:
     """Every case of the plan, each once, in the order in which they will run.
+
+    Args:
+        plan: what is to be run, by one interpreter.
+        found: its models.
+        capabilities: what that interpreter's backends can do: what they cannot has the reason.
+        anywhere: what some interpreter's can, where there are several: it is asked of all of them.
 
     Raises:
         InferlensError: if the plan names a backend, variant or option that does not exist, or leaves nothing to run.
@@ -76,7 +92,7 @@ def expand(plan: Plan, found: Iterable[ModelInfo], capabilities: Mapping[str, Ca
     for model in found:
         model.check(plan.trust, alone=len(found) == 1)
         for batch in batches(plan, model):
-            for case in _cases(plan, model, batch, capabilities):
+            for case in _cases(plan, model, batch, anywhere or capabilities):
                 refusal = model.refusal(batch) or capabilities[case.backend].refusal(case, model)
                 planned.setdefault(f"{case.digest}", Planned(case, model, refusal))
     if not planned:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.interference.energy import cpu_energy_per_item, energy_per_item
 from inferlens.analysis.interference.mark import OWN_DOING, mark
+from inferlens.execution.child_process import Outcome
+from inferlens.execution.expand import Planned
 from inferlens.execution.measure_case import Measured
 from inferlens.execution.protocol import TaskResult
 from inferlens.record.machine import Energy, MachineLog, Marks, peak_device_memory
 from inferlens.record.record import Measurement, Memory, Metric
-from inferlens.spec.case import Case
+from inferlens.spec.case import Budget, Case
 
 LEAST_WINDOWS = 5
 NO_ENERGY = "another case was measured in turns with it, and took energy of its own"
@@ -103,3 +110,24 @@ def _energy(case: Case, result: TaskResult[Measured], measured: Measurement | No
     batch = inputs[0].shape[0] if inputs and inputs[0].shape else 1
     of = energy_per_item if case.device == "cuda" else cpu_energy_per_item
     return of(log, measured.begins[0], _end(measured), batch * measured.calls * len(measured.samples))
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One process of a case: how it ended, and what the machine did to it."""
+
+    planned: Planned
+    repeat: int
+    folder: Path
+    created: datetime
+    outcome: Outcome[Measured]
+    found: Interference
+    beside: str = ""  # the cases that it took turns with
+    budget: Budget | None = None  # if not the plan's
+
+    def as_it_is(self) -> Attempt:
+        """The same, with its disturbed samples kept: there is no better one."""
+        log, beside = self.outcome.machine, bool(self.beside)
+        return dataclasses.replace(
+            self, found=interference(self.planned.case, self.outcome.result, log, last=True, interleaved=beside)
+        )

@@ -98,6 +98,7 @@ def profile(
     batch: Numbers | None = None,
     device: Texts | None = None,
     threads: Numbers | None = None,
+    python: Texts | None = None,
     io: Texts | None = None,
     cold: bool = False,
     rotate: bool = False,

@@ -50,6 +50,11 @@ class Job(Struct, frozen=True, kw_only=True):
         """The checkout that it is done in; empty: the working directory."""
         return ""
 
+    @property
+    def interpreter(self) -> str:
+        """The interpreter that does it; empty: the one of this process."""
+        return ""
+
 
 class CaseJob(Job, frozen=True, kw_only=True):
     """What every task on a case is given."""
@@ -69,6 +74,11 @@ class CaseJob(Job, frozen=True, kw_only=True):
     def place(self) -> str:
         """See :class:`Job`."""
         return self.case.checkout
+
+    @property
+    def interpreter(self) -> str:
+        """See :class:`Job`."""
+        return self.case.python
 
 
 class TaskResult(Struct, Generic[Found], frozen=True, kw_only=True):
@@ -94,6 +104,13 @@ class TaskResult(Struct, Generic[Found], frozen=True, kw_only=True):
 def result_of(task: Task[J, Found], data: bytes) -> TaskResult[Found]:
     """The result of a task from its JSON."""
     return msgspec.json.decode(data, type=TaskResult[get_type_hints(task)["return"]])  # type: ignore[misc,no-any-return]
+
+
+def refused(planned: Planned) -> TaskResult[Any]:
+    """The result of a case that is known not to run here."""
+    why = planned.refusal
+    assert why
+    return TaskResult(status="unsupported", reason=why.sentence, hint=why.hint)
 
 
 class Began(Struct, frozen=True, tag="began"):

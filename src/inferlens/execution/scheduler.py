@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import shutil
 import tempfile
@@ -23,7 +24,7 @@ import msgspec
 from inferlens.execution import child_process
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.expand import Planned
-from inferlens.execution.interference import Interference, interference
+from inferlens.execution.interference import Attempt, Interference, interference
 from inferlens.execution.interleaver import Slot, together
 from inferlens.execution.measure_case import (
     BenchmarkJob,
@@ -34,8 +35,8 @@ from inferlens.execution.measure_case import (
     benchmark,
     reference,
 )
-from inferlens.execution.protocol import Began, Event, Found, J, Observer, Task, TaskResult
-from inferlens.execution.survey import Named
+from inferlens.execution.protocol import Began, Event, Found, J, Observer, Task, refused
+from inferlens.execution.survey import Named, environment_of
 from inferlens.measure import environment
 from inferlens.measure.accuracy import Evaluation, beside
 from inferlens.measure.agreement import by_accuracy, judged
@@ -44,33 +45,12 @@ from inferlens.measure.monitor.monitor import Monitor
 from inferlens.models import resolve
 from inferlens.record.machine import Before
 from inferlens.record.record import IN_TURNS, Accuracy, Environment, ModelFacts, PhaseName, Record, Warning
-from inferlens.record.store import LOG, Store, cache_in
+from inferlens.record.store import LOG, Store, cache_in, discarded_if_cut_short
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan
 
 FUTILE = 2  # after so many second attempts that were disturbed, too, there are no more of them
 PREPARING: tuple[PhaseName, ...] = ("load", "export", "quantize", "build", "first inference")
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One process of a case: how it ended, and what the machine did to it."""
-
-    planned: Planned
-    repeat: int
-    folder: Path
-    created: datetime
-    outcome: Outcome[Measured]
-    found: Interference
-    beside: str = ""  # the cases that it took turns with
-    budget: Budget | None = None  # if not the plan's
-
-    def as_it_is(self) -> Attempt:
-        """The same, with its disturbed samples kept: there is no better one."""
-        log, beside = self.outcome.machine, bool(self.beside)
-        return replace(
-            self, found=interference(self.planned.case, self.outcome.result, log, last=True, interleaved=beside)
-        )
 
 
 @dataclass
@@ -94,6 +74,7 @@ class Scheduler:
     _told: set[str] = field(default_factory=set)  # cases of which a record has it
     _built: set[str] = field(default_factory=set)  # cases of which a process has run
     _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # where each was exported first
+    _environments: dict[str, Environment] = field(default_factory=dict)  # of other interpreters
     _references: dict[str, Reference] = field(default_factory=dict)
     _evaluations: dict[str, Evaluation] = field(default_factory=dict)  # of references
     _futile: int = 0  # cases in a row whose second attempt was disturbed, too
@@ -103,16 +84,27 @@ class Scheduler:
         """The machine and its libraries."""
         return environment.collect()
 
-    def _environment(self, case: Case) -> Environment:
-        """The same, with the revision of the case's checkout."""
+    def environment_for(self, case: Case) -> Environment:
+        """The same, as the case's interpreter tells it, with the revision of the case's checkout."""
+        if case.python and case.python not in self._environments:
+            self._environments[case.python] = environment_of(case.python)
+        found = self._environments.get(case.python) or self.environment
         if not case.checkout:
-            return self.environment
-        return msgspec.structs.replace(self.environment, git_revision=environment.git_revision(case.checkout))
+            return found
+        return msgspec.structs.replace(found, git_revision=environment.git_revision(case.checkout))
 
     @cached_property
     def cache(self) -> Path:
         """The folder of what is worth keeping between cases."""
         return cache_in(Path(self.plan.output))
+
+    def _cache_of(self, case: Case) -> Path:
+        """The same; of another interpreter one for its versions: what other libraries made is none of theirs."""
+        if not case.python:
+            return self.cache
+        here = self.environment_for(case)
+        made_by = msgspec.json.encode([here.python, here.libraries], order="sorted")
+        return self.cache / f"environment-{hashlib.sha256(made_by).hexdigest()[:12]}"
 
     def given(self, case: Case, folder: Path) -> dict[str, Any]:
         """What every job on a case is given: the fields of ``protocol.CaseJob``."""
@@ -121,7 +113,7 @@ class Scheduler:
             **own,
             "case": case,
             "folder": str(folder.resolve()),
-            "cache": str(self.cache),
+            "cache": str(self._cache_of(case)),
             "live": self.live.get(case.model),
         }
 
@@ -136,7 +128,7 @@ class Scheduler:
         Where something else on the machine disturbed most of it, it is measured once more, and the second time counts.
         """
         folder = Store(Path(self.plan.output)).claim(planned.case, planned.found.name)
-        with _discarded_if_cut_short(folder):
+        with discarded_if_cut_short(folder):
             first = self._attempt(planned, repeat, folder, budget=budget)
         again = first.found.repeat
         record = self._keep(first.as_it_is() if again else first)
@@ -156,7 +148,7 @@ class Scheduler:
         """
         store = Store(Path(self.plan.output))
         folders = [store.claim(planned.case, planned.found.name) for planned in cases]
-        with _discarded_if_cut_short(*folders):
+        with discarded_if_cut_short(*folders):
             for planned in cases:
                 self.reference(planned)  # not while one of them is measured
             begun = datetime.now(timezone.utc)
@@ -291,7 +283,7 @@ class Scheduler:
             hint=result.hint,
             output_tail=outcome.tail,
             model=msgspec.structs.replace(result.model or ModelFacts(name=""), name=planned.found.name),
-            environment=self._environment(planned.case),
+            environment=self.environment_for(planned.case),
             phases=result.phases,
             measurements=measured.measurements,
             agreement=judged(measured.agreement, planned.case, self.accuracies.get(planned.case.digest)),
@@ -310,7 +302,7 @@ class Scheduler:
         if own := measured.evaluation:
             reference, fp32 = self.reference(planned), planned.reference and planned.reference.precision == "fp32"
             same = model is not None and model.weights_sha256 == reference.weights_sha256
-            theirs = self._evaluations.get(_evaluated_as(planned)) if fp32 and same else None
+            theirs = self._evaluations.get(planned.evaluated_as) if fp32 and same else None
             self.accuracies[digest] = beside(self.plan.accuracy, own, reference.name, theirs)
         elif digest in self._told and not self.tells_all:
             return None
@@ -327,13 +319,23 @@ class Scheduler:
         )
 
     def reference(self, planned: Planned) -> Reference:
-        """The reference's outputs for this case, computed once for all cases that share model, inputs and weights."""
+        """The reference's outputs for this case, computed once for all cases that share model, inputs and weights.
+
+        By the command's own interpreter; where that cannot, by the case's.
+        """
         case = planned.reference
         if case is None:
             return Reference(name="", missing="what the file was compiled from is not known")
         if planned.found.origin and resolve.runs_code(case.model) and not self.plan.trust:
             reason = f"the file says that it was compiled from {case.model}, which would be run; --trust does so"
             return Reference(name="", missing=reason)
+        made = self._outputs(planned, case)
+        if made.missing and planned.case.python:
+            made = self._outputs(planned, msgspec.structs.replace(case, python=planned.case.python))
+        return made
+
+    def _outputs(self, planned: Planned, case: Case) -> Reference:
+        """What ``case``, the reference of another, computes; or why nothing."""
         seed = planned.case.seed
         key = f"{case.digest}-{seed}"
         if key not in self._references:
@@ -342,7 +344,7 @@ class Scheduler:
             name = f"{case.backend_label} {case.precision} on {case.device}"
             with tempfile.TemporaryDirectory() as folder:
                 words = {**self.given(case, Path(folder)), "cache": folder, "rebuild": False}
-                wanted = self.plan.accuracy if _evaluated_as(planned) not in self._evaluations else ""
+                wanted = self.plan.accuracy if planned.evaluated_as not in self._evaluations else ""
                 job = ReferenceJob(**words, path=path, inputs_seed=seed, accuracy=wanted)
                 result = self.do(reference, job, on_event=lambda _: None).result
             if found := result.found:
@@ -352,28 +354,16 @@ class Scheduler:
                 if found.evaluation:
                     if found.evaluation.problem:  # it would be every case's
                         raise found.evaluation.problem.error()
-                    self._evaluations[_evaluated_as(planned)] = found.evaluation
+                    self._evaluations[planned.evaluated_as] = found.evaluation
             else:
                 made = Reference(name=name, missing=f"the reference failed: {result.reason}")
             self._references[key] = made
         return self._references[key]
 
 
-def _evaluated_as(planned: Planned) -> str:
-    """Cases that share this have one evaluation of their references: the batch does not matter to it."""
-    return msgspec.structs.replace(planned.reference, batch=None).digest if planned.reference else ""
-
-
 def _exported_as(case: Case) -> str:
     """Cases that share this are exported to the same file."""
     return msgspec.structs.replace(case, options={}, threads=None).digest
-
-
-def refused(planned: Planned) -> TaskResult[Any]:
-    """The result of a case that is known not to run here."""
-    why = planned.refusal
-    assert why
-    return TaskResult(status="unsupported", reason=why.sentence, hint=why.hint)
 
 
 @contextmanager
@@ -384,14 +374,3 @@ def scheduled(plan: Plan, observer: Observer, cases: Sequence[Planned], *models:
     with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch:
         live = {found.spec: model.live for model in models if model and model.live for found in model.found or ()}
         yield Scheduler(plan, observer, Path(scratch), live, idle)
-
-
-@contextmanager
-def _discarded_if_cut_short(*folders: Path) -> Iterator[None]:
-    """Removes the folders of cases that were cut short, with what the cases left in them: nothing was learned."""
-    try:
-        yield
-    except BaseException:
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise

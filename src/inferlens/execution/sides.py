@@ -1,13 +1,14 @@
 """The two sides of ``inferlens ab``, from what was asked for to the one case of each.
 
-They are two cases of a model, two models of the same inputs, or one case of a model in two checkouts of its code.
+They are two cases of a model, two models of the same inputs, or one case of a model in two checkouts of its code or in
+two environments.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,11 @@ from typing import Any
 import msgspec
 
 from inferlens.backends import BACKENDS, reference_of
-from inferlens.backends.base import TOLERANCES
+from inferlens.backends.base import TOLERANCES, merged
 from inferlens.errors import InferlensError
-from inferlens.execution.expand import EVERY_VARIANT, Planned, backends_named, expand
+from inferlens.execution.expand import EVERY_VARIANT, Planned, backends_named
 from inferlens.execution.measure_case import Reference
-from inferlens.execution.survey import Named, find, named, probe
-from inferlens.execution.survey import found as found_for
+from inferlens.execution.survey import Named, Surveyed, check_interpreters, find, looked_up, named, probe, unsupported
 from inferlens.measure import agreement
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import Agreement
@@ -28,7 +28,7 @@ from inferlens.spec.case import TensorSpec
 from inferlens.spec.plan import Plan, option_values, texts, words_of
 from inferlens.units import listing
 
-FORMS = "MODEL A B, MODEL_A MODEL_B, or MODEL [CASE] --checkout OLD,NEW"
+FORMS = "MODEL A B, MODEL_A MODEL_B, MODEL [CASE] --checkout OLD,NEW, or MODEL [CASE] --python OLD,NEW"
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,27 @@ class Asked:
     words: Mapping[str, Any]
     checkout: str = ""
 
+    @property
+    def python(self) -> str:
+        """The interpreter that it runs in."""
+        return str(self.words.get("python", ""))
 
-def asked_for(model: Any, a: Any, b: str | None, checkouts: Sequence[str]) -> tuple[Asked, Asked]:
-    """Both sides: two cases, two models, or two checkouts."""
+
+def asked_for(
+    model: Any, a: Any, b: str | None, checkouts: Sequence[str], pythons: Sequence[str] = ()
+) -> tuple[Asked, Asked]:
+    """Both sides: two cases, two models, two checkouts, or two environments."""
+    if folders := checkouts or pythons:
+        one_case = b is None and (a is None or (isinstance(a, str) and _is_case(a)))
+        if not one_case or len(folders) > 2 or (checkouts and (pythons or not isinstance(model, str))):
+            what = "Checkouts" if checkouts else "Environments"
+            raise InferlensError(f"{what} are compared in one case of one model.", expected=FORMS)
     if checkouts:
-        if b is not None or len(checkouts) > 2 or not isinstance(model, str) or (a is not None and not _is_case(a)):
-            raise InferlensError("Checkouts are compared in one case of one model.", expected=FORMS)
         old, new = [*checkouts, "."][:2]
         return _side(model, a or "", old), _side(model, a or "", new)
+    if pythons:
+        old, new = [*pythons, ""][:2]
+        return _side(model, a or "", python=old), _side(model, a or "", python=new)
     if b is not None:
         return _side(model, a), _side(model, b)
     if a is None or (isinstance(a, str) and _is_case(a)):
@@ -54,13 +67,13 @@ def asked_for(model: Any, a: Any, b: str | None, checkouts: Sequence[str]) -> tu
     return _side(model), _side(a)
 
 
-def _side(model: Any, case: str = "", checkout: str = "") -> Asked:
+def _side(model: Any, case: str = "", checkout: str = "", python: str = "") -> Asked:
     """A side; a model in text may have words of a case behind it: ``base:build fp16``."""
     words: dict[str, Any] = {}
     if isinstance(model, str) and not os.path.exists(model):
         model, _, own = model.strip().partition(" ")
         words = _words(own) if own.strip() else {}
-    words |= _words(case) if case else {}
+    words |= {**(_words(case) if case else {}), **({"python": python} if python else {})}
     checkout = words.pop("checkout", "") or checkout
     if checkout and not os.path.isdir(checkout):
         raise InferlensError(
@@ -103,6 +116,7 @@ def planned_pair(
     asked: Sequence[Asked], models: Sequence[Named], shared: Mapping[str, Any]
 ) -> tuple[list[Plan], tuple[Planned, Planned]]:
     """A plan for each side, of the words that both share and its own; and the one case of each."""
+    check_interpreters(side.python for side in asked)
     infos = _infos(asked, models)
     labels = [
         side.words.get("backend") or shared.get("backend") or reference_of(found[0].format)
@@ -127,17 +141,28 @@ def planned_pair(
         if side.checkout and "accuracy" in words and Path(words["accuracy"]).exists():  # so is data
             words["accuracy"] = str(Path(words["accuracy"]).resolve())
         plans.append(Plan.from_words({**words, "backend": label, "option": {**its, **own}}))
-    can = probe(list(dict.fromkeys(name for plan in plans for name in backends_named(plan))))
-    checked: dict[object, list[ModelInfo]] = {}
+    names = list(dict.fromkeys(name for plan in plans for name in backends_named(plan)))
+    able = {side.python: probe(names, *filter(None, [side.python])) for side in asked}
+    anywhere = {name: merged([can[name] for can in able.values()]) for name in names}
+    looked: dict[object, tuple[list[ModelInfo], InferlensError | None]] = {}
     for plan, model in zip(plans, models, strict=True):  # of two backends that are fed alike once
-        checked.setdefault(_loaded(plan), [])
-        checked[_loaded(plan)] = checked[_loaded(plan)] or found_for(plan, model)
-    return plans, _pair([expand(plan, checked[_loaded(plan)], can) for plan in plans])
+        if _loaded(plan) not in looked:
+            looked[_loaded(plan)] = looked_up(plan, model)
+    errors = [error for _, error in looked.values() if error]
+    if errors and (len(able) == 1 or len(errors) == len(looked)):
+        raise errors[0]
+    known = next(found for found, error in looked.values() if not error)
+    parts = []
+    for side, plan in zip(asked, plans, strict=True):
+        infos_there, why = looked[_loaded(plan)]
+        refusal = unsupported(why) if why else None
+        parts.append(Surveyed(plan, infos_there or known, able[side.python], anywhere, refusal))
+    return plans, _pair([part.cases() for part in parts])
 
 
 def _loaded(plan: Plan) -> object:
     """What has to be equal for one check of the model to do for two plans."""
-    return plan.model, plan.checkout, plan.input, plan.weights, plan.batch
+    return plan.model, plan.checkout, plan.python, plan.input, plan.weights, plan.batch
 
 
 def _infos(asked: Sequence[Asked], models: Sequence[Named]) -> list[list[ModelInfo]]:
@@ -145,13 +170,27 @@ def _infos(asked: Sequence[Asked], models: Sequence[Named]) -> list[list[ModelIn
     names = [() if model.found else texts(model.spec) for model in models]
     found: dict[tuple[str, str], ModelInfo] = {}
     for place in dict.fromkeys(side.checkout for side in asked):  # a process for each
-        wanted = [name for side, its in zip(asked, names, strict=True) if side.checkout == place for name in its]
-        if wanted := list(dict.fromkeys(wanted)):
-            found |= {(place, name): info for name, info in zip(wanted, find(wanted, place), strict=True)}
+        sides = [(side.python, its) for side, its in zip(asked, names, strict=True) if side.checkout == place]
+        if wanted := list(dict.fromkeys(name for _, its in sides for name in its)):
+            infos = _find(wanted, place, list(dict.fromkeys(python for python, _ in sides)))
+            found |= {(place, name): info for name, info in zip(wanted, infos, strict=True)}
     return [
         model.found or [found[side.checkout, name] for name in its]
         for side, model, its in zip(asked, models, names, strict=True)
     ]
+
+
+def _find(names: Sequence[str], checkout: str, pythons: Sequence[str]) -> list[ModelInfo]:
+    """What names mean to the first interpreter that knows them: they mean the same to both sides."""
+    python, *others = pythons
+    try:
+        return find(names, checkout, python)
+    except InferlensError:
+        if not others:
+            raise
+        with suppress(InferlensError):
+            return _find(names, checkout, others)
+        raise
 
 
 def _pair(sides: Sequence[Sequence[Planned]]) -> tuple[Planned, Planned]:

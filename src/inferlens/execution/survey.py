@@ -6,9 +6,10 @@ every case is found here and said once, before the first case's process starts.
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,14 +19,23 @@ from typing import Any
 from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS
-from inferlens.backends.base import Absence, Capabilities
-from inferlens.errors import InferlensError
+from inferlens.backends.base import Absence, Capabilities, merged
+from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child_process
-from inferlens.execution.expand import Planned, backends_named, batches, check_words, expand, refuse_if_none_runs
+from inferlens.execution.expand import (
+    Planned,
+    backends_named,
+    batches,
+    check_words,
+    expand,
+    refuse_if_none_runs,
+)
 from inferlens.execution.protocol import Job
 from inferlens.execution.worker import Child, ending
+from inferlens.measure import environment, interpreter
 from inferlens.models import resolve
 from inferlens.models.model import ModelInfo
+from inferlens.record.record import Environment
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
 from inferlens.spec.reference import refuse_unknown
@@ -60,6 +70,25 @@ def named(model: Any, example_inputs: Any = None) -> Iterator[Named]:
         yield Named(found.spec, [found], str(path))
 
 
+@dataclass(frozen=True)
+class Surveyed:
+    """What the models are to one interpreter, and what its backends can do; ``plan`` is what is to run there.
+
+    ``anywhere`` is what backends can do by some interpreter; ``refusal`` says why its models mean nothing to this one.
+    """
+
+    plan: Plan
+    found: list[ModelInfo]
+    can: dict[str, Capabilities]
+    anywhere: dict[str, Capabilities]
+    refusal: Unsupported | None = None
+
+    def cases(self, plan: Plan | None = None, found: Sequence[ModelInfo] = ()) -> list[Planned]:
+        """Every case of the plan, or of a part of it, and of its models, or some of them."""
+        cases, why = expand(plan or self.plan, found or self.found, self.can, self.anywhere), self.refusal
+        return [dataclasses.replace(each, refusal=each.refusal or why) for each in cases]
+
+
 def cases_of(plan: Plan, model: Named | None = None, *, listed: bool = False) -> list[Planned]:
     """The cases of ``plan``, none of them run; ``model`` is the plan's, where it is a live one.
 
@@ -69,24 +98,73 @@ def cases_of(plan: Plan, model: Named | None = None, *, listed: bool = False) ->
     Raises:
         InferlensError: for all that can be known beforehand to stand against every case.
     """
-    check_words(plan)
-    cases = expand(plan, *surveyed(plan, model))
+    cases = expanded(plan, model)
     if not listed:
         refuse_if_none_runs(cases)
     refuse_unknown([planned.case for planned in cases], plan.reference)
     return cases
 
 
-def surveyed(plan: Plan, model: Named | None = None) -> tuple[list[ModelInfo], dict[str, Capabilities]]:
-    """What the plan's models are, and what its backends can do here."""
-    with ThreadPoolExecutor() as pool:
-        able = pool.submit(probe, backends_named(plan))
-        return found(plan, model), able.result()
+def expanded(plan: Plan, model: Named | None = None) -> list[Planned]:
+    """Every case of ``plan``, those of one interpreter after the other; what one lacks is there with the reason."""
+    return [each for part in surveyed(plan, model) for each in part.cases()]
+
+
+def surveyed(plan: Plan, model: Named | None = None) -> list[Surveyed]:
+    """What the plan's models are, and what its backends can do, by each of its interpreters.
+
+    Raises:
+        InferlensError: for a plan that means nothing, or an interpreter that cannot be used.
+    """
+    check_words(plan)
+    check_interpreters(plan.python)
+    plans: list[Plan] = []
+    models: list[list[ModelInfo]] = []
+    able: list[dict[str, Capabilities]] = []
+    errors: list[InferlensError | None] = []
+    for python in plan.python or ("",):
+        plans.append(replace(plan, python=(python,) if python else ()))
+        if known := next(filter(None, models), None):  # a name means the same to all
+            plans[-1] = replace(plans[-1], model=tuple(info.spec for info in known))
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(probe, backends_named(plan), python)
+            its, why = looked_up(plans[-1], model)
+        models.append(its)
+        errors.append(why)
+        able.append(asked.result())
+    known = next(filter(None, models), None)
+    if known is None:
+        raise next(filter(None, errors))
+    anywhere = able[0] if len(able) == 1 else {name: merged([can[name] for can in able]) for name in able[0]}
+    refusals = [unsupported(why) if why else None for why in errors]
+    return [
+        Surveyed(its_plan, its or known, can, anywhere, why)
+        for its_plan, its, can, why in zip(plans, models, able, refusals, strict=True)
+    ]
+
+
+def looked_up(plan: Plan, model: Named | None) -> tuple[list[ModelInfo], InferlensError | None]:
+    """What the plan's models are to its interpreter, or why they are nothing to it."""
+    try:
+        return found(plan, model), None
+    except InferlensError as error:
+        return [], error
+
+
+def unsupported(error: InferlensError) -> Unsupported:
+    """The same error, as what is said of a case that cannot run."""
+    return Unsupported(error.what, expected=error.expected, hint=error.hint)
+
+
+def check_interpreters(pythons: Iterable[str]) -> None:
+    """Refuses the first interpreter that cannot be used."""
+    for python in dict.fromkeys(filter(None, pythons)):
+        interpreter.check(python, child_process.variables_for(python))
 
 
 def found(plan: Plan, model: Named | None = None) -> list[ModelInfo]:
     """What the plan's models are, each loaded once to see that it can be, and that it takes the inputs and weights."""
-    job = LookupJob(names=plan.model, checkout=plan.checkout, plan=plan)
+    job = LookupJob(names=plan.model, checkout=plan.checkout, python="".join(plan.python[:1]), plan=plan)
     if model and model.found:
         job = replace(job, known=model.found, live=model.live)
     outcome = child_process.launch(models, job, timeout=TIMEOUT)
@@ -98,13 +176,19 @@ def found(plan: Plan, model: Named | None = None) -> list[ModelInfo]:
 class NamesJob(Job, frozen=True, kw_only=True):
     """The backends or models to ask about."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...] = ()
     checkout: str = ""
+    python: str = ""
 
     @property
     def place(self) -> str:
         """See :class:`Job`."""
         return self.checkout
+
+    @property
+    def interpreter(self) -> str:
+        """See :class:`Job`."""
+        return self.python
 
 
 def capabilities(job: NamesJob, child: Child) -> dict[str, Capabilities]:  # noqa: ARG001 - there is no case
@@ -120,15 +204,32 @@ def capabilities(job: NamesJob, child: Child) -> dict[str, Capabilities]:  # noq
     return found
 
 
-def probe(names: Sequence[str]) -> dict[str, Capabilities]:
-    """What each backend can do here."""
-    outcome = child_process.launch(capabilities, NamesJob(names=tuple(names)), timeout=TIMEOUT)
+def probe(names: Sequence[str], python: str = "") -> dict[str, Capabilities]:
+    """What each backend can do here, or by another interpreter."""
+    outcome = child_process.launch(capabilities, NamesJob(names=tuple(names), python=python), timeout=TIMEOUT)
     if outcome.result.found is not None:
-        return outcome.result.found
+        return {name: _advised(can, python) for name, can in outcome.result.found.items()}
     if len(names) == 1:
         reason = f"Asking it crashed: {outcome.result.reason}. {' '.join(outcome.tail[-1:])}".strip()
         return {names[0]: Capabilities(formats=(), absent=(Absence("", reason, "reinstall its libraries"),))}
-    return {name: can for each in names for name, can in probe([each]).items()}
+    return {name: can for each in names for name, can in probe([each], python).items()}
+
+
+def _advised(can: Capabilities, python: str) -> Capabilities:
+    """The same, with hints for the environment that they are about."""
+    absent = tuple(replace(each, hint=interpreter.in_environment(python, each.hint)) for each in can.absent)
+    return replace(can, absent=absent)
+
+
+def its_environment(job: NamesJob, child: Child) -> Environment:  # noqa: ARG001 - there is no case
+    """Where this process runs, with its libraries."""
+    return environment.collect()
+
+
+def environment_of(python: str) -> Environment:
+    """Where the processes of an interpreter run; of one that does not tell, nothing is known."""
+    outcome = child_process.launch(its_environment, NamesJob(python=python), timeout=TIMEOUT)
+    return outcome.result.found or Environment()
 
 
 class LookupJob(NamesJob, frozen=True, kw_only=True):
@@ -163,7 +264,8 @@ def models(job: LookupJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - t
     return checked
 
 
-def find(names: Sequence[str], checkout: str = "") -> list[ModelInfo]:
+def find(names: Sequence[str], checkout: str = "", python: str = "") -> list[ModelInfo]:
     """What each model's name means in a checkout; ``InferlensError`` for the first that means nothing."""
-    outcome = child_process.launch(models, LookupJob(names=tuple(names), checkout=checkout), timeout=TIMEOUT)
+    job = LookupJob(names=tuple(names), checkout=checkout, python=python)
+    outcome = child_process.launch(models, job, timeout=TIMEOUT)
     return outcome.found(f"Looking up {', '.join(names)} failed")

@@ -22,14 +22,14 @@ from inferlens.backends.availability import imported
 from inferlens.backends.profiling.traced_runs import STEP, Tracing, write_steps
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution.expand import Planned
-from inferlens.execution.protocol import CaseJob, Observer, TaskResult
-from inferlens.execution.scheduler import Scheduler, refused
+from inferlens.execution.protocol import CaseJob, Observer, TaskResult, refused
+from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.survey import cases_of
 from inferlens.execution.worker import Child
 from inferlens.models.model import Format
 from inferlens.record.record import Status, Warning
 from inferlens.record.store import LOG, claimed, safe_name
-from inferlens.spec.case import Case
+from inferlens.spec.case import Case, environment_of
 from inferlens.spec.plan import Plan
 from inferlens.stats.quantiles import median
 from inferlens.trace import Category, Trace, read
@@ -199,8 +199,8 @@ def run_name(case: Case, format: Format) -> str:
     words += [] if case.backend == reference_of(format) and case.precision == "fp32" else [case.precision]
     words += [f"bs{case.batch}"] * (case.batch is not None) + [case.device] * (case.device != "cuda")
     words += [f"t{case.threads}"] * (case.threads is not None)
-    words += [word.replace(" ", "") for word in case.call_mode]
-    if any((case.options, case.inputs, case.weights, case.seed)):
+    words += [word.replace(" ", "") for word in case.call_mode] + [environment_of(case.python)] * bool(case.python)
+    if any((case.options, case.inputs, case.weights, case.seed, case.python)):
         options = case.options_label.replace(" ", "_")
         words += [*([options] if 0 < len(options) <= 60 else []), case.digest[:6]]
     return re.sub(r"[^\w.=-]+", "_", "_".join(words))

@@ -21,7 +21,11 @@ from inferlens.measure.monitor.cpu import Untold, usable_cpus
 from inferlens.measure.monitor.gpu import first_visible
 from inferlens.record.record import Environment, Gpu
 
-LIBRARIES = ("numpy", "torchvision", "timm", "transformers", "torchao", "nncf")  # beside those that backends name
+LIBRARIES = (  # beside those that backends name
+    "numpy", "torchvision", "timm", "transformers", "torchao", "nncf", "mkl", "intel-openmp", "nvidia-cublas",
+    "nvidia-cublas-cu12", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-nvrtc",
+    "nvidia-cuda-nvrtc-cu12",
+)  # fmt: skip
 VARIABLES = (
     "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "NVIDIA_TF32_OVERRIDE",
     "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCH_BLAS_PREFER_HIPBLASLT", "TRITON_PTXAS_PATH",

@@ -9,7 +9,9 @@ a study its own in ``<output>/<model>/study``.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from os import PathLike
@@ -162,3 +164,14 @@ def of_a_tuning(file: Path, given: Path) -> bool:
 def safe_name(name: str) -> str:
     """``name`` made fit for one folder: no separators, no leading dot, never empty."""
     return re.sub(r"[^\w.=@-]+", "_", name).lstrip(".")[:100] or "model"
+
+
+@contextmanager
+def discarded_if_cut_short(*folders: Path) -> Iterator[None]:
+    """Removes the folders of cases that were cut short, with what the cases left in them: nothing was learned."""
+    try:
+        yield
+    except BaseException:
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -1,7 +1,7 @@
 """What to run: a :class:`Case` and the :class:`Budget` of measuring it gets.
 
 Both are data, frozen, and import no framework. A case is a model x backend x variant x precision x batch x device x
-threads x options; two cases that differ in any of these have different folders and are never mixed.
+threads x options x interpreter; two cases that differ in any of these have different folders and are never mixed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import msgspec
@@ -164,6 +165,7 @@ class Axis(NamedTuple):
         default: where nothing is asked for.
         word: how a label says another value than the default, such as ``depth {}``.
         short: how a folder says it; empty: as the label does, without spaces.
+        text: whether its values are any texts, such as paths, which only ``NAME=VALUE`` says and no folder.
     """
 
     name: str
@@ -172,10 +174,13 @@ class Axis(NamedTuple):
     word: str = "{}"
     short: str = ""
     flag: bool = False
+    text: bool = False
 
     def words(self, case: Case, *, short: bool = False) -> list[str]:
         """How a case's value is said; nothing for the default."""
         value = getattr(case, self.name)
+        if short and self.text:
+            return []
         text = ((short and self.short) or self.word).format(value)
         return [] if value == self.default else [text.removesuffix("s") if value == 1 else text]
 
@@ -183,6 +188,8 @@ class Axis(NamedTuple):
         """The value that a text says as a label does; ``None`` if it says none."""
         if self.flag:
             return True if text in (self.name, self.word) else None
+        if self.text:
+            return None
         match = re.fullmatch(self.word.format("(.+)") + "?" * self.word.endswith("s"), text)
         if match and (match[1] in self.values or (not self.values and match[1].isdecimal())):
             return match[1]
@@ -202,6 +209,7 @@ AXES = (
     Axis("device", DEVICES),
     Axis("threads", word="{} threads", short="t{}"),
     *CALL_MODE,
+    Axis("python", default="", word="python={}", text=True),
 )
 
 
@@ -226,6 +234,7 @@ class Case(Struct, frozen=True, kw_only=True):
         rotate: whether inputs rotate through a set that is larger than the device's cache.
         depth: calls in flight at a time when throughput is measured; ``None``: as many as the device's queue takes.
         checkout: the folder that the model's code or file is taken from; empty is the working directory.
+        python: the interpreter, of another virtual environment, that it runs in; empty is the one of the command.
     """
 
     model: str
@@ -246,6 +255,7 @@ class Case(Struct, frozen=True, kw_only=True):
     rotate: bool = False
     depth: int | None = None
     checkout: str = ""
+    python: str = ""
 
     @property
     def one_at_a_time(self) -> bool:
@@ -286,19 +296,45 @@ class Case(Struct, frozen=True, kw_only=True):
     @property
     def digest(self) -> str:
         """Twelve hexadecimal digits that two cases share only if they are equal."""
-        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:12]
+        said = msgspec.json.encode(self, order="deterministic")
+        said = said.replace(b',"python":""}', b"}")  # as it was called before there were interpreters, folders included
+        return hashlib.sha256(said).hexdigest()[:12]
 
     @property
     def folder(self) -> str:
         """Name of the case's folder: readable, safe in a path, and different for different cases of a model."""
         words = [word for axis in AXES for word in axis.words(self, short=True)]
-        name = "-".join(word for word in (self.backend, self.variant, *words) if word)
-        hidden = (self.options, self.inputs, self.weights, self.calibration, self.keep, self.seed, self.checkout)
+        name = "-".join(word for word in (self.backend, self.variant, *words, environment_of(self.python)) if word)
+        hidden = (
+            self.options, self.inputs, self.weights, self.calibration, self.keep, self.seed, self.checkout, self.python,
+        )  # fmt: skip
         if any(hidden):
             options = re.sub(r"[^\w.=-]+", "_", self.options_label.replace(" ", "-"))
             name += f"-{options}" if options and len(options) <= 60 else ""
             name += f"-{self.digest[:6]}"
         return re.sub(r"[^\w.=-]+", "_", name)
+
+
+def environment_of(python: str, levels: int = 1) -> str:
+    """What the environment of an interpreter is called: its folder, with so many ``levels`` of the path to it.
+
+    ``old`` for ``../old/bin/python``; a name that says nothing, such as ``.venv``, has the folder above with it.
+    """
+    parts = [part for part in PurePath(python).parts if part not in ("/", "..")]
+    folders = parts[:-2] if parts[-2:-1] == ["bin"] else parts[-1:]
+    if folders and folders[-1].lstrip(".") in ("venv", "env"):
+        levels += 1
+    return "/".join(folders[-levels:])
+
+
+def shown_together(cases: Sequence[Case]) -> list[Case]:
+    """The cases as they are shown beside each other: environments by names as short as tell them apart."""
+    named = {case.python: environment_of(case.python) for case in cases}
+    levels = 1
+    while len({*named.values()}) < len(named) and levels < 9:  # two spellings of one path never differ
+        levels += 1
+        named = {python: environment_of(python, levels) for python in named}
+    return [msgspec.structs.replace(case, python=named[case.python]) for case in cases]
 
 
 class Budget(Struct, frozen=True, kw_only=True):

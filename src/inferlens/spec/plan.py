@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from msgspec import Struct
 from inferlens.errors import InferlensError, check_choice, suggestion
 from inferlens.spec.case import AXES, MODES, Axis, Budget, Case, TensorSpec, bare
 from inferlens.spec.keep import keep_of
+from inferlens.spec.toml_file import toml_words
 from inferlens.units import parse_duration, parse_share
 
 BUDGET_WORDS = ("mode", "warmup", "iterations", "seconds", "half_width", "max_time", "timeout", "threshold")
@@ -41,7 +41,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     Attributes:
         model: names, files or factories.
         backend: ``name`` or ``name:variant``; empty is every backend that works here, ``all`` every variant of them.
-        precision, batch, device, threads, io, cold, rotate, depth: axes, as in a :class:`Case`; empty is the default.
+        precision, batch, device, threads, io, cold, rotate, depth, python: axes, as in a :class:`Case`.
         option: values by ``backend.option``.
         input: inputs that replace the model's own.
         calibration: data that inputs come from and ranges of what is quantized are found with, or ``random``.
@@ -66,6 +66,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     cold: bool = False
     rotate: bool = False
     depth: tuple[int, ...] = ()
+    python: tuple[str, ...] = ()
     option: dict[str, tuple[str, ...]] = {}
     input: tuple[TensorSpec, ...] = ()
     weights: str | None = None
@@ -149,9 +150,11 @@ def _values(axis: Axis, words: Mapping[str, Any]) -> Any:
     """What a plan has of an axis: all values that are asked for, or whether a flag is."""
     if axis.flag:
         return flag(axis.name, words.get(axis.name, axis.default))
-    asked = words.get(axis.name, () if axis.default is None else axis.default)
+    asked = words.get(axis.name, axis.default or ())
+    if axis.text:
+        return texts(asked)
     return (
-        known(axis.name, asked, axis.values) if axis.values else tuple(count(axis.name, text) for text in texts(asked))
+        known(axis.name, asked, axis.values) if axis.values else tuple(count(axis.name, each) for each in texts(asked))
     )
 
 
@@ -204,18 +207,6 @@ def _check_sense(budget: Budget, words: Mapping[str, Any]) -> None:
         raise InferlensError(f"depth needs throughput, which is not measured {why}.", hint="without --depth")
 
 
-def toml_words(path: Path, what: str) -> dict[str, Any]:
-    """What a TOML file says; ``what`` it is, for the InferlensError if it cannot be read or is no TOML."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InferlensError(f"The {what} {path} cannot be read: {error}.", expected="a TOML file") from error
-
-
 def as_plan(case: Case, more: Mapping[str, Any] | None = None) -> str:
     """The text of a plan file whose only case is this one.
 
@@ -244,7 +235,8 @@ def ab_words(a: Case, b: Case, budget: Budget, device: str) -> list[str]:
     Args:
         device: what cases run on there if nobody says.
     """
-    shared = [axis for axis in AXES if axis.name != "depth" and getattr(a, axis.name) == getattr(b, axis.name)]
+    own_words = ("depth", "python")  # of each side
+    shared = [axis for axis in AXES if axis.name not in own_words and getattr(a, axis.name) == getattr(b, axis.name)]
     said = []
     for case in (a, b):
         own = [word for axis in AXES if axis not in shared for word in axis.words(case)]

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from inferlens.errors import InferlensError, suggestion
-from inferlens.spec.case import Case
+from inferlens.spec.case import Case, shown_together
 
 
 def references(cases: Sequence[Case], usual: Set[str], named: str = "") -> dict[str, Case]:
@@ -39,7 +39,8 @@ def plainness(case: Case, device: str, usual: Set[str]) -> tuple[Any, ...]:
 def fitting(cases: Sequence[Case], named: str) -> list[Case]:
     """The cases of which all words of ``named`` are words; sizes, and what is known once a case ran, fit every case."""
     wanted = {word for word in words(named) if not re.search(r"[(]|\.\.", word)}
-    return [case for case in cases if wanted <= words(case.label) | {case.backend}]
+    both = zip(cases, shown_together(cases), strict=True)
+    return [case for case, shown in both if wanted <= words(case.label) | words(shown.label) | {case.backend}]
 
 
 def refuse_unknown(cases: Sequence[Case], named: str) -> None:

@@ -19,7 +19,7 @@ from inferlens.analysis.objective import build_seconds, device_peak, host_peak
 from inferlens.analysis.race import Aim
 from inferlens.analysis.runs import CaseRuns, device_name, latest, run_seconds
 from inferlens.record.record import Record, card_name, machine_name
-from inferlens.spec.case import TensorSpec, with_batch
+from inferlens.spec.case import TensorSpec, shown_together, with_batch
 from inferlens.units import plural
 from inferlens.views.plain import plain, profile_command
 from inferlens.views.ranking import ranked
@@ -274,7 +274,7 @@ def _named(runs: Sequence[CaseRuns], took: dict[str, float]) -> list[Row]:
         if run.ran:
             devices.setdefault((case.model, machine_name(run.first.environment)), set()).add(case.device)
     found = []
-    for run in runs:
+    for run, shown in zip(runs, shown_together([run.first.case for run in runs]), strict=True):
         case = run.first.case
         only = devices.get((case.model, machine_name(run.first.environment))) == {case.device}
         said = only or case.device in (case.backend, case.variant)
@@ -282,7 +282,8 @@ def _named(runs: Sequence[CaseRuns], took: dict[str, float]) -> list[Row]:
         if not inputs:
             fixed = (TensorSpec(spec.name, spec.shape, spec.dtype, spec.low, spec.high) for spec in case.inputs)
             inputs = with_batch(tuple(fixed), case.batch)
-        found.append(_row(run, inputs, device="" if said else case.device, run_seconds=took.get(run.first.run)))
+        device = "" if said else case.device
+        found.append(_row(run, inputs, device, python=shown.python, run_seconds=took.get(run.first.run)))
     return _told_apart(_machines_told_apart(found, runs))
 
 
@@ -322,14 +323,18 @@ def _told_apart(found: Sequence[Row]) -> list[Row]:
     return named
 
 
-def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, run_seconds: float | None) -> Row:
-    """What one run says by itself; ``device`` is a word of the name where it is not the same for all."""
+def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, python: str, run_seconds: float | None) -> Row:
+    """What one run says by itself; ``device`` is a word of the name where it is not the same for all.
+
+    ``python`` is what the environment is called that it ran in.
+    """
     record = run.first
     case, agreement = record.case, worst_agreement(run)
     said = {warning.code for each in run.records for warning in each.warnings}
     lowered = "(TF32)" if "lower-precision" in said else ""
     words = [case.backend_label, case.precision, lowered, device]
-    words += ["" if case.threads is None else plural(case.threads, "thread"), *case.call_mode, case.options_label]
+    words += ["" if case.threads is None else plural(case.threads, "thread"), *case.call_mode]
+    words += [f"python={python}" if python else "", case.options_label]
     batch = inputs[0].shape[0] if inputs and inputs[0].shape else case.batch
     return Row(
         id=record.id,

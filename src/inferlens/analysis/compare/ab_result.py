@@ -13,11 +13,13 @@ from msgspec import Struct
 
 from inferlens.analysis.accuracy import WorthOfTwo
 from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, check, metric_of
+from inferlens.analysis.compare.environment_diff import Difference, sentence
 from inferlens.analysis.findings import notes
 from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError, one_line
 from inferlens.record.record import Agreement, Metric, Record
-from inferlens.spec.case import AXES, Case
+from inferlens.spec.case import AXES, Case, shown_together
+from inferlens.spec.objective import MEASURES
 from inferlens.stats.intervals import Interval, ends
 from inferlens.stats.standing import LEAST_ROUNDS
 from inferlens.units import (
@@ -100,6 +102,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
         outputs: of two models, how far B's outputs agree with those of A.
         accuracy: what the answers of both are worth, where that was asked for.
         revisions: of both checkouts, by git; empty where there are none.
+        differences: of two environments, what differs between them; ``costs``: memory, build and error of A and of B.
         run: shared by their records; ``output``: the folder where they are.
     """
 
@@ -121,6 +124,8 @@ class ABResult(Struct, frozen=True, kw_only=True):
     outputs: Agreement | None = None
     accuracy: WorthOfTwo | None = None
     revisions: tuple[str, str] = ("", "")
+    differences: tuple[Difference, ...] = ()
+    costs: tuple[dict[str, float | None], dict[str, float | None]] = ({}, {})
     output: str = "results"
 
     @property
@@ -167,14 +172,26 @@ class ABResult(Struct, frozen=True, kw_only=True):
     @property
     def sides(self) -> tuple[str, tuple[str, str], tuple[str, str]]:
         """What A and B have in common; what each of them is; and what was measured of each."""
-        common, names = _names((self.a, self.b), self.revisions)
-        figures = [self._figure(side) for side in (self.base, self.candidate)]
+        common, names = names_of_cases((self.a, self.b), self.revisions)
+        figures = [
+            "  ".join([self._figure(side), *_costs(costs)])
+            for side, costs in zip((self.base, self.candidate), self.costs, strict=True)
+        ]
         return common, names, (figures[0], figures[1])
 
     def _figure(self, side: Side) -> str:
         if side.median is None:
             return {WRONG: "outputs wrong", MISSING: "not measured"}.get(side.state, side.state)
         return f"{rate(side.median)} calls/s" if self.rule.metric == "throughput" else duration(side.median)
+
+    @property
+    def of_environments(self) -> str:
+        """What differs between two environments, in a sentence; empty of one."""
+        if self.a.python == self.b.python or not (self.base.records and self.candidate.records):
+            return ""
+        if not self.differences:
+            return "Nothing that is known of differs between the two: versions, driver and variables are the same."
+        return f"What differs: {sentence(self.differences)}."
 
     @property
     def of_outputs(self) -> str:
@@ -219,7 +236,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
     @property
     def remarks(self) -> list[str]:
         """What changes or weakens the answer: two sentences at most, and how many more there are."""
-        every = [*filter(None, [self.of_outputs]), *self.notes]
+        every = [*filter(None, [self.of_environments, self.of_outputs]), *self.notes]
         more = f"({len(every) - 2} more: inferlens notes {shlex.quote(self.output)})"
         return every if len(every) < 3 else [*every[:2], more]
 
@@ -227,29 +244,34 @@ class ABResult(Struct, frozen=True, kw_only=True):
         common, names, figures = self.sides
         width = min(max(map(len, names)), WIDTH - 5 - max(map(len, figures)))
         rows = [
-            f"{letter}  {_short(name, width):<{width}}  {figure}"
+            f"{letter}  {short(name, width):<{width}}  {figure}"
             for letter, name, figure in zip("AB", names, figures, strict=True)
         ]
         remarks = [textwrap.fill(each, WIDTH) for each in self.remarks]
         worth = [self.of_accuracy] if self.of_accuracy else []
         answer = textwrap.fill(self.sentence, WIDTH)
-        return "\n".join([answer, "", _short(common, WIDTH), *rows, *worth, "", *remarks]).rstrip()
+        return "\n".join([answer, "", short(common, WIDTH), *rows, *worth, "", *remarks]).rstrip()
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-def _short(name: str, most: int) -> str:
+def _costs(costs: dict[str, float | None]) -> list[str]:
+    """What is known of them, in words."""
+    return [f"{name} {MEASURES[name].show(value)}" for name, value in costs.items() if value is not None]
+
+
+def short(name: str, most: int) -> str:
     """A name on one line, shortened in the middle where it does not fit."""
     name = one_line(name)
     return name if len(name) <= most else f"{name[: most // 2]}…{name[len(name) - (most - most // 2 - 1) :]}"
 
 
-def _names(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[str, tuple[str, str]]:
+def names_of_cases(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[str, tuple[str, str]]:
     """What two cases have in common, and what each of them is."""
     short = len({case.model for case in cases}) == len({case.model.partition(":")[2] for case in cases})
     parts = []
-    for case, revision in zip(cases, revisions, strict=True):
+    for case, revision in zip(shown_together(cases), revisions, strict=True):
         said: dict[str, Any] = {
             "model": case.model.partition(":")[2] if short else case.model,
             "checkout": f"{case.checkout} ({revision})" if revision else case.checkout,

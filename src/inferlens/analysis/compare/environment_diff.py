@@ -52,6 +52,11 @@ def differences(pairs: Sequence[Pair]) -> tuple[Difference, ...]:
     return tuple(sorted(every, key=lambda difference: not difference.unlike))
 
 
+def sentence(found: Sequence[Difference]) -> str:
+    """The differences of one pair, in a few words: ``torch 2.9.1 / 2.14.1``."""
+    return ", ".join(one_line(f"{each.field} {each.base} / {each.candidate}") for each in found)
+
+
 def refusal(unlike: Sequence[Difference], cases: int) -> InferlensError:
     """The error that names what is unlike."""
     lines = [one_line(f"{one.field}: {one.base} / {one.candidate}{about(one, cases)}") for one in unlike]

@@ -83,7 +83,7 @@ def chosen(record: Record, folder: Path, *, rebuild: bool, model: Named | None =
     if not record.ranked and record.agreement:
         raise InferlensError(f"The outputs of {label} are wrong: {record.agreement.reason}.", hint="another case")
     backend = BACKENDS.get(record.case.backend)()
-    case = msgspec.structs.replace(record.case, io="device", cold=False, rotate=False, depth=None)
+    case = msgspec.structs.replace(record.case, io="device", cold=False, rotate=False, depth=None, python="")
     folder = folder.resolve()
     file = _compiled(record, folder, backend, rebuild=rebuild)
     quantized = any(phase.name == "quantize" for phase in record.phases)

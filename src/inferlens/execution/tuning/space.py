@@ -26,14 +26,14 @@ from inferlens.execution.expand import (
     Planned,
     check_words,
     default_device,
-    expand,
     refuse_if_none_runs,
 )
-from inferlens.execution.survey import Named, surveyed
+from inferlens.execution.survey import Named, Surveyed, surveyed
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option, split_label
-from inferlens.spec.plan import Plan, Texts, count, listed, texts, toml_words
+from inferlens.spec.plan import Plan, Texts, count, listed, texts
+from inferlens.spec.toml_file import toml_words
 from inferlens.units import listing
 
 SPACE_WORDS = ("backends", "precision", "knobs")
@@ -142,7 +142,7 @@ def explore(plan: Plan, what: Tried, model: Named | None = None) -> Space:
     """
     asked = _asked_for(plan, what)
     backends = dict.fromkeys(label.partition(":")[0] for label in sorted(asked.labels))
-    return space_of(plan, *surveyed(msgspec.structs.replace(plan, backend=tuple(backends)), model), asked)
+    return _space(surveyed(msgspec.structs.replace(plan, backend=tuple(backends)), model), asked)
 
 
 def space_of(
@@ -156,21 +156,31 @@ def space_of(
     Raises:
         InferlensError: for a plan that means nothing, or if nothing that is to be tried runs here.
     """
-    what = _asked_for(plan, what or tried())
+    here = Surveyed(plan, list(found), dict(capabilities), dict(capabilities))
+    return _space([here], _asked_for(plan, what or tried()))
+
+
+def _space(parts: Sequence[Surveyed], what: Tried) -> Space:
+    """The space of what is known of each interpreter."""
     backends = {label.partition(":")[0] for label in what.labels}
-    able = {name: can for name, can in capabilities.items() if name in backends}
-    devices = plan.device or (default_device(able.values()),)
     families: dict[str, Planned] = {}
     refused = []
-    for planned in (each for model in found for each in expand(_widened(plan, model, able, what), [model], able)):
-        case = planned.case
-        if not planned.refusal and case.device in devices:
-            case = combined(case, {})
-            families.setdefault(case.digest, dataclasses.replace(planned, case=case))
-        else:
-            elsewhere = f"{case.backend_label} runs on {case.device}, and what is tried runs on {listing(devices)}."
-            why = planned.refusal or Unsupported(elsewhere, hint=f"--device {case.device}")
-            refused.append(dataclasses.replace(planned, refusal=why))
+    for part in parts:
+        able, anywhere = (
+            {name: can for name, can in every.items() if name in backends} for every in (part.can, part.anywhere)
+        )
+        part = dataclasses.replace(part, can=able, anywhere=anywhere)
+        plan, devices = part.plan, part.plan.device or (default_device(anywhere.values()),)
+        cases = (each for model in part.found for each in part.cases(_widened(plan, model, able, what), [model]))
+        for planned in cases:
+            case = planned.case
+            if not planned.refusal and case.device in devices:
+                case = combined(case, {})
+                families.setdefault(case.digest, dataclasses.replace(planned, case=case))
+            else:
+                elsewhere = f"{case.backend_label} runs on {case.device}, and what is tried runs on {listing(devices)}."
+                why = planned.refusal or Unsupported(elsewhere, hint=f"--device {case.device}")
+                refused.append(dataclasses.replace(planned, refusal=why))
     refuse_if_none_runs([*families.values(), *refused])
     fixed = {*plan.option, *(f"{name}.{THREADS}" for name in able if plan.threads)}
     knobs = {name: tuple(each for each in what.knobs[name] if f"{name}.{each.name}" not in fixed) for name in able}

@@ -20,11 +20,11 @@ from inferlens.analysis.tuned import Trial
 from inferlens.backends import BACKENDS, importable
 from inferlens.backends.base import THREADS, Knob
 from inferlens.errors import InferlensError, check_choice
-from inferlens.execution.expand import Planned, backends_named, check_words, expand, refuse_if_none_runs
+from inferlens.execution.expand import Planned, backends_named, check_words, refuse_if_none_runs
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import Entrant
 from inferlens.execution.scheduler import Scheduler, scheduled
-from inferlens.execution.survey import Named, surveyed
+from inferlens.execution.survey import Named, expanded
 from inferlens.execution.tuning.kept import Kept, KeptRounds
 from inferlens.execution.tuning.space import as_asked, combined
 from inferlens.record.record import Record
@@ -141,7 +141,7 @@ def run(request: StudyRequest, observer: Observer, model: Named | None = None) -
     cases = [replace(base, case=base.case if each == default else _set(request, base.case, each)) for each in values]
     observer.planned(cases)
     with scheduled(request.plan, observer, cases, model) as scheduler:
-        about = [msgspec.structs.replace(request, budget=0.0), scheduler.environment, base.found]
+        about = [msgspec.structs.replace(request, budget=0.0), scheduler.environment_for(base.case), base.found]
         home = Path(request.plan.output) / safe_name(base.found.name) / STUDY
         kept = Kept(home / TRIALS, about, request.budget, model)
         before, begin = kept.trials[:], begin - kept.seconds
@@ -225,7 +225,7 @@ def _only_backend_with(knob: str, plan: Plan) -> str:
 
 def _base(request: StudyRequest, model: Named | None) -> Planned:
     """The one case that the plan leaves, with the knob at its default."""
-    planned = expand(request.plan, *surveyed(request.plan, model))
+    planned = expanded(request.plan, model)
     refuse_if_none_runs(planned)
     able = [each for each in planned if not each.refusal]
     if len(able) > 1:

@@ -119,7 +119,8 @@ def run(
     work = home / TUNING / "work"
     plan = replace(request.plan, output=str(work))
     with scheduled(plan, observer, space.families, model) as scheduler:
-        about = [replace(request, budget=0.0), what, scheduler.environment, space.families[0].found]
+        where = {each.case.python: scheduler.environment_for(each.case) for each in space.families}
+        about = [replace(request, budget=0.0), what, where, space.families[0].found]
         kept = Kept(home / TUNING / TRIALS, about, request.budget, model)
         before = home / TUNING / TUNED
         if not kept.trials and before.exists():

@@ -18,7 +18,7 @@ from inferlens.analysis.compare.cases import MISSING, Compared, ComparedCase, Si
 from inferlens.analysis.compare.environment_diff import Difference, about
 from inferlens.errors import check_choice
 from inferlens.record.record import Metric
-from inferlens.spec.case import AXES, Case
+from inferlens.spec.case import AXES, Case, shown_together
 from inferlens.stats.intervals import ends
 from inferlens.units import ABSENT, change, change_range, listing, milliseconds, percent, plural, significant
 from inferlens.views import table
@@ -170,7 +170,7 @@ def names_of(cases: Sequence[Case], *, unsaid: Sequence[str] = ()) -> list[str]:
                 None, [case.backend_label, *(word for axis in shown for word in axis.words(case)), case.options_label]
             )
         )
-        for case in cases
+        for case in shown_together(cases)
     ]
     hidden = [(", ".join(map(str, case.inputs)), case.weights or "", f"seed {case.seed}") for case in cases]
     for words_of in zip(*hidden, strict=True):

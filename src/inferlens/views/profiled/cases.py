@@ -11,6 +11,7 @@ from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Level, Profile
 from inferlens.record.profile_store import LoadedProfiles, latest
 from inferlens.record.record import Record, machine_name
+from inferlens.spec.case import shown_together
 from inferlens.units import listing, plural
 from inferlens.views.plain import plain
 
@@ -167,10 +168,10 @@ def named(group: Sequence[ProfiledCase], *, tell_level: bool = True) -> list[Pro
     tell_level = tell_level and len({one.profile.level for one in group}) > 1
     seen: dict[str, int] = {}
     found = []
-    for one in group:
-        case = one.profile.case
+    for one, case in zip(group, shown_together([one.profile.case for one in group]), strict=True):
         words = [case.backend_label, case.precision, case.device if len(devices) > 1 else ""]
-        words += ["" if case.threads is None else plural(case.threads, "thread"), *case.call_mode, case.options_label]
+        words += ["" if case.threads is None else plural(case.threads, "thread"), *case.call_mode]
+        words += [f"python={case.python}" if case.python else "", case.options_label]
         words += ["kernels"] if tell_level and one.profile.level == "kernel" else []
         name = plain(" ".join(word for word in words if word))
         number = seen[name] = seen.get(name, 0) + 1

@@ -1,4 +1,4 @@
-"""Two things against each other, as a document: the answer, a line for each of the two, and all of it as data."""
+"""Things against each other, as a document: the answer, a line for each, and all of it as data."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from typing import Any
 import msgspec
 
 from inferlens.analysis.compare.ab_result import ABResult
+from inferlens.analysis.compare.ab_steps import ABSteps
+from inferlens.analysis.compare.environment_diff import sentence
 from inferlens.stats.intervals import ends
 from inferlens.views.table import Column, Document, Line, Table
 
-SCHEMA = "inferlens.ab/1"
+SCHEMA, STEPS = "inferlens.ab/1", "inferlens.ab-steps/1"
 
 
-def document(found: ABResult, next_step: str = "") -> Document:
+def document(found: ABResult | ABSteps, next_step: str = "") -> Document:
     """The answer, for every format."""
+    if isinstance(found, ABSteps):
+        return _of_steps(found, next_step)
 
     def table() -> list[Table | str]:
         common, names, figures = found.sides
@@ -29,6 +33,29 @@ def data(found: ABResult) -> dict[str, Any]:
     """All that is known, in seconds and calls per second."""
     fields = msgspec.structs.asdict(found)
     return {"schema": SCHEMA, "exit_code": found.exit_code, "sentence": found.sentence, **fields}
+
+
+def _of_steps(found: ABSteps, next_step: str) -> Document:
+    """Several environments, each against the one before, for every format."""
+    answer, *more = found.sentences
+
+    def table() -> list[Table | str]:
+        columns = (Column("", "B"), Column("", "verdict", numeric=False), Column("", "what differs", numeric=False))
+        lines = [
+            Line(f"{step.before} to {step.after}", (step.figure, step.found.verdict, sentence(step.found.differences)))
+            for step in found.named
+        ]
+        return [Table(answer, "from A to B", columns, lines, sentences=[*more, *filter(None, [next_step])])]
+
+    def csv() -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+        sides = [_csv(each) for each in found.steps]
+        return ("step", *sides[0][0]), [(step, *line) for step, (_, its) in enumerate(sides, 1) for line in its]
+
+    def all_of_it() -> dict[str, Any]:
+        steps = [data(each) for each in found.steps]
+        return {"schema": STEPS, "exit_code": found.exit_code, "sentences": found.sentences, "steps": steps}
+
+    return Document(table, data=all_of_it, csv=csv, title=answer)
 
 
 def _csv(found: ABResult) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:

@@ -1,0 +1,83 @@
+"""Which of several changes did it: environments, in the order of the changes, each against the one before.
+
+What changed between two neighbours whose times differ did it; what changed elsewhere did not.
+"""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from inferlens.analysis.compare.ab_result import WIDTH, ABResult, names_of_cases, short
+from inferlens.spec.case import shown_together
+from inferlens.units import listing, percent
+
+WORST_FIRST = (1, 4, 3, 0)
+
+
+class Step(NamedTuple):
+    """From one environment to the next: their names, what was found, and what is measured of the later one."""
+
+    before: str
+    after: str
+    found: ABResult
+    figure: str
+
+
+class ABSteps(Struct, frozen=True, kw_only=True):
+    """How each environment compares with the one before; ``print`` shows it.
+
+    Attributes:
+        steps: B of each is A of the next.
+        level: confidence that all verdicts together are right.
+    """
+
+    steps: tuple[ABResult, ...]
+    level: float
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a step is slower; else 4 if one did not run; else 3 if one is undecided; else 0."""
+        return next(code for code in WORST_FIRST if code in {each.exit_code for each in self.steps})
+
+    @property
+    def named(self) -> list[Step]:
+        """The steps, with environments by names as short as tells them apart."""
+        cases = shown_together([self.steps[0].a, *(each.b for each in self.steps)])
+        names = [case.python or "this one" for case in cases]
+        figures = [each.sides[2][1] for each in self.steps]
+        return [Step(*each) for each in zip(names, names[1:], self.steps, figures, strict=False)]
+
+    @property
+    def sentences(self) -> list[str]:
+        """The answer: the steps that changed the time, and what changed there; or that none did."""
+        said = [
+            f"{step.before} to {step.after} is {step.found.verdict}: {step.found.standing.replace(' of A', '')}. "
+            + (step.found.of_environments or "What differs there is not known.")
+            for step in self.named
+            if step.found.verdict in ("FASTER", "SLOWER")
+        ]
+        for verdict in ("DID NOT RUN", "UNDECIDED"):
+            steps = [f"{step.before} to {step.after}" for step in self.named if step.found.verdict == verdict]
+            said += [f"{verdict}: {listing(steps)}."] if steps else []
+        threshold = percent(self.steps[0].rule.threshold)
+        return said or [f"No step changed the time by {threshold} or more, {percent(self.level)} sure."]
+
+    def __str__(self) -> str:
+        first = self.steps[0]
+        common, _ = names_of_cases([first.a, first.b], ("", ""))
+        width = max(len(name) for step in self.named for name in (step.before, step.after))
+        lines = [f"{self.named[0].before:<{width}}  {first.sides[2][0]}"]
+        for step in self.named:
+            lines.append(f"{step.after:<{width}}  {step.figure}")
+            more = step.found.standing.replace(" of A", "") if step.found.ratio else step.found.reason
+            said = f"{step.found.verdict}: {more.rstrip('.')}. {step.found.of_environments}"
+            lines += textwrap.wrap(said, WIDTH, initial_indent=(width + 2) * " ", subsequent_indent=(width + 2) * " ")
+        answer = [textwrap.fill(each, WIDTH) for each in self.sentences]
+        return "\n".join([*answer, "", short(common, WIDTH), *lines])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"

@@ -1,0 +1,253 @@
+"""Cases in the interpreters of other virtual environments: real ones, made here without a network.
+
+Each has this environment's packages on its path, and before them what makes it another one: a library in another
+version, which a small backend is slower with, or one that is broken.
+"""
+
+from __future__ import annotations
+
+import site
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+import inferlens
+from inferlens import ABSteps, InferlensError
+from inferlens.execution import child_process, survey
+from inferlens.measure import interpreter
+from inferlens.record.store import load_records
+from inferlens.spec.case import Case, environment_of, shown_together
+from inferlens.spec.plan import Plan, ab_words, as_plan, words_of
+from inferlens.views.raced.ab import document
+from tests import commands
+
+SOURCE = str(Path(inferlens.__file__).parents[1])
+BACKEND = """
+from inferlens.backends.fake import Fake, FakeRunner
+
+class Engine(Fake):
+    name = "engine"
+    summary = "as fast as its library"
+    distributions = ("enginelib",)
+    reference_for = {}
+
+    def prepare(self, model, case, preparation):
+        import enginelib
+        options = self.parse_options(case)
+        options = type(options)(latency=enginelib.MILLISECONDS, error=enginelib.ERROR)
+        return FakeRunner(options, case, preparation, model.inputs[0].shape[0])
+"""
+Make = Callable[..., str]
+
+
+def installed(folder: Path, name: str, version: str, entry_points: str = "") -> None:
+    """What is left in a folder of packages when one is installed there."""
+    meta = folder / f"{name}-{version}.dist-info"
+    meta.mkdir(parents=True)
+    (meta / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    if entry_points:
+        (meta / "entry_points.txt").write_text(entry_points)
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Makes a virtual environment, and gives its interpreter."""
+    root = tmp_path_factory.mktemp("environments")
+    plugin = root / "plugin"
+    installed(plugin, "engine-plugin", "1.0", "[inferlens.backends]\nengine = engine_backend:Engine\n")
+    (plugin / "engine_backend.py").write_text(BACKEND)
+
+    def made(name: str, version: str = "1.0", milliseconds: float = 4.0, error: float = 0.0, more: str = "") -> str:
+        folder = root / name
+        venv.EnvBuilder(with_pip=False, symlinks=True).create(folder)
+        (packages,) = folder.glob("lib/*/site-packages")
+        installed(packages, "enginelib", version)
+        (packages / "enginelib.py").write_text(f"MILLISECONDS, ERROR = {milliseconds}, {error}\n{more}")
+        paths = [str(plugin), SOURCE, *site.getsitepackages(), *(path for path in sys.path if "site-packages" in path)]
+        (packages / "all.pth").write_text("\n".join(dict.fromkeys(paths)))
+        return str(folder / "bin" / "python")
+
+    made.plugin = plugin  # type: ignore[attr-defined]
+    return made
+
+
+@pytest.fixture(scope="module")
+def pythons(make: Make) -> dict[str, str]:
+    """Environments: two that are equal, one with a slower library, and one whose library is broken."""
+    return {
+        "old": make("old"),
+        "same": make("same"),
+        "new": make("new", "2.0", 5.0),
+        "broken": make("broken", "3.0", more="raise ImportError('libengine.so.3 is missing')"),
+    }
+
+
+@pytest.fixture
+def backend(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This environment has the small backend, too; nobody asks those that import a framework what they can do."""
+    from inferlens.backends import BACKENDS
+
+    monkeypatch.syspath_prepend(make.plugin)  # type: ignore[attr-defined]
+    monkeypatch.delitem(BACKENDS.__dict__, "_points", raising=False)
+    monkeypatch.setattr(survey, "backends_named", lambda _: ("engine", "fake"))
+    yield
+    BACKENDS.__dict__.pop("_points", None)
+
+
+def named(pythons: dict[str, str], *names: str) -> list[str]:
+    return [pythons[name] for name in names]
+
+
+# From one environment to the other
+
+
+@pytest.mark.usefixtures("backend")
+def test_an_upgrade_that_made_it_slower_is_found_and_named(pythons: dict[str, str], tmp_path: Path) -> None:
+    """Each side runs in its own environment and says which libraries it has; then the same as a step of several."""
+    found = inferlens.ab(
+        "fake:demo", "engine", python=named(pythons, "old", "new"), iterations=20, warmup=1, max_rounds=3,
+        output=str(tmp_path),
+    )  # fmt: skip
+    assert (found.verdict, found.exit_code, found.ratio) == ("SLOWER", 1, pytest.approx(1.25))
+    assert found.of_environments == "What differs: enginelib 1.0 / 2.0."
+    for record in load_records(tmp_path).records:
+        assert record.environment.libraries["enginelib"] == ("2.0" if record.case.python == pythons["new"] else "1.0")
+        assert record.agreement
+        assert record.agreement.agrees
+    assert [costs.keys() for costs in found.costs] == [{"memory", "build", "error"}] * 2
+    common, a, b = str(found).splitlines()[2:5]
+    assert common == "demo · engine:steady · fp32 · batch 1 · cpu"
+    assert a.startswith("A  python=old  4.00 ms  memory ")
+    assert b.startswith("B  python=new  5.00 ms  memory ")
+
+    same = replace(found, b=replace(found.b, python=pythons["same"]), verdict="SAME", ratio=1.0, differences=())
+    steps = ABSteps(steps=(same, replace(found, a=same.b)), level=0.95)
+    assert steps.exit_code == 1
+    assert steps.sentences == ["same to new is SLOWER: 1.250x the time (1.250 to 1.250). " + found.of_environments]
+    lines = str(steps).splitlines()
+    firsts = [line.split()[0] for line in lines[len(steps.sentences) + 1 :]]
+    assert [each for each in firsts if each in ("old", "same", "SAME:", "new", "SLOWER:")] == [
+        "old", "same", "SAME:", "new", "SLOWER:",
+    ]  # fmt: skip
+    assert max(map(len, lines)) <= 100
+    assert document(steps).data()["steps"][0]["verdict"] == "SAME"
+    undecided = replace(found, verdict="UNDECIDED")
+    assert ABSteps(steps=(same, undecided), level=0.95).exit_code == 3
+    assert ABSteps(steps=(same,), level=0.95).sentences == ["No step changed the time by 2 % or more, 95 % sure."]
+
+
+@pytest.mark.usefixtures("backend")
+def test_an_environment_that_is_broken_or_lacks_something_is_a_row(pythons: dict[str, str], tmp_path: Path) -> None:
+    words = {"iterations": 5, "warmup": 1, "quick": True, "output": str(tmp_path)}
+    records = inferlens.bench("fake:demo", backend="engine", python=named(pythons, "old", "broken"), **words)
+    assert [(record.status, record.environment.libraries["enginelib"]) for record in records] == [
+        ("ok", "1.0"), ("failed", "3.0"),
+    ]  # fmt: skip
+    assert "libengine.so.3 is missing" in records[1].reason
+    assert "engine:steady python=old" in str(records)
+    assert records[0].case.python == pythons["old"]
+
+
+def test_no_package_of_this_environment_is_found_in_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The folder of a program and what comes with its variables are: there the user's own modules lie."""
+    monkeypatch.setattr(
+        sys, "path", [str(tmp_path), *(path for path in sys.path if path.endswith((".zip", "site-packages")))]
+    )
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+    given = child_process.variables_for("old/bin/python")
+    assert given["PYTHONPATH"] == str(tmp_path)
+    assert given["PATH"].split(":")[0] == str(Path("old/bin").resolve())
+    assert "VIRTUAL_ENV" not in given
+    assert "site-packages" in child_process.variables_for()["PYTHONPATH"]
+
+
+def test_an_interpreter_that_is_gone_is_a_reason(tmp_path: Path) -> None:
+    job = survey.NamesJob(names=("fake",), python=str(tmp_path / "python"))
+    outcome = child_process.launch(survey.capabilities, job, timeout=5)
+    assert (outcome.result.status, "could not be started" in outcome.result.reason) == ("crashed", True)
+
+
+# What is refused before anything runs
+
+
+def script(path: Path, answer: str) -> str:
+    path.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def said(**answer: object) -> str:
+    import json
+
+    return interpreter.MARK + json.dumps(answer)
+
+
+VERSION = inferlens.__version__
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ("hello", "is no Python interpreter"),
+        (said(python=[3, 9, 18], error="No module named 'inferlens'", missing="inferlens"), "is Python 3.9.18"),
+        (said(python=[3, 11, 7], error="No module named 'inferlens'", missing="inferlens"), "has no Inferlens"),
+        (said(python=[3, 11, 7], version="0.0.9", error="no code", missing="inferlens.measure"), "has Inferlens 0.0.9"),
+        (said(python=[3, 11, 7], version=VERSION, error="No module", missing="msgspec"), "lacks msgspec"),
+        (said(python=[3, 11, 7], version=VERSION, code="of another"), "its code is not that of this one"),
+    ],
+)
+def test_an_interpreter_that_cannot_do_it_is_refused_in_a_sentence(tmp_path: Path, answer: str, message: str) -> None:
+    path = script(tmp_path / "python", answer)
+    with pytest.raises(InferlensError) as raised:
+        interpreter.check(path, {})
+    assert message in str(raised.value)
+    assert f"{path} -m pip install" in str(raised.value) or "no Python" in message or "is Python" in message
+
+
+def test_bad_paths_end_a_command_before_anything_runs(pythons: dict[str, str], tmp_path: Path) -> None:
+    folder = str(Path(pythons["old"]).parents[1])
+    messages = {
+        folder: f"is a folder. Expected: {interpreter.EXPECTED} Try: {folder}/bin/python",
+        "nowhere/python": "There is no interpreter nowhere/python.",
+        __file__: "is no Python interpreter.",
+    }
+    every = (("bench", "fake:demo"), ("ab", "fake:demo", "fake"), ("tune", "fake:demo"))
+    for command, (path, message) in zip(every, messages.items(), strict=True):
+        done = commands.inferlens(*command, "--python", f"{pythons['old']},{path}", cwd=tmp_path)
+        assert (done.returncode, message in " ".join(done.stderr.split())) == (2, True), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [{"b": "fake:fast"}, {"a": "fake", "checkout": "a,b"}, {"python": "a,b,c"}])
+def test_environments_are_compared_in_one_case(words: dict[str, str]) -> None:
+    with pytest.raises(InferlensError, match="one case of one model"):
+        inferlens.ab("fake:demo", **{"a": "fake", "python": "a,b", **words})
+
+
+# Words
+
+
+def test_an_environment_has_a_short_name() -> None:
+    assert environment_of("../old/bin/python") == "old"
+    assert environment_of("/home/a/shop/.venv/bin/python3.11") == "shop/.venv"
+    assert environment_of("") == ""
+    cases = [Case(model="m", backend="b", python=path) for path in ("x/env1/bin/python", "y/env1/bin/python", "")]
+    assert [case.python for case in shown_together(cases)] == ["x/env1", "y/env1", ""]
+
+
+def test_an_interpreter_is_a_word_of_cases_plans_and_folders() -> None:
+    fast = Case(model="fake:demo", backend="fake", variant="fast")
+    old, new = (replace(fast, python=f"{name}/bin/python") for name in ("old", "new"))
+    assert words_of(old.label, ["fake"])["python"] == "old/bin/python"
+    assert 'python = "old/bin/python"' in as_plan(old)
+    assert old.folder.startswith("fake-fast-fp32-b1-cpu-old-")
+    assert old.folder != new.folder
+    assert ab_words(old, new, inferlens.Budget(), "cpu")[:2] == [
+        "fake:fast python=old/bin/python", "fake:fast python=new/bin/python",
+    ]  # fmt: skip
+    plan = Plan.from_words({"model": "fake:demo", "python": ["old/bin/python", Path("new/bin/python")]})
+    assert plan.python == ("old/bin/python", "new/bin/python")
