@@ -148,7 +148,7 @@ def read_plan(words: dict[str, Any]) -> Plan:
 def listed(plan: Plan) -> Document:
     """What would run, and about how long, and what could not; people see the first that fit on a screen."""
     from inferlens import units
-    from inferlens.execution.estimate import seconds_of
+    from inferlens.execution.launching.estimate import seconds_of
     from inferlens.execution.survey import cases_of
     from inferlens.views.table import Column, Document, Line, Table
 

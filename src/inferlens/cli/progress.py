@@ -96,7 +96,18 @@ class Bar(Observer):
     def done(self, record: Record, folder: Path) -> None:  # noqa: ARG002 - where it lies is said once, at the end
         """See :class:`Observer`."""
         self.records.append(record)
+        if record.repeat and not record.repeats:  # of a round, which is told of as a whole
+            return
         self.ended(record.case, ending(record), ran=record.status == "ok", best=self._is_best(record))
+
+    def discarded(self, records: Sequence[Record]) -> None:
+        """See :class:`Observer`."""
+        gone = {record.id for record in records}
+        self.records = [record for record in self.records if record.id not in gone]
+
+    def remark(self, text: str) -> None:
+        """See :class:`Observer`."""
+        self._say(text)
 
     def ended(self, case: Case, how: str, *, ran: bool = True, best: bool = False) -> None:
         """A case is over; ``how`` is told in a few words. Those of later rounds are told together."""

@@ -145,7 +145,7 @@ def listed(plan: Plan, what: Tried) -> Document:
     from dataclasses import replace
 
     from inferlens import units
-    from inferlens.execution.estimate import estimator
+    from inferlens.execution.launching.estimate import estimator
     from inferlens.execution.tuning.space import combinations, explore, size
     from inferlens.views.table import Column, Document, Line, Table
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +78,8 @@ def launch(
     on_event: Callable[[Event], None] = lambda _: None,
     monitor: Callable[[int], Monitor] | None = None,
     slot: Slot | None = None,
+    variables: Mapping[str, str] | None = None,
+    started: Callable[[int], None] = lambda _: None,
 ) -> Outcome[Found]:
     """Does ``task``, a function of a module, in a fresh process and waits for it.
 
@@ -89,13 +91,16 @@ def launch(
         on_event: told every event as it comes.
         monitor: given the process's number, what watches the machine until the process has ended.
         slot: where the process takes turns with another one.
+        variables: of the environment, beside those of this process.
+        started: given the process's number.
     """
     kills = oom_kills()
     child: _Process | None = None
     in_time = True
     try:
         with _unbroken():
-            child = _Process(Order.of(task, job), slot)
+            child = _Process(Order.of(task, job), slot, variables or {})
+        started(child.process.pid)
         with monitor(child.process.pid) if monitor else nullcontext() as watching:
             in_time = child.listen(time.monotonic() + timeout, on_event)
         if not in_time:
@@ -145,7 +150,7 @@ def _unbroken() -> Iterator[None]:
 class _Process:
     """A worker process and what has been heard from it."""
 
-    def __init__(self, order: Order, slot: Slot | None = None) -> None:
+    def __init__(self, order: Order, slot: Slot | None, variables: Mapping[str, str]) -> None:
         self.slot = slot
         self.answer = self._last = self._line = b""
         self.phase: PhaseName | None = None
@@ -164,7 +169,7 @@ class _Process:
                 stderr=subprocess.STDOUT,
                 pass_fds=passed,
                 start_new_session=True,
-                env=_environment(),
+                env={**_environment(), **variables},
             )
         finally:
             for descriptor in passed:

@@ -18,6 +18,7 @@ import inferlens
 from inferlens.backends import importable
 from inferlens.backends.availability import nvml_open
 from inferlens.measure.monitor.cpu import usable_cpus
+from inferlens.measure.monitor.gpu import visible
 from inferlens.record.record import Environment, Gpu
 
 LIBRARIES = ("numpy", "torchvision", "timm", "transformers", "torchao", "nncf")  # beside those that backends name
@@ -62,9 +63,9 @@ def collect() -> Environment:
 
 
 def _gpus() -> tuple[tuple[Gpu, ...], str, str]:
-    """GPUs, driver version and the CUDA version of the driver, from NVML; nothing where there is no driver."""
+    """The GPUs that CUDA may use, the driver's version and that of its CUDA, from NVML; nothing without a driver."""
     with suppress(Exception), nvml_open() as nvml:  # a missing library and a missing or broken driver mean the same
-        gpus = tuple(_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(n)) for n in range(nvml.nvmlDeviceGetCount()))
+        gpus = tuple(_gpu(nvml, handle) for handle in visible(nvml))
         cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
         return gpus, str(nvml.nvmlSystemGetDriverVersion()), f"{cuda // 1000}.{cuda % 1000 // 10}"
     return (), "", ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ from msgspec import Struct
 from inferlens.errors import InferlensError, check_choice, suggestion
 from inferlens.spec.case import AXES, MODES, Axis, Budget, Case, TensorSpec
 from inferlens.spec.keep import keep_of
+from inferlens.spec.toml_file import toml_words
+from inferlens.spec.where import WHERE_WORDS, Where, where_of
 from inferlens.units import parse_duration, parse_share
 
 BUDGET_WORDS = ("mode", "warmup", "iterations", "seconds", "half_width", "max_time", "timeout", "threshold")
@@ -54,6 +55,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         within: seconds for the rounds in which those that may be fastest meet.
         rounds: how many of these rounds there are at least, decided or not.
         reference: words of the case that speed-ups are against; empty is the usual one.
+        where: where it runs.
     """
 
     model: tuple[str, ...]
@@ -82,6 +84,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     budget: Budget = Budget()
     output: str = "results"
     reference: str = ""
+    where: Where = Where()
 
     @staticmethod
     def from_words(words: Mapping[str, Any]) -> Plan:
@@ -110,6 +113,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             **_race_of(words),
             budget=budget_of(words),
             output=str(words.get("output", "results")),
+            where=where_of(words),
         )
 
     @staticmethod
@@ -121,7 +125,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 _WORDS = frozenset(
     ("model", "backend", "option", "input", "weights", "calibration", "keep", "accuracy", "checkout", "trust", "seed",
      "rebuild", "output", "reference",
-     *RACE_WORDS, *BUDGET_WORDS, *(axis.name for axis in AXES))
+     *WHERE_WORDS, *RACE_WORDS, *BUDGET_WORDS, *(axis.name for axis in AXES))
 )  # fmt: skip
 
 
@@ -202,18 +206,6 @@ def _check_sense(budget: Budget, words: Mapping[str, Any]) -> None:
     if "depth" in words and (budget.mode == "latency" or one_at_a_time):
         why = f"with {one_at_a_time[0]}" if one_at_a_time else "in mode latency"
         raise InferlensError(f"depth needs throughput, which is not measured {why}.", hint="without --depth")
-
-
-def toml_words(path: Path, what: str) -> dict[str, Any]:
-    """What a TOML file says; ``what`` it is, for the InferlensError if it cannot be read or is no TOML."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InferlensError(f"The {what} {path} cannot be read: {error}.", expected="a TOML file") from error
 
 
 def as_plan(case: Case, more: Mapping[str, Any] | None = None) -> str:

@@ -27,8 +27,8 @@ from inferlens.analysis.objective import miss, violations, with_export
 from inferlens.analysis.race import Fastest, Race, race
 from inferlens.analysis.tuned import TUNED, FinalsAim, Trial, Tuned, centres_for, keep
 from inferlens.errors import InferlensError
-from inferlens.execution.estimate import build_factor, seconds_by
 from inferlens.execution.expand import Planned
+from inferlens.execution.launching.estimate import build_factor, seconds_by
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import SPARE, Entrant, budget_of_rounds, records_of_round
 from inferlens.execution.scheduler import Scheduler, scheduled
