@@ -71,6 +71,11 @@ def profile(
         str | None, typer.Option(help="Time for unprofiled calls of a case.", show_default="2s")
     ] = None,
     timeout: options.Timeout = None,
+    devices: options.Devices = None,
+    ray: options.Ray = None,
+    launcher: options.Launcher = None,
+    on: options.On = None,
+    runtime_env: options.RuntimeEnv = None,
     output: Annotated[str | None, typer.Option(help="Folder of records and profiles.", show_default="results")] = None,
     file: options.File = None,
     torch_profiler: Annotated[bool, _traces("Take traces with torch.profiler instead.", "--torch-profiler")] = False,
@@ -99,6 +104,7 @@ def profile(
         "threads": threads, "option": option, "input": input, "weights": weights,
         "calibration": calibration, "keep": keep, "trust": trust, "seed": seed, "rebuild": rebuild,
         "mode": "latency", "max_time": max_time, "timeout": timeout, "output": output,
+        "devices": devices, "ray": ray, "launcher": launcher, "on": on, "runtime_env": runtime_env,
     }  # fmt: skip
     wanted = {
         "wait": wait, "warmup": warmup, "active": active, "repeat": repeat, "stacks": stacks, "memory": memory,

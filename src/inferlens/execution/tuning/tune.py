@@ -44,6 +44,7 @@ from inferlens.record.store import BEST, TRIALS, TUNING, load_records, safe_name
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, as_plan
+from inferlens.spec.where import Where
 from inferlens.stats.gaussian_process import Point
 
 BUILDS = 3  # of each finalist, from scratch: builds differ
@@ -119,8 +120,13 @@ def run(
     work = home / TUNING / "work"
     plan = replace(request.plan, output=str(work))
     with scheduled(plan, observer, space.families, model) as scheduler:
-        about = [replace(request, budget=0.0), what, scheduler.environment, space.families[0].found]
-        kept = Kept(home / TUNING / TRIALS, about, request.budget, model)
+        about = [
+            replace(request, budget=0.0, plan=replace(request.plan, output="", where=Where())),
+            what,
+            scheduler.environment,
+            space.families[0].found,
+        ]
+        kept = Kept(home / TUNING / TRIALS, about, request.budget, model, observer)
         before = home / TUNING / TUNED
         if not kept.trials and before.exists():
             before.unlink()
@@ -128,6 +134,9 @@ def run(
         tuned = Tuner(request, scheduler, space, kept, home, seconds).run()
     keep(tuned, home / TUNING)
     shutil.rmtree(work, ignore_errors=True)
+    for folder in (home / TUNING, home / BEST):
+        if folder.exists():
+            observer.kept(folder)
     return tuned
 
 
