@@ -95,17 +95,15 @@ def bench(
     timeout: Duration | None = None,
     devices: Texts | None = None,
     ray: str | None = None,
-    launcher: str | None = None,
     on: Texts | None = None,
-    runtime_env: str | PathLike[str] | None = None,
     output: str | PathLike[str] = "results",
     reference: str | None = None,
     observer: Observer | None = None,
 ) -> Records:
     """Measures a model on the backends of this machine: ``print`` of what it returns shows the table.
 
-    The keywords are the options of ``inferlens bench``, and mean the same: single values, lists, or texts with commas;
-    durations in seconds, or as ``"90s"``; ``option={"backend.option": values}``.
+    Keywords are its options: single values, lists, or texts with commas; durations in seconds, or as ``"90s"``;
+    ``option={"backend.option": values}``.
 
     Args:
         model: a name, a file, a factory, or a live ``nn.Module``; a list of names for several models.
@@ -113,18 +111,15 @@ def bench(
         observer: told what happens; by default nothing is shown.
 
     Returns:
-        A record of each process, in the order they ended, failed cases included. They are on disk too, in ``output``.
-
+        A record of each process, in the order they ended, failed cases included. They are on disk in ``output`` too.
     Raises:
         InferlensError: if the model or the keywords mean nothing. A case that fails is a record, not an error.
     """
     words = {name: value for name, value in locals().items() if name not in ("model", "example_inputs", "observer")}
     from inferlens.execution.bench import measured
-    from inferlens.execution.protocol import Observer as Silent
     from inferlens.views.python import Records
 
-    records = measured(model, example_inputs, words, observer or Silent())
-    return Records(records, reference=reference, where=str(output))
+    return Records(measured(model, example_inputs, words, observer), reference=reference, where=str(output))
 
 
 def tune(
@@ -153,9 +148,7 @@ def tune(
     timeout: Duration | None = None,
     devices: Texts | None = None,
     ray: str | None = None,
-    launcher: str | None = None,
     on: Texts | None = None,
-    runtime_env: str | PathLike[str] | None = None,
     output: str | PathLike[str] = "results",
     observer: Observer | None = None,
 ) -> Tuning:

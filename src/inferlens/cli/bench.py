@@ -69,9 +69,7 @@ def bench(
     timeout: options.Timeout = None,
     devices: options.Devices = None,
     ray: options.Ray = None,
-    launcher: options.Launcher = None,
     on: options.On = None,
-    runtime_env: options.RuntimeEnv = None,
     output: Annotated[str | None, typer.Option(help="Folder of the records.", show_default="results")] = None,
     reference: options.Reference = None,
     format: Annotated[str, typer.Option(help=options.FORMAT)] = "table",
@@ -85,9 +83,8 @@ def bench(
 ) -> None:
     """Find out which way of running a model is fastest here.
 
-    Axes given with commas multiply into cases. Each case is measured once, in a process of its own; those that may be
-    the fastest then meet in rounds of fresh processes, until it is known which one is. Records are kept under
-    results/MODEL/ as soon as they are made.
+    Axes given with commas multiply into cases. Each is measured once, in a process of its own; those that may be the
+    fastest then meet in rounds, until it is known which one is. Records are kept under results/MODEL/ at once.
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
     from inferlens.cli import screen
@@ -96,8 +93,7 @@ def bench(
     screen.check(format)  # an unknown format is refused before hours of measuring
     screen.format_of("table", file)
     if dry_run:
-        screen.document(listed(plan), "json" if json else "table", file=file)
-        return
+        return screen.document(listed(plan), "json" if json else "table", file=file)
     records, interrupted = measured(plan)
     report(plan, records, interrupted, format, wide=wide, columns=columns, top=top, bars=bars, file=file)
 

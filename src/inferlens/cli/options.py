@@ -29,10 +29,8 @@ package.module:evaluate, a function of infer."
 )
 _DEVICES = "GPUs that work at the same time, each on cases of its own: all, or cuda:0,cuda:1. [dim]Default: one.[/dim]"
 _RAY = "Run on a Ray cluster: local for one on this machine, auto, or HOST:PORT."
-_LAUNCHER = "Run by another launcher, which a package provides."
 _ON = "Accelerators to run on, each measures all cases: H200, or H200:2,L4:1 for so many at a time. [dim]Default: the \
 only kind there is.[/dim]"
-_RUNTIME_ENV = "Ray's runtime environment of the tasks (TOML). [dim]Default: what is on the nodes.[/dim]"
 _TRUST = "Open files that can run any code: pickles, compiled modules, version-compatible engines."
 _ROTATE = "Feed calls from a set of inputs larger than the device's cache; throughput is not measured then."
 _MAX_TIME = "Time after which a series of samples, or after 1 s the warm-up, ends anyway."
@@ -73,9 +71,7 @@ def _where(help: str, **more: Any) -> Any:
 
 Devices = Annotated[str | None, _where(_DEVICES)]
 Ray = Annotated[str | None, _where(_RAY, metavar="local|ADDRESS")]
-Launcher = Annotated[str | None, _where(_LAUNCHER, metavar="NAME[:ADDRESS]")]
 On = Annotated[str | None, _where(_ON)]
-RuntimeEnv = Annotated[str | None, _where(_RUNTIME_ENV, metavar="FILE")]
 
 # What to show, and how.
 Records = Annotated[list[Path], typer.Argument(help="Folders with records, at any height, or record files.")]

@@ -57,14 +57,7 @@ def tune(
     timeout: Annotated[str | None, typer.Option(help="Time each process may take in all.", show_default="15m")] = None,
     devices: options.Devices = None,
     ray: options.Ray = None,
-    launcher: options.Launcher = None,
     on: options.On = None,
-    runtime_env: options.RuntimeEnv = None,
-    devices: options.Devices = None,
-    ray: options.Ray = None,
-    launcher: options.Launcher = None,
-    on: options.On = None,
-    runtime_env: options.RuntimeEnv = None,
     output: Annotated[str | None, typer.Option(help="Folder of the records.", show_default="results")] = None,
     format: Annotated[str, typer.Option(help=options.FORMAT)] = "table",
     json: options.Json = False,
@@ -82,13 +75,12 @@ def tune(
     from inferlens.cli.bench import read_plan
     from inferlens.execution.tuning.several import requested, run_each
     from inferlens.execution.tuning.space import tried
-    from inferlens.spec.where import WHERE_WORDS
     from inferlens.views.raced.tunings import document
 
     format = "json" if json else format
     if study is not None:
         given = {"within": limits, "space": space, "only": only, "without": without, "dry-run": dry_run}
-        given |= {name.replace("_", "-"): words[name] for name in WHERE_WORDS}
+        given |= {"devices": devices, "ray": ray, "on": on}
         studied(words, study, objective, budget, given, format, file)
         return
     screen.format_of("table", file)

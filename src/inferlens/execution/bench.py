@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from inferlens.execution.expand import Planned
 from inferlens.execution.launching.interference import compare_alone
-from inferlens.execution.launching.parts import CasesJob, Launched, launched, resumable, scheduled_part
+from inferlens.execution.launching.parts import CasesJob, UnderWay, launched, resumable, scheduled_part
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import hold_rounds
 from inferlens.execution.survey import Named, named
@@ -19,14 +19,14 @@ from inferlens.record.store import Store
 from inferlens.spec.plan import Plan
 
 
-def measured(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer) -> list[Record]:
+def measured(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer | None) -> list[Record]:
     """One record per case of a plan in words, in the order they ran; ``model`` may be a live module.
 
     Raises:
         InferlensError: if the model or the words mean nothing. A case that fails is a record, not an error.
     """
     with named(model, example_inputs) as model:
-        return run(Plan.from_words({**words, "model": model.spec}), observer, model)
+        return run(Plan.from_words({**words, "model": model.spec}), observer or Observer(), model)
 
 
 def run(plan: Plan, observer: Observer, model: Named | None = None) -> list[Record]:
@@ -64,7 +64,7 @@ def race(job: CasesJob, observer: Observer) -> None:
             hold_rounds(scheduler, screened, [record for record in job.known if record.repeat])
 
 
-def _cut_short(plan: Plan, under_way: Launched) -> None:
+def _cut_short(plan: Plan, under_way: UnderWay) -> None:
     """Says so in the records of a race that had just begun, which look like those of one that is over."""
     records, folders = under_way.gathered.records, under_way.gathered.folders
     if not plan.repeats and not any(record.repeat > 1 for record in records):

@@ -117,9 +117,7 @@ def profile(
     timeout: Duration | None = None,
     devices: Texts | None = None,
     ray: str | None = None,
-    launcher: str | None = None,
     on: Texts | None = None,
-    runtime_env: str | PathLike[str] | None = None,
     output: str | PathLike[str] = "results",
     observer: Observer | None = None,
 ) -> list[Profile]:

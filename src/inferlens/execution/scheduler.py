@@ -1,7 +1,6 @@
 """Cases of a run, each measured in a fresh process, watched, and its record kept before the next one starts.
 
-Every parent uses the :class:`Scheduler`: it is given case after case, to measure it or to have another task done with
-it.
+Every parent uses the :class:`Scheduler`, which is given case after case, to measure it or do another task with it.
 """
 
 from __future__ import annotations

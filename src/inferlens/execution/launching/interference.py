@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.interference.samples import latencies
 from inferlens.execution.expand import Planned
-from inferlens.execution.launching.parts import CasesJob, Launched, scheduled_part
+from inferlens.execution.launching.parts import CasesJob, UnderWay, scheduled_part
 from inferlens.execution.protocol import Observer, PartJob
 from inferlens.execution.rounds import references_of
 from inferlens.record.record import Record
@@ -39,7 +39,7 @@ def alone(job: AloneJob, observer: Observer) -> Record:
     return record
 
 
-def compare_alone(under_way: Launched, jobs: Sequence[CasesJob]) -> None:
+def compare_alone(under_way: UnderWay, jobs: Sequence[CasesJob]) -> None:
     """Measures the reference of what ran first once more, alone; says how it compares, and keeps that in its record."""
     worker, job = next(((worker, job) for worker, job in under_way.first.items() if worker.neighbours), (None, None))
     if not worker or not isinstance(job, CasesJob) or len(jobs) < 2:
@@ -65,7 +65,7 @@ def compare_alone(under_way: Launched, jobs: Sequence[CasesJob]) -> None:
     under_way.gathered.remark(said)
 
 
-def _reference(under_way: Launched, job: CasesJob) -> Record | None:
+def _reference(under_way: UnderWay, job: CasesJob) -> Record | None:
     """The first record of a case that others of a part are compared with, or else of any case, with latencies."""
     chosen = references_of(job.cases, under_way.plan.reference)
     able = [record for record in under_way.now(job).known if record.status == "ok" and latencies(record).samples]

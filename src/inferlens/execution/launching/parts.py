@@ -114,7 +114,7 @@ def survey(job: SurveyJob, observer: Observer) -> list[Planned]:  # noqa: ARG001
     return cases_of(job.plan, job.model)
 
 
-class Launched:
+class UnderWay:
     """A plan under way; ``run`` is that of its records, empty where each part has one of its own."""
 
     def __init__(self, plan: Plan, launcher: Launcher, observer: Observer, model: Named | None) -> None:
@@ -196,7 +196,7 @@ class Launched:
 class _Doing(Generic[P, Found]):
     """Jobs that workers take one after the other."""
 
-    def __init__(self, launched: Launched, part: Part[P, Found], jobs: Sequence[P]) -> None:
+    def __init__(self, launched: UnderWay, part: Part[P, Found], jobs: Sequence[P]) -> None:
         self.launched, self.part = launched, part
         self.left = list(enumerate(jobs))
         self.found: dict[int, Found] = {}
@@ -254,14 +254,14 @@ def races(cases: Iterable[Planned]) -> list[list[Planned]]:
 
 
 @contextmanager
-def launched(plan: Plan, observer: Observer, model: Named | None) -> Iterator[Launched]:
+def launched(plan: Plan, observer: Observer, model: Named | None) -> Iterator[UnderWay]:
     """A plan on the workers that it names."""
     with launcher_of(plan) as launcher:
-        yield Launched(plan, launcher, observer, model)
+        yield UnderWay(plan, launcher, observer, model)
 
 
 @contextmanager
-def resumable(under_way: Launched, what: Sequence[object] = ()) -> Iterator[None]:
+def resumable(under_way: UnderWay, what: Sequence[object] = ()) -> Iterator[None]:
     """Keeps the number of a run on disk until it is over: the same command goes on with what its records lack.
 
     Of workers elsewhere alone. ``what`` is done with the plan makes it another one.
@@ -284,7 +284,7 @@ def resumable(under_way: Launched, what: Sequence[object] = ()) -> Iterator[None
     file.unlink(missing_ok=True)
 
 
-def _take_up(under_way: Launched, output: Path) -> None:
+def _take_up(under_way: UnderWay, output: Path) -> None:
     """Tells of the records that the run has."""
     try:
         loaded = load_records(output)

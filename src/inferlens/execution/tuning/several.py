@@ -17,7 +17,7 @@ import msgspec
 from inferlens.analysis.tuned import Tuned
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import refuse_if_none_runs
-from inferlens.execution.launching.parts import Launched, launched
+from inferlens.execution.launching.parts import UnderWay, launched
 from inferlens.execution.protocol import TELLS, Observer, PartJob
 from inferlens.execution.survey import Named, named
 from inferlens.execution.tuning.space import Space, Tried, explore, tried
@@ -148,7 +148,7 @@ class _OfRounds(Observer):
             setattr(self, name, getattr(observer, name))
 
 
-def _run_apart(under_way: Launched, request: Request, what: Tried, model: Named | None) -> list[Tuned]:
+def _run_apart(under_way: UnderWay, request: Request, what: Tried, model: Named | None) -> list[Tuned]:
     """The same by workers that are elsewhere: each tuning on one of them, several at the same time."""
     jobs: list[TuneJob] = []
     spaces = under_way.of_each_kind(explored, ExploreJob, what=what, model=model)
@@ -160,8 +160,13 @@ def _run_apart(under_way: Launched, request: Request, what: Tried, model: Named 
             several = sum(each.families[0].case.model == case.model for each in parts) > 1
             words = ([kind] if kind else []) + ([f"batch-{case.batch}"] if several else [])
             batch = request.plan.batch and (case.batch,)
-            plan = msgspec.structs.replace(under_way.plan, model=(case.model,), batch=batch)
-            jobs.append(under_way.now(under_way.job(TuneJob, kind, plan=plan, request=request, what=what, space=part, model=model, home=str(Path(safe_name(name)) / "-".join(words)), seconds=request.budget * min(1.0, workers / len(parts)))))  # fmt: skip
+            more = {
+                "plan": msgspec.structs.replace(under_way.plan, model=(case.model,), batch=batch),
+                "home": str(Path(safe_name(name)) / "-".join(words)),
+                "seconds": request.budget * min(1.0, workers / len(parts)),
+            }
+            job = under_way.job(TuneJob, kind, request=request, what=what, space=part, model=model, **more)
+            jobs.append(under_way.now(job))
     found = []
     for job, tuned in zip(jobs, under_way.do(tune_part, jobs), strict=True):
         found.append(msgspec.structs.replace(tuned, folder=tuned.folder and str(job.folder / BEST)))

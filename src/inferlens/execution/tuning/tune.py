@@ -120,12 +120,8 @@ def run(
     work = home / TUNING / "work"
     plan = replace(request.plan, output=str(work))
     with scheduled(plan, observer, space.families, model) as scheduler:
-        about = [
-            replace(request, budget=0.0, plan=replace(request.plan, output="", where=Where())),
-            what,
-            scheduler.environment,
-            space.families[0].found,
-        ]
+        asked = replace(request, budget=0.0, plan=replace(request.plan, output="", where=Where()))
+        about = [asked, what, scheduler.environment, space.families[0].found]
         kept = Kept(home / TUNING / TRIALS, about, request.budget, model, observer)
         before = home / TUNING / TUNED
         if not kept.trials and before.exists():
