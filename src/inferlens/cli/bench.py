@@ -93,9 +93,9 @@ def bench(
     screen.check(format)  # an unknown format is refused before hours of measuring
     screen.format_of("table", file)
     if dry_run:
-        return screen.document(listed(plan), "json" if json else "table", file=file)
-    records, interrupted = measured(plan)
-    report(plan, records, interrupted, format, wide=wide, columns=columns, top=top, bars=bars, file=file)
+        screen.document(listed(plan), "json" if json else "table", file=file)
+        return
+    report(plan, *measured(plan), format, wide=wide, columns=columns, top=top, bars=bars, file=file)
 
 
 def measured(plan: Plan) -> tuple[list[Record], bool]:

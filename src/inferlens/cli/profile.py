@@ -103,15 +103,8 @@ def profile(
         "trust": trust, "rebuild": rebuild, "mode": "latency", "max_time": max_time, "timeout": timeout,
         "output": output, **where,
     }  # fmt: skip
-    wanted: dict[str, Any] = {
-        "wait": wait,
-        "warmup": warmup,
-        "active": active,
-        "repeat": repeat,
-        "stacks": stacks,
-        "memory": memory,
-    }
-    wanted |= {"shapes": shapes, "tensorboard": tensorboard}
+    counts = {"wait": wait, "warmup": warmup, "active": active, "repeat": repeat}
+    wanted = {**counts, "stacks": stacks, "memory": memory, "shapes": shapes, "tensorboard": tensorboard}
     if torch_profiler:
         refuse({"level": level, "runs": runs, "max_time": max_time, "file": file, **where}, "with")
         take(read_plan(words), wanted)

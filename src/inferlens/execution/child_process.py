@@ -24,7 +24,19 @@ import msgspec
 
 from inferlens.errors import InferlensError
 from inferlens.execution.interleaver import Slot
-from inferlens.execution.protocol import Answered, Began, Event, Found, J, Order, Task, TaskResult, Waits, result_of
+from inferlens.execution.protocol import (
+    Answered,
+    Began,
+    Event,
+    Found,
+    J,
+    Order,
+    Task,
+    TaskResult,
+    Waits,
+    from_json,
+    result_of,
+)
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import PhaseName, Status
@@ -238,7 +250,7 @@ class _Process:
     def _hear(self, data: bytes, on_event: Callable[[Event], None]) -> None:
         *lines, self._line = (self._line + data).split(b"\n")
         for line in lines:
-            event = msgspec.json.decode(line, type=Event)
+            event = from_json(line, Event)
             if isinstance(event, Answered):
                 self.answer = bytes(event.result)
             elif isinstance(event, Began):

@@ -8,6 +8,7 @@ A part of a plan is a task too, ``task(job, observer) -> found``: what its obser
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
@@ -30,6 +31,15 @@ Task = Callable[[J, Any], Found]
 def as_json(value: Any) -> bytes:
     """A value as JSON, with the paths and errors in it."""
     return msgspec.json.encode(value, enc_hook=_plain)
+
+
+_ONE_BY_ONE = threading.Lock()  # msgspec crashes where two threads use a type for the first time
+
+
+def from_json(data: bytes | msgspec.Raw, form: Any) -> Any:
+    """A value of this form from its JSON; also in several threads."""
+    with _ONE_BY_ONE:
+        return msgspec.json.decode(data, type=form, dec_hook=_made)
 
 
 def _plain(value: Any) -> Any:
@@ -57,7 +67,7 @@ class Order(Struct, frozen=True):
         """The task and its job."""
         module, _, name = self.task.partition(":")
         task = getattr(importlib.import_module(module), name)
-        return task, msgspec.json.decode(self.job, type=get_type_hints(task)["job"], dec_hook=_made)
+        return task, from_json(self.job, get_type_hints(task)["job"])
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -126,8 +136,7 @@ class TaskResult(Struct, Generic[Found], frozen=True, kw_only=True):
 
 def result_of(task: Task[J, Found], data: bytes) -> TaskResult[Found]:
     """The result of a task from its JSON."""
-    form: Any = TaskResult[get_type_hints(task)["return"]]  # type: ignore[misc]
-    found: TaskResult[Found] = msgspec.json.decode(data, type=form, dec_hook=_made)
+    found: TaskResult[Found] = from_json(data, TaskResult[get_type_hints(task)["return"]])  # type: ignore[misc]
     return found
 
 
@@ -165,7 +174,7 @@ class Told(Struct, frozen=True, tag="told"):
         """The arguments."""
         forms = get_type_hints(getattr(Observer, self.what)).values()
         pairs = zip(self.arguments, forms, strict=False)  # the last form is that of what it returns
-        return [msgspec.json.decode(data, type=form, dec_hook=_made) for data, form in pairs]
+        return [from_json(data, form) for data, form in pairs]
 
 
 Event = Began | Progressed | Waits | Answered | Told

@@ -42,7 +42,7 @@ def alone(job: AloneJob, observer: Observer) -> Record:
 def compare_alone(under_way: UnderWay, jobs: Sequence[CasesJob]) -> None:
     """Measures the reference of what ran first once more, alone; says how it compares, and keeps that in its record."""
     worker, job = next(((worker, job) for worker, job in under_way.first.items() if worker.neighbours), (None, None))
-    if not worker or not isinstance(job, CasesJob) or len(jobs) < 2:
+    if not worker or not job or len(jobs) < 2:
         return
     plan = under_way.plan
     beside = _reference(under_way, job)

@@ -27,7 +27,7 @@ from inferlens.errors import InferlensError, library, one_of
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.launching.launcher import Found, Launcher, P, Part, Worker, WorkerLost
 from inferlens.execution.launching.local import cards, shares
-from inferlens.execution.protocol import Answered, Event, Observer, Order, PartJob, Told, result_of
+from inferlens.execution.protocol import Answered, Event, Observer, Order, PartJob, Told, from_json, result_of
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.record.files import write_whole
 from inferlens.record.store import RECORD, Store, cache_in
@@ -140,7 +140,7 @@ class RayWorker(Worker):
         try:
             for reference in stream:
                 data, relative, files = ray.get(reference)
-                event = msgspec.json.decode(data, type=Event)
+                event = from_json(data, Event)
                 if isinstance(event, Answered):
                     return Outcome(result_of(part, bytes(event.result))).found("A part of the plan failed")
                 if isinstance(event, Told):

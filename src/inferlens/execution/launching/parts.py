@@ -8,7 +8,7 @@ worker that is lost, or a run that was cut short, has not told of is done again,
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace as with_fields
@@ -31,6 +31,7 @@ from inferlens.record.record import CUT_SHORT, Record
 from inferlens.record.store import RECORD, Store, load_records, made
 from inferlens.spec.plan import Plan
 from inferlens.spec.where import Where
+from inferlens.units import plural
 
 MOST_LOST = 3  # workers in a row that a part may take along before nothing more of it is tried
 ON = "on"  # the fact that names the kind of machine, where there are several
@@ -121,7 +122,7 @@ class UnderWay:
         self.plan, self.launcher, self.model = replace(plan, where=Where()), launcher, model
         self.gathered = Gathered(observer)
         self.run = ""
-        self.first: dict[Worker, PartJob] = {}  # what each worker did first
+        self.first: dict[Worker, CasesJob] = {}  # what each worker did first
 
     @property
     def apart(self) -> bool:
@@ -206,7 +207,8 @@ class _Doing(Generic[P, Found]):
         """Does what is there for a worker until nothing is."""
         while taken := self._next(worker.kind):
             index, job = taken
-            self.launched.first.setdefault(worker, job)
+            if isinstance(job, CasesJob):
+                self.launched.first.setdefault(worker, job)
             self.found[index] = self._done(worker, job)
 
     def stop(self) -> None:
@@ -232,6 +234,8 @@ class _Doing(Generic[P, Found]):
                 if self.stopped:
                     raise
                 lost = 1 if len(gathered.records) > before else lost + 1
+                if isinstance(job, CasesJob):
+                    take_up(self.launched, {each.case.digest for each in job.cases}, job.facts.get(ON, ""))
                 before = len(gathered.records)
                 job = self.launched.now(job)
                 if lost < MOST_LOST:
@@ -276,7 +280,9 @@ def resumable(under_way: UnderWay, what: Sequence[object] = ()) -> Iterator[None
     file = output / f".unfinished-{sha256(data)[:12]}.json"
     if file.exists():
         under_way.run = msgspec.json.decode(file.read_bytes(), type=dict[str, str])["run"]
-        _take_up(under_way, output)
+        if found := take_up(under_way):
+            text = f"Going on with a run that was cut short: {plural(found, 'record')} of it are kept."
+            under_way.gathered.remark(text)
     else:
         under_way.run = uuid4().hex
         write_whole(file, msgspec.json.encode({"run": under_way.run}) + b"\n")
@@ -284,20 +290,24 @@ def resumable(under_way: UnderWay, what: Sequence[object] = ()) -> Iterator[None
     file.unlink(missing_ok=True)
 
 
-def _take_up(under_way: UnderWay, output: Path) -> None:
-    """Tells of the records that the run has."""
+def take_up(under_way: UnderWay, wanted: Collection[str] | None = None, kind: str | None = None) -> int:
+    """Tells of records of the run on disk that nobody has told of, and says how many these are.
+
+    Args:
+        wanted: digests of the cases whose records; by default of all.
+        kind: of worker.
+    """
     try:
-        loaded = load_records(output)
+        loaded = load_records(under_way.plan.output)
     except InferlensError:  # there is none
-        return
-    seen: set[tuple[str, int, str]] = set()
+        return 0
+    gathered, count = under_way.gathered, 0
     for record in loaded.records:
-        key = (record.case.digest, record.repeat, record.facts.get(ON, ""))
-        if record.run == under_way.run and key not in seen:
-            seen.add(key)
+        here = record.run == under_way.run and record.id not in gathered.folders
+        if here and (wanted is None or (record.case.digest in wanted and record.facts.get(ON, "") == kind)):
             folder = loaded.folders[record.id]
             if record.facts.pop(CUT_SHORT, None):
                 Store.save(folder, record)
-            under_way.gathered.done(record, folder)
-    if seen:
-        under_way.gathered.remark(f"Going on with a run that was cut short: {len(seen)} records of it are kept.")
+            gathered.done(record, folder)
+            count += 1
+    return count
