@@ -201,16 +201,23 @@ print(subprocess.run([sys.executable, "-c", {script!r}], capture_output=True, te
 def test_who_interrupts_twice_leaves_no_process_either(tmp_path: Path) -> None:
     job = unchecked(tmp_path, "none")
     started: list[int] = []
+    again = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
 
     def interrupt(event: Event) -> None:
         """Once the process has answered; and again, while it is waited for."""
         started.extend(child.pid for child in psutil.Process().children() if child.pid not in started)
         if isinstance(event, Answered):
             os.kill(started[-1], signal.SIGSTOP)  # it does not leave by itself
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            again.start()
             raise KeyboardInterrupt
 
+    def launched() -> None:
+        try:
+            child_process.launch(benchmark, job, timeout=60, on_event=interrupt)
+        finally:
+            again.join()  # where the process was gone before it was stopped, the second one would meet another test
+
     with pytest.raises(KeyboardInterrupt):
-        child_process.launch(benchmark, job, timeout=60, on_event=interrupt)
+        launched()
     assert started
     assert not any(map(psutil.pid_exists, started))

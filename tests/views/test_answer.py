@@ -46,7 +46,7 @@ def test_a_winner_is_told_with_its_interval_against_the_reference_and_the_next()
     (answer,) = answers(rows(rounds(6, {"pytorch": 25e-3, "openvino": 16e-3, "onnxruntime": 17.3e-3})))
     assert (answer.head, answer.who.split()[0], answer.decide) == ("FASTEST", "openvino", "")
     assert answer.than.startswith("1.5")
-    assert "x onnxruntime (1.0" in answer.than
+    assert "x onnxruntime (1.0" in answer.rival
 
 
 def test_equals_are_told_together():
@@ -63,8 +63,8 @@ def test_equals_are_told_together():
 def test_the_likeliest_is_told_with_its_probability_and_what_decides_it():
     (answer,) = answers(rows(rounds(4, {"pytorch": 16.4e-3, "openvino": 16e-3}, spread=0.03)))
     assert answer.head == "LIKELIEST"
-    assert answer.than == "probably faster than pytorch 16.1 ms (99 %)"
-    assert answer.decide.startswith("inferlens ab torchvision:resnet18 openvino pytorch")
+    assert answer.rival == "probably faster than pytorch 16.1 ms (99 %)"
+    assert answer.decide.startswith("inferlens ab resnet18 openvino pytorch")
 
 
 def test_the_command_that_decides_has_all_words_of_the_plan() -> None:

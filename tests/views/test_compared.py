@@ -79,8 +79,7 @@ def test_what_is_said():
         "1 slower by 10 %, 1 faster by 50 %, 1 the same within 2 %, 1 undecided, 1 did not run, 1 on neither\nside.\n"
         "2 models · Intel Xeon Platinum 8480C · fp32 · latency, 5 processes on each side\n\n"
     ) + TABLE + (
-        "\nWhat else differs: torch not there / 2.10.0.\n"
-        "Why slower: inferlens profile torchvision:resnet18 -b pytorch --batch 1\n"
+        "\nWhat else differs: torch not there / 2.10.0.\nWhy slower: inferlens profile resnet18 -b pytorch --batch 1\n"
     )
     assert sentences(EVERYTHING) == [
         "1 slower by 10 %, 1 faster by 50 %, 1 the same within 2 %, 1 undecided, 1 did not run, 1 on neither side.",

@@ -334,6 +334,11 @@ class Budget(Struct, frozen=True, kw_only=True):
         return self.iterations is not None or self.seconds is not None
 
 
+def bare(model: str) -> str:
+    """A model as people type it: a name by itself is looked for in torchvision first."""
+    return model.removeprefix("torchvision:")
+
+
 def split_label(text: str, known: Sequence[str]) -> tuple[str, str | None]:
     """``("onnxruntime", "cpu")`` from ``onnxruntime:cpu``; the variant is ``None`` where none is named.
 

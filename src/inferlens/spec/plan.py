@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, check_choice, suggestion
-from inferlens.spec.case import AXES, MODES, Axis, Budget, Case, TensorSpec
+from inferlens.spec.case import AXES, MODES, Axis, Budget, Case, TensorSpec, bare
 from inferlens.spec.keep import keep_of
 from inferlens.spec.toml_file import toml_words
 from inferlens.spec.where import WHERE_WORDS, Where, where_of
@@ -273,7 +273,8 @@ def bench_words(
     replaced = {flag.removeprefix("--") for flag in flags[::2]} | ({"batch"} if batches else set())
     words += _flags(case, [axis for axis in AXES if axis.name not in replaced], device) + flags
     words += ["--batch", ",".join(map(str, batches))] if batches else []
-    return [case.model, *words, *([] if others else [part for each in (*said, *asked) for part in ("--option", each)])]
+    words += [] if others else [part for each in (*said, *asked) for part in ("--option", each)]
+    return [bare(case.model), *words]
 
 
 def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:

@@ -26,8 +26,8 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
         where: of what it is, where there are several: model, device, batch.
         head: ``FASTEST``, ``EQUALLY FAST``, ``LIKELIEST``, ``SHORTEST`` of what was measured once, or ``NONE``.
         who: the way that it is, or several; with its time.
-        than: by how much, against the reference and the next one; or how likely it is.
-        once: of what was measured once, the next one, and that it was.
+        than: by how much against the reference.
+        rival: by how much against the next one, or how likely it is, or that it was measured once.
         decide: the command that decides it; empty where it is decided.
     """
 
@@ -35,17 +35,23 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
     head: str
     who: str
     than: str = ""
-    once: str = ""
+    rival: str = ""
     decide: str = ""
 
     @property
     def brief(self) -> str:
         """The answer in one line, without the next one."""
         head = "" if self.head in ("FASTEST", "SHORTEST") else f"{self.head.lower()} "
-        return f"{self.where}: {head}{self.who}{f', {self.than}' if self.than else ''}"
+        than = self.rival if self.head == "LIKELIEST" else self.than
+        return f"{self.where}: {head}{self.who}{f', {than}' if than else ''}"
+
+    def within(self, width: int) -> str:
+        """The answer without the command that decides it, and without the reference where both are not one line."""
+        whole = str(replace(self, decide=""))
+        return whole if len(whole) <= width or not self.rival else str(replace(self, decide="", than=""))
 
     def __str__(self) -> str:
-        than = ", ".join(filter(None, [self.than, self.once]))
+        than = ", ".join(filter(None, [self.than, self.rival]))
         parts = [f"{self.where}:" if self.where else "", self.head, self.who, than]
         return "  ".join(part for part in parts if part) + (f"  To decide it: {self.decide}" if self.decide else "")
 
@@ -120,17 +126,17 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
         beside = listing([names[row.id] + f" {told(row)}" * (len(rivals) == 1) for row in rivals[:3]])
         chance = f"probably faster than {beside}{likely(best.chance)}"
         again = "the same with --thorough" if best.processes > best.rounds else "the same with more --repeats"
-        return AnswerLine(where=where, head="LIKELIEST", who=who, than=chance, decide=plain(best.hint) or again)
-    more = ""
+        return AnswerLine(where=where, head="LIKELIEST", who=who, rival=chance, decide=plain(best.hint) or again)
+    rival = ""
     if best.standing == "once":
         second = next((row for row in rows if row.place == 2), None)
         beside = f"next {names[second.id]} {told(second)}" if second and not second.is_reference else ""
         once = ", ".join(filter(None, [beside, "measured once"]))
-        return AnswerLine(where=where, head="SHORTEST", who=who, than=than, once=once)
+        return AnswerLine(where=where, head="SHORTEST", who=who, than=than, rival=once)
     if following and not following.is_reference:
         interval = ratio_range(following.behind_low, following.behind_high)
-        more = f"{ratio(following.behind)} {names[following.id]} ({interval})"
-    return AnswerLine(where=where, head="FASTEST", who=who, than=", ".join(filter(None, [than, more])))
+        rival = f"{ratio(following.behind)} {names[following.id]} ({interval})"
+    return AnswerLine(where=where, head="FASTEST", who=who, than=than, rival=rival)
 
 
 def _than(best: Row, names: dict[str, str]) -> str:

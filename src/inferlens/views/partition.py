@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from inferlens.errors import InferlensError
 from inferlens.record.partition import Break, Choice, Partition, Segment
 from inferlens.record.record import Warning
-from inferlens.spec.case import Case
+from inferlens.spec.case import Case, bare
 from inferlens.units import listing, plural
 from inferlens.views.table import Column, Document, Line, Table
 
@@ -223,7 +223,7 @@ def _failed(answer: Answer) -> bool:
 def _next(answers: Sequence[Answer], known: Known) -> str:
     """The command that says which is faster: with what all cases have, and the values that are worth a try."""
     case = answers[0].case
-    words = ["inferlens", "bench", case.model.removeprefix("torchvision:"), "-b", case.backend_label]
+    words = ["inferlens", "bench", bare(case.model), "-b", case.backend_label]
     for name, usual in (("precision", "fp32"), ("batch", 1)):
         asked = [value for value in dict.fromkeys(getattr(of.case, name) for of in answers) if value is not None]
         words += [f"--{name}", ",".join(map(str, asked))] if asked not in ([], [usual]) else []

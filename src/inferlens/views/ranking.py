@@ -19,6 +19,7 @@ from inferlens.analysis.findings.notes import AUTOCORRELATED, OTHER_CARD, ordere
 from inferlens.analysis.race import Aim, Race, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import IN_TURNS
+from inferlens.spec.case import bare
 from inferlens.spec.plan import ab_words
 from inferlens.spec.reference import plainness, unknown, words
 from inferlens.stats.intervals import ends
@@ -75,7 +76,7 @@ def _with_hint(row: Row, runs: Mapping[tuple[str, str], CaseRuns], rows: Sequenc
     one, other = (runs[each.id, each.machine].first for each in (row, rivals[0]))
     budget = replace(one.budget, max_time=None) if IN_TURNS in one.facts else one.budget
     words = ab_words(one.case, other.case, budget, device="cuda" if one.environment.gpus else "cpu")
-    return replace(row, hint=shlex.join(["inferlens", "ab", row.model, *words]))
+    return replace(row, hint=shlex.join(["inferlens", "ab", bare(row.model), *words]))
 
 
 LEVEL = 0.95  # of speed-ups; those of the answer share the error of all looks at the race

@@ -15,6 +15,7 @@ import msgspec
 from inferlens.analysis.findings.notes import OF_THE_END
 from inferlens.analysis.runs import each_run
 from inferlens.record.record import AGREEMENT, Record
+from inferlens.spec.case import bare
 from inferlens.units import (
     ABSENT,
     bare_seconds,
@@ -153,7 +154,7 @@ def headline(table: Sequence[Row]) -> str:
     inputs = ran[0].inputs_any_batch if len({row.batch for row in table}) > 1 else ran[0].inputs
     prepared, precisions = {row.prepared for row in table}, {row.precision for row in table}
     words = [
-        ran[0].model.removeprefix("torchvision:"),
+        bare(ran[0].model),
         inputs.replace(":float32", ""),
         f"prepared for {min(prepared)}" if len(prepared) == 1 and any(prepared) else "",
     ]
@@ -223,11 +224,11 @@ def table_of(
 
 
 def _answer(table: Sequence[Row]) -> list[str]:
-    """The answers of a table, and the command that decides what is open."""
+    """The answers of a table, of several a line each, and the command that decides what is open."""
     every = answers(table)
     if len(every) == 1:
         return every[0].lines
-    return [*(each.lines[0] for each in every), *([MORE_ROUNDS] if any(each.decide for each in every) else [])]
+    return [*(each.within(WIDTH) for each in every), *([MORE_ROUNDS] if any(each.decide for each in every) else [])]
 
 
 def _first(rows: Sequence[Row], most: int | None) -> list[Row]:

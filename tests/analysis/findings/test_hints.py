@@ -120,7 +120,7 @@ def reformatted(of: Case, name: str = "sm80_xmma_fprop_implicit_gemm") -> Profil
 
 TF32 = on_gpu("pytorch", "fp32", tf32=True)
 CONV = layer("conv", 8.0)
-ORDER = "inferlens bench torchvision:resnet18 -b pytorch --precision fp16 --batch 1 --option pytorch.channels_last=true"
+ORDER = "inferlens bench resnet18 -b pytorch --precision fp16 --batch 1 --option pytorch.channels_last=true"
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ ORDER = "inferlens bench torchvision:resnet18 -b pytorch --precision fp16 --batc
         (
             "far-above-floor",
             far(on_gpu("tensorrt:rtx")),
-            "algorithm: inferlens bench torchvision:resnet18 --precision",
+            "algorithm: inferlens bench resnet18 --precision",
             "optimization_level",
         ),
         ("batch-norm-not-folded", layered(*PAIR), "--option pytorch.fuse=true", "?"),

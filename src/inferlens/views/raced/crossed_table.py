@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from inferlens.record.record import Record
+from inferlens.spec.case import bare
 from inferlens.units import ABSENT, drop, error_size, listing, milliseconds, plural
 from inferlens.views.answer import answers
 from inferlens.views.plain import plain
@@ -92,7 +93,7 @@ def _title(of: Crossed) -> str:
     if len(models) == len(machines) == 1:
         return headline(of.rows)
     inputs = {row.inputs_any_batch for row in of.rows}
-    words = [min(models).removeprefix("torchvision:") if len(models) == 1 else plural(len(models), "model")]
+    words = [bare(min(models)) if len(models) == 1 else plural(len(models), "model")]
     words += [min(inputs).replace(":float32", "")] if len(inputs) == 1 else []
     words.append(listing(list(dict.fromkeys(row.device_name for row in of.rows))) if len(machines) == 1 else "")
     return " · ".join(plain(word) for word in words if word)

@@ -232,8 +232,8 @@ def answer_of(tuned: Tuned, finals: Sequence[Row]) -> list[str]:
         decide = line.decide if line.decide.startswith("inferlens") and fast else "a longer --budget"
         head = line.head if fast else line.head.replace("FASTEST", "BEST").replace("EQUALLY FAST", "EQUALLY GOOD")
         rivals = len(tuned.answer.open)
-        than = f"probably better than the next {rivals}{likely(tuned.answer.chance)}" if rivals > 1 else line.than
-        found += replace(line, decide=decide if line.decide else "", head=head, than=than).lines
+        rival = f"probably better than the next {rivals}{likely(tuned.answer.chance)}" if rivals > 1 else line.rival
+        found += replace(line, decide=decide if line.decide else "", head=head, rival=rival).lines
     return found
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from inferlens.analysis.runs import latest
 from inferlens.record.record import machine_name
+from inferlens.spec.case import bare
 from inferlens.units import listing, plural
 from inferlens.views.plain import plain
 from inferlens.views.report.blocks import Block, Report, Section
@@ -38,7 +39,7 @@ def report(found: Found) -> Report:
 def _title(found: Found) -> str:
     """The models, and the machines if there are several."""
     records = found.every
-    models = list(dict.fromkeys(plain(run.first.case.model.removeprefix("torchvision:")) for run in latest(records)))
+    models = list(dict.fromkeys(plain(bare(run.first.case.model)) for run in latest(records)))
     if not models:
         models = [path.name for path in found.traces[:1]]
     machines = {machine_name(record.environment) for record in records}
