@@ -95,6 +95,9 @@ def bench(
     max_time: Duration | None = None,
     warmup: int | None = None,
     timeout: Duration | None = None,
+    devices: Texts | None = None,
+    ray: str | None = None,
+    on: Texts | None = None,
     output: str | PathLike[str] = "results",
     reference: str | None = None,
     observer: Observer | None = None,
@@ -116,11 +119,9 @@ def bench(
     """
     words = {name: value for name, value in locals().items() if name not in ("model", "example_inputs", "observer")}
     from inferlens.execution.bench import measured
-    from inferlens.execution.protocol import Observer as Silent
     from inferlens.views.python import Records
 
-    records = measured(model, example_inputs, words, observer or Silent())
-    return Records(records, reference=reference, where=str(output))
+    return Records(measured(model, example_inputs, words, observer), reference=reference, where=str(output))
 
 
 def tune(
@@ -148,6 +149,9 @@ def tune(
     only: Texts = (),
     without: Texts = (),
     timeout: Duration | None = None,
+    devices: Texts | None = None,
+    ray: str | None = None,
+    on: Texts | None = None,
     output: str | PathLike[str] = "results",
     observer: Observer | None = None,
 ) -> Tuning:

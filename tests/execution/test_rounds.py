@@ -17,7 +17,7 @@ from inferlens.analysis.interference.samples import steady_samples
 from inferlens.analysis.race import race
 from inferlens.analysis.runs import latest
 from inferlens.execution import rounds as running
-from inferlens.execution.estimate import STARTING, seconds_of
+from inferlens.execution.launching.estimate import STARTING, seconds_of
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import budget_of_rounds, fit_together
 from inferlens.execution.survey import cases_of

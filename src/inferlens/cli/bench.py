@@ -68,6 +68,9 @@ def bench(
     max_time: options.MaxTime = None,
     warmup: options.Warmup = None,
     timeout: options.Timeout = None,
+    devices: options.Devices = None,
+    ray: options.Ray = None,
+    on: options.On = None,
     output: Annotated[str | None, typer.Option(help="Folder of the records.", show_default="results")] = None,
     reference: options.Reference = None,
     format: Annotated[str, typer.Option(help=options.FORMAT)] = "table",
@@ -82,9 +85,8 @@ def bench(
 ) -> None:
     """Find out which way of running a model is fastest here.
 
-    Axes given with commas multiply into cases. Each case is measured once, in a process of its own; those that may be
-    the fastest then meet in rounds of fresh processes, until it is known which one is. Records are kept under
-    results/MODEL/ as soon as they are made.
+    Axes given with commas multiply into cases. Each is measured once, in a process of its own; those that may be the
+    fastest then meet in rounds, until it is known which one is. Records are kept under results/MODEL/ at once.
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
     from inferlens.cli import screen
@@ -95,8 +97,7 @@ def bench(
     if dry_run:
         screen.document(listed(plan), "json" if json else "table", file=file)
         return
-    records, interrupted = measured(plan)
-    report(plan, records, interrupted, format, wide=wide, columns=columns, top=top, bars=bars, file=file)
+    report(plan, *measured(plan), format, wide=wide, columns=columns, top=top, bars=bars, file=file)
 
 
 def measured(plan: Plan) -> tuple[list[Record], bool]:
@@ -150,7 +151,7 @@ def read_plan(words: dict[str, Any]) -> Plan:
 def listed(plan: Plan) -> Document:
     """What would run, and about how long, and what could not; people see the first that fit on a screen."""
     from inferlens import units
-    from inferlens.execution.estimate import seconds_of
+    from inferlens.execution.launching.estimate import seconds_of
     from inferlens.execution.survey import cases_of
     from inferlens.views.table import Column, Document, Line, Table
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,6 +28,10 @@ _ACCURACY = (
     "Data with labels that each case's answers are held against, beside those of fp32: as for --calibration; or \
 package.module:evaluate, a function of infer."
 )
+_DEVICES = "GPUs that work at the same time, each on cases of its own: all, or cuda:0,cuda:1. [dim]Default: one.[/dim]"
+_RAY = "Run on a Ray cluster: local for one on this machine, auto, or HOST:PORT."
+_ON = "Accelerators to run on, each measures all cases: H200, or H200:2,L4:1 for so many at a time. [dim]Default: the \
+only kind there is.[/dim]"
 _TRUST = "Open files that can run any code: pickles, compiled modules, version-compatible engines."
 _ROTATE = "Feed calls from a set of inputs larger than the device's cache; throughput is not measured then."
 _MAX_TIME = "Time after which a series of samples, or after 1 s the warm-up, ends anyway."
@@ -71,6 +75,16 @@ MaxTime = Annotated[str | None, typer.Option(help=_MAX_TIME, show_default="2s")]
 Warmup = Annotated[int | None, typer.Option(help=_WARMUP)]
 Timeout = Annotated[str | None, typer.Option(help=_TIMEOUT, show_default="15m")]
 BuildTimeout = Annotated[str, typer.Option(help="Time it may take in all, such as 90s or 1h.")]
+
+
+# Where it runs.
+def _where(help: str, **more: Any) -> Any:
+    return typer.Option(help=help, rich_help_panel="Where it runs", **more)
+
+
+Devices = Annotated[str | None, _where(_DEVICES)]
+Ray = Annotated[str | None, _where(_RAY, metavar="local|ADDRESS")]
+On = Annotated[str | None, _where(_ON)]
 
 # What to show, and how.
 Records = Annotated[list[Path], typer.Argument(help="Folders with records, at any height, or record files.")]

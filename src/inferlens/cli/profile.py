@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LEVEL = "What to time, with commas: layer, kernel (on a GPU); or module, for layers as the table of modules."
 FINDINGS, PRECISIONS, MODULES = 5, 3, 11  # lines at the end of a profile
+MAX_TIME = "Time for unprofiled calls of a case."
 REBUILD = "Build anew what was built before, such as engines, and measure the device's ceilings again."
 BOARD = "Write traces here, into a log folder for each case, such as pytorch_bs1."
 DEPTH = "How deep modules are unfolded. [dim]Default: those that take most in tables, all in CSV and JSON.[/dim]"
@@ -68,8 +69,11 @@ def profile(
     seed: options.Seed = None,
     level: Annotated[str | None, typer.Option(help=LEVEL, show_default="layer")] = None,
     runs: Annotated[int | None, typer.Option(help="Profiled calls of each case.", min=1, show_default="50")] = None,
-    max_time: Annotated[str | None, typer.Option(help="Time for a case's plain calls.", show_default="2s")] = None,
+    max_time: Annotated[str | None, typer.Option(help=MAX_TIME, show_default="2s")] = None,
     timeout: options.Timeout = None,
+    devices: options.Devices = None,
+    ray: options.Ray = None,
+    on: options.On = None,
     output: Annotated[str | None, typer.Option(help="Folder of records and profiles.", show_default="results")] = None,
     file: options.File = None,
     torch_profiler: Annotated[bool, _traces("Take traces with torch.profiler instead.", "--torch-profiler")] = False,
@@ -94,18 +98,17 @@ def profile(
     """
     from inferlens.cli.bench import read_plan
 
+    where = {"devices": devices, "ray": ray, "on": on}
     words = {
         "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
         "threads": threads, "python": python, "option": option, "input": input, "weights": weights,
         "calibration": calibration, "keep": keep, "trust": trust, "seed": seed, "rebuild": rebuild,
-        "mode": "latency", "max_time": max_time, "timeout": timeout, "output": output,
+        "mode": "latency", "max_time": max_time, "timeout": timeout, "output": output, **where,
     }  # fmt: skip
-    wanted = {
-        "wait": wait, "warmup": warmup, "active": active, "repeat": repeat, "stacks": stacks, "memory": memory,
-        "shapes": shapes, "tensorboard": tensorboard,
-    }  # fmt: skip
+    counts = {"wait": wait, "warmup": warmup, "active": active, "repeat": repeat}
+    wanted = {**counts, "stacks": stacks, "memory": memory, "shapes": shapes, "tensorboard": tensorboard}
     if torch_profiler:
-        refuse({"level": level, "runs": runs, "max_time": max_time, "file": file}, "with")
+        refuse({"level": level, "runs": runs, "max_time": max_time, "file": file, **where}, "with")
         take(read_plan(words), wanted)
         return
     refuse(wanted, "without")

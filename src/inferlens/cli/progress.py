@@ -7,6 +7,7 @@ belongs to what is being measured. A pipe gets whole lines of plain text.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
@@ -44,6 +45,7 @@ class Bar(Observer):
         self._clock = clock
         self._since = clock()
         self._cases: list[Planned] = []
+        self._left: Counter[str] = Counter()  # how often each case is yet to end, by its digest; less than 0 in rounds
         self._done = 0
         self._seconds: dict[str, float] = {}  # that each case took, by its digest
         self._best: dict[object, tuple[float, int]] = {}  # of each comparison: the least latency, of how many
@@ -63,6 +65,7 @@ class Bar(Observer):
     def planned(self, cases: Sequence[Planned]) -> None:
         """See :class:`Observer`."""
         self._cases, self._since = list(cases), self._clock()
+        self._left = Counter(planned.case.digest for planned in cases)
         self._bar.update(self._task, total=len(cases))
         for found in {planned.found.spec: planned.found for planned in cases}.values():
             if found.asked not in ("", found.spec):
@@ -98,11 +101,21 @@ class Bar(Observer):
         self.records.append(record)
         self.ended(record.case, ending(record), ran=record.status == "ok", best=self._is_best(record))
 
+    def discarded(self, records: Sequence[Record]) -> None:
+        """See :class:`Observer`."""
+        gone = {record.id for record in records}
+        self.records = [record for record in self.records if record.id not in gone]
+
+    def remark(self, text: str) -> None:
+        """See :class:`Observer`."""
+        self._say(text)
+
     def ended(self, case: Case, how: str, *, ran: bool = True, best: bool = False) -> None:
         """A case is over; ``how`` is told in a few words. Those of later rounds are told together."""
-        self._done += 1
-        if self._done > len(self._cases):
+        self._left[case.digest] -= 1
+        if self._left[case.digest] < 0:
             return
+        self._done += 1
         now = self._clock()
         if ran:
             self._seconds[case.digest] = now - self._since

@@ -56,6 +56,9 @@ def tune(
     without: Annotated[str | None, typer.Option(help=WITHOUT)] = None,
     study: Annotated[str | None, typer.Option(metavar="KNOB=VALUES", help=STUDY)] = None,
     timeout: Annotated[str | None, typer.Option(help="Time each process may take in all.", show_default="15m")] = None,
+    devices: options.Devices = None,
+    ray: options.Ray = None,
+    on: options.On = None,
     output: Annotated[str | None, typer.Option(help="Folder of the records.", show_default="results")] = None,
     format: Annotated[str, typer.Option(help=options.FORMAT)] = "table",
     json: options.Json = False,
@@ -78,6 +81,7 @@ def tune(
     format = "json" if json else format
     if study is not None:
         given = {"within": limits, "space": space, "only": only, "without": without, "dry-run": dry_run}
+        given |= {"devices": devices, "ray": ray, "on": on}
         studied(words, study, objective, budget, given, format, file)
         return
     screen.format_of("table", file)
@@ -146,7 +150,7 @@ def listed(plan: Plan, what: Tried) -> Document:
     from dataclasses import replace
 
     from inferlens import units
-    from inferlens.execution.estimate import estimator
+    from inferlens.execution.launching.estimate import estimator
     from inferlens.execution.tuning.space import combinations, explore, size
     from inferlens.views.table import Column, Document, Line, Table
 

@@ -9,23 +9,24 @@ from typing import Any
 from msgspec.structs import replace
 
 from inferlens.execution.expand import Planned
+from inferlens.execution.launching.interference import compare_alone
+from inferlens.execution.launching.parts import CasesJob, UnderWay, launched, resumable, scheduled_part
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import hold_rounds
-from inferlens.execution.scheduler import Scheduler, scheduled
-from inferlens.execution.survey import Named, cases_of, named
+from inferlens.execution.survey import Named, named
 from inferlens.record.record import CUT_SHORT, Record
 from inferlens.record.store import Store
 from inferlens.spec.plan import Plan
 
 
-def measured(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer) -> list[Record]:
+def measured(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer | None) -> list[Record]:
     """One record per case of a plan in words, in the order they ran; ``model`` may be a live module.
 
     Raises:
         InferlensError: if the model or the words mean nothing. A case that fails is a record, not an error.
     """
     with named(model, example_inputs) as model:
-        return run(Plan.from_words({**words, "model": model.spec}), observer, model)
+        return run(Plan.from_words({**words, "model": model.spec}), observer or Observer(), model)
 
 
 def run(plan: Plan, observer: Observer, model: Named | None = None) -> list[Record]:
@@ -35,25 +36,40 @@ def run(plan: Plan, observer: Observer, model: Named | None = None) -> list[Reco
     often cases are measured.
     """
     observer.doing("looking at models and backends")
-    cases = cases_of(plan, model)
-    order = measuring_order(cases, plan.repeats, plan.seed)
-    observer.planned([planned for planned, _ in order])
-    with scheduled(plan, observer, cases, model) as scheduler:
-        try:
-            screened = [(planned, scheduler.measure(planned, repeat)[0]) for planned, repeat in order]
-            if not plan.repeats:
-                hold_rounds(scheduler, screened)
-        except BaseException:
-            _cut_short(plan, scheduler)
-            raise
-        return scheduler.records
+    with launched(plan, observer, model) as under_way:
+        cases = under_way.cases()
+        orders = [measuring_order(each, plan.repeats, plan.seed) for each in cases.values()]
+        observer.planned([planned for order in orders for planned, _ in order])
+        with resumable(under_way):
+            jobs = under_way.race_jobs(CasesJob, cases)
+            try:
+                under_way.do(race, jobs)
+            except BaseException:
+                _cut_short(plan, under_way)
+                raise
+            compare_alone(under_way, jobs)
+        return under_way.gathered.records
 
 
-def _cut_short(plan: Plan, scheduler: Scheduler) -> None:
+def race(job: CasesJob, observer: Observer) -> None:
+    """Measures cases, and holds their rounds."""
+    known = {(record.case.digest, record.repeat): record for record in job.known}
+    plan, cases = job.plan, job.planned()
+    with scheduled_part(job, observer, cases) as scheduler:
+        screened = [
+            (planned, known.get((planned.case.digest, repeat)) or scheduler.measure(planned, repeat)[0])
+            for planned, repeat in measuring_order(cases, plan.repeats, plan.seed)
+        ]
+        if not plan.repeats and not job.given_up:
+            hold_rounds(scheduler, screened, [record for record in job.known if record.repeat])
+
+
+def _cut_short(plan: Plan, under_way: UnderWay) -> None:
     """Says so in the records of a race that had just begun, which look like those of one that is over."""
-    if not plan.repeats and not any(record.repeat > 1 for record in scheduler.records):
-        for record in scheduler.records:
-            Store.save(scheduler.kept[record.id], replace(record, facts={**record.facts, CUT_SHORT: True}))
+    records, folders = under_way.gathered.records, under_way.gathered.folders
+    if not plan.repeats and not any(record.repeat > 1 for record in records):
+        for record in records:
+            Store.save(folders[record.id], replace(record, facts={**record.facts, CUT_SHORT: True}))
 
 
 def measuring_order(cases: Sequence[Planned], repeats: int, seed: int) -> list[tuple[Planned, int]]:

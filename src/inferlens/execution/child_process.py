@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,19 @@ from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
 from inferlens.execution.interleaver import Slot
-from inferlens.execution.protocol import Answered, Began, Event, Found, J, Order, Task, TaskResult, Waits, result_of
+from inferlens.execution.protocol import (
+    Answered,
+    Began,
+    Event,
+    Found,
+    J,
+    Order,
+    Task,
+    TaskResult,
+    Waits,
+    from_json,
+    result_of,
+)
 from inferlens.measure.interpreter import in_environment
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.record.machine import MachineLog
@@ -82,6 +94,8 @@ def launch(
     on_event: Callable[[Event], None] = lambda _: None,
     monitor: Callable[[int], Monitor] | None = None,
     slot: Slot | None = None,
+    variables: Mapping[str, str] | None = None,
+    started: Callable[[int], None] = lambda _: None,
 ) -> Outcome[Found]:
     """Does ``task``, a function of a module, in a fresh process and waits for it.
 
@@ -93,6 +107,8 @@ def launch(
         on_event: told every event as it comes.
         monitor: given the process's number, what watches the machine until the process has ended.
         slot: where the process takes turns with another one.
+        variables: of the environment, beside those of this process.
+        started: given the process's number.
     """
     kills = oom_kills()
     child: _Process | None = None
@@ -100,12 +116,13 @@ def launch(
     try:
         try:
             with _unbroken():
-                child = _Process(Order.of(task, job), slot, job.interpreter)
+                child = _Process(Order.of(task, job), slot, job.interpreter, variables or {})
         except OSError as error:  # of an interpreter that is gone, say
             if not job.interpreter:
                 raise
             reason = f"{job.interpreter} could not be started: {error.strerror}"
             return Outcome(TaskResult(status="crashed", reason=reason), answered=False)
+        started(child.process.pid)
         with monitor(child.process.pid) if monitor else nullcontext() as watching:
             in_time = child.listen(time.monotonic() + timeout, on_event)
         if not in_time:
@@ -163,7 +180,7 @@ def _unbroken() -> Iterator[None]:
 class _Process:
     """A worker process and what has been heard from it."""
 
-    def __init__(self, order: Order, slot: Slot | None = None, interpreter: str = "") -> None:
+    def __init__(self, order: Order, slot: Slot | None, interpreter: str, variables: Mapping[str, str]) -> None:
         self.slot = slot
         self.answer = self._last = self._line = b""
         self.phase: PhaseName | None = None
@@ -183,7 +200,7 @@ class _Process:
                 stderr=subprocess.STDOUT,
                 pass_fds=passed,
                 start_new_session=True,
-                env=variables_for(interpreter),
+                env={**variables_for(interpreter), **variables},
             )
         finally:
             for descriptor in passed:
@@ -252,7 +269,7 @@ class _Process:
     def _hear(self, data: bytes, on_event: Callable[[Event], None]) -> None:
         *lines, self._line = (self._line + data).split(b"\n")
         for line in lines:
-            event = msgspec.json.decode(line, type=Event)
+            event = from_json(line, Event)
             if isinstance(event, Answered):
                 self.answer = bytes(event.result)
             elif isinstance(event, Began):

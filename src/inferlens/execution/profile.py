@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from os import PathLike
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 from msgspec import Struct
@@ -24,13 +24,14 @@ from inferlens.backends.onnx.modules import origins
 from inferlens.backends.profiling import kernel_runs
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child_process
+from inferlens.execution.launching.parts import CasesJob, launched, resumable, scheduled_part
 from inferlens.execution.protocol import CaseJob, Job, Observer
-from inferlens.execution.scheduler import Scheduler, scheduled
-from inferlens.execution.survey import Named, cases_of, named
+from inferlens.execution.scheduler import Scheduler
+from inferlens.execution.survey import Named, named
 from inferlens.execution.worker import Child
 from inferlens.models.work import count as count_work
 from inferlens.record.files import write_whole
-from inferlens.record.layer_profile import Kernels, Layers, Level, Profile
+from inferlens.record.layer_profile import Kernels, Layers, Level, Profile, decode
 from inferlens.record.profile_store import save
 from inferlens.record.record import ModelFacts, Record
 from inferlens.record.work import Ceilings, Work
@@ -115,6 +116,9 @@ def profile(
     max_time: Duration | None = None,
     warmup: int | None = None,
     timeout: Duration | None = None,
+    devices: Texts | None = None,
+    ray: str | None = None,
+    on: Texts | None = None,
     output: str | PathLike[str] = "results",
     observer: Observer | None = None,
 ) -> list[Profile]:
@@ -156,23 +160,54 @@ def run(
     if plan.repeats > 1:
         raise InferlensError("A case is profiled in one process for each level.", hint="without --repeats")
     observer.doing("looking at models and backends")
-    cases = cases_of(plan, model)
-    observer.planned(cases)
-    profiles = []
-    with scheduled(plan, observer, cases, model) as scheduler:
+    with launched(plan, observer, model) as under_way:
+        cases = under_way.cases()
+        observer.planned([planned for each in cases.values() for planned in each])
+        with resumable(under_way, (levels, runs)):
+            under_way.do(profile_cases, under_way.race_jobs(ProfilePart, cases, levels=tuple(levels), runs=runs))
+        folders = [under_way.gathered.folders[record.id] for record in under_way.gathered.records]
+    return [(decode(file_of(folder, level).read_bytes()), folder) for folder in folders for level in levels]
+
+
+def file_of(folder: Path, level: Level) -> Path:
+    """Where the profile of a case lies."""
+    return folder / f"profile-{level}.json"
+
+
+class ProfilePart(CasesJob, frozen=True, kw_only=True):
+    """Measure and profile cases."""
+
+    levels: tuple[Level, ...]
+    runs: int
+    void: tuple[Record, ...] = ()  # records of cases that were not profiled at every level
+
+    def again(self, records: Iterable[Record], folders: Mapping[str, Path]) -> ProfilePart:
+        """See :class:`CasesJob`; what is not profiled at every level is not known."""
+        whole = [each for each in records if all(file_of(folders[each.id], level).exists() for level in self.levels)]
+        found = super().again(whole, folders)
+        of_all = super().again(records, folders).known
+        return cast("ProfilePart", replace(found, void=tuple(each for each in of_all if each not in found.known)))
+
+
+def profile_cases(job: ProfilePart, observer: Observer) -> None:
+    """Measures and profiles the cases."""
+    known = {record.case.digest for record in job.known}
+    cases = [planned for planned in job.planned() if planned.case.digest not in known]
+    if job.void:
+        observer.discarded(job.void)
+    with scheduled_part(job, observer, cases) as scheduler:
         known_ceilings: dict[Path, Ceilings] = {}
         for planned in cases:
             record, folder = scheduler.measure(planned)
-            for level in levels:
+            for level in job.levels:
                 observer.doing(f"{planned.case.label}: profiling every {level}")
-                made = _profiled(scheduler, record, folder, level, runs)
+                made = _profiled(scheduler, record, folder, level, job.runs)
                 save(folder, made)
                 if made.status == "ok" and made.work and made.work.modules:
                     observer.doing(f"{planned.case.label}: what the device reaches at best")
                     made = replace(made, ceilings=ceilings_of(planned.case, scheduler, known_ceilings))
                     save(folder, made)
-                profiles.append((made, folder))
-    return profiles
+            observer.kept(folder)
 
 
 def _profiled(scheduler: Scheduler, record: Record, folder: Path, level: Level, runs: int) -> Profile:

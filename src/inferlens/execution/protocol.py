@@ -2,26 +2,54 @@
 
 A task is a function ``task(job, child) -> found`` of a module that the worker can import: an order names it. What it
 finds lies in a :class:`TaskResult`, also if it ends badly on the way. An :class:`Observer` is told of all that happens.
+A part of a plan is a task too, ``task(job, observer) -> found``: what its observer is told crosses as :class:`Told`.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
+from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.models.model import Problem
 from inferlens.record.record import Artefact, Memory, ModelFacts, Phase, PhaseName, Record, Status, Warning
 from inferlens.spec.case import Case
+from inferlens.spec.plan import Plan
 
 Found = TypeVar("Found")
 J = TypeVar("J", bound="Job")
 Task = Callable[[J, Any], Found]
+
+
+def as_json(value: Any) -> bytes:
+    """A value as JSON, with the paths and errors in it."""
+    return msgspec.json.encode(value, enc_hook=_plain)
+
+
+_ONE_BY_ONE = threading.Lock()  # msgspec crashes where two threads use a type for the first time
+
+
+def from_json(data: bytes | msgspec.Raw, form: Any) -> Any:
+    """A value of this form from its JSON; also in several threads."""
+    with _ONE_BY_ONE:
+        return msgspec.json.decode(data, type=form, dec_hook=_made)
+
+
+def _plain(value: Any) -> Any:
+    return Problem.of(value) if isinstance(value, InferlensError) else str(value)
+
+
+def _made(kind: Any, value: Any) -> Any:
+    if issubclass(kind, InferlensError):
+        return kind(value["what"], expected=value["expected"], hint=value["hint"])
+    return kind(value)
 
 
 class Order(Struct, frozen=True):
@@ -33,13 +61,13 @@ class Order(Struct, frozen=True):
     @staticmethod
     def of(task: Task[J, Found], job: J) -> Order:
         """The order to do ``job``."""
-        return Order(f"{task.__module__}:{task.__qualname__}", msgspec.Raw(msgspec.json.encode(job)))
+        return Order(f"{task.__module__}:{task.__qualname__}", msgspec.Raw(as_json(job)))
 
     def opened(self) -> tuple[Task[Any, Any], Job]:
         """The task and its job."""
         module, _, name = self.task.partition(":")
         task = getattr(importlib.import_module(module), name)
-        return task, msgspec.json.decode(self.job, type=get_type_hints(task)["job"])
+        return task, from_json(self.job, get_type_hints(task)["job"])
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -81,6 +109,21 @@ class CaseJob(Job, frozen=True, kw_only=True):
         return self.case.python
 
 
+class PartJob(Job, frozen=True, kw_only=True):
+    """What a task on a part of a plan is given; those parts may run anywhere.
+
+    Attributes:
+        run: of which its records are; empty: of a new one.
+        live: files of live modules, by the full name of each.
+        facts: of all its records.
+    """
+
+    plan: Plan
+    run: str = ""
+    live: Mapping[str, str] = {}
+    facts: dict[str, str] = {}
+
+
 class TaskResult(Struct, Generic[Found], frozen=True, kw_only=True):
     """How a task ended, and what was learned on the way, named as in a record.
 
@@ -103,7 +146,8 @@ class TaskResult(Struct, Generic[Found], frozen=True, kw_only=True):
 
 def result_of(task: Task[J, Found], data: bytes) -> TaskResult[Found]:
     """The result of a task from its JSON."""
-    return msgspec.json.decode(data, type=TaskResult[get_type_hints(task)["return"]])  # type: ignore[misc,no-any-return]
+    found: TaskResult[Found] = from_json(data, TaskResult[get_type_hints(task)["return"]])  # type: ignore[misc]
+    return found
 
 
 def refused(planned: Planned) -> TaskResult[Any]:
@@ -137,7 +181,20 @@ class Answered(Struct, frozen=True, tag="answered"):
     result: msgspec.Raw
 
 
-Event = Began | Progressed | Waits | Answered
+class Told(Struct, frozen=True, tag="told"):
+    """The observer of a part was told something: the name of its method, and the arguments."""
+
+    what: str
+    arguments: tuple[msgspec.Raw, ...]
+
+    def opened(self) -> list[Any]:
+        """The arguments."""
+        forms = get_type_hints(getattr(Observer, self.what)).values()
+        pairs = zip(self.arguments, forms, strict=False)  # the last form is that of what it returns
+        return [from_json(data, form) for data, form in pairs]
+
+
+Event = Began | Progressed | Waits | Answered | Told
 
 
 class Observer:
@@ -167,6 +224,15 @@ class Observer:
     def done(self, record: Record, folder: Path) -> None:
         """A case is over and its record is on disk."""
 
+    def discarded(self, records: Sequence[Record]) -> None:
+        """Records that were told of do not count, and their folders are gone: their cases are measured again."""
+
+    def kept(self, path: Path) -> None:
+        """A file or folder below the folder of all records was written that is no record."""
+
+    def remark(self, text: str) -> None:
+        """Something about the run as a whole is worth a line."""
+
     def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:
         """A round is over in which the ``contenders`` met, all of them measured before; ``standing`` says how it is.
 
@@ -179,3 +245,18 @@ class Observer:
             self.phase(event.phase)
         elif isinstance(event, Progressed):
             self.progress(event.share)
+
+
+TELLS = ("doing", "part", "began", "again", "done", "discarded", "kept", "remark", "round")  # of a part, to elsewhere
+
+
+class Telling(Observer):
+    """The observer of a part that runs elsewhere: passes on what it is told, but for what changes all the time."""
+
+    def __init__(self, send: Callable[[Event], None]) -> None:
+        self.send = send
+
+    def __getattribute__(self, name: str) -> Any:
+        if name not in TELLS:
+            return super().__getattribute__(name)
+        return lambda *arguments: self.send(Told(name, tuple(msgspec.Raw(as_json(each)) for each in arguments)))

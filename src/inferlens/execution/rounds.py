@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -57,8 +57,14 @@ class Entrant:
         return CaseRuns(tuple(self.records))
 
 
-def hold_rounds(scheduler: Scheduler, screened: Iterable[tuple[Planned, Record]]) -> None:
-    """Holds the rounds of cases that were measured once; those that do the same work race each other."""
+def hold_rounds(scheduler: Scheduler, screened: Iterable[tuple[Planned, Record]], known: Iterable[Record] = ()) -> None:
+    """Holds the rounds of cases that were measured once; those that do the same work race each other.
+
+    Records that are ``known`` of rounds that were held before are not made again.
+    """
+    before: dict[int, dict[str, Record]] = {}
+    for record in known:
+        before.setdefault(record.repeat, {})[record.case.digest] = record
     races: dict[Hashable, list[Entrant]] = {}
     for planned, record in screened:
         if record.ranked:
@@ -68,7 +74,7 @@ def hold_rounds(scheduler: Scheduler, screened: Iterable[tuple[Planned, Record]]
     while left:
         entrants, *left = left
         now = time.monotonic()
-        Rounds(scheduler, entrants, now + (end - now) / (len(left) + 1)).run()
+        Rounds(scheduler, entrants, now + (end - now) / (len(left) + 1), known=before).run()
 
 
 def _work(record: Record) -> Hashable:
@@ -83,6 +89,7 @@ class Rounds:
 
     Attributes:
         end: when no further round is begun, by the clock of ``time.monotonic``; there are ``least`` all the same.
+        known: records of rounds that were held before, by round and case; of a round that was cut short they are void.
     """
 
     least: ClassVar[int] = LEAST_ROUNDS  # before there is no verdict
@@ -90,6 +97,7 @@ class Rounds:
     scheduler: Scheduler
     entrants: Sequence[Entrant]
     end: float
+    known: Mapping[int, Mapping[str, Record]] = field(default_factory=dict, kw_only=True)
 
     def run(self) -> Race:
         """Rounds until it is decided or the time is over."""
@@ -153,12 +161,22 @@ class Rounds:
 
     def _hold(self, meeting: Sequence[Entrant], number: int) -> None:
         """Measures a process of each once; who goes first changes from round to round."""
+        known = {each.id: before for each in meeting if (before := self._known(number, each))}
+        if len(known) == len(meeting):
+            for each in meeting:
+                each.records.append(known[each.id])
+            return
+        if known:
+            self.scheduler.observer.discarded(list(known.values()))
         place = number % len(meeting)
         order = [*meeting[place:], *meeting[:place]]
         together = len(order) > 1 and fit_together([each.first for each in order])
         found = records_of_round(self.scheduler, [each.planned for each in order], number, together)
         for each, record in zip(order, found, strict=True):
             each.records.append(record)
+
+    def _known(self, number: int, entrant: Entrant) -> Record | None:
+        return self.known.get(number, {}).get(entrant.planned.case.digest)
 
     def _standing(self) -> str:
         """The leader against the next one, in a few words."""

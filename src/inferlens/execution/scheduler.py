@@ -1,7 +1,6 @@
 """Cases of a run, each measured in a fresh process, watched, and its record kept before the next one starts.
 
-Every parent uses the :class:`Scheduler`: it is given case after case, to measure it or to have another task done with
-it.
+Every parent uses the :class:`Scheduler`, which is given case after case, to measure it or do another task with it.
 """
 
 from __future__ import annotations
@@ -70,6 +69,7 @@ class Scheduler:
     one_at_a_time: bool = False  # whether rounds are: energy, and memory of a GPU, are not known of what takes turns
     patience: Callable[[Case], float] = lambda _: math.inf  # seconds that a case may take, if less than the plan's
     accuracies: dict[str, Accuracy] = field(default_factory=dict)  # of cases, by digest: each is evaluated once
+    facts: Mapping[str, str] = field(default_factory=dict)  # of all records
     tells_all: bool = False  # whether all records of a case have it, not its first alone
     _told: set[str] = field(default_factory=set)  # cases of which a record has it
     _built: set[str] = field(default_factory=set)  # cases of which a process has run
@@ -189,6 +189,7 @@ class Scheduler:
         """Forgets records and removes their folders, but for what other processes may want: exported models."""
         records, wanted = list(records), {folder for folder, _ in self._exports.values()}
         self.records = [record for record in self.records if record not in records]
+        self.observer.discarded(records)
         for folder in (self.kept[record.id].resolve() for record in records):
             if str(folder) not in wanted:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -288,7 +289,7 @@ class Scheduler:
             measurements=measured.measurements,
             agreement=judged(measured.agreement, planned.case, self.accuracies.get(planned.case.digest)),
             accuracy=accuracy,
-            facts=result.facts | ({IN_TURNS: attempt.beside} if attempt.beside else {}),
+            facts=result.facts | {**self.facts} | ({IN_TURNS: attempt.beside} if attempt.beside else {}),
             artefacts=result.artefacts,
             warnings=(*result.warnings, *(ending if outcome.fault else ())),
             **{name: getattr(found, name) for name in found.__struct_fields__},
@@ -367,10 +368,12 @@ def _exported_as(case: Case) -> str:
 
 
 @contextmanager
-def scheduled(plan: Plan, observer: Observer, cases: Sequence[Planned], *models: Named | None) -> Iterator[Scheduler]:
-    """What measures ``cases``, once the machine was looked at while nothing ran."""
+def scheduled(
+    plan: Plan, observer: Observer, cases: Sequence[Planned], *models: Named | None, **more: Any
+) -> Iterator[Scheduler]:
+    """What measures ``cases``, once the machine was looked at while nothing ran; ``more`` are fields of it."""
     uses_gpu = any(planned.case.device == "cuda" and not planned.refusal for planned in cases)
     idle = gpu_before(IDLE_SECONDS) if uses_gpu else Before()
     with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch:
-        live = {found.spec: model.live for model in models if model and model.live for found in model.found or ()}
-        yield Scheduler(plan, observer, Path(scratch), live, idle)
+        live = {spec: file for model in models if model for spec, file in model.files.items()}
+        yield Scheduler(plan, observer, Path(scratch), **{"live": live, "idle": idle, **more})

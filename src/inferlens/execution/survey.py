@@ -51,6 +51,11 @@ class Named:
     found: list[ModelInfo] | None = None
     live: str | None = None
 
+    @property
+    def files(self) -> dict[str, str]:
+        """The file of a live module, by its full name."""
+        return {each.spec: self.live for each in self.found or ()} if self.live else {}
+
 
 @contextmanager
 def named(model: Any, example_inputs: Any = None) -> Iterator[Named]:

@@ -27,7 +27,20 @@ from inferlens.backends.base import Backend, Preparation, Runner
 from inferlens.backends.profiling.layer_runs import clocked_runs
 from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
 from inferlens.execution.interleaver import Shared
-from inferlens.execution.protocol import Answered, Began, CaseJob, Event, Job, Order, Progressed, TaskResult, Waits
+from inferlens.execution.protocol import (
+    Answered,
+    Began,
+    CaseJob,
+    Event,
+    Job,
+    Order,
+    PartJob,
+    Progressed,
+    TaskResult,
+    Telling,
+    Waits,
+    as_json,
+)
 from inferlens.measure.series import Turn
 from inferlens.models import inputs, resolve
 from inferlens.models.model import Model, Problem
@@ -134,7 +147,7 @@ class Child:
             memory=self._memory or peak_memory(self.runner),
             found=found,
         )
-        return msgspec.Raw(msgspec.json.encode(result))
+        return msgspec.Raw(as_json(result))
 
 
 def do(order: Order, send: Callable[[Event], None], turn: Turn | None = None) -> None:
@@ -144,7 +157,7 @@ def do(order: Order, send: Callable[[Event], None], turn: Turn | None = None) ->
     try:
         if job.place:
             own_code.enter(Path(job.place))
-        child.deliver(task(job, child))
+        child.deliver(task(job, Telling(send) if isinstance(job, PartJob) else child))
     except BaseException as error:
         child.fail(error)
 

@@ -17,8 +17,8 @@ import psutil
 import inferlens
 from inferlens.backends import importable
 from inferlens.backends.availability import nvml_open
-from inferlens.measure.monitor.cpu import Untold, usable_cpus
-from inferlens.measure.monitor.gpu import first_visible
+from inferlens.measure.monitor.cpu import usable_cpus
+from inferlens.measure.monitor.gpu import visible
 from inferlens.record.record import Environment, Gpu
 
 LIBRARIES = (  # beside those that backends name
@@ -67,12 +67,9 @@ def collect() -> Environment:
 
 
 def _gpus() -> tuple[tuple[Gpu, ...], str, str]:
-    """GPUs, driver version and the CUDA version of the driver, from NVML; nothing where there is no driver."""
+    """The GPUs that CUDA may use, the driver's version and that of its CUDA, from NVML; nothing without a driver."""
     with suppress(Exception), nvml_open() as nvml:  # a missing library and a missing or broken driver mean the same
-        gpus = tuple(_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(n)) for n in range(nvml.nvmlDeviceGetCount()))
-        with suppress(Untold):  # that which cases run on first
-            used = str(nvml.nvmlDeviceGetUUID(first_visible(nvml)))
-            gpus = tuple(sorted(gpus, key=lambda gpu: gpu.uuid != used))
+        gpus = tuple(_gpu(nvml, handle) for handle in visible(nvml))
         cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
         return gpus, str(nvml.nvmlSystemGetDriverVersion()), f"{cuda // 1000}.{cuda % 1000 // 10}"
     return (), "", ""

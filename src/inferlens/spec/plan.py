@@ -19,6 +19,7 @@ from inferlens.errors import InferlensError, check_choice, suggestion
 from inferlens.spec.case import AXES, MODES, Axis, Budget, Case, TensorSpec, bare
 from inferlens.spec.keep import keep_of
 from inferlens.spec.toml_file import toml_words
+from inferlens.spec.where import WHERE_WORDS, Where, where_of
 from inferlens.units import parse_duration, parse_share
 
 BUDGET_WORDS = ("mode", "warmup", "iterations", "seconds", "half_width", "max_time", "timeout", "threshold")
@@ -54,6 +55,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         within: seconds for the rounds in which those that may be fastest meet.
         rounds: how many of these rounds there are at least, decided or not.
         reference: words of the case that speed-ups are against; empty is the usual one.
+        where: where it runs.
     """
 
     model: tuple[str, ...]
@@ -83,6 +85,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     budget: Budget = Budget()
     output: str = "results"
     reference: str = ""
+    where: Where = Where()
 
     @staticmethod
     def from_words(words: Mapping[str, Any]) -> Plan:
@@ -111,6 +114,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             **_race_of(words),
             budget=budget_of(words),
             output=str(words.get("output", "results")),
+            where=where_of(words),
         )
 
     @staticmethod
@@ -122,7 +126,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 _WORDS = frozenset(
     ("model", "backend", "option", "input", "weights", "calibration", "keep", "accuracy", "checkout", "trust", "seed",
      "rebuild", "output", "reference",
-     *RACE_WORDS, *BUDGET_WORDS, *(axis.name for axis in AXES))
+     *WHERE_WORDS, *RACE_WORDS, *BUDGET_WORDS, *(axis.name for axis in AXES))
 )  # fmt: skip
 
 

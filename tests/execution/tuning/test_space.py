@@ -18,8 +18,8 @@ from inferlens.backends import BACKENDS, importable
 from inferlens.backends.base import Capabilities, Knob, Support
 from inferlens.backends.fake import Fake
 from inferlens.errors import InferlensError
-from inferlens.execution.estimate import PREPARING, build_factor, estimator, seconds_of
 from inferlens.execution.expand import expand
+from inferlens.execution.launching.estimate import PREPARING, build_factor, estimator, seconds_of
 from inferlens.execution.tuning.space import Space, combinations, combined, explore, neighbours, size, space_of, tried
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import Phase

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from inferlens.analysis.tuned import Trial
+from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import Entrant, Rounds
 from inferlens.execution.survey import Named
 from inferlens.record.files import sha256
@@ -26,7 +27,14 @@ class Kept:
     one. With another ``budget`` rounds go on, but for those of a tuning's finals, which are held anew.
     """
 
-    def __init__(self, path: Path, about: Sequence[object], budget: float, model: Named | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        about: Sequence[object],
+        budget: float,
+        model: Named | None,
+        observer: Observer | None = None,
+    ) -> None:
         made(path.parent)
         live = [sha256(Path(model.live))] if model and model.live else []
         first = msgspec.json.encode([*about, *live], order="deterministic")
@@ -36,7 +44,7 @@ class Kept:
             for line in lines[1:] if lines[:1] == [first] else ():
                 self.trials.append(msgspec.json.decode(line, type=Trial))
         self.trials = [trial for trial in self.trials if not trial.final or trial.budget == budget]
-        self._path, self._budget = path, budget
+        self._path, self._budget, self._observer = path, budget, observer or Observer()
         fresh = path.with_suffix(".new")
         fresh.write_bytes(b"".join(line + b"\n" for line in (first, *map(msgspec.json.encode, self.trials))))
         fresh.replace(path)
@@ -52,6 +60,7 @@ class Kept:
         self.trials.append(trial)
         with self._path.open("ab") as file:
             file.write(msgspec.json.encode(trial) + b"\n")
+        self._observer.kept(self._path)
 
 
 @dataclass

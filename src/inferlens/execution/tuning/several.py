@@ -7,7 +7,7 @@ leave is for more final rounds of those that are not decided.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,16 @@ import msgspec
 from inferlens.analysis.tuned import Tuned
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import refuse_if_none_runs
-from inferlens.execution.protocol import Observer
+from inferlens.execution.launching.parts import UnderWay, launched
+from inferlens.execution.protocol import TELLS, Observer, PartJob
 from inferlens.execution.survey import Named, named
 from inferlens.execution.tuning.space import Space, Tried, explore, tried
 from inferlens.execution.tuning.tune import Request, run
-from inferlens.record.store import safe_name
+from inferlens.record.record import Record
+from inferlens.record.store import BEST, TRIALS, TUNING, safe_name
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Duration, Plan, Texts, texts
+from inferlens.spec.where import Where
 from inferlens.units import parse_duration
 
 
@@ -62,6 +65,10 @@ def run_each(request: Request, what: Tried, observer: Observer, model: Named | N
         InferlensError: if nothing of one of them can run here; before the first of them is begun.
     """
     observer.doing("looking at models and backends")
+    if request.plan.where != Where():
+        with launched(request.plan, observer, model) as under_way:
+            if under_way.apart:
+                return _run_apart(under_way, request, what, model)
     parts = list(_parts(explore(request.plan, what, model)))
     found: list[Tuned] = []
 
@@ -86,6 +93,83 @@ def run_each(request: Request, what: Tried, observer: Observer, model: Named | N
         unused = request.budget - sum(each.seconds for each in found)
         if unused > 0:
             found[place] = tune(place, found[place].seconds + unused / (len(undecided) - count))
+    return found
+
+
+class ExploreJob(PartJob, frozen=True, kw_only=True):
+    """Find the space of a plan; ``model`` is its model, where that is a live one."""
+
+    what: Tried
+    model: Named | None
+
+
+def explored(job: ExploreJob, observer: Observer) -> Space:  # noqa: ARG001 - nothing happens
+    """The space on this machine."""
+    return explore(job.plan, job.what, job.model)
+
+
+class TuneJob(PartJob, frozen=True, kw_only=True):
+    """Tune one model at one batch size, in a folder ``home`` below that of the plan; ``kept`` are its rounds so far."""
+
+    request: Request
+    what: Tried
+    space: Space
+    home: str
+    seconds: float
+    model: Named | None
+    kept: bytes = b""
+
+    @property
+    def folder(self) -> Path:
+        """The folder."""
+        return Path(self.plan.output) / self.home
+
+    def again(self, records: Iterable[Record], folders: Mapping[str, Path]) -> TuneJob:  # noqa: ARG002 - has its own
+        """The job with the rounds that are kept by now."""
+        file = self.folder / TUNING / TRIALS
+        return msgspec.structs.replace(self, kept=file.read_bytes() if file.exists() else b"")
+
+
+def tune_part(job: TuneJob, observer: Observer) -> Tuned:
+    """Tunes it; records of the search are kept with its rounds, and nowhere else."""
+    file = job.folder / TUNING / TRIALS
+    if job.kept and not file.exists():
+        file.parent.mkdir(parents=True)
+        file.write_bytes(job.kept)
+    request = msgspec.structs.replace(job.request, plan=job.plan)
+    return run(request, job.what, job.space, job.folder, _OfRounds(observer), job.model, job.seconds)
+
+
+class _OfRounds(Observer):
+    """Tells of all but records."""
+
+    def __init__(self, observer: Observer) -> None:
+        for name in (each for each in TELLS if each not in ("done", "discarded")):
+            setattr(self, name, getattr(observer, name))
+
+
+def _run_apart(under_way: UnderWay, request: Request, what: Tried, model: Named | None) -> list[Tuned]:
+    """The same by workers that are elsewhere: each tuning on one of them, several at the same time."""
+    jobs: list[TuneJob] = []
+    spaces = under_way.of_each_kind(explored, ExploreJob, what=what, model=model)
+    for kind, space in spaces.items():
+        parts = list(_parts(space))
+        workers = sum(worker.kind == kind for worker in under_way.launcher.workers(len(parts)))
+        for part in parts:
+            case, name = part.families[0].case, part.families[0].found.name
+            several = sum(each.families[0].case.model == case.model for each in parts) > 1
+            words = ([kind] if kind else []) + ([f"batch-{case.batch}"] if several else [])
+            batch = request.plan.batch and (case.batch,)
+            more = {
+                "plan": msgspec.structs.replace(under_way.plan, model=(case.model,), batch=batch),
+                "home": str(Path(safe_name(name)) / "-".join(words)),
+                "seconds": request.budget * min(1.0, workers / len(parts)),
+            }
+            job = under_way.job(TuneJob, kind, request=request, what=what, space=part, model=model, **more)
+            jobs.append(under_way.now(job))
+    found = []
+    for job, tuned in zip(jobs, under_way.do(tune_part, jobs), strict=True):
+        found.append(msgspec.structs.replace(tuned, folder=tuned.folder and str(job.folder / BEST)))
     return found
 
 

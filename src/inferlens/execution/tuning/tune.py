@@ -27,8 +27,8 @@ from inferlens.analysis.objective import miss, violations, with_export
 from inferlens.analysis.race import Fastest, Race, race
 from inferlens.analysis.tuned import TUNED, FinalsAim, Trial, Tuned, centres_for, keep
 from inferlens.errors import InferlensError
-from inferlens.execution.estimate import build_factor, seconds_by
 from inferlens.execution.expand import Planned
+from inferlens.execution.launching.estimate import build_factor, seconds_by
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import SPARE, Entrant, budget_of_rounds, records_of_round
 from inferlens.execution.scheduler import Scheduler, scheduled
@@ -44,6 +44,7 @@ from inferlens.record.store import BEST, TRIALS, TUNING, load_records, safe_name
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, as_plan
+from inferlens.spec.where import Where
 from inferlens.stats.gaussian_process import Point
 
 BUILDS = 3  # of each finalist, from scratch: builds differ
@@ -120,8 +121,9 @@ def run(
     plan = replace(request.plan, output=str(work))
     with scheduled(plan, observer, space.families, model) as scheduler:
         where = {each.case.python: scheduler.environment_for(each.case) for each in space.families}
-        about = [replace(request, budget=0.0), what, where, space.families[0].found]
-        kept = Kept(home / TUNING / TRIALS, about, request.budget, model)
+        asked = replace(request, budget=0.0, plan=replace(request.plan, output="", where=Where()))
+        about = [asked, what, where, space.families[0].found]
+        kept = Kept(home / TUNING / TRIALS, about, request.budget, model, observer)
         before = home / TUNING / TUNED
         if not kept.trials and before.exists():
             before.unlink()
@@ -129,6 +131,9 @@ def run(
         tuned = Tuner(request, scheduler, space, kept, home, seconds).run()
     keep(tuned, home / TUNING)
     shutil.rmtree(work, ignore_errors=True)
+    for folder in (home / TUNING, home / BEST):
+        if folder.exists():
+            observer.kept(folder)
     return tuned
 
 

@@ -212,6 +212,29 @@ def _idle_power(gpu: WatchedGpu, seconds: float) -> list[float]:
     return watts
 
 
+def visible(nvml: Any) -> list[Any]:
+    """NVML's handles of the GPUs of ``CUDA_VISIBLE_DEVICES``, in its order; of all, by PCI bus, where it is not set."""
+    handles = _handles(nvml)
+    words = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if words is None:
+        return handles
+    uuids = [str(nvml.nvmlDeviceGetUUID(handle)).lower() for handle in handles]
+    found: list[Any] = []
+    for word in (each.strip() for each in words.lower().split(",")):
+        if word.isdigit():
+            named = handles[int(word) :][:1]
+        else:  # CUDA takes the beginning of a UUID, NVML does not
+            named = [each for each, uuid in zip(handles, uuids, strict=True) if word and uuid.startswith(word)]
+        if not named:  # what comes after a name that there is not is not visible to CUDA either
+            break
+        found += named[:1]
+    return found
+
+
+def _handles(nvml: Any) -> list[Any]:
+    return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+
+
 def first_visible(nvml: Any) -> Any:
     """NVML's handle of the GPU that CUDA calls device 0.
 
@@ -222,18 +245,14 @@ def first_visible(nvml: Any) -> Any:
     Raises:
         Untold: if there is none, or it cannot be told which it is.
     """
-    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0" if handles else "").split(",")[0].strip()
-    if first.isdigit():
-        found = handles[int(first) :][:1]
-        kinds = {str(nvml.nvmlDeviceGetName(handle)) for handle in handles}
-        if len(kinds) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-            raise Untold("the GPUs differ, so that CUDA's order is not NVML's: set CUDA_DEVICE_ORDER=PCI_BUS_ID")
-    else:  # CUDA takes the beginning of a UUID, NVML does not
-        uuids = [str(nvml.nvmlDeviceGetUUID(handle)).lower() for handle in handles]
-        found = [each for each, uuid in zip(handles, uuids, strict=True) if first and uuid.startswith(first.lower())]
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     if first.upper().startswith("MIG-"):
         raise Untold(SLICED)
+    found = visible(nvml)
+    if first.isdigit() and found and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        kinds = {str(nvml.nvmlDeviceGetName(handle)) for handle in _handles(nvml)}
+        if len(kinds) > 1:
+            raise Untold("the GPUs differ, so that CUDA's order is not NVML's: set CUDA_DEVICE_ORDER=PCI_BUS_ID")
     if not found:
         raise Untold("NVML knows no GPU that is visible to CUDA")
     with suppress(nvml.NVMLError):

@@ -1,0 +1,333 @@
+"""Workers on a Ray cluster: each part is a task that asks for the accelerator it needs, and Ray decides where it runs.
+
+There it is done by the same code as here, into a scratch folder. Each record is sent back as soon as it is made, with
+the files of its folder that are not too large, and is kept here. Ray is not asked to try again: a task that is lost
+with its node is begun anew by us, with what has come back.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from inferlens.errors import InferlensError, library, one_of
+from inferlens.execution.child_process import Outcome
+from inferlens.execution.launching.launcher import Found, Launcher, P, Part, Worker, WorkerLost
+from inferlens.execution.launching.local import cards, shares
+from inferlens.execution.protocol import Answered, Event, Observer, Order, PartJob, Told, from_json, result_of
+from inferlens.measure.monitor.cpu import usable_cpus
+from inferlens.record.files import write_whole
+from inferlens.record.store import RECORD, Store, cache_in
+from inferlens.spec.plan import Plan
+from inferlens.spec.toml_file import toml_words
+
+LOCAL = "local"
+LARGEST, MOST = 8 << 20, 32 << 20  # bytes of a file, and of all files, that come back with a record
+ACCELERATOR = "accelerator_type:"  # as Ray names the resource of a node that has one
+HERE = "127.0.0.1"
+PATIENCE = 5.0  # seconds for an address to answer
+
+
+class Needs(Struct, frozen=True):
+    """What a kind of worker asks of Ray, and how many there may be at a time; 0: as many as Ray has room for."""
+
+    kind: str
+    accelerator: str = ""
+    gpus: int = 0
+    cpus: int = 1
+    most: int = 0
+
+
+class OnRay(Launcher):
+    """Tasks on a cluster: one that is there, or one on this machine for as long as the plan runs."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        file = self.where.runtime_env
+        self.environment = toml_words(Path(file), "runtime environment") if file else {}
+        self._ours = False
+        self._streams: list[Any] = []
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> OnRay:
+        self.ray: Any = library("ray", extra="ray")
+        if not self.ray.is_initialized():
+            self._connect()
+        try:
+            self.needs = needs_of(self.where.on, [node for node in self.ray.nodes() if node["Alive"]], self.plan.device)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        self.task = self.ray.remote(num_returns="streaming", max_retries=0)(serve)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """See :class:`Launcher`."""
+        if self._ours:
+            self.ray.shutdown()
+
+    def _connect(self) -> None:
+        address = self.where.address
+        words: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        if address == LOCAL:
+            words |= {"include_dashboard": False, "_node_ip_address": HERE}
+        else:
+            words["address"] = address
+            if address != "auto":
+                _check_answers(address)
+        if self.environment:
+            words["runtime_env"] = self.environment
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what has no GPU of Ray's keeps what is there
+        try:
+            self.ray.init(**words)
+        except Exception as error:  # Ray raises nearly every type there is
+            what = f"Ray cannot be reached at '{address}': {str(error).strip().splitlines()[0]}."
+            raise InferlensError(what, hint="ray status, or --ray local") from error
+        self._ours = True
+
+    def workers(self, most: int) -> Sequence[Worker]:
+        """See :class:`Launcher`; those for which there is no room wait with Ray."""
+        return [RayWorker(self, needs) for needs in self.needs for _ in range(min(most, needs.most or most))]
+
+    def begun(self, order: bytes, files: Mapping[str, bytes], needs: Needs) -> Any:
+        """The stream of what happens to a part that Ray is given."""
+        variables = self.environment.get("env_vars", {})
+        threads = variables.get("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS"))
+        folder = "" if "working_dir" in self.environment else os.getcwd()
+        asked: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus}
+        if needs.accelerator:
+            asked["accelerator_type"] = needs.accelerator
+        with self._lock:
+            stream = self.task.options(**asked).remote(order, dict(files), folder, threads)
+            self._streams.append(stream)
+        return stream
+
+    def stop(self) -> None:
+        """See :class:`Launcher`."""
+        with self._lock:
+            for stream in self._streams:
+                with suppress(Exception):
+                    self.ray.cancel(stream, force=True)
+
+
+class RayWorker(Worker):
+    """One task at a time, wherever Ray has it run."""
+
+    def __init__(self, launcher: OnRay, needs: Needs) -> None:
+        self.launcher, self.needs, self.kind = launcher, needs, needs.kind
+
+    def do(self, part: Part[P, Found], job: P, observer: Observer) -> Found:
+        """See :class:`Worker`."""
+        ray, output = self.launcher.ray, Path(job.plan.output)
+        carried = {file: Path(file).read_bytes() for file in job.live.values()}
+        stream = self.launcher.begun(msgspec.json.encode(Order.of(part, job)), carried, self.needs)
+        places: dict[str, Path] = {}
+        try:
+            for reference in stream:
+                data, relative, files = ray.get(reference)
+                event = from_json(data, Event)
+                if isinstance(event, Answered):
+                    return Outcome(result_of(part, bytes(event.result))).found("A part of the plan failed")
+                if isinstance(event, Told):
+                    _hear(event, relative, files, output, places, observer)
+        except (ray.exceptions.RuntimeEnvSetupError, ray.exceptions.RayTaskError) as error:
+            lines = str(error).strip().splitlines()
+            hint = "--runtime-env with a file that says pip = ['inferlens'], or inferlens on every node"
+            raise InferlensError(f"A node cannot run this: {lines[-1] if lines else error}.", hint=hint) from error
+        except ray.exceptions.RayError as error:
+            raise WorkerLost(str(error).strip().splitlines()[0].partition(". ")[0]) from error
+        raise WorkerLost("its task ended without an answer")
+
+
+def _hear(
+    told: Told, relative: str, files: Mapping[str, bytes], output: Path, places: dict[str, Path], observer: Observer
+) -> None:
+    """Passes on what an observer was told there, once its files are here."""
+    arguments = told.opened()
+    if told.what == "done":
+        record, _ = arguments
+        place = places[relative] = Store(output).claim(record.case, record.model.name)
+        _write(place, files)
+        Store.save(place, record)
+        observer.done(record, place)
+    elif told.what == "kept":
+        place = places.get(relative, output / relative)
+        if relative in places or "" in files:
+            _write(place, files)
+        else:  # the folder is what it is there, and no more
+            fresh = place.with_name(f"{place.name}.new")
+            _write(fresh, files)
+            shutil.rmtree(place, ignore_errors=True)
+            fresh.replace(place)
+        observer.kept(place)
+    else:
+        getattr(observer, told.what)(*arguments)
+
+
+def _write(place: Path, files: Mapping[str, bytes]) -> None:
+    for name, data in files.items():
+        file = place / name if name else place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, data)
+
+
+def needs_of(on: Sequence[str], nodes: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> list[Needs]:
+    """What workers ask of Ray for ``--on``, from what its nodes have.
+
+    A worker with a GPU takes its share of the node's CPUs. One without takes more than half of those of the largest
+    node: no node has two at a time, which would disturb each other.
+
+    Raises:
+        InferlensError: for what no node has; or where nothing is named and nodes have different accelerators.
+    """
+    resources = [dict(node["Resources"]) for node in nodes]
+    there = sorted({name[len(ACCELERATOR) :] for each in resources for name in each if name.startswith(ACCELERATOR)})
+    if not on:
+        gpus = [each for each in resources if each.get("GPU")]
+        if not gpus or tuple(devices) == ("cpu",):
+            largest = max((int(each.get("CPU", 0)) for each in resources), default=0)
+            return [Needs("", cpus=largest // 2 + 1)]
+        if len(there) > 1:
+            hint = f"--on {there[0]}, or --on {','.join(there)} for all cases on each"
+            raise InferlensError(f"The cluster has {', '.join(there)}.", hint=hint)
+        return [Needs("", there[0] if there else "", 1, _share(gpus))]
+    found = []
+    for words in on:
+        name, _, number = words.partition(":")
+        having = [each for each in resources if f"{ACCELERATOR}{name}" in each and each.get("GPU")]
+        if not having:
+            expected = one_of(there) if there else "a cluster whose nodes have accelerators"
+            raise InferlensError(f"No node of the cluster has '{name}'.", expected=expected)
+        if number and (not number.isdecimal() or not int(number)):
+            raise InferlensError(f"'{words}' is no value for on.", expected="such as H200, or H200:2 for two at a time")
+        found.append(Needs(name if len(on) > 1 else "", name, 1, _share(having), int(number or 0)))
+    return found
+
+
+def _share(resources: Sequence[Mapping[str, float]]) -> int:
+    return max(1, min(int(each.get("CPU", 1)) // max(1, int(each["GPU"])) for each in resources))
+
+
+def _check_answers(address: str) -> None:
+    """Ray itself waits for very long.
+
+    Raises:
+        InferlensError: if nobody answers, or the address is one of Ray's client, which has no streams.
+    """
+    if "://" in address:
+        hint = f"a node of the cluster, where it is --ray {address.partition('://')[2].partition(':')[0]}:6379"
+        raise InferlensError(f"'{address}' is an address of the Ray client, which passes no records on.", hint=hint)
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InferlensError(f"'{address}' is no address of a cluster.", expected="local, auto, or HOST:PORT")
+    try:
+        socket.create_connection((host, int(port)), PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        what = f"No Ray cluster answers at {address}: {error}."
+        raise InferlensError(what, hint="ray status, or --ray local") from error
+
+
+# On the node
+
+
+def serve(order: bytes, files: Mapping[str, bytes], folder: str, threads: str | None) -> Iterator[tuple[Any, ...]]:
+    """Does a part on a node, and gives what happens as it happens.
+
+    Args:
+        order: the part.
+        files: files that it needs beside those that are there, by their paths.
+        folder: the working directory, if there is such a folder.
+        threads: what is to be ``OMP_NUM_THREADS``, which Ray sets as it likes.
+    """
+    from inferlens.execution import worker
+
+    os.environ.pop("OMP_NUM_THREADS", None)
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = threads
+    if folder and Path(folder).is_dir():
+        os.chdir(folder)
+    _isolate()
+    for path, data in files.items():
+        if not Path(path).exists():
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_bytes(data)
+    events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+    with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch:
+        output = Path(scratch).resolve()
+        (output / ".cache").symlink_to(cache_in(Path.home() / ".cache" / "inferlens"))  # what is kept from part to part
+        task, job = msgspec.json.decode(order, type=Order).opened()
+        assert isinstance(job, PartJob)
+        moved = Order.of(task, replace(job, plan=replace(job.plan, output=str(output))))
+
+        def work() -> None:
+            try:
+                worker.do(moved, events.put)
+            finally:
+                events.put(None)
+
+        thread = threading.Thread(target=work, name="inferlens-part")
+        thread.start()
+        known: set[str] = set()
+        while (event := events.get()) is not None:
+            if isinstance(event, (Told, Answered)):
+                yield _packed(event, output, known)
+        thread.join()
+
+
+def _packed(event: Told | Answered, output: Path, known: set[str]) -> tuple[bytes, str, dict[str, bytes]]:
+    """An event as it travels: with a path below the scratch folder, and the files there."""
+    relative, files = "", {}
+    if isinstance(event, Told) and event.what in ("done", "kept"):
+        path = Path(event.opened()[-1]).resolve()
+        relative = str(path.relative_to(output))
+        if event.what == "done":
+            known.add(relative)
+        files = _read(path, limited=relative in known)
+    return msgspec.json.encode(event), relative, files
+
+
+def _read(path: Path, *, limited: bool) -> dict[str, bytes]:
+    """The content of a file, or of the files of a folder, by their paths in it; of a record's the small ones."""
+    if path.is_file():
+        return {"": path.read_bytes()}
+    every = sorted((file for file in path.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    found, size = {}, 0
+    for file in every:
+        more = file.stat().st_size
+        if limited and (file.name == RECORD or more > LARGEST or size + more > MOST):
+            continue
+        size += more
+        found[str(file.relative_to(path))] = file.read_bytes()
+    return found
+
+
+def _isolate() -> None:
+    """Names the GPU that Ray has given by its UUID, and keeps to the CPUs that are its share of the node's."""
+    given = os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    here = cards()  # all of the node
+    if given is None:
+        return
+    first = given.split(",")[0].strip()
+    index = int(first) if first.isdigit() else next((n for n, card in enumerate(here) if card.uuid == first), -1)
+    if "," in given or not 0 <= index < len(here):
+        os.environ["CUDA_VISIBLE_DEVICES"] = given
+        return
+    os.environ["CUDA_VISIBLE_DEVICES"] = here[index].uuid
+    if hasattr(os, "sched_setaffinity"):
+        with suppress(InferlensError):  # fewer cores than GPUs
+            os.sched_setaffinity(0, shares(here, sorted(usable_cpus()))[index])

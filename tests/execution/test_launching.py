@@ -1,0 +1,289 @@
+"""Plans on several workers: what is placed where, what becomes of lost workers, and the same command again."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import inferlens
+from inferlens import InferlensError
+from inferlens.execution.launching import local, parts
+from inferlens.execution.launching.launcher import Launcher, Worker, WorkerLost, launcher_of
+from inferlens.execution.launching.local import Card, chosen_of, shares
+from inferlens.execution.launching.on_ray import Needs, needs_of
+from inferlens.execution.protocol import TELLS, Observer, Order, Telling
+from inferlens.execution.tuning.several import TuneJob
+from inferlens.record.record import CUT_SHORT, Record
+from inferlens.record.store import load_records
+from inferlens.spec.plan import Plan
+from inferlens.spec.where import Where, where_of
+
+QUICK: dict[str, Any] = {"iterations": 10, "warmup": 1, "backend": "fake:noisy"}
+RACES = {"batch": "1,2,3", "option": "fake.latency=4,4.6"}
+
+
+class Heard(Observer):
+    """Hears of records and remarks."""
+
+    def __init__(self, done: Callable[[Record], None] = lambda _: None) -> None:
+        self.remarks: list[str] = []
+        self._done = done
+
+    def done(self, record: Record, folder: Path) -> None:
+        self._done(record)
+
+    def remark(self, text: str) -> None:
+        self.remarks.append(text)
+
+
+class Mortal(Worker):
+    """Does parts as data, in this process, and is lost after so many records."""
+
+    def __init__(self, lives: int = 1000, kind: str = "") -> None:
+        self.lives, self.kind = lives, kind
+        self.did: list[Any] = []
+
+    def do(self, part: Any, job: Any, observer: Observer) -> Any:
+        self.did.append(job)
+        task, job = Order.of(part, job).opened()
+
+        def hear(told: Any) -> None:
+            getattr(observer, told.what)(*told.opened())
+            if told.what == "done":
+                self.lives -= 1
+                if not self.lives:
+                    self.lives = 1000
+                    raise WorkerLost("it fell")
+
+        return task(job, Telling(hear))
+
+
+class Some(Launcher):
+    """Workers of this test."""
+
+    those: Sequence[Worker] = ()
+
+    def workers(self, most: int) -> Sequence[Worker]:
+        return self.those
+
+
+@pytest.fixture
+def some(monkeypatch: pytest.MonkeyPatch, one_process: None) -> type[Some]:
+    monkeypatch.setattr(parts, "launcher_of", Some)
+    monkeypatch.setattr(Some, "those", [Mortal(), Mortal()])
+    return Some
+
+
+def bench(folder: Path, observer: Observer | None = None, **words: Any) -> list[Record]:
+    return list(inferlens.bench("fake:demo", output=str(folder), observer=observer, **{**QUICK, **RACES, **words}))
+
+
+def measured(records: Sequence[Record]) -> dict[tuple[str, int], int]:
+    return dict(Counter((record.case.label, record.repeat) for record in records))
+
+
+def kept(folder: Path) -> dict[tuple[str, int], int]:
+    return measured(load_records(folder).records)
+
+
+def test_races_stay_together_and_the_records_are_those_of_one_worker(tmp_path: Path, some: type[Some]) -> None:
+    records = bench(tmp_path / "two")
+    assert all(worker.did for worker in some.those), "both have worked"  # type: ignore[attr-defined]
+    for worker in some.those:
+        for job in worker.did[1:]:  # type: ignore[attr-defined]
+            assert len({planned.case.batch for planned in job.cases}) == 1
+            assert job.plan.within == pytest.approx(60 * 2 / 3)
+    some.those = [Mortal()]
+    alone = bench(tmp_path / "one")
+    assert {key for key in measured(records) if not key[1]} == {key for key in measured(alone) if not key[1]}
+    for found in (records, alone):
+        assert set(measured(found).values()) == {1}
+        assert max(record.repeat for record in found) >= 3
+        assert len({record.run for record in found}) == 1
+    assert [planned.case.batch for planned in some.those[0].did[1].cases] == [1, 1, 2, 2, 3, 3], "all in one part"  # type: ignore[attr-defined]
+    assert not list(tmp_path.rglob(".unfinished*"))
+
+
+@pytest.mark.parametrize("lives", [1, 3, 7])
+def test_a_lost_worker_leaves_its_records_and_another_one_does_the_rest(
+    lives: int, tmp_path: Path, some: type[Some]
+) -> None:
+    some.those = [Mortal(lives), Mortal(lives + 1)]
+    heard = Heard()
+    records = bench(tmp_path, heard)
+    assert len([text for text in heard.remarks if "it fell" in text]) == 2
+    assert kept(tmp_path) == measured(records)
+    assert set(measured(records).values()) == {1}
+    assert len([record for record in records if not record.repeat]) == 6
+    assert all(max(each.repeat for each in records if each.case.batch == batch) >= 3 for batch in (1, 2, 3))
+
+
+def test_what_takes_every_worker_along_is_a_row_with_the_reason(tmp_path: Path, some: type[Some]) -> None:
+    class Doomed(Mortal):
+        def do(self, part: Any, job: Any, observer: Observer) -> Any:
+            if any(planned.case.batch == 2 for planned in getattr(job, "cases", ())):
+                raise WorkerLost("it fell")
+            return super().do(part, job, observer)
+
+    some.those = [Doomed(), Doomed()]
+    records = bench(tmp_path, quick=True)
+    assert {each.case.batch: each.status for each in records} == {1: "ok", 2: "unsupported", 3: "ok"}
+    assert "3 workers were lost with it, the last one like this: it fell" in records[-1].reason or any(
+        "3 workers were lost" in each.reason for each in records
+    )
+
+
+@pytest.mark.parametrize("after", [1, 5, 9])
+def test_the_same_command_goes_on_where_one_was_stopped(after: int, tmp_path: Path, some: type[Some]) -> None:
+    count = [0]
+
+    def interrupt(_: Record) -> None:
+        count[0] += 1
+        if count[0] == after:
+            raise KeyboardInterrupt
+
+    some.those = [Mortal(), Mortal()]
+    with pytest.raises(KeyboardInterrupt):
+        bench(tmp_path, Heard(interrupt))
+    left = kept(tmp_path)
+    assert left
+    assert list(tmp_path.glob(".unfinished*"))
+    heard = Heard()
+    records = bench(tmp_path, heard)
+    assert heard.remarks[0].startswith(f"Going on with a run that was cut short: {len(left)} records")
+    assert kept(tmp_path) == measured(records)
+    assert set(measured(records).values()) == {1}
+    assert left.keys() <= measured(records).keys()
+    assert (len({each.run for each in records}), any(CUT_SHORT in each.facts for each in records)) == (1, False)
+    assert len(bench(tmp_path, quick=True)) == 6, "another plan is another run"
+    assert len({each.run for each in load_records(tmp_path).records}) == 2
+
+
+def test_each_kind_of_worker_measures_the_whole_plan(tmp_path: Path, some: type[Some]) -> None:
+    some.those = [Mortal(kind="H200"), Mortal(kind="L4")]
+    records = bench(tmp_path, quick=True)
+    assert Counter(record.facts["on"] for record in records) == {"H200": 6, "L4": 6}
+    assert all(len({job.facts["on"] for job in worker.did}) == 1 for worker in some.those)  # type: ignore[attr-defined]
+
+
+def test_profiles_come_from_several_workers_and_one_that_is_lost_begins_its_case_anew(
+    tmp_path: Path, some: type[Some]
+) -> None:
+    some.those = [Mortal(2), Mortal()]
+    profiles = inferlens.profile("fake:demo", backend="fake:steady", batch="1,2,3", runs=3, output=str(tmp_path))
+    assert sorted(made.case.batch or 0 for made in profiles) == [1, 2, 3]
+    assert all(made.status == "ok" and made.layers for made in profiles)
+    assert len(list(tmp_path.rglob("record.json"))) == len(list(tmp_path.rglob("profile-layer.json"))) == 3
+
+
+def test_tunings_of_several_sizes_run_on_several_workers(tmp_path: Path, some: type[Some]) -> None:
+    words: dict[str, Any] = {"only": "fake:steady,fp32,knob_a", "budget": "1s", "devices": "all"}
+    inferlens.tune("fake:demo", batch="1,2", output=str(tmp_path), **words)
+    for batch in (1, 2):
+        assert (tmp_path / f"demo/batch-{batch}/best/best.toml").exists()
+        assert (tmp_path / f"demo/batch-{batch}/tuning/tuned.json").exists()
+    assert not list(tmp_path.glob("demo/fake-*")), "its rounds are records of no bench"
+    jobs = [job for worker in some.those for job in worker.did if isinstance(job, TuneJob)]  # type: ignore[attr-defined]
+    assert [job.seconds for job in jobs] == [1.0, 1.0]
+
+
+# GPUs of this machine
+
+
+CARDS = [Card("NVIDIA H200", f"GPU-{name}") for name in ("aaa1", "aaa2", "bbb3")]
+
+
+def test_devices_are_named_by_number_or_uuid() -> None:
+    assert chosen_of(["all"], CARDS) == [0, 1, 2]
+    assert chosen_of(["cuda:2", "GPU-aaa1", "cuda:2"], CARDS) == [2, 0]
+    with pytest.raises(InferlensError, match=r"no device 'cuda:3'.*cuda:0, cuda:1, cuda:2"):
+        chosen_of(["cuda:3"], CARDS)
+    with pytest.raises(InferlensError, match="no device 'GPU-aaa'"):  # it may be either
+        chosen_of(["GPU-aaa"], CARDS)
+    with pytest.raises(InferlensError, match="no NVIDIA GPU"):
+        chosen_of(["all"], [])
+
+
+def topology(folder: Path, cores: dict[int, str]) -> Path:
+    for cpu, siblings in cores.items():
+        (folder / f"cpu{cpu}/topology").mkdir(parents=True)
+        (folder / f"cpu{cpu}/topology/thread_siblings_list").write_text(f"{siblings}\n")
+    return folder
+
+
+def test_each_card_has_whole_cores_of_its_own_near_to_it(tmp_path: Path) -> None:
+    pairs = topology(tmp_path, {cpu: f"{cpu % 4},{cpu % 4 + 4}" for cpu in range(8)})
+    assert shares(CARDS[:2], range(8), pairs) == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    near = [Card("", "b", frozenset({2, 3, 6, 7})), Card("", "a", frozenset({0, 1, 4, 5}))]
+    assert shares(near, range(8), pairs) == [[2, 3, 6, 7], [0, 1, 4, 5]]
+    assert shares([*near, near[0]], range(8), pairs) == [[2, 6], [0, 1, 4, 5], [3, 7]]
+    assert shares(CARDS, range(3), tmp_path / "none") == [[0], [1], [2]]
+    with pytest.raises(InferlensError, match="3 devices share 2 CPU cores"):
+        shares(CARDS, [0, 1, 4, 5], pairs)
+
+
+def test_a_process_for_each_card_sees_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real processes; the cards are not, and the backend is the fake one."""
+    monkeypatch.setattr(local, "cards", lambda: CARDS[:2])
+    monkeypatch.setattr(local, "shares", lambda cards, cpus: [list(cpus)] * len(cards))
+    heard, before = Heard(), threading.active_count()
+    records = bench(tmp_path, heard, devices="all", quick=True, batch="1,2", mode="latency")
+    assert kept(tmp_path) == measured(records)
+    assert len(records) == 4
+    by_batch = {record.case.batch: record.environment.variables["CUDA_VISIBLE_DEVICES"] for record in records}
+    assert set(by_batch.values()) == {"GPU-aaa1", "GPU-aaa2"}
+    for record in records:
+        assert record.environment.variables["CUDA_VISIBLE_DEVICES"] == by_batch[record.case.batch]
+    assert "beside 1 other worker as alone" in heard.remarks[-1]
+    (both,) = [record.facts["beside others"] for record in load_records(tmp_path).records if len(record.facts) > 2]
+    assert (both["others"], both["ratio"]) == (1, pytest.approx(1, abs=0.2))
+    assert threading.active_count() == before
+
+
+# What words mean
+
+
+def test_where_words() -> None:
+    assert where_of({}) == Where()
+    assert where_of({"devices": "cuda:0, cuda:1"}) == Where(on=("cuda:0", "cuda:1"))
+    assert where_of({"ray": "local", "on": ["H200:2", "L4"]}) == Where(
+        launcher="ray", address="local", on=("H200:2", "L4")
+    )
+    assert where_of({"launcher": "slurm:gpu"}) == Where(launcher="slurm", address="gpu")
+    for words in (
+        {"devices": "all", "ray": "local"},
+        {"on": "H200"},
+        {"devices": "all", "on": "H200"},
+        {"devices": ""},
+    ):
+        with pytest.raises(InferlensError):
+            where_of(words)
+    with pytest.raises(InferlensError, match="no launcher 'slrm'"):
+        launcher_of(Plan(model=("x",), where=Where(launcher="slrm")))
+
+
+def test_all_that_an_observer_is_told_of_a_part_is_something_it_can_be_told() -> None:
+    assert set(TELLS) <= set(vars(Observer))
+
+
+def node(cpus: float, gpus: float = 0, kind: str = "") -> dict[str, Any]:
+    return {"Resources": {"CPU": cpus, **({"GPU": gpus, f"accelerator_type:{kind}": 1.0} if gpus else {})}}
+
+
+def test_what_workers_ask_of_ray() -> None:
+    assert needs_of((), [node(8), node(4)], ()) == [Needs("", cpus=5)], "no node has room for two"
+    cluster = [node(32, 4, "H200"), node(16, 4, "H200"), node(8)]
+    assert needs_of((), cluster, ()) == [Needs("", "H200", 1, 4)]
+    assert needs_of((), cluster, ("cpu",)) == [Needs("", cpus=17)]
+    both = [*cluster, node(8, 1, "L4")]
+    assert needs_of(("H200:2", "L4"), both, ()) == [Needs("H200", "H200", 1, 4, 2), Needs("L4", "L4", 1, 8)]
+    with pytest.raises(InferlensError, match="has H200, L4"):
+        needs_of((), both, ())
+    for wrong in ("A100", "H200:none", "H200:0"):
+        with pytest.raises(InferlensError):
+            needs_of((wrong,), both, ())
