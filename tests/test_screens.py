@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -43,10 +44,10 @@ def folders(pattern: str) -> list[Path]:
 def _once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record's row is worked out once for all commands, and what a picture looks like is no matter of the screen."""
 
-    def row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, run_seconds: float | None) -> rows.Row:
-        key = (*(record.id for record in run.records), inputs, device, run_seconds)
+    def row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, **more: Any) -> rows.Row:
+        key = (*(record.id for record in run.records), inputs, device, *more.values())
         if key not in ROWS:
-            ROWS[key] = worked_out(run, inputs, device, run_seconds)
+            ROWS[key] = worked_out(run, inputs, device, **more)
         return ROWS[key]
 
     worked_out = rows._row

@@ -113,7 +113,6 @@ def bench(
 
     Returns:
         A record of each process, in the order they ended, failed ones included; they are on disk too, in ``output``.
-
     Raises:
         InferlensError: if the model or the keywords mean nothing. A case that fails is a record, not an error.
     """

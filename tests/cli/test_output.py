@@ -45,7 +45,7 @@ def test_every_command_has_it() -> None:
     for name in COMMANDS:
         options = {word for each in group.get_command(context, name).params for word in each.opts}
         assert "-o" in options or name == "export", name
-    assert {*SHOWN, *PICTURES_AND_MODELS, "partition", "tune"} == set(COMMANDS)
+    assert {*SHOWN, *PICTURES_AND_MODELS, "merge", "partition", "tune"} == set(COMMANDS)
 
 
 @pytest.mark.parametrize("name", SHOWN)

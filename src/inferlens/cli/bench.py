@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inferlens.cli import options
+from inferlens.cli import options, screen
 
 if TYPE_CHECKING:
     from inferlens.record.record import Record
@@ -89,20 +89,16 @@ def bench(
     fastest then meet in rounds, until it is known which one is. Records are kept under results/MODEL/ at once.
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
-    from inferlens.cli import screen
-
     format, plan = "json" if json else format, read_plan(words)
     screen.check(format)  # an unknown format is refused before hours of measuring
     screen.format_of("table", file)
     if dry_run:
-        screen.document(listed(plan), "json" if json else "table", file=file)
-        return
-    report(plan, *measured(plan), format, wide=wide, columns=columns, top=top, bars=bars, file=file)
+        return screen.document(listed(plan), "json" if json else "table", file=file)
+    return report(plan, *measured(plan), format, wide=wide, columns=columns, top=top, bars=bars, file=file)
 
 
 def measured(plan: Plan) -> tuple[list[Record], bool]:
     """The records of a plan, and whether it was interrupted."""
-    from inferlens.cli import screen
     from inferlens.cli.progress import Bar
     from inferlens.execution.bench import run
 
@@ -120,7 +116,6 @@ def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str
     Raises:
         typer.Exit: if it was interrupted, or nothing ran.
     """
-    from inferlens.cli import screen
     from inferlens.record.store import safe_name
 
     if records:

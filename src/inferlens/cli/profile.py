@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inferlens.cli import options, screen
+from inferlens.cli.bench import read_plan
 from inferlens.errors import InferlensError
 from inferlens.units import ABSENT, byte_count, duration, milliseconds, ratio
 
@@ -96,8 +97,6 @@ def profile(
     columns. 'inferlens findings', 'inferlens layers', 'inferlens kernels' and 'inferlens modules' show more of it.
     With --torch-profiler each case is traced and nothing else, for 'inferlens trace', TensorBoard and Perfetto.
     """
-    from inferlens.cli.bench import read_plan
-
     where = {"devices": devices, "ray": ray, "on": on}
     words = {
         "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from inferlens.cli import options
+from inferlens.cli import options, screen
 
 if TYPE_CHECKING:
     from inferlens.execution.tuning.space import Tried
@@ -72,7 +72,6 @@ def tune(
     results/MODEL/best, ready for inferlens.load. The same command goes on where it was stopped.
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
-    from inferlens.cli import screen
     from inferlens.cli.bench import read_plan
     from inferlens.execution.tuning.several import requested, run_each
     from inferlens.execution.tuning.space import tried
@@ -98,7 +97,6 @@ def tune(
 
 def _run(search: Callable[[Any], T]) -> T:
     """What a search found, with its progress shown; where it is interrupted, how to go on."""
-    from inferlens.cli import screen
     from inferlens.cli.progress import Bar
 
     with Bar(screen.errors()) as bar:
@@ -119,7 +117,6 @@ def studied(
     file: Path | None,
 ) -> None:
     """Measures one option alone, and shows what it does; ``others`` are options that mean nothing then."""
-    from inferlens.cli import screen
     from inferlens.cli.bench import read_plan
     from inferlens.errors import InferlensError, check_choice
     from inferlens.execution.tuning import study

@@ -114,14 +114,11 @@ def launch(
     child: _Process | None = None
     in_time = True
     try:
-        try:
-            with _unbroken():
-                child = _Process(Order.of(task, job), slot, job.interpreter, variables or {})
-        except OSError as error:  # of an interpreter that is gone, say
-            if not job.interpreter:
-                raise
-            reason = f"{job.interpreter} could not be started: {error.strerror}"
-            return Outcome(TaskResult(status="crashed", reason=reason), answered=False)
+        if job.interpreter and not os.access(job.interpreter, os.X_OK):  # gone since it was asked
+            gone = f"{job.interpreter} could not be started: it is not there"
+            return Outcome(TaskResult(status="crashed", reason=gone), answered=False)
+        with _unbroken():
+            child = _Process(Order.of(task, job), slot, job.interpreter, variables or {})
         started(child.process.pid)
         with monitor(child.process.pid) if monitor else nullcontext() as watching:
             in_time = child.listen(time.monotonic() + timeout, on_event)

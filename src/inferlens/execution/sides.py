@@ -142,7 +142,7 @@ def planned_pair(
             words["accuracy"] = str(Path(words["accuracy"]).resolve())
         plans.append(Plan.from_words({**words, "backend": label, "option": {**its, **own}}))
     names = list(dict.fromkeys(name for plan in plans for name in backends_named(plan)))
-    able = {side.python: probe(names, *filter(None, [side.python])) for side in asked}
+    able = {python: probe(names, python) for python in dict.fromkeys(side.python for side in asked)}
     anywhere = {name: merged([can[name] for can in able.values()]) for name in names}
     looked: dict[object, tuple[list[ModelInfo], InferlensError | None]] = {}
     for plan, model in zip(plans, models, strict=True):  # of two backends that are fed alike once
