@@ -6,6 +6,7 @@ coverage`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, cast, get_args
 
@@ -146,7 +147,8 @@ def two_modes(samples: Sequence[float]) -> tuple[float, float] | None:
     if points.size > _POINTS:
         points = np.quantile(points, (np.arange(_POINTS) + 0.5) / _POINTS)
     count = min(autocorrelation(ranks(values)).independent, points.size)
-    if dip(points) * count**0.5 < SIGNIFICANT_DIP:
+    least = SIGNIFICANT_DIP / count**0.5
+    if dip(points, least) < least:
         return None
     # Cut in two so that the squares within the parts are least.
     sums, index = np.cumsum(ordered - ordered.mean())[:-1], np.arange(1, ordered.size)
@@ -155,12 +157,12 @@ def two_modes(samples: Sequence[float]) -> tuple[float, float] | None:
     return (1 - cut / ordered.size, ratio) if ratio > 1 + LEAST_DISTANCE else None
 
 
-def dip(samples: Sequence[float] | Array) -> float:
+def dip(samples: Sequence[float] | Array, least: float = 0.0) -> float:
     """How far the share of samples below a value is from the nearest share that has one mode, at the worst value.
 
     From 1 / (2 n) to 1 / 4; equal samples count as one value. Greatest convex minorant and least concave majorant of
     the share below, their greatest distance, and again on what lies between, until that no longer is the greatest
-    deviation.
+    deviation; or until it is clear that it is below ``least``, where only that is asked.
     """
     values, counts = np.unique(np.asarray(samples, dtype=np.float64), return_counts=True)
     above = np.cumsum(counts) / counts.sum()
@@ -173,7 +175,7 @@ def dip(samples: Sequence[float] | Array) -> float:
         gaps = majorant - minorant
         left, right = int(convex[np.argmax(gaps[convex])]), int(concave[np.argmax(gaps[concave])])
         widest = max(float(gaps[left]), float(gaps[right]))
-        if widest <= found:
+        if widest <= max(found, 2 * least):  # half of which it cannot exceed
             break
         if gaps[left] >= gaps[right]:
             right = int(concave[np.searchsorted(concave, left)])
@@ -189,15 +191,18 @@ def dip(samples: Sequence[float] | Array) -> float:
 
 def _hull(x: Array, y: Array) -> NDArray[np.int64]:
     """Indices of the corners of the greatest convex line below the points: Andrew's monotone chain."""
-    corners: list[int] = []
     at, height = x.tolist(), y.tolist()
-    for index in range(len(at)):
-        while len(corners) > 1:
-            a, b = corners[-2], corners[-1]
-            if (height[b] - height[a]) * (at[index] - at[a]) < (height[index] - height[a]) * (at[b] - at[a]):
-                break
+    corners, slopes = [0], [-math.inf]  # of the lines that end there
+    for index in range(1, len(at)):
+        last = corners[-1]
+        slope = (height[index] - height[last]) / (at[index] - at[last])
+        while slope <= slopes[-1]:
             corners.pop()
+            slopes.pop()
+            last = corners[-1]
+            slope = (height[index] - height[last]) / (at[index] - at[last])
         corners.append(index)
+        slopes.append(slope)
     return np.array(corners, dtype=np.int64)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 from inferlens.record.record import Metric, Record
 from inferlens.stats.steady import steady
@@ -32,12 +31,27 @@ class Series:
     begins: tuple[float, ...] = ()
 
 
+_MOST_KEPT = 4096
+_kept: dict[tuple[int, Metric], tuple[Record, Series]] = {}
+
+
 def steady_samples(record: Record, metric: Metric) -> Series:
     """The samples of a metric that statistics are of; none if the case did not run to its end.
 
     ``marks`` are of the calls whose latency was taken; other metrics of these calls, such as GPU time, have as many
     samples. Where a number of samples or a time was asked for, all of them count.
     """
+    key = id(record), metric
+    found = _kept.get(key)  # by identity, as every rule and view asks again, and thousands of samples are long to hash
+    if found is None:
+        found = record, _steady_samples(record, metric)
+        if len(_kept) >= _MOST_KEPT:
+            _kept.clear()
+        _kept[key] = found  # with the record, so that no other one gets its identity
+    return found[1]
+
+
+def _steady_samples(record: Record, metric: Metric) -> Series:
     taken = record.samples(metric) if record.status == "ok" else ()
     if record.budget.explicit:
         values = finite(record, metric)
@@ -47,17 +61,11 @@ def steady_samples(record: Record, metric: Metric) -> Series:
     kept = [place for place in range(len(taken)) if place not in out]
     places = [place for place in kept if 0 <= taken[place] < math.inf]
     values = tuple(taken[place] for place in places)
-    start = _beginning(values)
+    start = steady(values).start
     latency = record.measurement("latency")
     times = latency.begins if latency and metric != "throughput" and len(latency.begins) == len(taken) else ()
     begins = tuple(times[place] for place in places[start:]) if times else ()
     return Series(values[start:], len(kept) - len(places), len(taken) - len(kept), start, begins)
-
-
-@lru_cache(maxsize=4096)  # every view of a record asks again
-def _beginning(values: tuple[float, ...]) -> int:
-    """How many samples come before the steady state."""
-    return steady(values).start
 
 
 def latencies(record: Record) -> Series:
