@@ -35,15 +35,15 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "ab": "execution.ab", "ABResult": "analysis.compare.ab_result",
+    "ab": "views.report.notebook", "ABResult": "views.report.notebook",
     "ab_steps": "execution.ab", "ABSteps": "analysis.compare.ab_steps",
-    "compare": "analysis.compare.cases", "Compared": "analysis.compare.cases",
+    "compare": "views.report.notebook", "Compared": "views.report.notebook",
     "Budget": "spec.case", "Case": "spec.case", "TensorSpec": "spec.case", "InferlensError": "errors",
     "Plan": "spec.plan", "Record": "record.record", "Records": "views.python", "Tuning": "views.python",
     "load_records": "views.python",
     "profile": "execution.profile", "quantize": "execution.deploy.quantize", "Quantization": "record.quantization",
     "Profile": "record.layer_profile", "load_profiles": "record.profile_store", "findings": "analysis.findings",
-    "Finding": "analysis.findings", "load_trace": "analysis.loaded_trace",
+    "Finding": "analysis.findings", "load_trace": "views.report.notebook",
 }  # fmt: skip
 
 

@@ -50,6 +50,15 @@ def test_every_view_in_every_format(format: str, folder: Path) -> None:
             assert "default-src 'none'" in done.stdout
 
 
+def test_a_page_of_a_trace_is_that_of_a_report(folder: Path) -> None:
+    assert inferlens("trace", "gpu.json", "-o", "page.html", cwd=folder).returncode == 0
+    page = (folder / "page.html").read_text()
+    assert re.findall(r"<h2>(.*?)</h2>", page) == ["Answer", "Traces"]
+    assert "steps-1.csv" in page
+    refused = inferlens("trace", "broken.json", "-o", "broken.html", cwd=folder)
+    assert (refused.returncode, (folder / "broken.html").exists()) == (2, False)
+
+
 def test_steps_are_drawn(folder: Path) -> None:
     done = inferlens("trace", "gpu.json", "--plot", "steps.svg", cwd=folder)
     assert (done.returncode, done.stderr.strip()) == (0, "Wrote steps.svg.")

@@ -35,7 +35,7 @@ def sides() -> tuple[list[Record], list[Record]]:
 
 
 def drawn(compared: Compared) -> list[dict[str, object]]:
-    return max((each["data"]["values"] for each in changes.spec(compared)(THEMES["light"])["layer"]), key=len)
+    return [*max(changes.spec(compared)(THEMES["light"])["datasets"].values(), key=len)]
 
 
 def test_the_page_begins_with_the_answer_and_has_all_that_the_table_has() -> None:

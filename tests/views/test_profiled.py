@@ -358,7 +358,7 @@ def test_boxes_are_quantiles_over_the_runs(times, ends, whiskers):
     pytest.importorskip("altair")
     (of,) = boxes(profile(case(), [layer("a", None, "a", times=times)]), median=None)
     panel = plots._boxes(of, of.table, None).to_dict()
-    (box,) = panel["data"]["values"]
+    ((box,),) = panel["datasets"].values()
     assert [box[end] for end in ("low", "lower", "middle", "upper", "high")] == pytest.approx(ends)
     assert whiskers in str(panel["layer"][0]["encoding"]["x"]["title"])
     assert "a takes most" in panel["title"]["text"]

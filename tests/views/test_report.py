@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import json
 import re
 import shutil
 from pathlib import Path
@@ -16,13 +17,18 @@ from inferlens.record.record import decode, encode
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.reader import read
 from inferlens.trace.several import traces_under
+from inferlens.views.chart import chart_of
 from inferlens.views.picture import THEMES
-from inferlens.views.profiled.cases import groups
+from inferlens.views.profiled.cases import groups, of_level
 from inferlens.views.profiled.icicle import icicles
+from inferlens.views.raced import against
 from inferlens.views.renderers import html, markdown
 from inferlens.views.report import time
-from inferlens.views.report.found import found_in
+from inferlens.views.report.found import Found, found_in
+from inferlens.views.report.measured import answer
 from inferlens.views.report.page import report
+from inferlens.views.report.partitions import partitions
+from inferlens.views.table import Column, Document, Line, Table
 from inferlens.views.traced.step_chart import of_steps
 from tests.commands import inferlens
 
@@ -31,6 +37,7 @@ from .test_contract import SETS
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples" / "h200"
+PROFILES = EXAMPLES / "profiles"
 BROWSER = shutil.which("chromium")
 
 
@@ -45,19 +52,57 @@ def page_of(*paths: Path) -> str:
     return html.render_report(report(found_in(paths)))
 
 
-def test_everything_of_an_example_is_on_the_page() -> None:
-    page = page_of(EXAMPLES / "profiles", EXAMPLES / "traces" / "pytorch_bs1")
-    titles = re.findall(r"<h2>(.*?)</h2>", page)
-    assert titles == ["Answer", "Comparison", "Where the time goes", "Traces", "How it was measured"]
+@pytest.fixture(scope="module")
+def profiled() -> Found:
+    return found_in([PROFILES])
+
+
+@pytest.fixture(scope="module")
+def page(profiled: Found) -> str:
+    """The page of two profiled cases; one for all tests that look at it."""
+    return html.render_report(report(profiled))
+
+
+def test_everything_of_an_example_is_on_the_page(page: str) -> None:
+    assert re.findall(r"<h2>(.*?)</h2>", page) == [
+        "Answer", "Comparison", "Where the time goes", "How it was measured",
+    ]  # fmt: skip
     drawn = {"comparison-1", "spread-1", "samples-1", "modules-1", "roofline-1", "layers-1"}
-    assert drawn <= {*re.findall(r'download="([\w-]+)\.csv"', page)}
-    assert page.count("<figure>") == page.count("</svg>\n<figcaption>")
+    csv, json_ = ({*re.findall(rf'download="([\w-]+)\.{ending}"', page)} for ending in ("csv", "json"))
+    assert drawn <= json_ <= csv
+    assert page.count("</figure>") == page.count("<figcaption>") == page.count("</figcaption>")
     assert re.search(r"SHORTEST</b>\s+tensorrt:rtx", page)
+    said = re.findall(r'class="command">(.*?)</p>', page)
+    assert [each.partition(" inferlens ")[0] for each in said] == [
+        "Use it:", "Where does the time go?", "Repeat it:",
+    ]  # fmt: skip
+    assert said[2].endswith("-b pytorch,tensorrt:rtx --precision fp16 --batch 1")
+
+
+def test_a_backend_has_one_colour_in_all_charts(tmp_path: Path) -> None:
+    found = found_in([kept(tmp_path, gpu_records((1, 8)))])
+    lines = chart_of(found.rows, THEMES["light"], colours=found.colours)["vconcat"][0]["vconcat"][0]["hconcat"][0]
+    colour = lines["layer"][0]["encoding"]["color"]["scale"]
+    points = against.chart_of(found.rows, "error", THEMES["light"], found.colours)
+    shades = points["vconcat"][0]["vconcat"][0]["layer"][1]["encoding"]["color"]["scale"]
+    for name, shade in zip(colour["domain"], colour["range"], strict=True):
+        assert found.colours[name.removesuffix(" fp16").removesuffix(" fp32")] == shade
+    assert dict(zip(shades["domain"], shades["range"], strict=True)).items() <= found.colours.items()
+
+
+def test_the_numbers_of_a_picture_are_beside_it_as_json_and_csv(page: str) -> None:
+    (link,) = re.findall(r'download="samples-1.json" href="data:application/json;base64,([^"]*)"', page)
+    values = json.loads(base64.b64decode(link))
+    assert {each["way"] for each in values} == {"tensorrt:rtx", "pytorch"}
+    (link,) = re.findall(r'download="samples-1.csv" href="data:text/csv;base64,([^"]*)"', page)
+    assert len(base64.b64decode(link).splitlines()) == 1 + len(values)
 
 
 def test_traces_are_drawn_side_by_side_and_step_by_step() -> None:
     folders = [EXAMPLES / "traces" / name for name in ("ttrt_fp16_bs8", "pytorch_bs1")]
     page = page_of(*folders)
+    assert re.findall(r"<h2>(.*?)</h2>", page) == ["Answer", "Traces"]
+    assert re.search(r'class="answer">A traced step takes 2.65 ms \(ttrt_fp16_bs8\) to 13.6 ms', page)
     assert re.findall(r'download="((?:traces|steps-\d).csv)"', page) == ["traces.csv", "steps-1.csv", "steps-2.csv"]
     assert re.findall(r"<summary>(.*?)</summary>", page) == ["ttrt_fp16_bs8", "pytorch_bs1"]
     assert "pytorch_bs1: CPU takes most of a step, 42.9 %" in page
@@ -67,9 +112,9 @@ def test_traces_are_drawn_side_by_side_and_step_by_step() -> None:
 def test_steps_of_a_trace_add_up() -> None:
     (path,) = traces_under(EXAMPLES / "traces" / "pytorch_bs1")
     analysis = Analysis(read(path))
-    chart = of_steps(analysis, "one", THEMES["light"])
+    (drawn_values,) = of_steps(analysis, "one", THEMES["light"])["datasets"].values()
     for label, seconds in zip(analysis.steps.names, analysis.steps.end - analysis.steps.begin, strict=True):
-        drawn = sum(each["time (ms)"] for each in chart["data"]["values"] if each["step"] == label)
+        drawn = sum(each["time (ms)"] for each in drawn_values if each["step"] == label)
         assert drawn == pytest.approx(seconds / 1e6, rel=0.005)
 
 
@@ -77,27 +122,23 @@ def test_a_folder_without_traces_has_none(tmp_path: Path) -> None:
     assert "<h2>Traces" not in page_of(kept(tmp_path, cpu_records()))
 
 
-def test_the_engine_is_drawn_as_a_graph_or_how_to_draw_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_is_drawn_as_a_graph_or_how_to_draw_it_is_said(page: str, profiled: Found) -> None:
     pytest.importorskip("pygraphviz", reason="Graphviz is not there")
-    found = found_in([EXAMPLES / "profiles"])
-    page = html.render_report(report(found))
     assert page.count('<figure class="white"') == 2
     assert len(page) < 3_000_000
-    monkeypatch.setattr(time, "MOST_GRAPHS", 100_000)
-    page = html.render_report(report(found))
-    assert page.count('<figure class="white"') == 1
-    assert page.count("too large for this page; &#39;inferlens graph&#39; draws it") == 1
+    case = of_level(profiled.profiles, "layer")[0]
+    assert time._graph(case, 1, 1000) == [time.LARGE]
 
 
 def test_the_partition_is_drawn_where_records_have_it() -> None:
-    page = page_of(EXAMPLES / "five-ways")
+    page = html.fragment(list(partitions(found_in([EXAMPLES / "five-ways"]))))
     assert "all 175 operators run in TensorRT, in 1 engine" in page
     assert page.count('data-tip="engine 4; ') == 2
     assert not re.search(r"--wide|Which is faster", page)
 
 
-def test_boxes_of_modules_add_up_to_the_call() -> None:
-    (picture,) = icicles(groups(found_in([EXAMPLES / "profiles"]).profiles))
+def test_boxes_of_modules_add_up_to_the_call(profiled: Found) -> None:
+    (picture,) = icicles(groups(profiled.profiles))
     values = [each for each in picture.values if each["case"] == "pytorch"]
     assert sum(each["share"] for each in values if each["depth"] == 0) == pytest.approx(1, abs=0.01)
     outer = next(each for each in values if each["module"] == "layer3")
@@ -110,8 +151,7 @@ def test_boxes_of_modules_add_up_to_the_call() -> None:
     assert 'data-tip="layer3; 1,410 µs; 34.3 % of the time"' in svg
 
 
-def test_it_loads_nothing_and_its_identifiers_are_its_own() -> None:
-    page = page_of(EXAMPLES / "profiles")
+def test_it_loads_nothing_and_its_identifiers_are_its_own(page: str) -> None:
     assert not re.search(r'(src|href|xlink:href)="(?!data:|#)', page)
     assert not re.search(r"url\((?!#)|@import", page)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
@@ -142,10 +182,15 @@ def test_draws_whatever_was_measured(tmp_path: Path, name: str) -> None:
 
 
 def test_many_models_and_machines_begin_with_an_index(tmp_path: Path) -> None:
-    page = page_of(kept(tmp_path, [*cpu_records(), *gpu_records((1, 8))]))
-    index = page[: page.index("</table>")]
+    found = found_in([kept(tmp_path, [*cpu_records(), *gpu_records((1, 8))])])
+    said = html.fragment(list(answer(found)))
+    index = said[: said.index("</table>")]
     assert index.count("<tr") == 1 + 3  # one on the CPU, two batch sizes on the GPU
     assert "NVIDIA" in index
+    assert 'class="bar"' not in index  # of unlike models
+    assert re.findall(r"<summary>[^<]*?: \w+", said) == [
+        "<summary>resnet18, Intel Xeon Platinum 8480C: openvino", "<summary>resnet18, NVIDIA H200, batch 1: tensorrt",
+    ]  # fmt: skip
 
 
 def test_broken_files_are_said_and_the_rest_is_shown(tmp_path: Path) -> None:
@@ -159,9 +204,11 @@ def test_broken_files_are_said_and_the_rest_is_shown(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_it(tmp_path: Path) -> None:
-    kept(tmp_path / "results", cpu_records())
+    kept(tmp_path / "results", cpu_records()[:2])
     assert inferlens("report", "results", "-o", "a.html", cwd=tmp_path).returncode == 0
-    assert (tmp_path / "a.html").read_text().startswith("<!DOCTYPE html>")
+    page = (tmp_path / "a.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert "Use it: inferlens export --best results/1 --output deploy" in page
     assert inferlens("report", "results", "-o", "a.md", cwd=tmp_path).returncode == 0
     assert (tmp_path / "a-pictures" / "comparison-1.svg").exists()
     refused = inferlens("report", "results", "-o", "a.docx", cwd=tmp_path)
@@ -222,8 +269,26 @@ def test_tables_sort_filter_and_show_all_columns(browser: Any, tmp_path: Path) -
     assert troubles == []
 
 
-def test_trees_fold(browser: Any, tmp_path: Path) -> None:
-    tab, troubles = opened(browser, tmp_path, page_of(EXAMPLES / "profiles"))
+def test_columns_are_chosen_and_long_tables_begin_short(browser: Any, tmp_path: Path) -> None:
+    columns = [Column(name, name, wide=name == "e") for name in "abcde"]
+    lines = [Line.of(f"row {number}", columns, dict.fromkeys("abcde", number)) for number in range(350)]
+    tab, troubles = opened(browser, tmp_path, html.render(Document(lambda: [Table("", "way", columns, lines)], dict)))
+    rows = tab.locator("tbody tr:visible")
+    assert rows.count() == 300
+    tab.get_by_label("filter rows").fill("row 349")
+    assert rows.count() == 1
+    tab.get_by_label("filter rows").fill("")
+    tab.get_by_role("button", name="show all 350 rows").click()
+    assert rows.count() == 350
+    tab.locator("summary", has_text="columns").click()
+    tab.get_by_role("checkbox", name="b").click()
+    tab.get_by_role("checkbox", name="e").click()
+    assert tab.locator("thead th:visible").all_inner_texts() == ["way", "a", "c", "d", "e"]
+    assert troubles == []
+
+
+def test_trees_fold(browser: Any, tmp_path: Path, page: str) -> None:
+    tab, troubles = opened(browser, tmp_path, page)
     table = tab.locator("#time table:has(tr[data-depth])").first
     rows = table.locator("tbody tr:visible").count()
     table.locator(".fold-row").first.click()
@@ -233,8 +298,7 @@ def test_trees_fold(browser: Any, tmp_path: Path) -> None:
     assert troubles == []
 
 
-def test_dark_narrow_and_in_print(browser: Any, tmp_path: Path) -> None:
-    page = page_of(EXAMPLES / "profiles")
+def test_dark_narrow_and_in_print(browser: Any, tmp_path: Path, page: str) -> None:
     tab, troubles = opened(browser, tmp_path, page, color_scheme="dark", viewport={"width": 390, "height": 800})
     paper = "getComputedStyle(document.documentElement).backgroundColor"
     dark = tab.evaluate(paper)
@@ -243,6 +307,10 @@ def test_dark_narrow_and_in_print(browser: Any, tmp_path: Path) -> None:
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
     tab.emulate_media(media="print")
     assert not tab.locator("nav").is_visible()
+    tab.set_viewport_size({"width": 1100, "height": 800})
+    tab.emulate_media(media="screen")
+    cut = "[...document.querySelectorAll('#answer .scroll')].filter(each => each.scrollWidth > each.clientWidth).length"
+    assert tab.evaluate(cut) == 0  # the answer is seen whole
     assert troubles == []
 
 
@@ -253,16 +321,17 @@ def test_hostile_names_do_nothing(browser: Any, tmp_path: Path) -> None:
     assert troubles == []
 
 
-def test_reads_without_scripts(browser: Any, tmp_path: Path) -> None:
-    tab, _ = opened(browser, tmp_path, page_of(EXAMPLES / "profiles"), java_script_enabled=False)
+def test_reads_without_scripts(browser: Any, tmp_path: Path, page: str) -> None:
+    tab, _ = opened(browser, tmp_path, page, java_script_enabled=False)
+    assert tab.locator("#comparison th.extra").first.is_visible()
     assert tab.locator("figure svg").first.is_visible()
     assert tab.locator("#time table").first.is_visible()
 
 
-def test_axe_finds_no_serious_fault(browser: Any, tmp_path: Path) -> None:
+def test_axe_finds_no_serious_fault(browser: Any, tmp_path: Path, page: str) -> None:
     axe = pytest.importorskip("axe_core_python", reason="axe is not there")
-    tab, _ = opened(browser, tmp_path, page_of(EXAMPLES / "profiles"), bypass_csp=True)
+    tab, _ = opened(browser, tmp_path, page, bypass_csp=True)
     tab.evaluate((Path(axe.__file__).parent / "axe.min.js").read_text())
-    found = tab.evaluate("axe.run({exclude: ['figure.white svg']})")["violations"]
+    found = tab.evaluate("axe.run({exclude: ['figure.white svg', 'tbody tr:nth-child(n+6)']})")["violations"]
     serious = [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in ("serious", "critical")]
     assert serious == []

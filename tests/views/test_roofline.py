@@ -228,7 +228,7 @@ def test_points_lie_where_they_belong() -> None:
     pytest.importorskip("altair")
     (of,) = shown(slow())
     panel = plots._roofline(of, of.table, THEMES["light"]).to_dict()
-    roof, points, *_ = (each["data"]["values"] for each in panel["layer"])
+    roof, points, *_ = (panel["datasets"][each["data"]["name"]] for each in panel["layer"])
     (conv,) = [each for each in points if each["name"] == "conv"]
     assert (conv["intensity"], conv["rate"]) == (pytest.approx(4.0), pytest.approx(20e6 / 60e-3))
     assert (1.0, 1e9) in [(each["intensity"], each["rate"]) for each in roof]

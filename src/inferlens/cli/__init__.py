@@ -94,6 +94,8 @@ def show_trace(
 
     try:
         format = screen.format_of(format, output)
+        if output and format in ("html", "pdf") and not columns and _usual(words) and _paged(path, output, format):
+            return
         shown, notes = document(path, "html" if format == "pdf" else format, cache=not no_cache, wide=wide, **words)
         screen.notes(notes[:MOST_NOTES])
         if len(notes) > MOST_NOTES:
@@ -102,3 +104,25 @@ def show_trace(
     except MemoryError as error:
         hint = "a limit that is less tight (ulimit -d, ulimit -v), or fewer steps in a trace"
         raise InferlensError(f"There is not enough memory for {path}.", hint=hint) from error
+
+
+def _usual(words: dict[str, Any]) -> bool:
+    """Whether a trace is shown as it usually is, and so as the page of a report has it."""
+    usual = {"view": "overview", "by": "name"}
+    return all(value == usual.get(name) for name, value in words.items())
+
+
+def _paged(path: Path, output: Path, format: str) -> bool:
+    """Writes the page of a report, if the traces can be read more than once, and charts can be drawn here."""
+    from inferlens.cli import screen
+    from inferlens.trace.several import traces_under
+    from inferlens.views.report.found import Found
+    from inferlens.views.report.page import report
+
+    if not path.exists() or not screen.can_draw():
+        return False
+    found = Found(traces=list(traces_under(path)))
+    if not any(each.overview for each in found.looked):
+        return False  # and why is said where it is read again
+    screen.report(report(found), output, format)
+    return True

@@ -215,6 +215,18 @@ def write(output: Path, drawn: str | bytes, option: str = "--output") -> None:
         raise InferlensError(f"{output} cannot be written: {error.strerror}.", hint=hint) from error
 
 
+def can_draw() -> bool:
+    """Whether charts can be drawn here."""
+    from inferlens.errors import MissingLibrary
+    from inferlens.views import picture
+
+    try:
+        picture.converter()
+    except MissingLibrary:
+        return False
+    return True
+
+
 def report(made: Report, output: Path, format: str) -> None:
     """Writes a page; of Markdown its pictures too, into a folder beside it."""
     from inferlens.views.renderers import html, markdown

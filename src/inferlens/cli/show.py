@@ -15,7 +15,7 @@ BY = "A table of two axes: ways down, across the values of precision, batch, thr
 model or machine."
 PLOTTED = "The file to write; .svg, .png, .pdf or .html decides its format."
 TOP = "Ways to draw at most, the fastest first. [dim]Default: 30; of several batch sizes 8.[/dim]"
-AGAINST = "Draw each way as a point, its latency against: error (of its outputs), accuracy or memory."
+AGAINST = "Draw each way as a point, its latency against: error (of its outputs), accuracy, memory or energy."
 THEME = "auto, light or dark. [dim]Default: light, and in HTML what the reader's system is set to.[/dim]"
 BASE = "What to compare with: a folder with records, at any height, or a record file."
 UNLIKE = "Compare although machines, drivers or inputs differ."

@@ -6,6 +6,7 @@ coverage`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, cast, get_args
 
@@ -190,15 +191,18 @@ def dip(samples: Sequence[float] | Array, least: float = 0.0) -> float:
 
 def _hull(x: Array, y: Array) -> NDArray[np.int64]:
     """Indices of the corners of the greatest convex line below the points: Andrew's monotone chain."""
-    corners: list[int] = []
     at, height = x.tolist(), y.tolist()
-    for index in range(len(at)):
-        while len(corners) > 1:
-            a, b = corners[-2], corners[-1]
-            if (height[b] - height[a]) * (at[index] - at[a]) < (height[index] - height[a]) * (at[b] - at[a]):
-                break
+    corners, slopes = [0], [-math.inf]  # of the lines that end there
+    for index in range(1, len(at)):
+        last = corners[-1]
+        slope = (height[index] - height[last]) / (at[index] - at[last])
+        while slope <= slopes[-1]:
             corners.pop()
+            slopes.pop()
+            last = corners[-1]
+            slope = (height[index] - height[last]) / (at[index] - at[last])
         corners.append(index)
+        slopes.append(slope)
     return np.array(corners, dtype=np.int64)
 
 

@@ -68,6 +68,11 @@ def quantile_interval(samples: Sequence[float], share: float, level: float = 0.9
     ``None`` too where the interval would end beyond the samples: at 95 % the 99th percentile needs 368 independent
     samples, the 95th needs 72.
     """
+    return _quantile_interval(tuple(samples), share, level)
+
+
+@lru_cache(maxsize=4096)  # rules, tables and charts ask for the same ones
+def _quantile_interval(samples: tuple[float, ...], share: float, level: float) -> Interval | None:
     values = np.sort(np.asarray(samples, dtype=np.float64))
     if values.size < LEAST_SAMPLES or not np.isfinite(values).all():
         return None

@@ -241,8 +241,14 @@ def standing(
         name: math.fsum(each.log for each in entry.processes) / len(entry.processes) for name, entry in able.items()
     }
 
+    least, *more = sorted(means.values())[:2]
+    once = all(len(entry.processes) == 1 for entry in able.values())
+
     def behind(name: str) -> float:
         """How far the case is behind the one that beats it most; negative for the leader."""
+        if once:  # of one process each the difference is that of two numbers, and hundreds of cases are many pairs
+            others = more if means[name] == least else [least]
+            return means[name] - others[0] if others else 0.0
         found = (layout.difference(other, name) for other in able if other != name)
         return max((each.log for each in found if each), default=0.0)
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from operator import attrgetter
 
 import numpy as np
@@ -77,6 +78,11 @@ def steady(samples: Sequence[float]) -> Steady:
 
     Latencies have to be finite and positive; below :data:`LEAST_SAMPLES` of them nothing is said.
     """
+    return _steady(tuple(samples))
+
+
+@lru_cache(maxsize=4096)  # every view of a record asks again
+def _steady(samples: tuple[float, ...]) -> Steady:
     values = np.asarray(samples, dtype=np.float64)
     if values.size < LEAST_SAMPLES or not (np.isfinite(values).all() and values.min() > 0):
         return Steady(0, "few-samples")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from inferlens.errors import InferlensError, check_choice
@@ -17,7 +17,7 @@ from inferlens.record.record import Record
 from inferlens.units import listing, milliseconds, ratio, ratio_range
 from inferlens.views import View, picture
 from inferlens.views.answer import written
-from inferlens.views.picture import PALETTE, SHAPES, THEMES, Theme, config
+from inferlens.views.picture import DASHES, SHAPES, THEMES, Theme, colours_of, finished, inline, stacked
 from inferlens.views.plain import cut, plain
 from inferlens.views.records import COLUMNS, headline
 from inferlens.views.rows import Row, by, rows
@@ -25,6 +25,7 @@ from inferlens.views.table import Column
 
 WIDTH = 736  # of all panels beside each other, in pixels
 MOST, MOST_OF_EACH = 30, 8  # ways that are drawn of one batch size, and of several
+MOST_BARS = 4  # batch sizes of which all have bars beside the lines; of more, the first and the last
 LONGEST_NAME = 52
 LETTER, LETTER_OF_TITLE = 6.3, 9.6  # pixels that a letter takes on average
 _STEP = 27
@@ -70,13 +71,18 @@ class Chart(View):
         return picture.drawn(lambda theme: chart_of(shown, theme, self.top), self.format, shown[0].model, self.theme)
 
 
-def chart_of(shown: Sequence[Row], theme: Theme, top: int | None = None) -> dict[str, Any]:
-    """The Vega-Lite document."""
-    import altair as alt
+def chart_of(
+    shown: Sequence[Row], theme: Theme, top: int | None = None, colours: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The Vega-Lite document; ``colours`` are those of backends, by their names."""
+    shades = colours or colours_by_backend(shown)
+    blocks = [_block(table, top, shades) for table in by(shown, "table") if any(drawn(row) for row in table)]
+    return finished(stacked(blocks, apart=("color", "shape", "strokeDash"), spacing=44), theme)
 
-    blocks = [_block(table, top) for table in by(shown, "table") if any(drawn(row) for row in table)]
-    chart = alt.vconcat(*blocks, spacing=44).resolve_scale(color="independent", shape="independent")
-    return {**chart.to_dict(), "config": config(theme)}
+
+def colours_by_backend(shown: Sequence[Row]) -> dict[str, str]:
+    """The colour of each backend, in all charts of these rows."""
+    return colours_of(sorted({plain(row.backend) for row in shown}))
 
 
 def drawn(row: Row) -> bool:
@@ -84,26 +90,30 @@ def drawn(row: Row) -> bool:
     return row.ranked and row.seconds_per_call is not None
 
 
-def _block(table: Sequence[Row], top: int | None) -> Any:
+def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) -> dict[str, Any]:
     """One model on one machine: lines over the batch sizes if there are several, bars for each of them."""
     import altair as alt
 
     names = names_of(table)
     comparisons = by(table, "comparison")
     several = len(comparisons) > 1
-    keys = {row.id: names[row.id] if several else plain(row.backend.partition(":")[0]) for row in table}
+    keys = {row.id: names[row.id] if several else plain(row.backend) for row in table}
     if len({row.batch for row in table}) > 1 < len({row.io for row in table}):  # each is a line of its own
         keys = {row.id: f"{names[row.id]}, {row.io} io" for row in table}
     first = _first(comparisons, names, top or (MOST_OF_EACH if several else MOST))
     chosen = [row for row in table if names[row.id] in first]
     series = list(dict.fromkeys(keys[row.id] for row in sorted(chosen, key=_from_the_largest) if drawn(row)))
     able = [row for row in chosen if drawn(row)]
-    panels = [_lines(able, keys, series)] if len({row.batch for row in able}) > 1 else []
-    for each in comparisons:
+    shades = {keys[row.id]: colours[plain(row.backend)] for row in chosen}
+    panels = (
+        [_lines(able, keys, {name: shades[name] for name in series})] if len({row.batch for row in able}) > 1 else []
+    )
+    few = comparisons if len(comparisons) <= MOST_BARS or not panels else [comparisons[0], comparisons[-1]]
+    for each in few:
         where = where_of(each, comparisons)
         said = f"{where} · {_said(each, names, WIDTH / LETTER - len(where))}" if several else ""
         mine = [row for row in each if names[row.id] in first]
-        panels += [_bars(mine, names, keys, series, said)] if mine else []
+        panels += [_bars(mine, names, keys, shades, said)] if mine else []
     width = WIDTH + LETTER * max(len(label) for each in by(chosen, "comparison") for label in labels(each, names))
     answer = answer_of(comparisons, names, width / LETTER_OF_TITLE)
     left_out = len(set(names.values())) - len(first)
@@ -111,7 +121,7 @@ def _block(table: Sequence[Row], top: int | None) -> Any:
     subtitle = cut(about, int(width / LETTER))
     title = alt.TitleParams(answer, subtitle=subtitle, fontSize=18, anchor="start", offset=18, frame="bounds")
     # Each panel names its colours itself; sharing them would make one legend of those with and without.
-    return alt.vconcat(*panels, spacing=30, title=title).resolve_scale(color="independent", shape="independent")
+    return stacked(panels, apart=("color", "shape", "strokeDash"), spacing=30, title=title)
 
 
 # Words
@@ -231,16 +241,18 @@ def _measured(values: Sequence[dict[str, Any]]) -> list[Column]:
     return [column for column in CHARTED if any(each[column.key] for each in values)]
 
 
-def _bars(rows: Sequence[Row], names: dict[str, str], keys: dict[str, str], series: Sequence[str], title: str) -> Any:
+def _bars(
+    rows: Sequence[Row], names: dict[str, str], keys: dict[str, str], shades: Mapping[str, str], title: str
+) -> dict[str, Any]:
     """What was measured in one comparison side by side, fastest on top; whiskers at the latency."""
     import altair as alt
 
     ordered = sorted(rows, key=_order)
     shown = labels(ordered, names)
     values = [{**_values(row, keys), "name": name} for row, name in zip(ordered, shown, strict=True)]
-    colour_scale = alt.Scale(domain=list(series), range=PALETTE)
+    colour_scale = alt.Scale(domain=[*shades], range=[*shades.values()])
     colour = alt.Color("colour:N", scale=colour_scale, legend=None)
-    data, panels, columns = alt.Data(values=values), list[Any](), _measured(values) or CHARTED[:1]
+    data, panels, columns = inline(values), list[Any](), _measured(values) or CHARTED[:1]
     width = (WIDTH - _BETWEEN * (len(columns) - 1)) / len(columns)
     for column in columns:
         first = not panels
@@ -266,21 +278,26 @@ def _bars(rows: Sequence[Row], names: dict[str, str], keys: dict[str, str], seri
             layers[1:1] = [chart.mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q", y=y), *ticks]
         panels.append(alt.layer(*layers).properties(width=width, height=alt.Step(_STEP)))
     heading = {"title": alt.TitleParams(title, frame="group")} if title else {}
-    return alt.hconcat(*panels, spacing=_BETWEEN, **heading)
+    return stacked(panels, across=True, spacing=_BETWEEN, **heading)
 
 
-def _lines(rows: Sequence[Row], keys: dict[str, str], names: Sequence[str]) -> Any:
-    """What was measured against the batch size, one line for each series."""
+def _lines(rows: Sequence[Row], keys: dict[str, str], shades: Mapping[str, str]) -> dict[str, Any]:
+    """What was measured against the batch size, one line for each series; those of one colour are dashed otherwise."""
     import altair as alt
 
     values = [_values(row, keys) for row in rows if row.batch]
     batches = sorted({each["batch"] for each in values})
     axis = alt.Axis(values=batches, format="d", labelOverlap=True)
     x = alt.X("batch:Q", title="batch size (log scale)", scale=alt.Scale(type="log", base=2, nice=False), axis=axis)
-    legend = alt.Legend(title=None, orient="top", columns=max(1, 110 // (max(map(len, names)) + 6)), offset=16)
-    domain = list(names)
-    colour = alt.Color("colour:N", scale=alt.Scale(domain=domain, range=PALETTE), legend=legend)
+    legend = alt.Legend(title=None, orient="top", columns=max(1, 110 // (max(map(len, shades)) + 6)), offset=16)
+    domain, alike = [*shades], Counter[str]()
+    dashes = []
+    for shade in shades.values():
+        dashes.append(DASHES[alike[shade] % len(DASHES)])
+        alike[shade] += 1
+    colour = alt.Color("colour:N", scale=alt.Scale(domain=domain, range=[*shades.values()]), legend=legend)
     shape = alt.Shape("colour:N", scale=alt.Scale(domain=domain, range=SHAPES), legend=legend)
+    dash = alt.StrokeDash("colour:N", scale=alt.Scale(domain=domain, range=dashes), legend=legend)
     panels, columns = list[Any](), _measured(values)
     width = (WIDTH - _BETWEEN * (len(columns) - 1)) / len(columns)
     for column in columns:
@@ -290,12 +307,12 @@ def _lines(rows: Sequence[Row], keys: dict[str, str], names: Sequence[str]) -> A
         axis = alt.Axis(values=_ticks(low, high), format=",~r", minExtent=44)
         scale = alt.Scale(type="log", domain=[low, high], nice=False)
         y = alt.Y(f"{column.key}:Q", title=f"{column.chart}, log scale", scale=scale, axis=axis)
-        base = alt.Chart(alt.Data(values=values)).transform_filter(f"datum.{column.key} > 0")
-        line = base.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour)
+        base = alt.Chart(inline(values)).transform_filter(f"datum.{column.key} > 0")
+        line = base.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour, strokeDash=dash)
         point = base.mark_point(filled=True, size=60, opacity=1)
         point = point.encode(x=x, y=y, color=colour, shape=shape, tooltip=_tooltip())
         panels.append(alt.layer(line, point).properties(width=width, height=260))
-    return alt.hconcat(*panels, spacing=_BETWEEN_LINES)
+    return stacked(panels, across=True, spacing=_BETWEEN_LINES)
 
 
 def _ticks(low: float, high: float) -> list[float]:

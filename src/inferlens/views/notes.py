@@ -32,15 +32,18 @@ _WORST = ("wrong-outputs", "did-not-run")
 _COLUMNS = [Column("", "", numeric=False, fold=True)]
 
 
-def document(records: Sequence[Record], *, every: bool = False, paths: str = "RESULTS") -> Document:
+def document(
+    records: Sequence[Record], *, every: bool = False, paths: str = "RESULTS", made: Sequence[Row] | None = None
+) -> Document:
     """The notes of the latest run of each case.
 
     Args:
         records: in any order.
         every: whether a screen shows them case by case too, rather than as much as it holds.
         paths: the words that the records were asked for by.
+        made: their rows, where somebody has them.
     """
-    shown = rows(records)
+    shown = rows(records) if made is None else made
     runs = {(run.first.id, machine_name(run.first.environment)): run for run in latest(records)}
 
     def data() -> dict[str, Any]:

@@ -66,17 +66,11 @@ def _steady_samples(same: _Same, metric: Metric) -> Series:
     kept = [place for place in range(len(taken)) if place not in out]
     places = [place for place in kept if 0 <= taken[place] < math.inf]
     values = tuple(taken[place] for place in places)
-    start = _beginning(values)
+    start = steady(values).start
     latency = record.measurement("latency")
     times = latency.begins if latency and metric != "throughput" and len(latency.begins) == len(taken) else ()
     begins = tuple(times[place] for place in places[start:]) if times else ()
     return Series(values[start:], len(kept) - len(places), len(taken) - len(kept), start, begins)
-
-
-@lru_cache(maxsize=4096)  # every view of a record asks again
-def _beginning(values: tuple[float, ...]) -> int:
-    """How many samples come before the steady state."""
-    return steady(values).start
 
 
 def latencies(record: Record) -> Series:

@@ -16,7 +16,7 @@ from inferlens.units import plural
 from inferlens.views import picture
 from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH
 from inferlens.views.compared import CaseLine, answer, headline, lines
-from inferlens.views.picture import GREY, PALETTE, Theme, config
+from inferlens.views.picture import GREY, PALETTE, Theme, finished, inline
 from inferlens.views.plain import cut
 
 MOST = 40  # cases that are drawn: those that changed most
@@ -67,10 +67,10 @@ def _chart(compared: Compared, shown: Sequence[CaseLine], able: int, theme: Them
     axis = alt.Axis(values=_ticks(low, high), labelExpr=label, labelOverlap=True)
     x = alt.X("ratio:Q", title=title, scale=scale, axis=axis)
     y = alt.Y("case:N", sort=[each["case"] for each in values], title=None)
-    data = alt.Chart(alt.Data(values=values))
+    data = alt.Chart(inline(values))
     band = [{"from": max(1 / (1 + compared.threshold), low / margin), "to": min(1 + compared.threshold, high * margin)}]
-    matters = alt.Chart(alt.Data(values=band)).mark_rect(color=theme.faint, opacity=0.14)
-    none = alt.Chart(alt.Data(values=[{"at": 1}])).mark_rule(strokeWidth=1, color=theme.faint)
+    matters = alt.Chart(inline(band)).mark_rect(color=theme.faint, opacity=0.14)
+    none = alt.Chart(inline([{"at": 1}])).mark_rule(strokeWidth=1, color=theme.faint)
     verdicts = [verdict for verdict in _COLOURS if any(each["verdict"] == verdict for each in values)]
     legend = alt.Legend(title=None, orient="top")
     colours, shapes = [_COLOURS[each] for each in verdicts], [_SHAPES[each] for each in verdicts]
@@ -95,7 +95,7 @@ def _chart(compared: Compared, shown: Sequence[CaseLine], able: int, theme: Them
         frame="bounds",
     )  # fmt: skip
     layered = alt.layer(*layers).properties(width=WIDTH, height=alt.Step(STEP), title=heading)
-    return {**layered.to_dict(), "config": config(theme)}
+    return finished(layered, theme)
 
 
 def _values(shown: Sequence[CaseLine]) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.units import plural
 from inferlens.views.graph.dot import clean, dot
 from inferlens.views.plain import plain
-from inferlens.views.renderers.html import page
+from inferlens.views.renderers.html import pictured
 
 FORMATS = ("svg", "png", "html", "json")
 MOST_GRAPHS = 6
@@ -37,15 +37,15 @@ with pygraphviz.AGraph(string=sys.stdin.read()) as graph:
 _DRAWING = re.compile(r'<svg width="([\d.]+)pt"\s+height="([\d.]+)pt"\s+(.*</svg>\n)', re.S)
 _NAMES = re.compile(r"<title>.*?</title>")  # of nodes: Graphviz's own, in place of which tooltips are to be seen
 _STYLE = """\
-:root { color-scheme: light; }
-html, body { margin: 0; height: 100%; overflow: hidden; }
-body > svg { width: 100%; height: 100%; cursor: grab; touch-action: none; }
+body { max-width: none; height: 100vh; box-sizing: border-box; padding-bottom: .6rem; }
+body { display: flex; flex-direction: column; }
+figure.white { flex: 1; min-height: 0; max-height: none; margin: .6rem 0 0; overflow: hidden; }
+figure.white svg { width: 100%; height: 100%; cursor: grab; touch-action: none; }
 .node:hover { filter: drop-shadow(0 0 3px #0072B2); }
 .edge:hover path, .cluster:hover path { stroke: #0072B2; stroke-width: 2; }
-p { position: fixed; right: 12px; bottom: 0; color: #59636E; font: 12px Helvetica, Arial, sans-serif; }
 """
 _SCRIPT = """
-const svg = document.querySelector("svg");
+const svg = document.querySelector("figure svg");
 const [width, height] = ["width", "height"].map(name => Number(svg.getAttribute(name)));
 svg.setAttribute("preserveAspectRatio", "xMidYMin meet");
 let x, y, scale, held = null;
@@ -107,8 +107,8 @@ def render(
         )
     drawn = _svg(graphs, title, fused, deadline)
     if format == "html":
-        body = f"{drawn}<p>drag to move, wheel to zoom, double click to see all</p>"
-        return page(f"{clean(title)} – Inferlens", body, style=_STYLE, scripts=[_SCRIPT], libraries=True)
+        about = "Drag to move, wheel to zoom, double click to see all."
+        return pictured(clean(title), drawn, about, style=_STYLE, scripts=[_SCRIPT])
     return _png(drawn) if format == "png" else drawn
 
 

@@ -18,7 +18,7 @@ from inferlens.analysis.profile.roofline import Floor, Roofline
 from inferlens.errors import InferlensError
 from inferlens.stats.quantiles import LEAST_FOR_P95
 from inferlens.units import bandwidth, flop_rate, milliseconds, plural, ratio
-from inferlens.views.picture import PALETTE, Theme, config, drawn, picture
+from inferlens.views.picture import PALETTE, Theme, drawn, finished, inline, picture, stacked
 from inferlens.views.plain import cut, plain
 from inferlens.views.profiled import layers_and_kernels
 from inferlens.views.profiled.layers_and_kernels import PartTable
@@ -80,10 +80,8 @@ def _document(
     found: Sequence[tuple[ShownCase[T], T]], panel: Callable[[ShownCase[T], T, Theme], Any], theme: Theme
 ) -> dict[str, Any]:
     """The Vega-Lite document of a panel for each case."""
-    import altair as alt
-
-    every = alt.vconcat(*(panel(of, table, theme) for of, table in found), spacing=44)
-    return {**every.resolve_scale(color="independent", size="independent").to_dict(), "config": config(theme)}
+    every = [panel(of, table, theme) for of, table in found]
+    return finished(stacked(every, apart=("color", "size"), spacing=44), theme)
 
 
 def pictured(name: str, of: ShownCase[PartTable] | ShownCase[Roofline]) -> Iterator[Picture]:
@@ -120,7 +118,7 @@ def _boxes(of: ShownCase[PartTable], table: PartTable, _: Theme) -> Any:
         name = f"{short(layers_and_kernels.row_name(row), LONGEST_NAME)}  #{row.place}"  # shortened names may be equal
         told = {"name": name, "kind": plain(row.kind)[:LONGEST_NAME], "text": f"{middle} ({lower} to {upper})"}
         values.append({**dict(zip(("low", "lower", "middle", "upper", "high"), box, strict=True)), **told})
-    data = alt.Data(values=values)
+    data = inline(values)
     y = alt.Y("name:N", sort=[each["name"] for each in values], title=None)
     scale = alt.Scale(domain=[0, max(each["high"] for each in values) * 1.05 or 1.0], nice=False)
     tooltip = [alt.Tooltip(f"{name}:N", title=name) for name in ("name", "kind")]
@@ -177,24 +175,24 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
                     legend=alt.Legend(**legend, values=[largest / 10, largest], format=".2~g"))  # fmt: skip
     color = alt.Color("bound:N", title="floor by", scale=colours, legend=alt.Legend(**legend))
     tooltip = [alt.Tooltip(f"{name}:N", title=name) for name in ("name", "kind", "took", "floor", "distance")]
-    marks = alt.Chart(alt.Data(values=points)).mark_point(filled=True, opacity=0.75)
+    marks = alt.Chart(inline(points)).mark_point(filled=True, opacity=0.75)
     halo = {"stroke": theme.background, "strokeWidth": 4, "strokeJoin": "round"}  # so that points do not cross names
     names = [
-        alt.Chart(alt.Data(values=_names(points, (low, high), (floor, top), side)))
+        alt.Chart(inline(_names(points, (low, high), (floor, top), side)))
         .mark_text(align=side, dx=GAP if side == "left" else -GAP, fontSize=11, **under)
         .encode(x=x, y=y, text="name:N")
         for under in (halo, {})
         for side in ("left", "right")
     ]
-    line = alt.Chart(alt.Data(values=roof)).mark_line(strokeWidth=2, color=theme.faint).encode(x=x, y=y)
+    line = alt.Chart(inline(roof)).mark_line(strokeWidth=2, color=theme.faint).encode(x=x, y=y)
     reached = [
-        alt.Chart(alt.Data(values=[each]))
+        alt.Chart(inline([each]))
         .mark_text(align=each["side"], dx=each["dx"], dy=each["dy"], color=theme.faint)
         .encode(x=x, y=y, text="name:N")
         for each in _reached(found, roof, near)
     ]
     if near:
-        dashed = alt.Chart(alt.Data(values=near)).mark_line(strokeWidth=1.5, strokeDash=[4, 4], color=theme.faint)
+        dashed = alt.Chart(inline(near)).mark_line(strokeWidth=1.5, strokeDash=[4, 4], color=theme.faint)
         reached.append(dashed.encode(x=x, y=y))
     layered = alt.layer(line, marks.encode(x=x, y=y, size=size, color=color, tooltip=tooltip), *reached, *names)
     name, far = short(where(groups[0]), LONGEST_IN_TITLE), milliseconds(groups[0].total.above)

@@ -1,33 +1,43 @@
-"""Records as points: the latency of every way against the error of its outputs, its accuracy, or its memory.
+"""Records as points: the latency of every way against the error of its outputs, its accuracy, memory or energy.
 
 A panel for each comparison. Ways that are wrong are there and crossed out: one sees how fast the wrong answer is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record
-from inferlens.units import error_size, mebibytes, milliseconds, plural, ratio
+from inferlens.units import error_size, mebibytes, millijoules, milliseconds, plural, ratio
 from inferlens.views import picture
 from inferlens.views.answer import accuracy
-from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH, answer_of, labels, names_of, where_of
-from inferlens.views.picture import THEMES, Theme, config
+from inferlens.views.chart import (
+    LETTER,
+    LETTER_OF_TITLE,
+    WIDTH,
+    answer_of,
+    colours_by_backend,
+    labels,
+    names_of,
+    where_of,
+)
+from inferlens.views.picture import THEMES, Theme, finished, stacked
 from inferlens.views.plain import cut, plain
-from inferlens.views.raced.scatter import ACCURACY, ERROR, MEMORY, PanelAxis, least_error, panel
+from inferlens.views.raced.scatter import ACCURACY, ENERGY, ERROR, MEMORY, PanelAxis, least_error, panel
 from inferlens.views.records import headline
 from inferlens.views.rows import Row, by, rows
 
 HEIGHT = 340
 MOST = 6  # comparisons of a table that are drawn, the first
-AGAINST = {"error": ERROR, "accuracy": ACCURACY, "memory": MEMORY}
+AGAINST = {"error": ERROR, "accuracy": ACCURACY, "memory": MEMORY, "energy": ENERGY}
 LATENCY = PanelAxis("x", "median latency (ms)")
 _MIB = 2.0**-20
 _TOOLTIP = (
     ("name", "way"), ("said", "latency (ms)"), ("speedup", "speed-up"), ("error_said", "error"),
-    ("accuracy_said", "accuracy"), ("memory_said", "memory (MiB)"), ("outputs", "outputs"),
+    ("accuracy_said", "accuracy"), ("memory_said", "memory (MiB)"), ("energy_said", "energy (mJ)"),
+    ("outputs", "outputs"),
 )  # fmt: skip
 
 
@@ -56,14 +66,14 @@ def render(
     return picture.drawn(lambda look: chart_of(shown, measure, look), format, shown[0].model, theme)
 
 
-def chart_of(shown: Sequence[Row], measure: str, theme: Theme) -> dict[str, Any]:
-    """The Vega-Lite document."""
-    import altair as alt
-
+def chart_of(
+    shown: Sequence[Row], measure: str, theme: Theme, colours: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The Vega-Lite document; ``colours`` are those of backends, by their names."""
+    colours = colours or colours_by_backend(shown)
     able = [table for table in by(shown, "table") if any(drawable(row, measure) for row in table)]
-    blocks = [_block(table, measure, theme) for table in able]
-    chart = alt.vconcat(*blocks, spacing=44).resolve_scale(color="independent", shape="independent")
-    return {**chart.to_dict(), "config": config(theme)}
+    blocks = [_block(table, measure, theme, colours) for table in able]
+    return finished(stacked(blocks, apart=("color", "shape"), spacing=44), theme)
 
 
 def drawable(row: Row, measure: str) -> bool:
@@ -72,7 +82,7 @@ def drawable(row: Row, measure: str) -> bool:
 
 
 def _value(row: Row, measure: str) -> float | None:
-    return {"error": row.error, "accuracy": row.accuracy, "memory": _memory(row)}[measure]
+    return {"error": row.error, "accuracy": row.accuracy, "memory": _memory(row), "energy": row.energy}[measure]
 
 
 def _memory(row: Row) -> int | None:
@@ -80,7 +90,7 @@ def _memory(row: Row) -> int | None:
     return row.host_peak if row.device == "cpu" else row.device_peak
 
 
-def _block(table: Sequence[Row], measure: str, theme: Theme) -> Any:
+def _block(table: Sequence[Row], measure: str, theme: Theme, colours: Mapping[str, str]) -> dict[str, Any]:
     """One model on one machine, a panel for each comparison."""
     import altair as alt
 
@@ -90,7 +100,7 @@ def _block(table: Sequence[Row], measure: str, theme: Theme) -> Any:
     able = [each for each in comparisons if any(drawable(row, measure) for row in each)]
     for each in able[:MOST]:
         points = [row for row in each if drawable(row, measure)]
-        drawn = panel(_values(points, names), LATENCY, AGAINST[measure], theme, (WIDTH, HEIGHT), _TOOLTIP)
+        drawn = panel(_values(points, names), LATENCY, AGAINST[measure], theme, (WIDTH, HEIGHT), _TOOLTIP, colours)
         panels.append(drawn.properties(title=where_of(each, comparisons)) if len(able) > 1 else drawn)
     missing = sum(not drawable(row, measure) for row in table)
     words = [headline(table), "dashed: nothing is better in both"]
@@ -103,7 +113,7 @@ def _block(table: Sequence[Row], measure: str, theme: Theme) -> Any:
     answer = answer_of(comparisons, names, room / LETTER_OF_TITLE)
     subtitle = _lines(words, int(room / LETTER))
     title = alt.TitleParams(answer, subtitle=subtitle, fontSize=18, anchor="start", offset=18, frame="bounds")
-    return alt.vconcat(*panels, spacing=30, title=title)
+    return stacked(panels, spacing=30, title=title)
 
 
 def _lines(words: Sequence[str], room: int) -> list[str]:
@@ -129,6 +139,8 @@ def _values(points: Sequence[Row], names: dict[str, str]) -> list[dict[str, Any]
                 "accuracy_said": f"{row.metric} {accuracy(row)}" if row.metric else "",
                 "memory": memory and memory * _MIB,
                 "memory_said": mebibytes(memory),
+                "energy": row.energy and 1e3 * row.energy,
+                "energy_said": millijoules(row.energy),
                 "speedup": ratio(row.speedup),
                 "outputs": row.outputs,
                 "colour": plain(row.backend),

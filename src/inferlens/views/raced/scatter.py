@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferlens.spec.case import PRECISIONS, QUANTIZED
-from inferlens.views.picture import PALETTE, SHAPES, Theme
+from inferlens.views.picture import SHAPES, Theme, inline
 
 LETTER, LINE = 6.6, 13.0  # of labels, in pixels
 POINT = 7.0  # from the middle of a point, in pixels, that no label may cover
 FAR = 4.0  # times the least, from which on an axis has a logarithmic scale
+MOST_LABELS = 60  # of the most important points; more have no room, and each is held against all others
 WRONG = "#C62828"
 _CROSS = "M-1,-1L1,1M1,-1L-1,1"
 # Where labels may stand: alignment, and how far from the point.
@@ -54,6 +55,7 @@ class PanelAxis:
 
 ERROR = PanelAxis("error", "error of the outputs (relative L2)", scale="decades", format="~e")
 ACCURACY = PanelAxis("accuracy", "accuracy (shares in %)", less=False)
+ENERGY = PanelAxis("energy", "energy of an item (mJ)")
 MEMORY = PanelAxis("memory", "peak memory (MiB)", scale="zero")
 
 
@@ -83,8 +85,12 @@ def panel(
     theme: Theme,
     size: tuple[float, float],
     tooltip: Sequence[tuple[str, str]],
+    colours: Mapping[str, str],
 ) -> Any:
-    """The points by two measures, in a panel of that width and height; ``tooltip`` has keys and their titles."""
+    """The points by two measures, in a panel of that width and height.
+
+    ``tooltip`` has keys and their titles, ``colours`` those of what the points have as ``colour``.
+    """
     import altair as alt
 
     known = [each for each in values if each[up.key] is not None]
@@ -98,13 +104,11 @@ def panel(
             (up, alt.Y, _axis(up, ends[up.key])),
         )
     )
-    base = alt.Chart(alt.Data(values=known))
+    base = alt.Chart(inline(known))
     tooltips = [alt.Tooltip(f"{key}:N", title=said) for key, said in tooltip]
-    point = base.encode(x=x, y=y, tooltip=tooltips, **_looks(values, theme))
+    point = base.encode(x=x, y=y, tooltip=tooltips, **_looks(values, theme, colours))
     steps = "step-after" if across.less else "step-before"
-    line = alt.Chart(alt.Data(values=best)).mark_line(
-        interpolate=steps, strokeWidth=1.5, strokeDash=[4, 3], color=theme.faint
-    )
+    line = alt.Chart(inline(best)).mark_line(interpolate=steps, strokeWidth=1.5, strokeDash=[4, 3], color=theme.faint)
     wrong = base.transform_filter("datum.wrong").mark_point(shape=_CROSS, size=160, strokeWidth=2.2, color=WRONG)
     ringed = base.transform_filter("datum.role != ''")
     layers = [
@@ -142,7 +146,7 @@ def _axis(up: PanelAxis, ends: tuple[float, float, bool]) -> Any:
     return alt.Axis(values=[10.0**power for power in powers], format=up.format)
 
 
-def _looks(values: Sequence[dict[str, Any]], theme: Theme) -> dict[str, Any]:
+def _looks(values: Sequence[dict[str, Any]], theme: Theme, colours: Mapping[str, str]) -> dict[str, Any]:
     """Colours for backends, shapes for precisions, the same in every panel of these values."""
     import altair as alt
 
@@ -152,7 +156,9 @@ def _looks(values: Sequence[dict[str, Any]], theme: Theme) -> dict[str, Any]:
     grey = {"symbolFillColor": theme.faint, "symbolStrokeColor": theme.faint}
     shapes = alt.Legend(title=None, orient="top", **grey) if len(precisions) > 1 else None
     return {
-        "color": alt.Color("colour:N", scale=alt.Scale(domain=backends, range=PALETTE), legend=legend),
+        "color": alt.Color(
+            "colour:N", scale=alt.Scale(domain=backends, range=[colours[each] for each in backends]), legend=legend
+        ),
         "shape": alt.Shape("precision:N", scale=alt.Scale(domain=precisions, range=SHAPES), legend=shapes),
     }
 
@@ -179,7 +185,7 @@ def _placed(
             taken.append((left, top - 1, right + 1, bottom + 1))
     places = [-1] * len(values)
     order = sorted(range(len(values)), key=lambda at: (not values[at]["role"], values[at] not in best, spots[at]))
-    for at in order:
+    for at in order[:MOST_LABELS]:
         if not values[at]["label"]:
             continue
         others = [box for number, box in enumerate(taken) if number != at]

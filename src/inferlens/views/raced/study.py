@@ -13,7 +13,7 @@ from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.stats.intervals import ends
 from inferlens.units import ABSENT, percent, ratio, ratio_range
-from inferlens.views.picture import PALETTE, Theme, config, drawn
+from inferlens.views.picture import PALETTE, Theme, drawn, finished, inline
 from inferlens.views.plain import plain
 from inferlens.views.records import COLUMNS, fields_of, headline
 from inferlens.views.rows import Row, rows
@@ -165,7 +165,7 @@ def _chart(values: Sequence[Mapping[str, object]], study: Study, about: str, the
     x = alt.X("value:N", sort=None, title=study.request.name, axis=alt.Axis(labelAngle=0))
     scale = alt.Scale(zero=False, nice=True)
     y = alt.Y("speedup:Q", title="speed-up against the default, 95 % interval", scale=scale)
-    chart = alt.Chart(alt.Data(values=values))
+    chart = alt.Chart(inline(values))
     layers = [
         chart.mark_rule(strokeWidth=1.5).encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q"),
         chart.mark_line(strokeWidth=2, color=PALETTE[0]).encode(x=x, y=y),
@@ -173,4 +173,4 @@ def _chart(values: Sequence[Mapping[str, object]], study: Study, about: str, the
     ]
     title = alt.TitleParams(answer(study), subtitle=about, fontSize=18, anchor="start", offset=18, frame="bounds")
     whole = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=title)
-    return {**whole.to_dict(), "config": config(theme)}
+    return finished(whole, theme)

@@ -8,7 +8,7 @@ reference are named; what breaks a limit is hollow, and what failed is not drawn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from inferlens.errors import InferlensError, check_choice
 from inferlens.units import error_size, mebibytes, plural, ratio, ratio_range, score
 from inferlens.views import picture
 from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH
-from inferlens.views.picture import THEMES, Theme, config
+from inferlens.views.picture import THEMES, Theme, colours_of, finished, stacked
 from inferlens.views.plain import cut, plain
 from inferlens.views.raced.scatter import ACCURACY, ERROR, MEMORY, PanelAxis, least_error, panel
 from inferlens.views.raced.tuned import finals_of
@@ -40,8 +40,10 @@ def render(tuned: Tuned, format: str, theme: str = "auto", reference: str | None
     return picture.drawn(spec(tuned, reference), format, _model(tuned), theme)
 
 
-def spec(tuned: Tuned, reference: str | None = None) -> Callable[[Theme], dict[str, Any]]:
-    """What makes the Vega-Lite document for a theme.
+def spec(
+    tuned: Tuned, reference: str | None = None, colours: Mapping[str, str] | None = None
+) -> Callable[[Theme], dict[str, Any]]:
+    """What makes the Vega-Lite document for a theme; ``colours`` are those of backends, by their names.
 
     Raises:
         InferlensError: if nothing was timed, or ``reference`` names no row of the finals.
@@ -51,7 +53,8 @@ def spec(tuned: Tuned, reference: str | None = None) -> Callable[[Theme], dict[s
     if not any(one.error is not None or one.memory for one in timed):
         raise InferlensError("There is nothing to draw: nothing was timed.", hint="inferlens show, which says why")
     roles = _roles(tuned, facts, reference)
-    return lambda theme: _chart(tuned, timed, facts, roles, theme)
+    shades = colours or colours_of(sorted({plain(one.case.backend_label) for one in timed}))
+    return lambda theme: _chart(tuned, timed, facts, roles, theme, shades)
 
 
 def _model(tuned: Tuned) -> str:
@@ -79,6 +82,7 @@ def _chart(
     facts: Sequence[CandidateFacts],
     roles: dict[str, list[str]],
     theme: Theme,
+    colours: Mapping[str, str],
 ) -> dict[str, Any]:
     """The Vega-Lite document."""
     import altair as alt
@@ -94,12 +98,11 @@ def _chart(
         ("name", "candidate"), ("said", measure.title), ("speedup", "vs the winner"), ("error_said", "error"),
         *[("accuracy_said", "accuracy")] * known, ("memory_said", "memory (MiB)"), ("came", "what came of it"),
     )  # fmt: skip
-    panels = [panel(values, across, each, theme, (width, HEIGHT), tooltip) for each in up]
+    panels = [panel(values, across, each, theme, (width, HEIGHT), tooltip, colours) for each in up]
     room = WIDTH + 2 * BETWEEN  # with what stands beside the axes
     answer, about = _answer(tuned, timed, room / LETTER_OF_TITLE), cut(_about(tuned, facts), int(room / LETTER))
     title = alt.TitleParams(answer, subtitle=about, fontSize=18, anchor="start", offset=18, frame="bounds")
-    chart = alt.hconcat(*panels, spacing=BETWEEN, title=title)
-    return {**chart.to_dict(), "config": config(theme)}
+    return finished(stacked(panels, across=True, spacing=BETWEEN, title=title), theme)
 
 
 def _answer(tuned: Tuned, timed: Sequence[CandidateFacts], room: float) -> str:

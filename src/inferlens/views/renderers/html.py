@@ -27,20 +27,32 @@ _COMMAND = re.compile(r"^([A-Z][^:?]*[:?] +)?inferlens[ .]\w+")
 
 def render(document: Document, width: int = 0, color: bool = False) -> str:  # noqa: ARG001 - as every format
     """The page of a document."""
-    body = f"<h1>{_said(document.title)}</h1>\n{fragment(document.blocks())}"
-    return page(document.title, body, scripts=[_script()])
+    return page(
+        document.title, f"{_head(document.title)}<main>{fragment(document.blocks())}</main>", scripts=[script()]
+    )
 
 
 def render_report(report: Report) -> str:
     """The page of a report, with links to its sections."""
     links = "".join(f'<a href="#{each.name}">{_said(each.title)}</a>' for each in report.sections)
-    body = f'<header><h1>{_said(report.title)}</h1></header>\n<nav aria-label="sections">{links}</nav>\n'
-    body += f"<main>{fragment(report.sections)}</main>"
-    return page(report.title, body, scripts=[_script()])
+    body = f"{_head(report.title, links)}<main>{fragment(report.sections)}</main>"
+    return page(report.title, body, scripts=[script()])
 
 
-def _script() -> str:
+def _head(title: str, links: str = "") -> str:
+    """What every page begins with; the script adds a button for the theme."""
+    return f'<header><h1>{_said(title)}</h1></header>\n<nav aria-label="sections">{links}</nav>\n'
+
+
+def script() -> str:
+    """What a page can do with its own tables and pictures."""
     return (FILES / "page.js").read_text()
+
+
+def pictured(title: str, svg: str, about: str, *, style: str, scripts: Sequence[str]) -> str:
+    """The page of one picture for white paper, with scripts of its own; ``svg`` is escaped already."""
+    body = f'{_head(title)}<figure class="white">{svg}</figure><p class="soft">{_said(about)}</p>'
+    return page(f"{title} – Inferlens", body, style=style, scripts=[*scripts, script()], libraries=True)
 
 
 def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = (), libraries: bool = False) -> str:
@@ -158,8 +170,8 @@ def _drawn(picture: Picture) -> Any:
 
 
 def _links(picture: Picture) -> list[tuple[str, str]]:
-    data = picture.data()
-    return [(f"{picture.name}.csv", _link(data, "text/csv"))] if data else []
+    kinds = {"csv": "text/csv", "json": "application/json"}
+    return [(f"{picture.name}.{ending}", _link(data, kinds[ending])) for ending, data in picture.data().items()]
 
 
 def _link(data: bytes, kind: str) -> str:

@@ -6,8 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from inferlens.views.renderers.csv import written
 from inferlens.views.table import Table
+
+MOST_TWICE = 200_000  # characters of a picture's values as CSV; more are not there as JSON too
 
 
 @dataclass(frozen=True)
@@ -28,10 +32,14 @@ class Picture:
     values: Sequence[dict[str, Any]] = ()
     white: bool = False
 
-    def data(self) -> bytes:
-        """The values as CSV; empty where there are none."""
+    def data(self) -> dict[str, bytes]:
+        """The values as CSV, and JSON if they are not many, by the ending of such a file; none where there are none."""
+        if not self.values:
+            return {}
         names = list(dict.fromkeys(name for each in self.values for name in each))
-        return written(names, ([each.get(name) for name in names] for each in self.values)).encode() if names else b""
+        lines = written(names, ([each.get(name) for name in names] for each in self.values))
+        csv = {"csv": lines.encode()}
+        return csv if len(lines) > MOST_TWICE else {**csv, "json": msgspec.json.encode(self.values, enc_hook=float)}
 
 
 @dataclass(frozen=True)

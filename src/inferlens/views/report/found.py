@@ -13,19 +13,23 @@ from inferlens.record.profile_store import LoadedProfiles, load_profiles
 from inferlens.record.record import Record
 from inferlens.record.store import load_records
 from inferlens.trace import several
+from inferlens.views.picture import colours_of
+from inferlens.views.plain import plain
 from inferlens.views.profiled.findings import Judged, judged
+from inferlens.views.report.looked import Looked, looked
 from inferlens.views.rows import Row, rows
 
 
 @dataclass
 class Found:
-    """All of it; ``problems`` are what could not be read, a sentence each."""
+    """All of it; ``problems`` are what could not be read, a sentence each, ``folders`` of records by their ids."""
 
     records: list[Record] = field(default_factory=list)
     profiles: LoadedProfiles = field(default_factory=LoadedProfiles)
     tunings: list[Tuned] = field(default_factory=list)
     traces: list[Path] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    folders: dict[str, Path] = field(default_factory=dict)
 
     @property
     def every(self) -> list[Record]:
@@ -33,9 +37,21 @@ class Found:
         return [*self.records, *(record for each in self.tunings for record in each.finals)]
 
     @cached_property
+    def colours(self) -> dict[str, str]:
+        """The colour of each backend, in all charts of the page."""
+        tried = (record for each in self.tunings for trial in each.trials for record in trial.records)
+        cases = [*(each.case for each in (*self.every, *tried)), *(each.case for each in self.profiles.profiles)]
+        return colours_of(sorted({plain(case.backend_label) for case in cases}))
+
+    @cached_property
     def rows(self) -> list[Row]:
         """The rows of the records beside the tunings."""
         return rows(self.records)
+
+    @cached_property
+    def looked(self) -> list[Looked]:
+        """The traces, as far as they are shown."""
+        return list(looked(self.traces))
 
     @cached_property
     def judged(self) -> list[Judged]:
@@ -75,7 +91,7 @@ def _records(found: Found, paths: Sequence[Path]) -> None:
         loaded = load_records(paths)
     except InferlensError:
         return  # there may be profiles or traces
-    found.records = loaded.records
+    found.records, found.folders = loaded.records, loaded.folders
     found.problems += loaded.problems
 
 

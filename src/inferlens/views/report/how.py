@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import shlex
+import zlib
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from inferlens.analysis.runs import device_name
 from inferlens.record.record import Record, machine_name
+from inferlens.spec.plan import bench_words
 from inferlens.units import byte_count, listing
 from inferlens.views import notes
 from inferlens.views.plain import plain
@@ -18,6 +21,8 @@ from inferlens.views.report.blocks import Block, Download, Section
 from inferlens.views.report.found import Found
 from inferlens.views.table import Column, Line, Table
 
+MOST_REPEATED = 12  # commands
+MOST_PLAIN = 500_000  # bytes of a table that is not packed
 MOST_PACKED = 2_000_000  # bytes of records in a page
 _CELL = [Column("", "", numeric=False, fold=True)]
 
@@ -26,12 +31,38 @@ def how_it_was_measured(found: Found) -> Iterator[Block]:
     """Environments, notes, and the data."""
     yield from environments(found.every)
     if found.records:
-        every = notes.document(found.records).blocks()
+        yield from _repeated(found.records)
+        every = notes.document(found.records, made=found.rows).blocks()
         yield Section("notes", f"Notes: {every[0]}", every[1:], folded=True)
         numbers = written(*fields_of(found.rows)).encode()
-        yield Download("table.csv", "every number of the comparison", "text/csv", numbers)
+        about = "every number of the comparison"
+        if len(numbers) > MOST_PLAIN:
+            yield Download("table.csv.gz", about, "application/gzip", gzip.compress(numbers, 6, mtime=0))
+        else:
+            yield Download("table.csv", about, "text/csv", numbers)
         yield packed(found.records)
     yield from found.problems
+
+
+def _repeated(records: Sequence[Record]) -> Iterator[str]:
+    """The command that measures the cases of each model and machine again; options of backends are not in it."""
+    models: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        models.setdefault((record.case.model, machine_name(record.environment)), []).append(record)
+    said = dict.fromkeys(_repeat(mine) for mine in models.values())
+    yield from list(said)[:MOST_REPEATED]
+
+
+def _repeat(records: Sequence[Record]) -> str:
+    cases = [record.case for record in records]
+    first = min(cases, key=lambda case: len(case.options))
+    batches = sorted({case.batch for case in cases if case.batch is not None})
+    precisions = list(dict.fromkeys(case.precision for case in cases))
+    asks = ["--precision " + ",".join(precisions)] if precisions != ["fp32"] else []
+    device = "cuda" if records[0].environment.gpus else "cpu"
+    model, *words = bench_words(first, device, asks, others=True, batches=batches)
+    backends = ",".join(dict.fromkeys(case.backend_label for case in cases))
+    return plain(f"Repeat it: {shlex.join(['inferlens', 'bench', model, '-b', backends, *words])}")
 
 
 def environments(records: Sequence[Record]) -> Iterator[Table]:
@@ -65,9 +96,12 @@ def _environment(name: str, records: Sequence[Record]) -> Table:
 
 
 def packed(records: Sequence[Record], name: str = "records", most: int = MOST_PACKED) -> Block:
-    """The records with all samples, or how large they would be."""
-    data = gzip.compress(b"\n".join(map(msgspec.json.encode, records)), mtime=0)
+    """The records with all samples, or that they are too large."""
     about = "the records with all samples, one in each line"
-    if len(data) > most:
-        return f"Not in this page: {about}, {byte_count(len(data))}."
-    return Download(f"{name}.jsonl.gz", about, "application/gzip", data)
+    packer, parts, size = zlib.compressobj(6, wbits=zlib.MAX_WBITS | 16), list[bytes](), 0  # as gzip has it
+    for record in records:
+        parts.append(packer.compress(msgspec.json.encode(record) + b"\n"))
+        size += len(parts[-1])
+        if size > most:
+            return f"Not in this page: {about}, which are more than {byte_count(most)}."
+    return Download(f"{name}.jsonl.gz", about, "application/gzip", b"".join([*parts, packer.flush()]))

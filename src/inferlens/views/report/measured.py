@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,7 +10,7 @@ from functools import partial
 from inferlens.analysis.runs import CaseRuns, latest
 from inferlens.analysis.tuned import facts_of
 from inferlens.record.record import machine_name
-from inferlens.views.answer import answers
+from inferlens.views.answer import AnswerLine, answers, likely
 from inferlens.views.chart import chart_of, drawn, names_of
 from inferlens.views.picture import picture
 from inferlens.views.plain import plain
@@ -18,17 +19,19 @@ from inferlens.views.raced import against
 from inferlens.views.raced.tuned import answer_of, finals_of, sentences
 from inferlens.views.records import COLUMNS, headline, table_of
 from inferlens.views.report import samples
-from inferlens.views.report.blocks import Block
+from inferlens.views.report.blocks import Block, Section
 from inferlens.views.report.found import Found
+from inferlens.views.report.traces import answer as of_traces
 from inferlens.views.rows import Row, by, ways
 from inferlens.views.table import Column, Line, Table
 
-MOST_TABLES = 12  # of which the charts of samples are drawn
+MOST_CHARTS, MOST_SAMPLES, MOST_WHOLE = 6, 3, 2  # tables of which charts are drawn, those of samples, all of them
 MOST_ANSWERS = 12  # beneath the index of many models
 FINDINGS = 6  # lines: three findings with their hints
 # What the answer costs, beside its speed.
-_COSTS = ("batch", "median", "p95", "p99", "items_per_second", "energy", "speed-up", "accuracy", "drop", "error",
-          "build", "host_peak", "device_peak")  # fmt: skip
+_COSTS = ("batch", "median", "items_per_second", "energy", "speed-up", "accuracy", "drop", "error", "build",
+          "host_peak", "device_peak")  # fmt: skip
+_BRACKETS = "In brackets: what could be won at most."
 _BARS = "Bars start at zero, whiskers reach from the 5th to the 95th percentile; the fastest stands on top."
 _LINES = "Both axes are logarithmic: ways whose lines are parallel differ by the same factor at every batch size."
 _AGAINST = "The dashed line joins what nothing else beats in both speed and {}; wrong outputs are crossed out."
@@ -44,65 +47,121 @@ def answer(found: Found) -> Iterator[Block]:
         yield Table(headline(finals) if finals else "", "", (), (), answer=said[:1])
         yield from [*said[1:], *(each for each in sentences(tuned, facts_of(tuned)) if each.startswith("Use"))]
     tables = by(found.rows, "table")
-    if len(tables) > 1:
-        yield _index(tables)
-    for table in tables[:MOST_ANSWERS]:
-        names = ways(table)
-        lines = answers(table)
-        yield Table(headline(table), "", (), (), answer=[each.lines[0] for each in lines])
-        yield from dict.fromkeys(line for each in lines for line in each.lines[1:])
-        yield _costs(table, names)
-        best = next((row for row in table if row.fastest), None)
-        if best:
-            yield f"Where does the time go? {best.profile}"
+    if len(tables) == 1:
+        lines = answers(tables[0])
+        yield Table(headline(tables[0]), "", (), (), answer=[each.lines[0] for each in lines])
+        yield from _more(tables[0], lines, found)
+    elif tables:
+        yield from _of_many(tables, found)
     if found.profiles.profiles:
-        yield from findings_of(found.judged, lines=FINDINGS, brief=True).blocks()
+        yield from _worth_acting_on(found)
+    if not (found.tunings or found.records):
+        yield from of_traces(found)
+
+
+def _worth_acting_on(found: Found) -> Iterator[Table]:
+    """The few findings that matter most, each in a sentence with what to try beneath it."""
+    for each in findings_of(found.judged, lines=FINDINGS, brief=True).blocks():
+        if isinstance(each, Table) and each.lines:
+            said = [" ".join(filter(None, [f"{line.name}." * bool(line.name), line.cells[1]])) for line in each.lines]
+            yield Table("Worth acting on", "", (), (), about=f"{each.title}. {_BRACKETS}", sentences=said)
+
+
+def _more(table: Sequence[Row], lines: Sequence[AnswerLine], found: Found) -> Iterator[Block]:
+    """What decides it, what the fastest costs beside its time, and the commands that use it and look into it."""
+    yield from dict.fromkeys(line for each in lines for line in each.lines[1:])
+    yield _costs(table, ways(table))
+    best = next((row for row in table if row.fastest), None)
+    if best and best.id in found.folders:
+        yield f"Use it: inferlens export --best {shlex.quote(str(found.folders[best.id]))} --output deploy"
+    if best:
+        yield f"Where does the time go? {best.profile}"
+
+
+def _of_many(tables: Sequence[Sequence[Row]], found: Found) -> Iterator[Block]:
+    """The fastest way of each model, machine and batch size in a row, and what it costs where one unfolds it."""
+    yield _index(tables)
+    lines = iter(answers(found.rows))
+    for number, table in enumerate(tables, 1):
+        mine = [next(lines) for _ in by(table, "comparison")]
+        if number <= MOST_ANSWERS:
+            said = " · ".join(each.brief for each in mine)
+            yield Section(f"answer-{number}", said, list(_more(table, mine, found)), folded=True)
 
 
 def _index(tables: Sequence[Sequence[Row]]) -> Table:
     """The fastest way of each model, machine and batch size, side by side."""
-    columns = [
-        Column("device_name", "machine", numeric=False),
-        *(
-            replace(each, wide=False)
-            for each in COLUMNS
-            if each.key in ("precision", "batch", "median", "items_per_second")
-        ),
-        Column("way", "fastest", numeric=False, fold=True),
-        *(each for each in COLUMNS if each.title in ("speed-up", "outputs")),
-    ]
     found = [row for table in tables for each in by(table, "comparison") for row in each if row.place == 1]
-    return Table("", "model", columns, [Line.of(plain(row.model), columns, row) for row in found])
+    told = {"median", "items_per_second"}
+    told |= {name for name in ("precision", "batch") if len({getattr(row, name) for row in found}) > 1}
+    plainly = [replace(each, wide=False, bars="") for each in COLUMNS]  # bars of unlike models compare nothing
+    columns = [
+        *([Column("device_name", "machine", numeric=False)] if len({row.machine for row in found}) > 1 else []),
+        *(each for each in plainly if each.key in ("precision", "batch") and each.key in told),
+        Column("way", "fastest", numeric=False, fold=True),
+        *(each for each in plainly if each.key in ("median", "items_per_second")),
+        *(each for each in plainly if each.title == "speed-up"),
+        Column("", "how sure", numeric=False, write=_sure),
+    ]
+    return Table("", "model", columns, [Line.of(_short(row), columns, row) for row in found])
+
+
+def _sure(row: Row) -> str:
+    """In a word, whether it is known to be the fastest."""
+    if row.standing == "likeliest":
+        return f"likeliest{likely(row.chance)}"
+    return {"equal": "equally fast as others", "once": "measured once"}.get(row.standing, "sure")
+
+
+def _short(row: Row) -> str:
+    return plain(row.model.removeprefix("torchvision:"))
 
 
 def _costs(table: Sequence[Row], names: dict[str, str]) -> Table:
     """The fastest of each comparison and its reference, by what may matter beside the latency."""
-    columns = [replace(each, wide=False, bars="") for each in COLUMNS if {each.key, each.title} & {*_COSTS}]
-    lines = []
-    for each in by(table, "comparison"):
-        for row in each:
-            if row.fastest or row.is_reference:
-                lines.append(Line.of(names[row.id], columns, row, style="bold" if row.fastest else ""))
+    shown = [row for row in table if row.fastest or row.is_reference]
+    told = {*_COSTS} - {"host_peak" if any(row.device_peak for row in shown) else "device_peak"}
+    told -= {"batch"} if len({row.batch for row in shown}) == 1 else set()
+    columns = [replace(each, wide=False, bars="") for each in COLUMNS if {each.key, each.title} & told]
+    lines = [Line.of(names[row.id], columns, row, style="bold" if row.fastest else "") for row in shown]
     return Table("", "way", columns, lines)
 
 
 def comparison(found: Found) -> Iterator[Block]:
     """All ways with everything that was measured of them, and charts."""
     runs = {(run.first.id, machine_name(run.first.environment)): run for run in latest(found.records)}
-    for number, table in enumerate(by(found.rows, "table"), 1):
-        whole = table_of(table, None)
-        yield replace(whole, answer=(), notes=())
-        if any(drawn(row) for row in table):
-            several = len({row.batch for row in table if drawn(row)}) > 1
-            yield picture(f"comparison-{number}", _LINES if several else _BARS, partial(chart_of, table))
-        cost = "accuracy" if any(row.accuracy is not None for row in table) else "error"
-        if len({row.precision for row in table if against.drawable(row, cost)}) > 1:
-            yield picture(f"{cost}-{number}", _AGAINST.format(cost), partial(against.chart_of, table, cost))
-        if number <= MOST_TABLES:
-            yield from _samples(table, runs, number)
+    tables = by(found.rows, "table")
+    for number, table in enumerate(tables, 1):
+        columns = [replace(each, wide=False) if each.title == "±" else each for each in COLUMNS]
+        yield replace(table_of(table, None, columns=columns), answer=(), notes=())
+        if number <= MOST_CHARTS:
+            yield from _charts(table, number, found.colours, whole=len(tables) <= MOST_WHOLE)
+        if number <= MOST_SAMPLES:
+            yield from _samples(table, runs, number, found.colours)
+    if len(tables) > MOST_CHARTS:
+        yield f"Charts are of the first {MOST_CHARTS} models; 'inferlens plot' draws those of the others."
 
 
-def _samples(table: Sequence[Row], runs: dict[tuple[str, str], CaseRuns], number: int) -> Iterator[Block]:
+def _charts(table: Sequence[Row], number: int, colours: dict[str, str], *, whole: bool) -> Iterator[Block]:
+    """Latency and throughput, and the latency against the error or accuracy; ``whole``: and against other costs."""
+    if any(drawn(row) for row in table):
+        several = len({row.batch for row in table if drawn(row)}) > 1
+        yield picture(f"comparison-{number}", _LINES if several else _BARS, partial(chart_of, table, colours=colours))
+    costs = ["accuracy" if any(row.accuracy is not None for row in table) else "error"]
+    if len({row.precision for row in table if against.drawable(row, costs[0])}) < 2:
+        costs = []  # of one precision, errors are those of rounding
+    others = ("memory", "energy") if whole else ()
+    costs += [cost for cost in others if sum(against.drawable(row, cost) for row in table) > 2]
+    for cost in costs:
+        drawing = partial(against.chart_of, table, cost, colours=colours)
+        shown = picture(f"{cost}-{number}", _AGAINST.format(cost), drawing)
+        name, title = f"{cost}-of-{number}", f"Latency against {cost}"
+        yield Section(name, title, [shown], folded=True) if cost in others else shown
+
+
+def _samples(
+    table: Sequence[Row], runs: dict[tuple[str, str], CaseRuns], number: int, colours: dict[str, str]
+) -> Iterator[Block]:
     """How the samples of the fastest ways spread, and how they changed meanwhile: of one batch size."""
     each = next((each for each in by(table, "comparison") if any(row.ranked and row.median for row in each)), [])
     able = [row for row in each if row.ranked and row.median][: samples.MOST]
@@ -111,5 +170,5 @@ def _samples(table: Sequence[Row], runs: dict[tuple[str, str], CaseRuns], number
     if not known:
         return
     batch = f" At batch {each[0].batch}." if len(by(table, "comparison")) > 1 else ""
-    yield picture(f"spread-{number}", _SPREAD + batch, partial(samples.spread, known))
-    yield picture(f"samples-{number}", _TIME + batch, partial(samples.over_time, known))
+    yield picture(f"spread-{number}", _SPREAD + batch, partial(samples.spread, known, colours=colours))
+    yield picture(f"samples-{number}", _TIME + batch, partial(samples.over_time, known, colours=colours))

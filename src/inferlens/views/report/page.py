@@ -15,6 +15,7 @@ from inferlens.views.plain import plain
 from inferlens.views.report.blocks import Block, Report, Section
 from inferlens.views.report.found import Found
 from inferlens.views.report.how import how_it_was_measured
+from inferlens.views.report.looked import names
 from inferlens.views.report.measured import answer, comparison
 from inferlens.views.report.time import time
 from inferlens.views.report.traces import traces
@@ -41,7 +42,8 @@ def _title(found: Found) -> str:
     records = found.every
     models = list(dict.fromkeys(plain(bare(run.first.case.model)) for run in latest(records)))
     if not models:
-        models = [path.name for path in found.traces[:1]]
+        models = names(found.traces)
+        return models[0] if len(models) == 1 else f"{len(models)} traces"
     machines = {machine_name(record.environment) for record in records}
     shown = models if len(models) < 5 else [*models[:3], f"{len(models) - 3} more models"]
     return listing(shown) + (f" on {plural(len(machines), 'machine')}" if len(machines) > 1 else "")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy as np
 from inferlens.analysis.runs import CaseRuns
 from inferlens.units import milliseconds
 from inferlens.views.chart import WIDTH
-from inferlens.views.picture import PALETTE, Theme, config
+from inferlens.views.picture import PALETTE, Theme, finished, inline, stacked
+from inferlens.views.plain import plain
 
 BINS, POINTS = 80, 120  # of a way
 STEP, TALL = 24, 44  # pixels of a way
@@ -18,8 +20,13 @@ MOST = 12  # ways
 _FAR = 3.0  # times the largest median: what is slower still is at the edge
 
 
-def spread(ways: Sequence[tuple[str, CaseRuns]], theme: Theme) -> dict[str, Any]:
-    """How often each latency was seen: the darker, the more often; a line at the median."""
+def spread(
+    ways: Sequence[tuple[str, CaseRuns]], theme: Theme, colours: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """How often each latency was seen: the darker, the more often; a line at the median.
+
+    ``colours`` are those of backends, by their names.
+    """
     import altair as alt
 
     samples = {name: np.concatenate([np.asarray(each) for each in run.processes]) * 1e3 for name, run in ways}
@@ -29,6 +36,7 @@ def spread(ways: Sequence[tuple[str, CaseRuns]], theme: Theme) -> dict[str, Any]
         _FAR * max(float(np.median(values)) for values in samples.values()),
     )
     high = max(high, low * 1.02 + 1e-9)
+    shades = {name: _colour(run, colours) for name, run in ways}
     edges = np.linspace(low - 0.02 * (high - low), high, BINS + 1)
     values = []
     for name, found in samples.items():
@@ -37,7 +45,7 @@ def spread(ways: Sequence[tuple[str, CaseRuns]], theme: Theme) -> dict[str, Any]
         for place in np.flatnonzero(counts):
             values.append({
                 "way": name, "from": edges[place], "to": edges[place + 1], "samples": int(counts[place]),
-                "share": float(counts[place] / counts.max()) ** 0.5, "median": middle,
+                "share": float(counts[place] / counts.max()) ** 0.5, "median": middle, "colour": shades[name],
             })  # fmt: skip
     middles = [{"way": name, "median": float(np.median(found))} for name, found in samples.items()]
     order = list(samples)
@@ -45,36 +53,44 @@ def spread(ways: Sequence[tuple[str, CaseRuns]], theme: Theme) -> dict[str, Any]
     scale = alt.Scale(domain=[float(edges[0]), float(edges[-1])], nice=False)
     x = alt.X("from:Q", scale=scale, title="latency of one call (ms)", axis=alt.Axis(format=",~r", tickCount=8))
     shade = alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0.08, 1]), legend=None)
-    bars = alt.Chart(alt.Data(values=values)).mark_bar(height=alt.RelativeBandSize(0.7), color=PALETTE[0])
-    ticks = alt.Chart(alt.Data(values=middles)).mark_tick(thickness=2, size=STEP * 0.8, color=theme.text)
+    bars = alt.Chart(inline(values)).mark_bar(height=alt.RelativeBandSize(0.7))
+    ticks = alt.Chart(inline(middles)).mark_tick(thickness=2, size=STEP * 0.8, color=theme.text)
     layered = alt.layer(
-        bars.encode(x=x, x2="to:Q", y=y, opacity=shade, tooltip=["way:N", "from:Q", "to:Q", "samples:Q"]),
+        bars.encode(
+            x=x,
+            x2="to:Q",
+            y=y,
+            opacity=shade,
+            color=alt.Color("colour:N", scale=None),
+            tooltip=["way:N", "from:Q", "to:Q", "samples:Q"],
+        ),
         ticks.encode(x=alt.X("median:Q", scale=scale), y=y),
     )
-    return {**layered.properties(width=WIDTH, height=alt.Step(STEP)).to_dict(), "config": config(theme)}
+    title = alt.TitleParams("How long single calls took", fontSize=16, anchor="start", offset=10, frame="bounds")
+    return finished(layered.properties(width=WIDTH, height=alt.Step(STEP), title=title), theme)
 
 
-def over_time(ways: Sequence[tuple[str, CaseRuns]], theme: Theme) -> dict[str, Any]:
+def _colour(run: CaseRuns, colours: Mapping[str, str]) -> str:
+    return colours.get(plain(run.first.case.backend_label), PALETTE[0])
+
+
+def over_time(
+    ways: Sequence[tuple[str, CaseRuns]], theme: Theme, colours: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
     """The latencies of each way in the order they were taken, its processes one after the other."""
     import altair as alt
 
-    values: list[dict[str, Any]] = []
-    borders: list[dict[str, Any]] = []
-    for name, run in ways:
+    panels = []
+    for place, (name, run) in enumerate(ways):
         taken = [np.asarray(each) * 1e3 for each in run.processes]
         whole = np.concatenate(taken)
         done = np.cumsum([len(each) for each in taken])[:-1]
-        borders += [{"way": name, "at": float(100 * place / len(whole))} for place in done]
         pieces = np.array_split(whole, min(POINTS, len(whole)))
-        for place, piece in enumerate(pieces):
-            low, middle, high = (float(each) for each in np.quantile(piece, [0.1, 0.5, 0.9]))
-            values.append(
-                {"way": name, "at": 100 * (place + 0.5) / len(pieces), "low": low, "median": middle, "high": high}
-            )
-    data = alt.Data(values=values)
-    panels = []
-    for place, (name, _) in enumerate(ways):
-        mine = [each for each in values if each["way"] == name]
+        middles = [tuple(map(float, np.quantile(piece, [0.1, 0.5, 0.9]))) for piece in pieces]
+        mine: list[dict[str, Any]] = [
+            {"way": name, "at": 100 * (at + 0.5) / len(pieces), "low": low, "median": middle, "high": high}
+            for at, (low, middle, high) in enumerate(middles)
+        ]
         most = max(float(np.quantile([each["high"] for each in mine], 0.98)), max(each["median"] for each in mine))
         scale = alt.Scale(domain=[min(each["low"] for each in mine) * 0.98, most * 1.02], nice=False, clamp=True)
         last = place == len(ways) - 1
@@ -84,16 +100,16 @@ def over_time(ways: Sequence[tuple[str, CaseRuns]], theme: Theme) -> dict[str, A
         y = alt.Y(
             "median:Q", title=None, scale=scale, axis=alt.Axis(tickCount=3, format=",~r", grid=False, minExtent=44)
         )
-        base = alt.Chart(data).transform_filter(alt.datum.way == name)
+        base, colour = alt.Chart(inline(mine)), _colour(run, colours)
         lines = [
-            base.mark_area(opacity=0.22, color=PALETTE[0]).encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q"),
-            base.mark_line(strokeWidth=1.4, color=PALETTE[0]).encode(x=x, y=y),
+            base.mark_area(opacity=0.22, color=colour).encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q"),
+            base.mark_line(strokeWidth=1.4, color=colour).encode(x=x, y=y),
         ]
-        edges = [{"at": each["at"]} for each in borders if each["way"] == name]
+        edges = [{"at": float(100 * at / len(whole))} for at in done]
         if edges:
-            rule = alt.Chart(alt.Data(values=edges)).mark_rule(strokeDash=[3, 3], color=theme.faint, strokeWidth=1)
+            rule = alt.Chart(inline(edges)).mark_rule(strokeDash=[3, 3], color=theme.faint, strokeWidth=1)
             lines.append(rule.encode(x=x))
         title = alt.TitleParams(name, fontSize=12, fontWeight="normal", anchor="start", offset=3)
         panels.append(alt.layer(*lines).properties(width=WIDTH, height=TALL, title=title))
-    chart = alt.vconcat(*panels, spacing=6).resolve_scale(y="independent")
-    return {**chart.to_dict(), "config": config(theme)}
+    title = alt.TitleParams("Latency (ms) while it was measured", fontSize=16, anchor="start", offset=10)
+    return finished(stacked(panels, spacing=6, title=title), theme)

@@ -21,7 +21,7 @@ def tuned(found: Found) -> Iterator[Block]:
         *blocks, tried = one.document(each).blocks()
         yield from blocks
         try:
-            document = spec(each)
+            document = spec(each, colours=found.colours)
         except InferlensError:
             pass  # nothing was timed
         else:

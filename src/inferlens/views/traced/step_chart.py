@@ -14,7 +14,7 @@ from inferlens.trace.reader import read, read_cached
 from inferlens.trace.steps import PARTS
 from inferlens.trace.tables import stepping
 from inferlens.units import duration, listing, milliseconds, percent, plural
-from inferlens.views.picture import GREY, PALETTE, Theme, config, drawn
+from inferlens.views.picture import GREY, PALETTE, Theme, drawn, finished, inline
 from inferlens.views.plain import cut, plain
 
 HOW = "Each bar is {what}: what the GPU did comes first, then what the host did while no GPU worked."
@@ -95,7 +95,7 @@ def _chart(bars: Bars, what: str, answer: str, about: str, theme: Theme) -> dict
     labels = [label for label, _ in bars]
     y = alt.Y(f"{what}:N", sort=labels, title="step" if what == "step" and len(labels) > 1 else None,
               axis=alt.Axis(labelOverlap=True))  # fmt: skip
-    chart = alt.Chart(alt.Data(values=values)).mark_bar(height=alt.RelativeBandSize(0.8))
+    chart = alt.Chart(inline(values)).mark_bar(height=alt.RelativeBandSize(0.8))
     chart = chart.encode(
         x=alt.X("time (ms):Q", stack=True, title="time (ms)", axis=alt.Axis(format=",~r", tickCount=8)),
         y=y,
@@ -106,4 +106,4 @@ def _chart(bars: Bars, what: str, answer: str, about: str, theme: Theme) -> dict
     title = alt.TitleParams(answer, subtitle=cut(about, LONGEST_LINE), fontSize=16, anchor="start", offset=12,
                             frame="bounds")  # fmt: skip
     tall = min(26, max(4, TALL // len(labels)))
-    return {**chart.properties(width=WIDTH, height=alt.Step(tall), title=title).to_dict(), "config": config(theme)}
+    return finished(chart.properties(width=WIDTH, height=alt.Step(tall), title=title), theme)

@@ -1,6 +1,7 @@
 "use strict";
-// What a page can do with its own tables and pictures: sort, filter, show all columns, fold trees, copy, explain marks.
+// What a page can do with its own tables and pictures: sort, filter, choose columns, fold trees, copy, explain marks.
 const made = (name, words, more) => Object.assign(document.createElement(name), { textContent: words, ...more });
+const MOST = 300; // rows of a table that are shown until all are asked for
 const number = (cell) => {
   const words = cell.textContent.trim().replace(/,/g, "");
   const found = parseFloat(words.replace(/^[±<>~]/, ""));
@@ -30,31 +31,71 @@ function sortable(table) {
       };
       const sums = [...body.rows].filter((row) => row.classList.contains("sums"));
       body.append(...[...body.rows].filter((row) => !sums.includes(row)).sort(order), ...sums);
+      table.dispatchEvent(new Event("sorted"));
     });
   });
 }
 
+// Long tables have a filter; of those that are very long the first rows are shown.
 function filterable(table, tools) {
   const rows = [...table.tBodies[0].rows];
-  if (rows.length < 13) return;
-  const texts = rows.map((row) => row.textContent.toLowerCase());
+  if (rows.length < 9) return;
+  let [words, most, texts] = [[""], MOST, null];
   const box = made("input", "", { type: "search", placeholder: "filter rows" });
   box.setAttribute("aria-label", "filter rows");
+  const more = made("button", "", { type: "button" });
+  const show = () => {
+    let [fit, shown] = [0, 0];
+    for (const row of table.tBodies[0].rows) {
+      const fits = words.every((word) => !word || texts.get(row).includes(word));
+      fit += fits;
+      row.hidden = !fits || shown >= most;
+      shown += !row.hidden;
+    }
+    more.hidden = shown === fit;
+    more.textContent = `show all ${fit.toLocaleString("en")} rows`;
+  };
   box.addEventListener("input", () => {
-    const words = box.value.toLowerCase().split(/\s+/);
-    rows.forEach((row, place) => { row.hidden = !words.every((word) => texts[place].includes(word)); });
+    texts ??= new Map(rows.map((row) => [row, row.textContent.toLowerCase()]));
+    words = box.value.toLowerCase().split(/\s+/);
+    show();
   });
-  tools.append(box);
+  more.addEventListener("click", () => { most = Infinity; show(); });
+  table.addEventListener("sorted", show);
+  show();
+  tools.append(box, more);
 }
 
+// Of tables that hide some columns every one can be shown or hidden, one by one or all of them.
 function widened(table, tools) {
-  if (!table.querySelector("th.extra")) return;
-  const button = made("button", "all columns", { type: "button" });
-  button.setAttribute("aria-pressed", "false");
-  button.addEventListener("click", () => {
-    button.setAttribute("aria-pressed", String(table.classList.toggle("all")));
+  const heads = [...table.tHead.rows[0].cells];
+  if (!heads.some((head) => head.classList.contains("extra"))) return;
+  const boxes = heads.map((head) => made("input", "", { type: "checkbox", checked: !head.classList.contains("extra") }));
+  const turn = (place, on) => {
+    boxes[place].checked = on;
+    for (const row of table.rows) row.cells[place].classList.toggle("extra", !on);
+  };
+  const all = made("button", "all columns", { type: "button" });
+  const first = boxes.map((box) => box.checked);
+  all.setAttribute("aria-pressed", "false");
+  all.addEventListener("click", () => {
+    const on = all.getAttribute("aria-pressed") !== "true";
+    all.setAttribute("aria-pressed", String(on));
+    heads.forEach((_, place) => turn(place, on || first[place]));
   });
-  tools.append(button);
+  tools.append(all);
+  const list = made("details", "", { className: "columns" });
+  const choice = made("div", "");
+  boxes.forEach((box, place) => {
+    if (!place || !heads[place].textContent) return;
+    const label = made("label", "");
+    box.addEventListener("change", () => turn(place, box.checked));
+    label.append(box, heads[place].textContent);
+    choice.append(label);
+  });
+  list.append(made("summary", "columns"), choice);
+  list.addEventListener("keydown", (event) => { if (event.key === "Escape") list.open = false; });
+  tools.append(list);
 }
 
 function foldable(table, tools) {
@@ -132,7 +173,7 @@ if (nav) {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const theme = made("button", "", { type: "button" });
   const name = () => document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light");
-  const said = () => { theme.textContent = name() === "dark" ? "light" : "dark"; };
+  const said = () => { theme.textContent = name() === "dark" ? "light theme" : "dark theme"; };
   theme.addEventListener("click", () => {
     document.documentElement.dataset.theme = name() === "dark" ? "light" : "dark";
     said();
@@ -142,4 +183,6 @@ if (nav) {
   nav.append(theme);
 }
 
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => { each.open = true; }));
+addEventListener("beforeprint", () => {
+  for (const each of document.querySelectorAll("details:not(.columns)")) each.open = true;
+});

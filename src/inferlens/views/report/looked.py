@@ -1,0 +1,60 @@
+"""Traces as a page has them, each read once and one held at a time: what it comes to, and what is shown of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from inferlens.analysis.findings import Finding, trace_findings
+from inferlens.errors import InferlensError
+from inferlens.trace.analysis import Analysis, Overview
+from inferlens.trace.reader import read_cached
+from inferlens.views.picture import picture
+from inferlens.views.report.blocks import Block
+from inferlens.views.traced import show, step_chart
+from inferlens.views.traced.trace_views import VIEWS, Selection
+
+MOST = 12
+ROWS = 20  # of operators and kernels
+SHOWN = ("overview", "operators", "kernels")
+
+
+@dataclass(frozen=True)
+class Looked:
+    """One trace: its name among the others, its overview and advice, what is shown of it, or why it cannot be read."""
+
+    name: str
+    overview: Overview | None = None
+    advice: Sequence[Finding] = ()
+    answer: Sequence[str] = ()
+    blocks: Sequence[Block] = ()
+    problem: str = ""
+
+
+def looked(paths: Sequence[Path]) -> Iterator[Looked]:
+    """The first :data:`MOST` of them."""
+    for number, (path, name) in enumerate(zip(paths[:MOST], names(paths), strict=False), 1):
+        try:
+            analysis = Analysis(read_cached(path))
+            shown = replace(show.shown_of(analysis, path, SHOWN, Selection(top=ROWS)), name="")
+            blocks = [*_steps(analysis, name, number), *show.of([shown], SHOWN, everything=True, look=False).blocks()]
+            answer = VIEWS["overview"](analysis, Selection()).answer
+            yield Looked(name, analysis.overview, trace_findings(analysis), answer, blocks)
+        except InferlensError as error:
+            yield Looked(name, problem=str(error))
+
+
+def _steps(analysis: Analysis, name: str, number: int) -> list[Block]:
+    """Its steps as a picture."""
+    how = step_chart.HOW.format(what="a step")
+    drawing = partial(step_chart.of_steps, analysis, name)
+    return [picture(f"steps-{number}", how, drawing)] if len(analysis.steps) else []
+
+
+def names(paths: Sequence[Path]) -> list[str]:
+    """What the traces are called: by their folders where these tell them apart, else by folder and file."""
+    folders = [path.resolve().parent.name for path in paths]
+    alone = len({*folders}) == len(folders) > 1
+    return [folder if alone else f"{folder}/{path.name}" for folder, path in zip(folders, paths, strict=True)]
