@@ -22,7 +22,7 @@ from inferlens.backends.onnx.modules import OnnxNode, origins
 from inferlens.backends.onnx.quantizable import fold
 from inferlens.backends.onnx.quantize import for_cpu, for_tensorrt, quantized_onnx
 from inferlens.models.model import Model
-from inferlens.models.work.onnx_graph import VIEWS, GraphTensors, flops, inferred, tensors
+from inferlens.models.work.onnx_graph import VIEWS, inferred, product_shares
 from inferlens.record.quantization import LayerError
 from inferlens.spec.case import Case, TensorSpec
 
@@ -57,14 +57,14 @@ def layer_errors(
         inputs: of both; ``feeds`` are what they are fed with.
     """
     switched = Switched(plain, quantized)
-    work = _work(plain, inputs)
+    shares = product_shares(inferred(plain, inputs))
     layers = named_layers([node for node in origins(plain).nodes if node.name in switched.switches])
     expected = [switched.run(feed, ()) for feed in feeds]
     found = []
     for name, nodes in layers.items():
         alone = [switched.run(feed, [node.name for node in nodes]) for feed in feeds]
         kinds = tuple(dict.fromkeys(node.kind for node in nodes))
-        share = sum(work.get(node.name, 0.0) for node in nodes)
+        share = sum(shares.get(node.outputs[0], 0.0) for node in nodes)
         found.append(LayerError(name, kinds, share, _error(alone, expected)))
     return sorted(found, key=lambda layer: -layer.error)
 
@@ -165,15 +165,6 @@ def _put_in_switches(model: Any, given: Any) -> list[str]:
             graph.initializer[-1].name = f"{name}_plain"
     graph.input.extend(helper.make_tensor_value_info(_flag(place), TensorProto.BOOL, []) for place in range(len(names)))
     return names
-
-
-def _work(path: Path, inputs: tuple[TensorSpec, ...]) -> dict[str, float]:
-    """The share of each node in the multiply-adds."""
-    loaded = inferred(path, inputs)
-    graph = GraphTensors(tensors(loaded, 4))
-    work = {node.name: flops(node, graph) or 0.0 for node in loaded.graph.node}
-    whole = sum(work.values())
-    return {name: value / whole for name, value in work.items()} if whole else {}
 
 
 def _error(ours: Sequence[Sequence[Any]], theirs: Sequence[Sequence[Any]]) -> float:

@@ -22,11 +22,12 @@ from typing import Any
 from inferlens.backends.availability import refused
 from inferlens.backends.base import Noted, Preparation
 from inferlens.backends.onnx.quantizable import OPERATORS, make_quantizable
+from inferlens.backends.quantized import seven_bits
 from inferlens.errors import Unsupported, library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
 from inferlens.models.sources.onnx import QUANTIZED_OPERATORS, onnx_file_precision
-from inferlens.models.work.onnx_graph import PRODUCTS, VIEWS, GraphTensors, flops, inferred, tensors
+from inferlens.models.work.onnx_graph import PRODUCTS, VIEWS, inferred, product_shares
 from inferlens.record.files import write_whole
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 
@@ -73,11 +74,10 @@ class Dialect:
 
 
 def for_cpu(*, dynamic: bool = False) -> Dialect:
-    """ONNX Runtime's on the CPU. Without VNNI sums of two products of 8 bits overflow 16, so weights have 7."""
-    seven_bits = not _has_vnni()
+    """ONNX Runtime's on the CPU."""
     if dynamic:
-        return Dialect("cpu-dynamic", ("", "QInt8"), seven_bits=seven_bits, operators=("MatMul",))
-    return Dialect("cpu", ("QUInt8", "QInt8"), seven_bits=seven_bits, operators=OPERATORS)
+        return Dialect("cpu-dynamic", ("", "QInt8"), seven_bits=seven_bits(), operators=("MatMul",))
+    return Dialect("cpu", ("QUInt8", "QInt8"), seven_bits=seven_bits(), operators=OPERATORS)
 
 
 def for_tensorrt(precision: str) -> Dialect:
@@ -309,18 +309,15 @@ def _fp8_scales(graph: Any, ranges: Ranges) -> dict[str, list[dict[str, Any]]]:
 def quantized_share(path: Path, inputs: tuple[TensorSpec, ...]) -> float | None:
     """The share of a graph's multiply-adds whose both factors are quantized; ``None`` where nothing can be counted."""
     loaded = inferred(path, inputs)
-    graph = GraphTensors(tensors(loaded, 4))
+    shares = product_shares(loaded)
     makers = {name: node for node in loaded.graph.node for name in node.output}
-    whole = quantized = 0.0
-    for node in loaded.graph.node:
-        work = flops(node, graph) or 0.0
-        whole += work
-        if work and (
-            node.op_type in QUANTIZED_OPERATORS
-            or all(_is_quantized(node.input[place], makers) for place in PRODUCTS[node.op_type])
-        ):
-            quantized += work
-    return quantized / whole if whole else None
+    quantized = [
+        shares.get(node.output[0], 0.0)
+        for node in loaded.graph.node
+        if node.op_type in QUANTIZED_OPERATORS
+        or all(_is_quantized(node.input[place], makers) for place in PRODUCTS.get(node.op_type, ()))
+    ]
+    return sum(quantized) if shares else None
 
 
 def _is_quantized(name: str, makers: dict[str, Any]) -> bool:
@@ -333,19 +330,12 @@ def _is_quantized(name: str, makers: dict[str, Any]) -> bool:
 def key_of(model: Model, case: Case, *made_with: str) -> str:
     """Digits that stand for all that what is quantized follows from, options and versions among it."""
     data = model.samples.digest if model.samples else f"{case.calibration} {case.seed}"
-    return _digest(model.spec, model.weights_sha256, model.source, *map(str, model.inputs), data, *made_with)
+    given = (model.spec, model.weights_sha256, model.source, *map(str, model.inputs), data)
+    return _digest(*given, "7 bits" * seven_bits(), *made_with)
 
 
 def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-def _has_vnni() -> bool:
-    """Whether the CPU multiplies and adds bytes in one step."""
-    try:
-        return "vnni" in Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
 
 
 @contextmanager
