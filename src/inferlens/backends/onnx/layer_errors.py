@@ -8,7 +8,6 @@ integers are computed in fp32. A session is made once, and a layer costs one cal
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from inferlens.models.model import Model
 from inferlens.models.work.onnx_graph import VIEWS, inferred, product_shares
 from inferlens.record.quantization import LayerError
 from inferlens.spec.case import Case, TensorSpec
+from inferlens.stats.closeness import flat, relative_l2
 
 SAMPLES = 8  # that are looked at for each layer
 ABSORBED = ("Relu", "Clip")  # which the rounding behind them can do
@@ -169,9 +169,5 @@ def _put_in_switches(model: Any, given: Any) -> list[str]:
 
 def _error(ours: Sequence[Sequence[Any]], theirs: Sequence[Sequence[Any]]) -> float:
     """Relative L2 error over all feeds, of the worst output."""
-    worst = 0.0
-    for own, reference in zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True):
-        lost = sum(float(np.square(a.astype(np.float64) - b).sum()) for a, b in zip(own, reference, strict=True))
-        whole = sum(float(np.square(b.astype(np.float64)).sum()) for b in reference)
-        worst = max(worst, math.sqrt(lost / whole) if whole else math.inf if lost else 0.0)
-    return worst
+    pairs = zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True)
+    return max(relative_l2(flat(*own), flat(*reference)) for own, reference in pairs)
