@@ -40,8 +40,6 @@ ON_CUDA = (
     "cuda_graph", "tf32", "cudnn_benchmark", "cudnn_conv_algo_search", "prefer_nhwc", "fuse_conv_bias",
     "coordinate_descent_tuning",
 )  # fmt: skip
-# Options that do nothing where nothing is quantized.
-QUANTIZING = ("quantize", "ranges", "fp8_scales")
 
 
 def ordered(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array]:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from inferlens.backends import BACKENDS, importable, reference_of
-from inferlens.backends.base import QUANTIZING, Capabilities
+from inferlens.backends.base import Capabilities
 from inferlens.errors import InferlensError, Unsupported, one_of, suggestion
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import AXES, QUANTIZED, Axis, Case, split_label
@@ -146,8 +146,7 @@ def _cases(plan: Plan, model: ModelInfo, batch: int | None, capabilities: Mappin
                         **chosen_at,
                     )
                     parsed = BACKENDS.get(backend).parse_options(case)  # with the types that the backend gives them
-                    act = [name for name in of if name not in QUANTIZING or case.precision in QUANTIZED]
-                    yield msgspec.structs.replace(case, options={name: getattr(parsed, name) for name in act})
+                    yield msgspec.structs.replace(case, options={name: getattr(parsed, name) for name in of})
 
 
 def default_device(capabilities: Iterable[Capabilities]) -> str:
