@@ -30,7 +30,8 @@ from inferlens.views.table import Column, Document, Line, Table, render
 ROOT = Path(__file__).parent.parent
 PAGES = tuple(ROOT / "docs" / name for name in ("h200.md", "h200-traces.md", "statistics.md", "quantize.md"))
 BLOCK = re.compile(
-    r"(<!-- (?P<kind>\$ inferlens|against|attributed|loops) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)", re.S
+    r"(<!-- (?P<kind>\$ inferlens|against|quantized|attributed|loops) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)",
+    re.S,
 )
 
 
@@ -98,6 +99,23 @@ def against(folder: str, *references: str) -> Table:
     return Table("How many times as fast as each reference, by medians", "backend", columns(*titles), lines)
 
 
+def quantized(*folders: str) -> Table:
+    """Each backend's times in fp32 and int8 of the records under each folder, and how many times as fast int8 is."""
+    lines = []
+    for folder in folders:
+        for plain in [row for row in read("show", folder)["rows"] if row["precision"] == "fp32"]:
+            for row in read("show", folder, "--reference", plain["name"])["rows"]:
+                if row["precision"] != "int8" or row["backend"] != plain["backend"]:
+                    continue
+                name = f"{row['model'].rpartition(':')[2]}, {row['machine'].partition(',')[0]}"
+                times = (milliseconds(plain["median"]), milliseconds(row["median"]))
+                interval = ratio_range(row["speedup_low"], row["speedup_high"]) if row["agrees"] else ""
+                label = f"{row['backend'].removesuffix(':default')} {row['options']}".strip()
+                lines.append(Line(name, (label, *times, speedup(row), interval)))
+    titles = ("backend", "fp32 (ms)", "int8 (ms)", "int8 against fp32", "interval (95 %)")
+    return Table("What INT8 does to the latency", "model and CPU", columns(*titles, texts=1), lines)
+
+
 def speedup(row: dict[str, Any]) -> str:
     """How many times as fast as the reference, or why that is not said."""
     if not row["agrees"]:
@@ -163,15 +181,15 @@ def loops(file: str) -> Table:
     return Table(kept["title"], "model", columns(*titles, texts=1), lines)
 
 
-TABLES: dict[str, Callable[..., Table]] = {"against": against, "attributed": attributed, "loops": loops}
+TABLES: dict[str, Callable[..., Table]] = {each.__name__: each for each in (against, quantized, attributed, loops)}
 
 
 def main() -> None:
     """Writes the pages and their pictures."""
     for path in PAGES:
         page = path.read_text(encoding="utf-8")
-        for folder, picture in re.findall(r"<!-- picture (\S+) (\S+) -->", page):
-            printed("plot", folder, "-o", picture, "--theme", "light")
+        for folder, picture, words in re.findall(r"<!-- picture (\S+) (\S+)(.*?) -->", page):
+            printed("plot", folder, "-o", picture, "--theme", "light", *shlex.split(words))
         path.write_text(filled(page), encoding="utf-8")
 
 

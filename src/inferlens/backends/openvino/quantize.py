@@ -91,4 +91,4 @@ def int8_share(compiled: Any, path: Path, model: Model) -> float | None:
         if notes.get("runtimePrecision") in ("i8", "u8")
         for each in originals(notes["originalLayersNames"], notes["layerType"], graph)
     }
-    return sum(shares.get(name, 0.0) for name in found) if shares else None
+    return round(sum(shares.get(name, 0.0) for name in found), 3) if shares else None

@@ -319,12 +319,12 @@ def _planned(words: dict[str, Any], backend: str | None, device: str | None, to:
             hint=f"--backend {names[0]}, or 'inferlens bench MODEL -b {name} --precision {to}', which quantizes too",
         )
     can = {name: _writing(each, to) for name, each in probe([name] if backend else names).items()}
-    able_here = [one.device for each in can.values() for one in each.supports if to in one.quantizes]
-    device = device or next(iter(able_here), None) or default_device(can.values())
-    supports = [(name, one) for name, each in can.items() for one in each.supports if one.device == device]
-    backend = backend or next((f"{name}:{one.variant}" for name, one in supports if to in one.quantizes), None)
+    able_here = [(name, one) for name, each in can.items() for one in each.supports if to in one.quantizes]
+    device = device or (able_here[0][1].device if able_here else default_device(can.values()))
+    backend = backend or next((f"{name}:{one.variant}" for name, one in able_here if one.device == device), None)
     if backend is None:
-        here = sorted({word for _, one in supports for word in one.quantizes})
+        supports = [one for each in can.values() for one in each.supports if one.device == device]
+        here = sorted({word for one in supports for word in one.quantizes})
         raise InferlensError(
             f"Nothing here quantizes to {to} on {device}.", hint=f"--to {here[0]}" if here else "inferlens doctor"
         )
