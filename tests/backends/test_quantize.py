@@ -104,6 +104,13 @@ def test_without_vnni_sums_of_two_products_do_not_overflow(
     assert most / 2 < largest(file) <= most
 
 
+def test_a_linear_layer_that_the_exporter_transposes_takes_ranges_found_in_every_call(tmp_path: Path) -> None:
+    words = {"backend": "onnxruntime:cpu", "precision": "int8", "output": tmp_path, **QUICK}
+    module, option = torch.nn.Linear(16, 8).eval(), "onnxruntime.quantize=dynamic"
+    (record,) = inferlens.bench(module, torch.ones(4, 16), option=option, calibration="random", **words)
+    assert (record.status, record.reason, record.facts["quantized_share"]) == ("ok", "", 1.0)
+
+
 # What the layers of a quantized model have to say, on each backend: the modules of products, and that they are in int8.
 PROFILED: dict[str, Any] = {"precision": "int8", "runs": 4, "iterations": 3, "warmup": 1}
 

@@ -221,10 +221,13 @@ def _quantize(plain: Path, written: Path, dialect: Dialect, ranges: Ranges, keep
 
 
 def _quantize_dynamic(plain: Path, written: Path, dialect: Dialect, keep: Sequence[str]) -> None:
+    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
+    model = onnx.load(str(plain))
+    del model.graph.value_info[:]  # shapes of weights among them, which it transposes
     quantize_dynamic(
-        str(plain),
+        model,
         str(written),
         op_types_to_quantize=list(dialect.operators),
         per_channel=dialect.per_channel,
