@@ -15,15 +15,18 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "lines.npz", x=texts.lines(1, 64)[0])
     np.savez(folder / "pages.npz", x=texts.pages(1, 32)[0])
-    files.write(folder, 10)
-    for task, shape, data, function in (
-        ("rec", "1x3x48x320", "lines", "evaluate_reading"),
-        ("det", "1x3x256x320", "pages", "evaluate_finding"),
+    for seed, count, name in ((1, 64, "turned"), (2, 512, "other_turned")):
+        images, label = texts.lines(seed, count, texts.TURNED, turned=True)[0], np.arange(count) % 2
+        np.savez(folder / f"{name}.npz", x=images, label=label)
+    files.write(folder, 40)
+    for network, inputs, data, accuracy in (
+        (texts.network("rec"), "x=1x3x48x320", "lines", "benchmarks.trained.texts:evaluate_reading"),
+        (texts.network("det"), "x=1x3x256x320", "pages", "benchmarks.trained.texts:evaluate_finding"),
+        (texts.network("cls"), "x=1x3x48x192", "turned", f"{folder}/other_turned.npz"),
+        (files.network(), "bytes=1x2048:int32:0..256", "files", f"{folder}/other_files.npz"),
     ):
-        print(f"inferlens bench {texts.network(task)} --input x={shape} --precision fp32,int8 \\")
-        print(f"  --calibration {folder}/{data}.npz --accuracy benchmarks.trained.texts:{function}")
-    print(f"inferlens bench {files.network()} --input bytes=1x2048:int32:0..256 --precision fp32,int8 \\")
-    print(f"  --calibration {folder}/files.npz --accuracy {folder}/other_files.npz")
+        print(f"inferlens bench {network} --input {inputs} --precision fp32,int8 \\")
+        print(f"  --calibration {folder}/{data}.npz --accuracy {accuracy}")
 
 
 if __name__ == "__main__":

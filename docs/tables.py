@@ -22,12 +22,14 @@ from typing import Any
 
 from inferlens import cli
 from inferlens.stats.intervals import ends, median_interval
-from inferlens.units import change, change_range, milliseconds, rate, ratio, significant
+from inferlens.units import change, change_range, milliseconds, rate, ratio, ratio_range, significant
 from inferlens.views.table import Column, Document, Line, Table, render
 
 ROOT = Path(__file__).parent.parent
 PAGES = tuple(path for path in sorted((ROOT / "docs").rglob("*.md")) if "<!-- end -->" in path.read_text("utf-8"))
-BLOCK = re.compile(r"(<!-- (?P<kind>\$ inferlens|against|loops) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)", re.S)
+BLOCK = re.compile(
+    r"(<!-- (?P<kind>\$ inferlens|against|quantized|loops) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)", re.S
+)
 
 
 def filled(page: str) -> str:
@@ -94,6 +96,23 @@ def against(folder: str, *references: str) -> Table:
     return Table("How many times as fast as each reference, by medians", "backend", columns(*titles), lines)
 
 
+def quantized(*folders: str) -> Table:
+    """Each backend's times in fp32 and int8 of the records under each folder, and how many times as fast int8 is."""
+    lines = []
+    for folder in folders:
+        for plain in [row for row in read("show", folder)["rows"] if row["precision"] == "fp32"]:
+            for row in read("show", folder, "--reference", plain["name"])["rows"]:
+                if row["precision"] != "int8" or row["backend"] != plain["backend"]:
+                    continue
+                name = f"{row['model'].rpartition(':')[2]}, {row['machine'].partition(',')[0]}"
+                times = (milliseconds(plain["median"]), milliseconds(row["median"]))
+                interval = ratio_range(row["speedup_low"], row["speedup_high"]) if row["agrees"] else ""
+                label = f"{row['backend'].removesuffix(':default')} {row['options']}".strip()
+                lines.append(Line(name, (label, *times, speedup(row), interval)))
+    titles = ("backend", "fp32 (ms)", "int8 (ms)", "int8 against fp32", "interval (95 %)")
+    return Table("What INT8 does to the latency", "model and CPU", columns(*titles, texts=1), lines)
+
+
 def speedup(row: dict[str, Any]) -> str:
     """How many times as fast as the reference, or why that is not said."""
     if not row["agrees"]:
@@ -114,7 +133,7 @@ def loops(file: str) -> Table:
     return Table(kept["title"], "model", columns(*titles, texts=1), lines)
 
 
-TABLES: dict[str, Callable[..., Table]] = {each.__name__: each for each in (against, loops)}
+TABLES: dict[str, Callable[..., Table]] = {each.__name__: each for each in (against, quantized, loops)}
 
 
 def main() -> None:

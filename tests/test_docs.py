@@ -50,7 +50,6 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *W
 EXAMPLES = ROOT / "examples" / "h200"
 # What a block of commands needs. The second is also for what reads files of the reader's.
 ANYWHERE, MARKS = "runs anywhere", ("runs anywhere", "takes minutes", "needs a GPU")
-TO_BE_MARKED = ("quantize.md",)
 GROUP = typer.main.get_command(app)
 COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.list_commands(None)}  # type: ignore[attr-defined, arg-type]
 OTHERS_OPTIONS = {
@@ -354,8 +353,6 @@ def run(arguments: list[str], folder: Path, more_path: Path | str = "") -> subpr
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *WRITTEN], ids=called)
 def test_every_command_is_run_or_marked(path: Path) -> None:
-    if path.name in TO_BE_MARKED:
-        pytest.skip("its commands are not marked yet")
     assert re.findall(r"^```bash(.*)$", text(path), re.M) == [f' title="{mark}"' for mark in marks(path)]
     prose = re.sub(r"^```.*?^```", "", text(path), flags=re.M | re.S)
     assert not re.findall(r"^(?: {4}|\t)inferlens ", prose, re.M), "a block of commands begins with ```bash"

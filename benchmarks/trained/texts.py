@@ -1,4 +1,4 @@
-"""Text drawn with Pillow's own font, for the networks of ``rapidocr-onnxruntime`` that find text and read it."""
+"""Text drawn with Pillow's own font, for the networks of ``rapidocr-onnxruntime`` that find, turn and read it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ WORDS = (
     "Boston Vienna Lisbon Madrid Oxford Geneva Nordic Pacific express delivery customer account balance payment order"
 )
 LINE = (48, 320)  # what is read: a line of text, cut out
+TURNED = 192  # the width of what may be upside down
 PAGE = (256, 320)  # what text is found on
 
 
@@ -33,20 +34,21 @@ def prepared(image: Image.Image) -> Array:
     return np.ascontiguousarray((pixels / 255 - 0.5) / 0.5)
 
 
-def lines(seed: int, count: int) -> tuple[Array, list[str]]:
-    """So many lines of text, and what stands there."""
+def lines(seed: int, count: int, width: int = LINE[1], *, turned: bool = False) -> tuple[Array, list[str]]:
+    """So many lines of text, and what stands there; every second one upside down if they are ``turned``."""
     drawn, said = [], []
     for place in range(count):
         chance = random.Random(seed * 1000 + place)
         text = _text(chance)
         font = ImageFont.load_default(chance.uniform(24, 34))
         paper, ink = _colours(chance)
-        while font.getlength(text) > LINE[1] - 12:
+        while font.getlength(text) > width - 12:
             text = text.rpartition(" ")[0]
         image = Image.new("RGB", (int(font.getlength(text)) + 12, LINE[0]), paper)
         ImageDraw.Draw(image).text((6, 24), text, ink, font, anchor="lm")
         line = prepared(_photographed(image, chance))
-        drawn.append(np.pad(line, ((0, 0), (0, 0), (0, LINE[1] - line.shape[2]))))
+        line = line[:, ::-1, ::-1] if turned and place % 2 else line
+        drawn.append(np.pad(line, ((0, 0), (0, 0), (0, width - line.shape[2]))))
         said.append(text)
     return np.stack(drawn), said
 
@@ -112,14 +114,14 @@ def right_boxes(found: list[Box], known: list[Box]) -> float:
     return 2 * hits / (len(found) + len(known))
 
 
-def evaluate_reading(infer: Infer, count: int = 128) -> list[float]:
+def evaluate_reading(infer: Infer, count: int = 256) -> list[float]:
     """Whether each line is read as it was written, blanks around it aside; for ``--accuracy``."""
     images, written = lines(2, count)
     scores = (infer(image[None])[0] for image in images)
     return [float(read(score, characters())[0].strip() == text) for score, text in zip(scores, written, strict=True)]
 
 
-def evaluate_finding(infer: Infer, count: int = 64) -> list[float]:
+def evaluate_finding(infer: Infer, count: int = 128) -> list[float]:
     """How right the boxes of each page are; for ``--accuracy``."""
     images, known = pages(2, count)
     scores = (infer(image[None])[0] for image in images)
@@ -127,8 +129,8 @@ def evaluate_finding(infer: Infer, count: int = 64) -> list[float]:
 
 
 def network(task: str) -> Path:
-    """The file of RapidOCR's network that finds (``det``) or reads (``rec``)."""
-    return carried("rapidocr_onnxruntime") / "models" / f"ch_PP-OCRv4_{task}_infer.onnx"
+    """The file of RapidOCR's network that finds (``det``), reads (``rec``), or tells what is upside down (``cls``)."""
+    return next((carried("rapidocr_onnxruntime") / "models").glob(f"*_{task}_infer.onnx"))
 
 
 @functools.cache

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -72,6 +73,42 @@ def test_a_trained_model_stays_right(digits: tuple[Digits, Path], tmp_path: Path
     assert 0 < (record.agreement.rel_l2 or 0) < 0.05
     assert record.facts["quantized_share"] == 1.0
     assert [phase.name for phase in record.phases if phase.name == "quantize"] == ["quantize"]
+
+
+def largest(file: Path) -> int:
+    """The largest byte, without its sign, of the weights in a file; of a program, of what its weights meet."""
+    if file.suffix == ".pt2":
+        nodes = torch.export.load(str(file)).graph.nodes
+        return max(int(node.args[4]) for node in nodes if "quantize_per_tensor" in str(node.target))  # type: ignore[arg-type]
+    if file.suffix == ".onnx":
+        weights = [each for each in onnx.load(str(file)).graph.initializer if each.data_type == onnx.TensorProto.INT8]
+        return max(int(np.abs(onnx.numpy_helper.to_array(each).astype(int)).max()) for each in weights)
+    openvino = pytest.importorskip("openvino")
+    constants = [each for each in openvino.Core().read_model(str(file)).get_ordered_ops() if "Const" in str(each)]
+    return max(int(np.abs(each.data.astype(int)).max()) for each in constants if each.data.dtype == np.int8)
+
+
+@pytest.mark.parametrize(
+    ("backend", "suffix", "most"),
+    [("onnxruntime:cpu", "onnx", 64), ("openvino", "xml", 64), ("torch_compile", "pt2", 127)],
+)
+def test_without_vnni_sums_of_two_products_do_not_overflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, suffix: str, most: int
+) -> None:
+    for module in ("onnx", "openvino", "torch_compile"):
+        monkeypatch.setattr(f"inferlens.backends.{module}.quantize.seven_bits", lambda: True)
+    words = {"backend": backend, "precision": "int8", "calibration": "random", "output": tmp_path, **QUICK}
+    (record,) = inferlens.bench(torch.nn.Linear(16, 8).eval(), torch.zeros(1, 16), **words)
+    assert (record.status, record.reason) == ("ok", "")
+    (file,) = (tmp_path / ".cache" / "quantized").rglob(f"*.{suffix}")
+    assert most / 2 < largest(file) <= most
+
+
+def test_a_linear_layer_that_the_exporter_transposes_takes_ranges_found_in_every_call(tmp_path: Path) -> None:
+    words = {"backend": "onnxruntime:cpu", "precision": "int8", "output": tmp_path, **QUICK}
+    module, option = torch.nn.Linear(16, 8).eval(), "onnxruntime.quantize=dynamic"
+    (record,) = inferlens.bench(module, torch.ones(4, 16), option=option, calibration="random", **words)
+    assert (record.status, record.reason, record.facts["quantized_share"]) == ("ok", "", 1.0)
 
 
 # What the layers of a quantized model have to say, on each backend: the modules of products, and that they are in int8.

@@ -23,6 +23,7 @@ from inferlens.views.rows import Row
 from tests.analysis.compare.sides import ran, saved
 from tests.views.samples import case, cpu_records, gpu_records, sample_records, shown
 
+PLAN_FILE_ALONE = ("launcher", "runtime_env")  # words that no command takes
 CPU = Records(cpu_records())
 
 
@@ -131,7 +132,7 @@ def keywords(function: FunctionType) -> dict[str, inspect.Parameter]:
 def test_words_are_those_of_the_command_line_and_typed() -> None:
     bench, profile = keywords(inferlens.bench), keywords(inferlens.profile)
     options = set(inspect.signature(command.bench).parameters) - set(command.OWN)
-    assert {*bench, "model"} - {"observer"} == options == _WORDS - {"checkout"}  # which is a word of `ab`
+    assert {*bench, "model"} - {"observer"} == options == _WORDS - {"checkout", *PLAN_FILE_ALONE}
     assert set(profile) - {"level", "runs"} < set(bench)
     for name, each in (*bench.items(), *profile.items()):
         assert each.annotation != "Any" or name == "level"

@@ -1,6 +1,7 @@
-"""The model that a case's own process quantized, beside its record: what is loaded later is what was measured.
+"""What the backends that quantize share: how many bits the CPU bears, and the model that was quantized.
 
-So the data that it was calibrated with need not be there any more.
+That lies beside the record of the case whose process made it, and is what is loaded later: the data that it was
+calibrated with need not be there any more.
 """
 
 from __future__ import annotations
@@ -12,6 +13,14 @@ from pathlib import Path
 from inferlens.backends.base import Preparation
 
 BESIDE = "quantized"  # the folder beside a record, and the kind of the artefact
+
+
+def seven_bits() -> bool:
+    """Whether one factor of a product has to do with 7 bits: without VNNI, CPUs add two products up in 16 bits."""
+    try:
+        return "vnni" not in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return True
 
 
 def measured(preparation: Preparation, suffix: str) -> Path | None:

@@ -5,9 +5,6 @@ Of a quantized case accuracy on real data says more than that error, and decides
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
@@ -16,6 +13,7 @@ from inferlens.analysis.accuracy import measured_drop
 from inferlens.backends.base import Outputs
 from inferlens.record.record import Accuracy, Agreement
 from inferlens.spec.case import QUANTIZED, Case
+from inferlens.stats.closeness import cosine, flat, relative_l2
 
 LEAST_CLASSES = 10
 
@@ -36,19 +34,19 @@ def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -
         return replace(result, agrees=False, reason=f"outputs have shapes {said[0]}, the reference's {said[1]}")
     if not all(np.isfinite(value).all() for value in reference):
         return replace(result, reason="the reference's own outputs are not finite")
-    pairs = [(_flat(ours), _flat(theirs)) for ours, theirs in zip(outputs, reference, strict=True) if theirs.size]
+    pairs = [(flat(ours), flat(theirs)) for ours, theirs in zip(outputs, reference, strict=True) if theirs.size]
     if not pairs:
         return replace(result, reason="the model has no outputs to compare")
     if not all(np.isfinite(ours).all() for ours, _ in pairs):
         return replace(result, agrees=False, reason="outputs are not finite (NaN or Inf)")
-    rel_l2 = max(_relative_l2(ours, theirs) for ours, theirs in pairs)
+    rel_l2 = max(relative_l2(ours, theirs) for ours, theirs in pairs)
     agrees = rel_l2 <= tolerance
     return replace(
         result,
         max_abs=max(float(np.abs(ours - theirs).max()) for ours, theirs in pairs),
         rel_l2=rel_l2,
-        cosine=min(_cosine(ours, theirs) for ours, theirs in pairs),
-        top1=_top1(outputs[0], reference[0]),
+        cosine=min(cosine(ours, theirs) for ours, theirs in pairs),
+        top1=top1(outputs[0], reference[0]),
         agrees=agrees,
         reason="" if agrees else f"relative L2 error {rel_l2:.2g} is above the tolerance {tolerance:.2g}",
     )
@@ -76,28 +74,7 @@ def judged(found: Agreement | None, case: Case, known: Accuracy | None) -> Agree
     return replace(found, tolerance=None, agrees=True, reason="")
 
 
-def _flat(value: NDArray[np.generic]) -> NDArray[Any]:
-    kind = np.complex128 if np.iscomplexobj(value) else np.float64
-    return value.astype(kind).ravel()
-
-
-def _relative_l2(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
-    """||ours - theirs|| / ||theirs||; if the reference is zero, 0 for an equal output and infinity otherwise."""
-    norm = float(np.linalg.norm(theirs))
-    difference = float(np.linalg.norm(ours - theirs))
-    return difference / norm if norm else (0.0 if difference == 0 else math.inf)
-
-
-def _cosine(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
-    if np.array_equal(ours, theirs):
-        return 1.0
-    norms = float(np.linalg.norm(ours) * np.linalg.norm(theirs))
-    if not norms:
-        return 0.0
-    return float(np.clip(np.vdot(theirs, ours).real / norms, -1.0, 1.0))
-
-
-def _top1(ours: NDArray[np.generic], theirs: NDArray[np.generic]) -> float | None:
+def top1(ours: NDArray[np.generic], theirs: NDArray[np.generic]) -> float | None:
     """Share of rows with the same largest element, where the output looks like scores of classes."""
     if theirs.ndim != 2 or theirs.shape[1] < LEAST_CLASSES or not np.issubdtype(theirs.dtype, np.floating):
         return None

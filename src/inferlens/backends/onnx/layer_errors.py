@@ -8,7 +8,6 @@ integers are computed in fp32. A session is made once, and a layer costs one cal
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -22,9 +21,10 @@ from inferlens.backends.onnx.modules import OnnxNode, origins
 from inferlens.backends.onnx.quantizable import fold
 from inferlens.backends.onnx.quantize import for_cpu, for_tensorrt, quantized_onnx
 from inferlens.models.model import Model
-from inferlens.models.work.onnx_graph import VIEWS, GraphTensors, flops, inferred, tensors
+from inferlens.models.work.onnx_graph import VIEWS, inferred, product_shares
 from inferlens.record.quantization import LayerError
 from inferlens.spec.case import Case, TensorSpec
+from inferlens.stats.closeness import flat, relative_l2
 
 SAMPLES = 8  # that are looked at for each layer
 ABSORBED = ("Relu", "Clip")  # which the rounding behind them can do
@@ -57,14 +57,14 @@ def layer_errors(
         inputs: of both; ``feeds`` are what they are fed with.
     """
     switched = Switched(plain, quantized)
-    work = _work(plain, inputs)
+    shares = product_shares(inferred(plain, inputs))
     layers = named_layers([node for node in origins(plain).nodes if node.name in switched.switches])
     expected = [switched.run(feed, ()) for feed in feeds]
     found = []
     for name, nodes in layers.items():
         alone = [switched.run(feed, [node.name for node in nodes]) for feed in feeds]
         kinds = tuple(dict.fromkeys(node.kind for node in nodes))
-        share = sum(work.get(node.name, 0.0) for node in nodes)
+        share = sum(shares.get(node.outputs[0], 0.0) for node in nodes)
         found.append(LayerError(name, kinds, share, _error(alone, expected)))
     return sorted(found, key=lambda layer: -layer.error)
 
@@ -167,20 +167,7 @@ def _put_in_switches(model: Any, given: Any) -> list[str]:
     return names
 
 
-def _work(path: Path, inputs: tuple[TensorSpec, ...]) -> dict[str, float]:
-    """The share of each node in the multiply-adds."""
-    loaded = inferred(path, inputs)
-    graph = GraphTensors(tensors(loaded, 4))
-    work = {node.name: flops(node, graph) or 0.0 for node in loaded.graph.node}
-    whole = sum(work.values())
-    return {name: value / whole for name, value in work.items()} if whole else {}
-
-
 def _error(ours: Sequence[Sequence[Any]], theirs: Sequence[Sequence[Any]]) -> float:
     """Relative L2 error over all feeds, of the worst output."""
-    worst = 0.0
-    for own, reference in zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True):
-        lost = sum(float(np.square(a.astype(np.float64) - b).sum()) for a, b in zip(own, reference, strict=True))
-        whole = sum(float(np.square(b.astype(np.float64)).sum()) for b in reference)
-        worst = max(worst, math.sqrt(lost / whole) if whole else math.inf if lost else 0.0)
-    return worst
+    pairs = zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True)
+    return max(relative_l2(flat(*own), flat(*reference)) for own, reference in pairs)

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from inferlens.errors import installing
 from inferlens.models.sources.onnx import onnx_graph
+from inferlens.models.work.onnx_graph import PRODUCTS
 from inferlens.record.layer_profile import Layer, Tensor
 
 SCOPES = "pkg.torch.onnx.name_scopes"
@@ -59,6 +60,15 @@ class OnnxNodes:
         """Each of ``nodes`` once, in the order of the graph, without those that are only values."""
         places = {self._place[node.outputs] for node in nodes if node.kind not in VALUES}
         return [self.nodes[place] for place in sorted(places)]
+
+    def product_before(self, node: OnnxNode) -> list[OnnxNode]:
+        """The product, if there is one, that what a node reads first was computed by."""
+        while node.kind not in PRODUCTS:
+            makers = [made for name in node.inputs if (made := self.by_output.get(name)) and made.kind not in VALUES]
+            if not makers:
+                return []
+            node = makers[0]
+        return [node]
 
     def between(self, outputs: Iterable[str], stops: set[str]) -> list[OnnxNode]:
         """The nodes that ``outputs`` are computed by, from the tensors in ``stops`` and the graph's own inputs on."""

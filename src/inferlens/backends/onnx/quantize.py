@@ -17,25 +17,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from inferlens.backends.availability import refused
 from inferlens.backends.base import Noted, Preparation
 from inferlens.backends.onnx.quantizable import OPERATORS, make_quantizable
+from inferlens.backends.quantized import seven_bits
 from inferlens.errors import Unsupported, library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
 from inferlens.models.sources.onnx import QUANTIZED_OPERATORS, onnx_file_precision
-from inferlens.models.work.onnx_graph import PRODUCTS, VIEWS, GraphTensors, flops, inferred, tensors
+from inferlens.models.work.onnx_graph import PRODUCTS, VIEWS, inferred, product_shares
 from inferlens.record.files import write_whole
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 
 FOLDER = "quantized"
-RANGES = ("minmax", "entropy", "percentile")
 LARGEST_FP8 = 448.0  # of E4M3
 TYPED = 19  # the opset since which QuantizeLinear takes fp16 and makes FP8
 Ranges = dict[str, tuple[float, float]]
-_METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
+METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}  # as ONNX Runtime calls them
 
 
 @dataclass(frozen=True)
@@ -46,19 +47,19 @@ class Dialect:
         name: in the names of files.
         types: of activations and of weights, as ``onnxruntime.quantization.QuantType`` has them; without the former
             ranges are found anew in every call.
+        operators: those that are quantized.
         rest: the precision of all that is not quantized, inputs and outputs too.
         per_channel: whether weights have a scale for each output channel.
         seven_bits: whether weights are kept to 7 of their 8 bits.
-        operators: those that are quantized; empty: all that ONNX Runtime knows how to.
         extra: more options of ONNX Runtime's quantizer.
     """
 
     name: str
     types: tuple[str, str]
+    operators: tuple[str, ...]
     rest: str = "fp32"
     per_channel: bool = True
     seven_bits: bool = False
-    operators: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -73,11 +74,10 @@ class Dialect:
 
 
 def for_cpu(*, dynamic: bool = False) -> Dialect:
-    """ONNX Runtime's on the CPU. Without VNNI sums of two products of 8 bits overflow 16, so weights have 7."""
-    seven_bits = not _has_vnni()
+    """ONNX Runtime's on the CPU."""
     if dynamic:
-        return Dialect("cpu-dynamic", ("", "QInt8"), seven_bits=seven_bits, operators=("MatMul",))
-    return Dialect("cpu", ("QUInt8", "QInt8"), seven_bits=seven_bits, operators=OPERATORS)
+        return Dialect("cpu-dynamic", ("", "QInt8"), ("MatMul",), seven_bits=seven_bits())
+    return Dialect("cpu", ("QUInt8", "QInt8"), OPERATORS, seven_bits=seven_bits())
 
 
 def for_tensorrt(precision: str) -> Dialect:
@@ -88,7 +88,7 @@ def for_tensorrt(precision: str) -> Dialect:
         "ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False, "DedicatedQDQPair": True,
         "OpTypesToExcludeOutputQuantization": list(operators),
     }  # fmt: skip
-    return Dialect(f"tensorrt-{precision}", (kind, kind), "fp16", precision == "int8", operators=operators, extra=extra)
+    return Dialect(f"tensorrt-{precision}", (kind, kind), operators, "fp16", precision == "int8", extra=extra)
 
 
 def quantized_onnx(
@@ -104,7 +104,7 @@ def quantized_onnx(
 
     Args:
         path: a graph in fp32.
-        ranges: how the range of a tensor follows from its values, one of :data:`RANGES`.
+        ranges: how the range of a tensor follows from its values, one of :data:`METHODS`.
         keep: names of nodes that stay as they are.
 
     Raises:
@@ -164,7 +164,7 @@ def _ranges(
 
 
 def calibrated_ranges(path: Path, feeds: Iterator[Any], how: str = "minmax") -> Ranges:
-    """The lowest and highest values of the tensors around a graph's operators, over all feeds; see :data:`RANGES`."""
+    """The lowest and highest values of the tensors around a graph's operators, over all feeds; see :data:`METHODS`."""
     from onnxruntime.quantization import CalibrationMethod, calibrate, registry
 
     operators = sorted({*registry.QDQRegistry, *registry.QLinearOpsRegistry})
@@ -173,24 +173,13 @@ def calibrated_ranges(path: Path, feeds: Iterator[Any], how: str = "minmax") -> 
             path,
             operators,
             augmented_model_path=str(Path(folder) / "augmented.onnx"),
-            calibrate_method=getattr(CalibrationMethod, _METHODS[how]),
+            calibrate_method=getattr(CalibrationMethod, METHODS[how]),
         )
         for feed in feeds:  # one by one: the values of each are in memory until they are counted
-            calibrator.collect_data(_Feeds(iter([feed])))
+            calibrator.collect_data(SimpleNamespace(get_next=iter([feed, None]).__next__))
         values = {name: data.range_value for name, data in calibrator.compute_data().items()}
         del calibrator  # which has the file open
     return {name: (float(low.squeeze()), float(high.squeeze())) for name, (low, high) in sorted(values.items())}
-
-
-class _Feeds:
-    """What ONNX Runtime's calibration reads: the next feed, or ``None``."""
-
-    def __init__(self, feeds: Iterator[Any]) -> None:
-        self._feeds = feeds
-
-    def get_next(self) -> Any:
-        """The next feed."""
-        return next(self._feeds, None)
 
 
 # From ranges to nodes
@@ -199,7 +188,7 @@ class _Feeds:
 def _quantize(plain: Path, written: Path, dialect: Dialect, ranges: Ranges, keep: Sequence[str]) -> None:
     import numpy as np
     import onnx
-    from onnxruntime.quantization import CalibrationMethod, QuantType, calibrate, registry
+    from onnxruntime.quantization import CalibrationMethod, QuantType, calibrate
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
     model = onnx.load(str(plain))
@@ -216,8 +205,8 @@ def _quantize(plain: Path, written: Path, dialect: Dialect, ranges: Ranges, keep
         activations,
         calibrate.TensorsData(CalibrationMethod.MinMax, own),
         [],
-        [*keep, *_left_out(model.graph, dialect)],
-        list(dialect.operators) or sorted({*registry.QDQRegistry, *registry.QLinearOpsRegistry}),
+        [*keep, *_left_out(model.graph)],
+        list(dialect.operators),
         {**dialect.extra, **({"TensorQuantOverrides": _fp8_scales(model.graph, ranges)} if dialect.fp8 else {})},
     )
     quantizer.quantize_model()
@@ -232,10 +221,13 @@ def _quantize(plain: Path, written: Path, dialect: Dialect, ranges: Ranges, keep
 
 
 def _quantize_dynamic(plain: Path, written: Path, dialect: Dialect, keep: Sequence[str]) -> None:
+    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
+    model = onnx.load(str(plain))
+    del model.graph.value_info[:]  # shapes of weights among them, which it transposes
     quantize_dynamic(
-        str(plain),
+        model,
         str(written),
         op_types_to_quantize=list(dialect.operators),
         per_channel=dialect.per_channel,
@@ -245,8 +237,8 @@ def _quantize_dynamic(plain: Path, written: Path, dialect: Dialect, keep: Sequen
     )
 
 
-def _left_out(graph: Any, dialect: Dialect) -> list[str]:
-    """Nodes that a dialect with operators of its own leaves as they are.
+def _left_out(graph: Any) -> list[str]:
+    """Nodes that a dialect leaves as they are.
 
     A product of two activations is part of attention, which has fused kernels in fp16; adding a constant is part of the
     product before; and another sum than the one behind a convolution is fused with nothing that is quantized.
@@ -259,7 +251,7 @@ def _left_out(graph: Any, dialect: Dialect) -> list[str]:
             return bool(constants.intersection(node.input)) or not products.intersection(node.input)
         return node.op_type in ("MatMul", "Gemm", "Conv") and node.input[1] not in constants
 
-    return [node.name for node in graph.node if as_it_is(node)] if dialect.operators else []
+    return [node.name for node in graph.node if as_it_is(node)]
 
 
 def _fuse_sums(graph: Any) -> None:
@@ -309,18 +301,15 @@ def _fp8_scales(graph: Any, ranges: Ranges) -> dict[str, list[dict[str, Any]]]:
 def quantized_share(path: Path, inputs: tuple[TensorSpec, ...]) -> float | None:
     """The share of a graph's multiply-adds whose both factors are quantized; ``None`` where nothing can be counted."""
     loaded = inferred(path, inputs)
-    graph = GraphTensors(tensors(loaded, 4))
+    shares = product_shares(loaded)
     makers = {name: node for node in loaded.graph.node for name in node.output}
-    whole = quantized = 0.0
-    for node in loaded.graph.node:
-        work = flops(node, graph) or 0.0
-        whole += work
-        if work and (
-            node.op_type in QUANTIZED_OPERATORS
-            or all(_is_quantized(node.input[place], makers) for place in PRODUCTS[node.op_type])
-        ):
-            quantized += work
-    return quantized / whole if whole else None
+    quantized = [
+        shares.get(node.output[0], 0.0)
+        for node in loaded.graph.node
+        if node.op_type in QUANTIZED_OPERATORS
+        or all(_is_quantized(node.input[place], makers) for place in PRODUCTS.get(node.op_type, ()))
+    ]
+    return sum(quantized) if shares else None
 
 
 def _is_quantized(name: str, makers: dict[str, Any]) -> bool:
@@ -333,19 +322,12 @@ def _is_quantized(name: str, makers: dict[str, Any]) -> bool:
 def key_of(model: Model, case: Case, *made_with: str) -> str:
     """Digits that stand for all that what is quantized follows from, options and versions among it."""
     data = model.samples.digest if model.samples else f"{case.calibration} {case.seed}"
-    return _digest(model.spec, model.weights_sha256, model.source, *map(str, model.inputs), data, *made_with)
+    given = (model.spec, model.weights_sha256, model.source, *map(str, model.inputs), data)
+    return _digest(*given, "7 bits" * seven_bits(), *made_with)
 
 
 def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-def _has_vnni() -> bool:
-    """Whether the CPU multiplies and adds bytes in one step."""
-    try:
-        return "vnni" in Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
 
 
 @contextmanager

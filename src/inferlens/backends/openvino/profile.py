@@ -11,6 +11,7 @@ nodes, some with an ending such as ``/WithoutBiases``. Nodes that did not run ar
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from msgspec import Struct
 from inferlens.backends.onnx.modules import OnnxNode, OnnxNodes, modules_among, operators_among, origins
 from inferlens.backends.profiling.layer_runs import NO_RUNS, clocked_runs
 from inferlens.errors import Unsupported
+from inferlens.models.work.onnx_graph import PRODUCTS
 from inferlens.record.layer_profile import Layer, Layers, Tensor
 from inferlens.trace.precision import first_precision
 
@@ -29,6 +31,7 @@ RUNS_OF_ONE = SETTLING + KEPT
 CLOCK = f"OpenVINO's performance counters; each run's own time, within {RUNS_OF_ONE} microseconds, from their means"
 INSERTED = "by OpenVINO, to change type or memory order"
 QUANTIZED = "by quantization, to change type"
+PRODUCT_KINDS = ("Convolution", "Deconvolution", "FullyConnected", "MatMul")
 TENSOR_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32", "i8": "int8",
          "u8": "uint8", "boolean": "bool"}  # fmt: skip
 
@@ -98,7 +101,7 @@ def layers_of(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
 def _layer(counter: NodeCounter, described: Any, graph: OnnxNodes, ran: set[str]) -> Layer:
     """One layer; ``described`` is its node in the runtime model, ``ran`` the names of all nodes that ran."""
     notes = information(described)
-    from_names = originals(notes.get("originalLayersNames", counter.name), graph)
+    from_names = originals(notes.get("originalLayersNames", counter.name), counter.kind, graph)
     details: dict[str, Any] = {"primitive": counter.primitive}
     for key, note in (("layouts", "outputLayouts"), ("precision", "runtimePrecision")):
         if notes.get(note):
@@ -125,15 +128,24 @@ def information(node: Any) -> dict[str, str]:
     return {} if node is None else {key: str(value.astype(str)) for key, value in node.get_rt_info().items()}
 
 
-def originals(names: str, graph: OnnxNodes) -> list[OnnxNode]:
-    """The ONNX nodes in a list of names with commas between them, each by its name or by a tensor that it writes."""
-    found: list[OnnxNode] = []
-    for name in names.split(","):
-        while name and name not in graph.by_name and name not in graph.by_output:
-            name = name.rpartition("/")[0]
-        if name:
-            found.append(graph.by_name.get(name) or graph.by_output[name])
+def originals(names: str, kind: str, graph: OnnxNodes) -> list[OnnxNode]:
+    """The ONNX nodes in a list of names with commas between them, each by its name or by a tensor that it writes.
+
+    A convolution that OpenVINO changed, to have a normalization in it, has a name of its own and those of what follows;
+    so of a layer that is a product, by its ``kind``, the product before these is one of them.
+    """
+    known = {**graph.by_output, **graph.by_name}
+    found = [known[name] for each in names.split(",") if (name := original(each, known))]
+    if kind in PRODUCT_KINDS and found and not any(node.kind in PRODUCTS for node in found):
+        found += graph.product_before(found[0])
     return graph.in_order(found)
+
+
+def original(name: str, nodes: Collection[str]) -> str:
+    """The one of the ONNX ``nodes`` that an operation such as ``node_Conv_1/WithoutBiases`` came from, if any."""
+    while name and name not in nodes:
+        name = name.rpartition("/")[0]
+    return name
 
 
 def read(port: Any, ran: set[str]) -> list[Tensor]:

@@ -11,11 +11,14 @@ from typing import Any
 from inferlens.backends.availability import refused
 from inferlens.backends.base import Preparation
 from inferlens.backends.onnx.keep import kept_nodes
+from inferlens.backends.onnx.modules import origins
 from inferlens.backends.onnx.quantize import FOLDER, key_of
+from inferlens.backends.openvino.profile import information, original, originals
+from inferlens.backends.quantized import seven_bits
 from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
-from inferlens.models.work.onnx_graph import GraphTensors, flops, inferred, tensors
+from inferlens.models.work.onnx_graph import inferred, product_shares
 from inferlens.spec.case import Case
 
 
@@ -44,6 +47,9 @@ def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation)
                 subset_size=len(feeds),
                 model_type=nncf.ModelType.TRANSFORMER if _attends(graph) or _normalizes(graph) else None,
                 ignored_scope=nncf.IgnoredScope(names=_operations(graph, keep), validate=False) if keep else None,
+                advanced_parameters=nncf.AdvancedQuantizationParameters(
+                    overflow_fix=nncf.OverflowFix.ENABLE if seven_bits() else None
+                ),
             )
             written = Path(scratch) / made.name
             openvino.save_model(quantized, str(written), compress_to_fp16=False)
@@ -76,22 +82,13 @@ def _operations(graph: Any, nodes: Collection[str]) -> list[str]:
     return [name for name in names if original(name, nodes)]
 
 
-def original(name: str, nodes: Collection[str]) -> str:
-    """The one of the ONNX ``nodes`` that an operation such as ``node_Conv_1/WithoutBiases`` came from, if any."""
-    while name and name not in nodes:
-        name = name.rpartition("/")[0]
-    return name
-
-
 def int8_share(compiled: Any, path: Path, model: Model) -> float | None:
     """The share of the multiply-adds of the graph in ``path`` that ``compiled`` does in int8, if it can be counted."""
-    loaded = inferred(path, model.inputs)
-    graph = GraphTensors(tensors(loaded, 4))
-    work = {node.name: flops(node, graph) or 0.0 for node in loaded.graph.node}
-    found = set()
-    for node in compiled.get_runtime_model().get_ordered_ops():
-        about = {name: str(value.astype(str)) for name, value in node.get_rt_info().items()}
-        names = about["originalLayersNames"].split(",") if about.get("runtimePrecision") in ("i8", "u8") else []
-        found |= {original(name, work) for name in names}
-    whole = sum(work.values())
-    return sum(work.get(name, 0.0) for name in found) / whole if whole else None
+    shares, graph = product_shares(inferred(path, model.inputs)), origins(path)
+    found = {
+        each.outputs[0]
+        for notes in map(information, compiled.get_runtime_model().get_ordered_ops())
+        if notes.get("runtimePrecision") in ("i8", "u8")
+        for each in originals(notes["originalLayersNames"], notes["layerType"], graph)
+    }
+    return round(sum(shares.get(name, 0.0) for name in found), 3) if shares else None

@@ -16,7 +16,7 @@ from inferlens.backends.availability import refused
 from inferlens.backends.base import Preparation
 from inferlens.backends.onnx.quantize import FOLDER, key_of
 from inferlens.backends.pytorch.export import example_feed, tensor_of
-from inferlens.backends.quantized import beside_record, measured
+from inferlens.backends.quantized import beside_record, measured, seven_bits
 from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
@@ -102,7 +102,7 @@ def _quantized(model: Model, case: Case) -> Any:
         feed = example_feed(model, case, "fp32")
         exported = torch.export.export(model.module, feed, strict=True).module(check_guards=False)
         quantizer = _keeping(x86, [_path(model.module, name) for name in kept(case)])
-        quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
+        quantizer.set_global(x86.get_default_x86_inductor_quantization_config(reduce_range=seven_bits()))
         observed = pt2e.prepare_pt2e(exported, quantizer)
         for arrays in calibration_feeds(model, case):
             observed(*(tensor_of(arrays[spec.name], spec, "fp32") for spec in model.inputs))

@@ -31,7 +31,7 @@ from inferlens.execution.protocol import TaskResult
 from inferlens.execution.survey import Named, found, named, probe
 from inferlens.execution.worker import Child
 from inferlens.measure.accuracy import Evaluation, beside, evaluated
-from inferlens.measure.agreement import LEAST_CLASSES
+from inferlens.measure.agreement import top1
 from inferlens.models import resolve
 from inferlens.models.model import Model, ModelInfo
 from inferlens.models.samples import calibration_feeds
@@ -42,6 +42,7 @@ from inferlens.spec.case import QUANTIZED, Case
 from inferlens.spec.keep import keep_of, kept
 from inferlens.spec.objective import MEASURES, Constraint
 from inferlens.spec.plan import Duration, Plan, Texts
+from inferlens.stats.closeness import cosine, flat, relative_l2
 from inferlens.units import parse_duration
 
 SAMPLES = 64  # that outputs are compared on
@@ -136,7 +137,7 @@ class Trying:
             keep=keep,
             share=self.child.preparation.facts.get("quantized_share"),
             outputs=tuple(map(_error, zip(*outputs, strict=True), zip(*self.expected, strict=True))),
-            top1=_top1([each[0] for each in outputs], [each[0] for each in self.expected]),
+            top1=_kept(outputs, self.expected),
             **self._accuracy(own),
         )
         self.attempts.append(made)
@@ -219,24 +220,14 @@ class Trying:
 
 def _error(ours: Sequence[Any], theirs: Sequence[Any]) -> OutputError:
     """How far one output is from the reference's, over all feeds."""
-    lost = own = whole = both = 0.0
-    for a, b in zip(ours, theirs, strict=True):
-        a, b = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
-        lost += float(np.square(a - b).sum())
-        own += float(np.square(a).sum())
-        whole += float(np.square(b).sum())
-        both += float(a @ b)
-    norms = math.sqrt(own * whole)
-    cosine = both / norms if norms else float(own == whole)
-    return OutputError(math.sqrt(lost / whole) if whole else math.inf if lost else 0.0, cosine)
+    pair = flat(*ours), flat(*theirs)
+    return OutputError(relative_l2(*pair), cosine(*pair))
 
 
-def _top1(ours: Sequence[Any], theirs: Sequence[Any]) -> float | None:
-    """Share of samples with the same largest element, where the output looks like scores of classes."""
-    shape = theirs[0].shape
-    if len(shape) != 2 or shape[1] < LEAST_CLASSES or theirs[0].dtype.kind != "f":
-        return None
-    return float(np.mean([(a.argmax(axis=1) == b.argmax(axis=1)).mean() for a, b in zip(ours, theirs, strict=True)]))
+def _kept(ours: Sequence[Outputs], theirs: Sequence[Outputs]) -> float | None:
+    """The share of samples with the same largest element of the first output, if that is scores of classes."""
+    shares = [top1(own[0], reference[0]) for own, reference in zip(ours, theirs, strict=True)]
+    return None if None in shares else float(np.mean(shares))  # type: ignore[arg-type]
 
 
 # The parent.
@@ -328,12 +319,12 @@ def _planned(words: dict[str, Any], backend: str | None, device: str | None, to:
             hint=f"--backend {names[0]}, or 'inferlens bench MODEL -b {name} --precision {to}', which quantizes too",
         )
     can = {name: _writing(each, to) for name, each in probe([name] if backend else names).items()}
-    able_here = [one.device for each in can.values() for one in each.supports if to in one.quantizes]
-    device = device or next(iter(able_here), None) or default_device(can.values())
-    supports = [(name, one) for name, each in can.items() for one in each.supports if one.device == device]
-    backend = backend or next((f"{name}:{one.variant}" for name, one in supports if to in one.quantizes), None)
+    able_here = [(name, one) for name, each in can.items() for one in each.supports if to in one.quantizes]
+    device = device or (able_here[0][1].device if able_here else default_device(can.values()))
+    backend = backend or next((f"{name}:{one.variant}" for name, one in able_here if one.device == device), None)
     if backend is None:
-        here = sorted({word for _, one in supports for word in one.quantizes})
+        supports = [one for each in can.values() for one in each.supports if one.device == device]
+        here = sorted({word for one in supports for word in one.quantizes})
         raise InferlensError(
             f"Nothing here quantizes to {to} on {device}.", hint=f"--to {here[0]}" if here else "inferlens doctor"
         )

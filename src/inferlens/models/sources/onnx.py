@@ -76,7 +76,8 @@ def onnx_graph(path: Path) -> Any:
 def _inputs(model: Any, path: Path) -> list[tuple[TensorSpec, Sizes | None]]:
     """The inputs of the graph, and what sizes they may have.
 
-    The first size is 1 where it is free; others that are free, or not even told of, are 0, which asks for ``--input``.
+    The first size is 1 where it is free, which some files write as -1; others that are free, or not even told of, are
+    0, which asks for ``--input``.
     """
     weights = {tensor.name for tensor in model.graph.initializer}
     found: list[tuple[TensorSpec, Sizes | None]] = []
@@ -87,7 +88,7 @@ def _inputs(model: Any, path: Path) -> list[tuple[TensorSpec, Sizes | None]]:
         dtype = DTYPES_OF_ONNX.get(tensor.elem_type)
         if dtype is None:
             raise InferlensError(f"The input '{value.name}' has an unknown type.", expected=", ".join(DTYPES))
-        shape = [int(size.dim_value) for size in tensor.shape.dim] if tensor.HasField("shape") else [0, 0]
+        shape = [max(int(size.dim_value), 0) for size in tensor.shape.dim] if tensor.HasField("shape") else [0, 0]
         sizes = tuple((size or 1, size or None) for size in shape) if tensor.HasField("shape") else None
         found.append((TensorSpec(value.name, (*(size or 1 for size in shape[:1]), *shape[1:]), dtype), sizes))
     if not found:

@@ -118,6 +118,14 @@ def flops(node: Any, graph: GraphTensors) -> float | None:
     return 2.0 * points.elements * math.prod(right.shape[1:])
 
 
+def product_shares(loaded: Any) -> dict[str, float]:
+    """The share of each node in a graph's multiply-adds, by the first tensor that it writes; none if none is known."""
+    graph = GraphTensors(tensors(loaded, 4))
+    work = {node.output[0]: flops(node, graph) or 0.0 for node in loaded.graph.node if node.output}
+    whole = sum(work.values())
+    return {name: value / whole for name, value in work.items()} if whole else {}
+
+
 def inferred(path: Path, inputs: tuple[TensorSpec, ...]) -> Any:
     """The graph with all shapes that follow from those of its inputs."""
     import onnx

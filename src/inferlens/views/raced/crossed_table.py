@@ -40,7 +40,8 @@ def document(
         every = [row for each in found for row in each.rows]
         again = measured_again([(row.model, row.runs) for row in every])
         costs = axis in _OF_OUTPUTS and where and any(row.error is not None for row in every)
-        picture = [f"A picture of what it costs: inferlens plot {where} --against error"] * bool(costs)
+        cost = "accuracy" if any(row.accuracy is not None for row in every) else "error"
+        picture = [f"A picture of what it costs: inferlens plot {where} --against {cost}"] * bool(costs)
         return [*(_table(each, where, most, width) for each in found), *again, *picture]
 
     def screen() -> list[Table | str]:
