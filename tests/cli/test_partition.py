@@ -1,13 +1,11 @@
-"""``inferlens partition``: what it prints, and one run of it."""
+"""``inferlens partition``: what it prints."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-import pytest
 
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.partition import Choice, Interruption, Operator, Partition, Segment, Side, partition_of
@@ -15,9 +13,6 @@ from inferlens.record.record import Warning
 from inferlens.spec.case import Case
 from inferlens.views.partition import Answer, document, told_apart
 from inferlens.views.table import render
-
-if TYPE_CHECKING:
-    from tests.backends.torch_tensorrt.partitions import Made
 
 
 def case(variant: str = "dynamo", precision: str = "fp32", batch: int = 1, **options: Any) -> Case:
@@ -156,13 +151,3 @@ def test_what_is_not_known_is_said() -> None:
     assert "the model unknown unknown 1 2 3 ?, ?" in lines(text)
     assert "2 engines; how many operators are in them is unknown; PyTorch runs 1, in 1 place." in text
     assert "2 of 24 results" in text
-
-
-@pytest.mark.skipif(importlib.util.find_spec("torch_tensorrt") is None, reason="needs Torch-TensorRT")
-def test_a_model_is_partitioned(partitions: Made) -> None:
-    assert partitions.code == 2, "if one of several is bad input"
-    bad, good = json.loads(partitions.output)["partitions"]
-    assert "names 'aten.rlu', which is no operator" in bad["failure"]
-    part = msgspec.convert(good["partition"], Partition)
-    assert (part.operators, part.engines) == (4, ())
-    assert part.breaks[0].why == ("block too small", "forced")

@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from inferlens.backends.torch_tensorrt.layers import UNNAMED, module_and_operator
+from inferlens.record.partition import Partition
 from tests.backends.torch_tensorrt.partitions import Made
 
 pytestmark = pytest.mark.skipif(
@@ -121,3 +124,12 @@ def test_layers_without_a_name_carry_what_they_were_converted_from(partitions: M
     assert ("out", "aten.linear.default") in {module_and_operator(each, paths) for _, each in partitions.carried}
     assert not any(carried.startswith(UNNAMED) for _, carried in partitions.carried)
     assert all(carried == name for name, carried in partitions.carried if not name.startswith(UNNAMED))
+
+
+def test_the_command_says_of_each_what_it_is_or_why_not(partitions: Made) -> None:
+    assert partitions.code == 2, "if one of several is bad input"
+    bad, good = json.loads(partitions.output)["partitions"]
+    assert "names 'aten.rlu', which is no operator" in bad["failure"]
+    part = msgspec.convert(good["partition"], Partition)
+    assert (part.operators, part.engines) == (4, ())
+    assert part.breaks[0].why == ("block too small", "forced")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 import shlex
 import textwrap
@@ -251,9 +250,6 @@ class ABResult(Struct, frozen=True, kw_only=True):
         worth = [self.of_accuracy] if self.of_accuracy else []
         answer = textwrap.fill(self.sentence, WIDTH)
         return "\n".join([answer, "", short(common, WIDTH), *rows, *worth, "", *remarks]).rstrip()
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def _costs(costs: dict[str, float | None]) -> list[str]:
