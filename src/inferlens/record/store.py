@@ -44,8 +44,16 @@ class Store:
 
     @staticmethod
     def save(folder: Path, record: Record) -> None:
-        """Writes the record into ``folder``, whole or not at all."""
-        write_whole(folder / RECORD, encode(record))
+        """Writes the record into ``folder``, whole or not at all.
+
+        Raises:
+            InferlensError: if it cannot be written, such as on a disk that is full.
+        """
+        try:
+            write_whole(folder / RECORD, encode(record))
+        except OSError as error:
+            what = f"The record of {record.case.label} cannot be written into {folder}: {error.strerror}."
+            raise InferlensError(what, hint="free space, or --output with another folder") from error
 
 
 def cache_in(output: Path) -> Path:

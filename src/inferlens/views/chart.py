@@ -160,10 +160,12 @@ def answer_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room:
             leads.setdefault(name, []).append(where.removeprefix("batch "))
     word = "batch " * any(where.startswith("batch") for where in fastest)
     (first, most), *others = sorted(leads.items(), key=lambda lead: -len(lead[1]))
-    said = f"{first} leads at {word}{listing(most)}"
+    undecided = any(row.standing == "likeliest" for rows in comparisons for row in rows if row.fastest)
+    verb = "probably leads" if undecided else "leads"
+    said = f"{first} {verb} at {word}{listing(most)}"
     said = ", ".join([said, *(f"{name} at {listing(where)}" for name, where in others)])
     if len(most) == len(fastest):
-        said = f"{first} leads {'at every batch size' if word else 'everywhere'}"
+        said = f"{first} {verb} {'at every batch size' if word else 'everywhere'}"
     options = [said, f"which way is fastest depends on the {'batch size' if word else 'inputs'}"]
     return cut(next((f"{model}: {each}" for each in options if len(model + each) + 2 <= room), model), int(room))
 
