@@ -78,7 +78,7 @@ def test_a_tuning_times_what_accuracy_decides_about(tmp_path: Path) -> None:
     model, words = files(tmp_path, peak=1.0, offset=0.0)
     tuned = inferlens.tune(
         model, backend="onnxruntime:cpu", precision="fp32,int8", only=["onnxruntime:cpu"],
-        calibration=words["calibration"], accuracy=words["data"], within="accuracy-drop=1%", budget="15s",
+        calibration=words["calibration"], accuracy=words["data"], within="accuracy-drop=1%", budget="8s",
         output=str(tmp_path / "results"),
     )  # fmt: skip
     (ended,) = tuned.tuned
