@@ -23,7 +23,7 @@ import pytest
 
 from inferlens import cli
 from inferlens.execution import child_process as processes
-from inferlens.execution import scheduler, trace, worker
+from inferlens.execution import rounds, scheduler, trace, worker
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.protocol import Answered, Event, Job, Observer, Order, Task, TaskResult, result_of
 from inferlens.record.record import Status
@@ -84,7 +84,8 @@ def traced(folder: Path, **words: Any) -> list[trace.Traced]:
 
 
 def stay(patch: pytest.MonkeyPatch) -> None:
-    """Has everything that would be done in a process of its own done here."""
+    """Has everything that would be done in a process of its own done here, as on a machine of two CPUs."""
+    patch.setattr(rounds, "usable_cpus", lambda: range(2))
     patch.setattr(processes, "launch", launch)
     patch.setattr(scheduler, "together", lambda every: [each(None) for each in every])
 

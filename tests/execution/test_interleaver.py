@@ -173,7 +173,7 @@ def one_round(folder: Path, *sides: dict[str, Any], timeout: float = 60.0) -> li
         Planned(replace(case, variant=variant, options={"clock": "host", **options}), found, None)
         for variant, options in zip(("steady", "fast"), sides, strict=True)
     ]
-    return Scheduler(plan, Observer(), folder).measure_interleaved(pair, 0, budget)
+    return Scheduler(plan, Observer(), folder).measure_interleaved([(each, 0) for each in pair], budget)
 
 
 def test_calls_of_both_alternate_and_never_overlap(tmp_path: Path) -> None:

@@ -192,3 +192,19 @@ def test_a_named_reference_takes_part_in_the_first_rounds(tmp_path: Path) -> Non
     assert "latency=9.0" not in told.rounds[2][1]
     slow = next(row for row in rows(records, "latency=9.0") if row.place == 1)
     assert (slow.reference, slow.sure, slow.speedup) == ("fake:steady fp32 latency=9.0", True, pytest.approx(9 / 4))
+
+
+def test_two_rounds_are_held_at_once_where_there_are_cpus_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "usable_cpus", lambda: range(8))
+    records, told = raced(tmp_path, "4,4.6")
+    assert [number for number, *_ in told.rounds] == [*range(2, 2 * len(told.rounds) + 1, 2)]
+    for latency in (4.0, 4.6):
+        repeats = [each.repeat for each in records if each.case.options["latency"] == latency]
+        assert sorted(repeats) == [*range(told.rounds[-1][0] + 1)]
+    found = race({runs.first.id: runs for runs in latest(records)})
+    assert (found.answer.kind, found.answer.rounds) == ("fastest", told.rounds[-1][0])
+    monkeypatch.setattr(running, "usable_cpus", lambda: range(7))
+    _, told = raced(tmp_path / "few", "4,4.6")
+    assert [number for number, *_ in told.rounds][:2] == [1, 2]

@@ -31,7 +31,7 @@ from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import fit_together, records_of_round
+from inferlens.execution.rounds import fit_together, records_of_rounds
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.sides import Asked, asked_for, check_inputs, compared_outputs, named_models, planned_pair
 from inferlens.execution.survey import check_interpreters
@@ -218,7 +218,7 @@ class ABRun:
         order.sort(key=lambda place: self.pair[place].refusal is None)  # nothing is measured beside what cannot run
         cases = [self.pair[place] for place in order]
         together = self._together and not any(planned.refusal for planned in cases)
-        for place, record in zip(order, records_of_round(self.scheduler, cases, number, together), strict=False):
+        for place, record in zip(order, records_of_rounds(self.scheduler, cases, [number], together), strict=False):
             self._records[place].append(record)
             self._failed |= not read(CaseRuns((record,)), self.rule.metric, self.rule.level)[0].ok
             if self._failed and not together:  # the other one is not measured for nothing

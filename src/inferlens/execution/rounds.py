@@ -1,9 +1,10 @@
 """The rounds of a race: cases that may be the fastest meet, in fresh processes, until it is known which one is.
 
 Each case was measured once before, by itself. Those within reach of the fastest meet in rounds: a fresh process of
-each, all alive at once and in turns where memory allows it, else one after the other. After each round those that are
-shown to be slower, or equally fast, take no further part (``analysis.race``). It is over when none is left, or the
-time is. The reference takes part in the first rounds, so that speed-ups are known, too.
+each, all alive at once and in turns where memory allows it, else one after the other. Two rounds are held at once where
+there are CPUs enough: it takes the time of one to load and build. After that those that are shown to be slower, or
+equally fast, take no further part (``analysis.race``). It is over when none is left, or the time is. The reference
+takes part in the first rounds, so that speed-ups are known, too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from inferlens.analysis.runs import CaseRuns
 from inferlens.execution.expand import Planned
 from inferlens.execution.scheduler import Scheduler
 from inferlens.limits import memory_left
+from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.measure.monitor.gpu import gpu_before
 from inferlens.record.record import IN_TURNS, Record
 from inferlens.spec.case import Budget, Case
@@ -34,7 +36,8 @@ from inferlens.units import ratio, ratio_range
 REACH_ALONE, REACH = 4.0, 1.25
 REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speed-ups are known
 USUAL_ROUNDS = 10  # at most; with --thorough MOST_ROUNDS
-ROUND_WARMUP, ROUND_SERIES = 0.3, 2.0  # seconds of each process of a round
+ROUND_WARMUP, ROUND_SERIES = 0.3, 2.0  # seconds of each case in what is held at once
+AT_ONCE, CPUS_EACH = 2, 2  # rounds at most that are held at once, and the CPUs of each process that they need
 SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
 
 
@@ -108,8 +111,9 @@ class Rounds:
             if not meeting or (number >= self.least and time.monotonic() + longest > self.end):
                 break
             begin = time.monotonic()
-            number += 1
-            self._hold(meeting, number)
+            count = min(self._at_once(meeting, number + 1), most - number)
+            self._hold(meeting, range(number + 1, number + 1 + count))
+            number += count
             longest = max(longest, time.monotonic() - begin)
             self._tell(number, [each.planned.case for each in meeting])
         return self.race
@@ -159,24 +163,30 @@ class Rounds:
         chosen = references_of([each.planned for each in able.values()], self.scheduler.plan.reference)
         return [name for name, each in able.items() if each.planned.case in chosen]
 
-    def _hold(self, meeting: Sequence[Entrant], number: int) -> None:
-        """Measures a process of each once; who goes first changes from round to round."""
-        known = {each.id: before for each in meeting if (before := self._known(number, each))}
-        if len(known) == len(meeting):
-            for each in meeting:
-                each.records.append(known[each.id])
+    def _at_once(self, meeting: Sequence[Entrant], number: int) -> int:
+        """How many rounds are held at once, from one on."""
+        taking_turns = number == 1 or all(IN_TURNS in each.records[-1].facts for each in meeting)
+        if number in self.known or self.scheduler.one_at_a_time or not taking_turns:
+            return 1
+        enough_cpus = AT_ONCE * len(meeting) * CPUS_EACH <= len(usable_cpus())
+        return AT_ONCE if enough_cpus and fit_together([each.first for each in meeting] * AT_ONCE) else 1
+
+    def _hold(self, meeting: Sequence[Entrant], numbers: Sequence[int]) -> None:
+        """Measures a process of each once a round; who goes first changes from round to round."""
+        known = [(each, self.known.get(numbers[0], {}).get(each.planned.case.digest)) for each in self.entrants]
+        met = [(each, record) for each, record in known if record]
+        if all(each in (entrant for entrant, _ in met) for each in meeting):
+            for each, record in met:
+                each.records.append(record)
             return
-        if known:
-            self.scheduler.observer.discarded(list(known.values()))
-        place = number % len(meeting)
+        if met:
+            self.scheduler.observer.discarded([record for _, record in met])
+        place = numbers[0] % len(meeting)
         order = [*meeting[place:], *meeting[:place]]
         together = len(order) > 1 and fit_together([each.first for each in order])
-        found = records_of_round(self.scheduler, [each.planned for each in order], number, together)
-        for each, record in zip(order, found, strict=True):
+        found = records_of_rounds(self.scheduler, [each.planned for each in order], numbers, together)
+        for each, record in zip(order * len(numbers), found, strict=True):
             each.records.append(record)
-
-    def _known(self, number: int, entrant: Entrant) -> Record | None:
-        return self.known.get(number, {}).get(entrant.planned.case.digest)
 
     def _standing(self) -> str:
         """The leader against the next one, in a few words."""
@@ -198,29 +208,32 @@ def references_of(cases: Sequence[Planned], named: str = "") -> list[Case]:
     return list(references([each.case for each in cases], usual, named).values())
 
 
-def records_of_round(scheduler: Scheduler, cases: Sequence[Planned], number: int, together: bool) -> Iterator[Record]:
-    """The records of a round: of processes that are there at once, in turns; or of one after the other, as they end.
+def records_of_rounds(
+    scheduler: Scheduler, cases: Sequence[Planned], numbers: Sequence[int], together: bool
+) -> Iterator[Record]:
+    """The records of rounds: of processes that are there at once, in turns; or of one after the other, as they end.
 
     Where the memory was too short for all at once, they are measured again, one after the other.
     """
-    budget = scheduler.round_budget or budget_of_rounds(scheduler.plan.budget)
+    budget = scheduler.round_budget or budget_of_rounds(scheduler.plan.budget, len(numbers))
+    processes = [(planned, number) for number in numbers for planned in cases]
     if together and not scheduler.one_at_a_time:
-        found = scheduler.measure_interleaved(cases, number, budget)
+        found = scheduler.measure_interleaved(processes, budget)
         if len(found) == 1 or all(record.status != "out of memory" for record in found):
             yield from found
             return
         scheduler.discard(found)
-    for planned in cases:
+    for planned, number in processes:
         yield scheduler.measure(planned, number, budget)[0]
 
 
-def budget_of_rounds(budget: Budget) -> Budget:
-    """What each process of a round measures: what was asked for, or else a short series of latencies."""
+def budget_of_rounds(budget: Budget, at_once: int = 1) -> Budget:
+    """What each process of rounds that are held at once measures: what was asked for, or else a short series."""
     mode = "throughput" if budget.mode == "throughput" else "latency"
     if budget.explicit:
         return replace(budget, mode=mode)
     series = ROUND_SERIES if budget.max_time is None else min(budget.max_time, max(ROUND_SERIES, budget.max_time / 4))
-    return replace(budget, mode=mode, warmup_seconds=ROUND_WARMUP, max_time=series)
+    return replace(budget, mode=mode, warmup_seconds=ROUND_WARMUP, max_time=series / at_once)
 
 
 def fit_together(records: Sequence[Record]) -> bool:

@@ -141,12 +141,13 @@ class Scheduler:
             self._done(record, folder)
         return record, folder
 
-    def measure_interleaved(self, cases: Sequence[Planned], repeat: int, budget: Budget) -> list[Record]:
-        """Measures cases that can run, each in a fresh process, all at once, in turns; keeps their records.
+    def measure_interleaved(self, processes: Sequence[tuple[Planned, int]], budget: Budget) -> list[Record]:
+        """Measures cases that can run, with their repeats, each in a fresh process, all at once, in turns; keeps them.
 
         There are no second times: what disturbs one of them disturbs the others as well.
         """
         store = Store(Path(self.plan.output))
+        cases = [planned for planned, _ in processes]
         folders = [store.claim(planned.case, planned.found.name) for planned in cases]
         with discarded_if_cut_short(*folders):
             for planned in cases:
@@ -162,9 +163,9 @@ class Scheduler:
                     folder,
                     budget=budget,
                     before=before,
-                    beside=", ".join(labels[:place] + labels[place + 1 :]),
+                    beside=", ".join(dict.fromkeys(labels[:place] + labels[place + 1 :])),
                 )
-                for place, (planned, folder) in enumerate(zip(cases, folders, strict=True))
+                for place, ((planned, repeat), folder) in enumerate(zip(processes, folders, strict=True))
             ]
             attempts = together(every)
         records = []

@@ -72,13 +72,16 @@ class KeptRounds(Rounds):
     kept: Kept
     before: list[Trial]
 
-    def _hold(self, meeting: Sequence[Entrant], number: int) -> None:
+    def _at_once(self, meeting: Sequence[Entrant], number: int) -> int:  # noqa: ARG002 - each round is kept by itself
+        return 1
+
+    def _hold(self, meeting: Sequence[Entrant], numbers: Sequence[int]) -> None:
         if self.before:
             found = {record.case.digest: record for record in self.before.pop(0).records}
             for each in self.entrants:
                 each.records += [found[each.planned.case.digest]] if each.planned.case.digest in found else []
             return
         tick = time.monotonic()
-        super()._hold(meeting, number)
+        super()._hold(meeting, numbers)
         records = tuple(each.records[-1] for each in meeting)
         self.kept.add(Trial(records=records, final=self.final, seconds=time.monotonic() - tick))

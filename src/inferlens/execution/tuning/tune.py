@@ -30,7 +30,7 @@ from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.launching.estimate import build_factor, seconds_by
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import SPARE, Entrant, budget_of_rounds, records_of_round
+from inferlens.execution.rounds import SPARE, Entrant, budget_of_rounds, records_of_rounds
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named
 from inferlens.execution.tuning import outcome
@@ -104,9 +104,9 @@ class Finals(KeptRounds):
     def _tell(self, number: int, contenders: Sequence[Case]) -> None:
         self.scheduler.observer.round(number, contenders, self._standing(), BUILDS)
 
-    def _hold(self, meeting: Sequence[Entrant], number: int) -> None:
-        self.scheduler.builds_anew = number <= BUILDS and self.anew
-        super()._hold(meeting, number)
+    def _hold(self, meeting: Sequence[Entrant], numbers: Sequence[int]) -> None:
+        self.scheduler.builds_anew = numbers[0] <= BUILDS and self.anew
+        super()._hold(meeting, numbers)
 
 
 def run(
@@ -220,7 +220,7 @@ class Tuner:
             room = memory_left() / (SPARE * max([TYPICAL_MEMORY, *self._peaks()]))
             planned = [self.space.planned(self.candidates.cases[point]) for point in points[: max(2, int(room))]]
             tick, number = time.monotonic(), self.search.rounds + 1
-            records = list(records_of_round(self.scheduler, planned, number, together=not self._crowded))
+            records = list(records_of_rounds(self.scheduler, planned, [number], together=not self._crowded))
             found = [self._without_export(*each, number) for each in zip(planned, records, strict=True)]
             self.kept.add(Trial(records=tuple(found), seconds=time.monotonic() - tick))
             self._learn(self.search, found)
