@@ -70,7 +70,7 @@ def _locked(file: IO[bytes]) -> bool:
 def named_files(plan: Plan, model: Named | None) -> list[str]:
     """Hashes of the files that a plan names, of modules that it names the files, and of a live module."""
     texts = [*plan.model, plan.weights or "", plan.calibration, plan.accuracy]
-    words = [word for text in texts for word in (text, *text.split(":"))]
+    words = dict.fromkeys(word for text in texts for word in (text, *text.split(":")))
     paths = [Path(plan.checkout, each) for word in words for each in (word, f"{word.replace('.', '/')}.py")]
     return [sha256(file) for file in (*paths, *map(Path, live_files(model).values())) if file.is_file()]
 
