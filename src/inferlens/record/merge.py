@@ -41,7 +41,7 @@ class Merged:
     problems: list[str] = field(default_factory=list)
 
 
-class Known(NamedTuple):
+class InStore(NamedTuple):
     """A record that is in the store, or on its way there: its file, the hash of its content, when it was written."""
 
     file: Path
@@ -63,11 +63,11 @@ def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> M
     for source in sources:
         if not source.is_dir():
             raise InferlensError(f"{source} is no folder.", expected="folders with records", hint="inferlens bench")
-    merged, known, rewritten = Merged(), dict[str, Known](), dict[Path, Path]()
+    merged, known, rewritten = Merged(), dict[str, InStore](), dict[Path, Path]()
     begun, numbers = output.exists(), Counter[tuple[str, str]]()
     if begun:
         for file, record, digest in _records(output, Merged()):
-            known[record.id] = Known(file, digest, file.stat().st_mtime)
+            known[record.id] = InStore(file, digest, file.stat().st_mtime)
     staging = Path(tempfile.mkdtemp(dir=made(output, HINT), prefix=STAGING))
     try:
         copied = list(_copied(sources, output, staging, merged, known, rewritten, artefacts))
@@ -94,7 +94,7 @@ def _copied(
     output: Path,
     staging: Path,
     merged: Merged,
-    known: dict[str, Known],
+    known: dict[str, InStore],
     rewritten: dict[Path, Path],
     artefacts: bool,
 ) -> Iterator[tuple[Path, str, str]]:
@@ -121,7 +121,7 @@ def _copied(
             if there:
                 continue
             folder = staging / str(merged.new)
-            known[record.id] = Known(folder / file.name, digest, written)
+            known[record.id] = InStore(folder / file.name, digest, written)
             folder.mkdir()
             for each in _beside(file, merged, artefacts):
                 target = folder / each.relative_to(file.parent)

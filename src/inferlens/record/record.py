@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -57,6 +57,8 @@ class Measurement(Struct, frozen=True, kw_only=True):
     @property
     def values(self) -> tuple[float, ...]:
         """The samples; NaN for what was no finite number."""
+        if None not in self.samples:
+            return cast("tuple[float, ...]", self.samples)
         return tuple(math.nan if value is None else value for value in self.samples)
 
 
