@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from inferlens import load_records
+from inferlens.cli import bench
 from inferlens.execution.launching import parts
+from inferlens.record.record import Record
+from inferlens.spec.plan import Plan
 from tests.commands import inferlens
 from tests.execution.test_launching import Mortal, Some
 
@@ -60,3 +63,19 @@ def test_bad_files_are_refused(wrong: str, said: str, tmp_path: Path) -> None:
     done = inferlens("fleet", "fleet.toml", cwd=tmp_path)
     assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False)
     assert not (tmp_path / "results").exists()
+
+
+def test_an_interrupted_one_goes_on_with_the_parts_that_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fleet.toml").write_text(FLEET.partition("[machines.lab]")[0])
+    ran: list[str] = []
+
+    def measured(plan: Plan) -> tuple[list[Record], bool]:
+        ran.append(plan.budget.mode)
+        return [], len(ran) == 2
+
+    monkeypatch.setattr(bench, "measured", measured)
+    first, second = (inferlens("fleet", "fleet.toml", cwd=tmp_path) for _ in range(2))
+    assert (first.returncode, "goes on from here" in first.stderr, second.returncode) == (130, True, 0)
+    assert ran == ["latency", "throughput", "throughput"]

@@ -49,7 +49,7 @@ class Fleet:
             or not all(isinstance(each, dict) for each in machines.values())
         ):
             raise InferlensError(f"The fleet {file} names no machines.", expected=EXPECTED)
-        self.objectives = texts(words.pop("objectives", OBJECTIVES[:1]))
+        self.objectives = tuple(dict.fromkeys(texts(words.pop("objectives", ())))) or OBJECTIVES[:1]
         for each in self.objectives:
             check_choice("objective of a fleet", each, OBJECTIVES)
         self.output = Path(str(words.pop("output", "results")))
