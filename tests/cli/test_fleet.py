@@ -18,6 +18,8 @@ FLEET = """
 model = ["fake:demo", "fake:other"]
 backend = ["fake:steady", "fake:fast"]
 quick = true
+max_time = 0.05
+warmup = 1
 objectives = ["latency", "throughput"]
 [machines.here]
 [machines.lab]
