@@ -5,13 +5,12 @@ number and no faster. The records are made up: 20 machines, 5 models, 10 ways on
 many samples as the median one of examples/. Each command is a process of its own, of which both the time that passes
 and the time of the processor are told.
 
-Measured with that command on two threads of an AMD EPYC, Python 3.11, 371 MiB of records at 5,000; seconds and peak of
-memory. All three are linear in time. ``merge`` holds one record at a time; ``show`` holds all of them.
+Measured with ``python -m benchmarks.fleet 5000`` on two threads of an AMD EPYC, Python 3.11, 371 MiB of records:
+seconds of the processor (other work ran beside it), and peak of memory. ``merge`` holds one record at a time;
+``show`` holds all of them, and works on the samples of one comparison at a time.
 
     records          merge           show  show --by machine
-      1,000   1.3 s  36 MiB   7.7 s 231 MiB      7.4 s 231 MiB
-      2,000   2.5 s  36 MiB  12.7 s 378 MiB     12.5 s 378 MiB
-      5,000   6.1 s  38 MiB  35.4 s 800 MiB     34.7 s 800 MiB
+      5,000   9.9 s  40 MiB  22.4 s 693 MiB     18.5 s 694 MiB
 """
 
 from __future__ import annotations

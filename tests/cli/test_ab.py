@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from inferlens import load_records
+from inferlens.cli.progress import RoundsBar
+from inferlens.measure import interpreter
 from tests.commands import inferlens, launch, started
 
 QUICK = ("--warmup", "2", "--iterations", "100")
@@ -64,6 +66,22 @@ def test_json_is_all_that_standard_output_has(tmp_path: Path) -> None:
     assert data["a"]["variant"] == "steady"
     assert data["candidate"]["median"] == pytest.approx(0.002)
     assert data["rule"]["within"] == 600.0
+
+
+def test_interrupted_steps_are_shown_with_those_that_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreter, "check", lambda *_: None)
+    looked = RoundsBar.looked
+
+    def interrupted(bar: RoundsBar, so_far: Any) -> None:
+        looked(bar, so_far)
+        if len(so_far.steps) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RoundsBar, "looked", interrupted)
+    pythons = ",".join(f"{name}/bin/python" for name in "abc")
+    done = inferlens("ab", "fake:demo", "fake", "--python", pythons, *QUICK, cwd=tmp_path)
+    assert (done.returncode, "Interrupted" in done.stderr) == (130, True), done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines() if " ms" in line] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("calls", [5, 9])

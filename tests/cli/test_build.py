@@ -53,6 +53,7 @@ def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cach
     [
         (("-o", "net.trt"), "net.trt is not named .engine or .plan"),
         (("-o", "nowhere/net.engine"), "net.engine cannot be written"),
+        (("-o", "bad.engine"), "There is no GPU here that TensorRT"),  # of the flavour that is there
         (("-o", "bad.engine", "--backend", "tensorrt:rtx", "--compute-capability", "9.9"), "cannot build for compute"),
         (("-o", "bad.engine", "--option", "tensorrt.optimization_level=1,2"), "one case, not 2"),
         (("-o", "bad.engine", "--compute-capability", ","), "compute_capability does not take"),

@@ -60,6 +60,15 @@ def test_no_time_is_told_before_anything_ran_and_words_tell_cases_apart():
     assert lines[1].startswith("[2/4] pytorch batch 1, 2 threads 10.0 ms  (about 40 s left)")
 
 
+def test_the_time_left_is_that_of_the_cases_that_are_left_in_whatever_order_they_end():
+    ways = [case(name) for name in ("tensorrt", "pytorch", "openvino")]
+    lines = told(ways, [record(ways[2], samples=(0.01,) * 9), record(ways[1], samples=(0.01,) * 9)], refused=(0,))
+    assert lines[1:] == [
+        "[1/3] openvino 10.0 ms  (about 20 s left)",
+        "[2/3] pytorch 10.0 ms",
+    ]
+
+
 def test_of_later_rounds_one_line_tells_all():
     out, ways = io.StringIO(), [case("pytorch"), case("openvino")]
     with Bar(Console(file=out)) as bar:

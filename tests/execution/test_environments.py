@@ -19,6 +19,7 @@ import inferlens
 from inferlens import ABSteps, InferlensError
 from inferlens.execution import child_process, survey
 from inferlens.measure import interpreter
+from inferlens.measure.environment import collect
 from inferlens.record.store import load_records
 from inferlens.spec.case import Case, environment_of, shown_together
 from inferlens.spec.plan import Plan, ab_words, as_plan, words_of
@@ -206,6 +207,12 @@ def test_an_interpreter_that_cannot_do_it_is_refused_in_a_sentence(tmp_path: Pat
         interpreter.check(path, {})
     assert message in str(raised.value)
     assert f"{path} -m pip install" in str(raised.value) or "no Python" in message or "is Python" in message
+
+
+def test_of_an_interpreter_that_does_not_tell_the_machine_is_known_all_the_same(tmp_path: Path) -> None:
+    here, found = collect(), survey.environment_by(script(tmp_path / "python", "exit 1"))
+    assert (found.cpu, found.memory, found.gpus) == (here.cpu, here.memory, here.gpus)
+    assert (found.libraries, found.python) == ({}, "")
 
 
 def test_bad_paths_end_a_command_before_anything_runs(pythons: dict[str, str], tmp_path: Path) -> None:

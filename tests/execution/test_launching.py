@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -9,19 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import inferlens
 from inferlens import InferlensError
-from inferlens.execution.launching import local, parts
-from inferlens.execution.launching.launcher import Launcher, Worker, WorkerLost, launcher_of
+from inferlens.execution.bench import race
+from inferlens.execution.launching import local, parts, resume
+from inferlens.execution.launching.interference import AloneJob
+from inferlens.execution.launching.launcher import LAUNCHERS, Launcher, Worker, WorkerLost, launcher_of
 from inferlens.execution.launching.local import Card, chosen_of, shares
 from inferlens.execution.launching.on_ray import Needs, needs_of
 from inferlens.execution.protocol import TELLS, Observer, Order, Telling
 from inferlens.execution.tuning.several import TuneJob
-from inferlens.record.record import CUT_SHORT, Record
-from inferlens.record.store import load_records
+from inferlens.measure import environment
+from inferlens.record.record import CUT_SHORT, Environment, Record
+from inferlens.record.store import Store, load_records
 from inferlens.spec.plan import Plan
 from inferlens.spec.where import Where, where_of
+from tests.commands import inferlens as command
+from tests.views.samples import record as sample
 
 QUICK: dict[str, Any] = {"iterations": 10, "warmup": 1, "backend": "fake:noisy"}
 RACES = {"batch": "1,2,3", "option": "fake.latency=4,4.6"}
@@ -162,6 +169,132 @@ def test_the_same_command_goes_on_where_one_was_stopped(after: int, tmp_path: Pa
     assert (len({each.run for each in records}), any(CUT_SHORT in each.facts for each in records)) == (1, False)
     assert len(bench(tmp_path, quick=True)) == 6, "another plan is another run"
     assert len({each.run for each in load_records(tmp_path).records}) == 2
+
+
+@pytest.fixture
+def cut_short(tmp_path: Path, some: type[Some]) -> list[Record]:
+    """The records of a run that was interrupted."""
+    count = [0]
+
+    def interrupt(_: Record) -> None:
+        count[0] += 1
+        if count[0] == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench(tmp_path, Heard(interrupt), quick=True)
+    return load_records(tmp_path).records
+
+
+def test_what_failed_or_was_measured_elsewhere_is_measured_again(
+    tmp_path: Path, cut_short: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, collect = load_records(tmp_path), environment.collect
+    Store.save(loaded.folders[cut_short[0].id], replace(cut_short[0], status="failed", reason="It broke."))
+    records = bench(tmp_path, quick=True)
+    assert {each.id for each in cut_short} - {each.id for each in records} == {cut_short[0].id}
+    assert (kept(tmp_path), {each.status for each in records}) == (measured(records), {"ok"})
+
+    monkeypatch.setattr(Some, "those", [Mortal(), Mortal()])
+    with pytest.raises(KeyboardInterrupt):
+        bench(tmp_path / "b", Heard(lambda _: (_ for _ in ()).throw(KeyboardInterrupt)), quick=True)
+    monkeypatch.setattr(environment, "collect", lambda: replace(collect(), libraries={"numpy": "9"}))
+    records = bench(tmp_path / "b", quick=True)
+    assert {each.environment.libraries["numpy"] for each in records} == {"9"}
+    assert (kept(tmp_path / "b"), len(records)) == (measured(records), 6)
+
+
+def test_another_place_or_model_file_or_a_run_that_is_alive_is_not_taken_over(
+    tmp_path: Path, cut_short: list[Record]
+) -> None:
+    (file,) = tmp_path.glob(".unfinished-*")
+    heard = Heard()
+    records = bench(tmp_path, heard, quick=True, devices="all")
+    with file.open("rb") as alive:
+        fcntl.flock(alive, fcntl.LOCK_EX)
+        records += bench(tmp_path, heard, quick=True)
+    assert not {each.run for each in cut_short} & {each.run for each in records}
+    assert heard.remarks == ["The same command is running already. This one is a run of its own."]
+    assert (len(records), [*tmp_path.glob(".unfinished-*")]) == (12, [file])
+    (tmp_path / "model.onnx").write_bytes(b"1")
+    (tmp_path / "build.py").write_bytes(b"2")
+    plan = Plan(model=("model.onnx", "build:make"), checkout=str(tmp_path))
+    assert len(resume.named_files(plan, None)) == 2
+
+
+def test_a_race_goes_on_where_it_began(some: type[Some]) -> None:
+    barrier = threading.Barrier(2)
+    did: dict[str, str] = {}
+
+    class OfGpu(Mortal):
+        def do(self, part: Any, job: Any, observer: Observer) -> Any:
+            did[self.gpu] = job.gpu
+            barrier.wait(60)
+
+    workers = [OfGpu(), OfGpu()]
+    workers[0].gpu, workers[1].gpu = "GPU-b", "GPU-a"
+    some.those = workers
+    plan = Plan(model=("fake:demo",), where=Where(on=("all",)))
+    seen = [Environment(variables={"CUDA_VISIBLE_DEVICES": gpu}) for gpu in ("GPU-a", "GPU-b")]
+    jobs = [parts.CasesJob(plan=plan, cases=(), known=(sample(environment=each),)) for each in seen]
+    parts.UnderWay(plan, some(plan), Observer(), None).do(race, jobs)
+    assert did == {"GPU-a": "GPU-a", "GPU-b": "GPU-b"}
+
+
+def test_what_others_do_meanwhile_is_no_progress_of_what_is_lost(tmp_path: Path, some: type[Some]) -> None:
+    attempts: list[Any] = []
+
+    class Doomed(Mortal):
+        def do(self, part: Any, job: Any, observer: Observer) -> Any:
+            if any(planned.case.batch == 2 for planned in getattr(job, "cases", ())):
+                attempts.append(job)
+                assert len(attempts) < 10
+                observer.done(sample(id=str(len(attempts))), tmp_path)
+                raise WorkerLost("it fell")
+            return super().do(part, job, observer)
+
+    some.those = [Doomed(), Doomed()]
+    bench(tmp_path, quick=True)
+    assert len(attempts) == 3
+
+
+def test_a_worker_that_is_lost_while_the_reference_runs_alone_costs_nothing(tmp_path: Path, some: type[Some]) -> None:
+    class Alone(Mortal):
+        neighbours = 1
+
+        def do(self, part: Any, job: Any, observer: Observer) -> Any:
+            if isinstance(job, AloneJob):
+                raise WorkerLost("it fell")
+            return super().do(part, job, observer)
+
+    some.those = [Alone(), Alone()]
+    assert len(bench(tmp_path, quick=True, mode="latency")) == 6
+    assert not [*tmp_path.glob(".unfinished-*")]
+
+
+def test_a_dry_run_lists_what_runs_there(tmp_path: Path, some: type[Some]) -> None:
+    some.those = [Mortal(kind="H200"), Mortal(kind="L4")]
+    words = ("fake:demo", "--devices", "all", "--dry-run")
+    shown = command("bench", *words, "-b", "fake", cwd=tmp_path).stdout
+    assert all(f"{kind} fake:steady fp32 batch 1 cpu" in shown for kind in ("H200", "L4"))
+    assert "2 cases" in shown
+    shown = command("tune", *words, "--only", "fake:steady,fp32,knob_a", cwd=tmp_path).stdout
+    assert all(f"{kind} fake:steady" in shown for kind in ("H200", "L4"))
+    assert sum(len(worker.did) for worker in some.those) == 4  # type: ignore[attr-defined]
+
+
+def test_the_local_launcher_needs_no_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LAUNCHERS, "_points", {})
+    assert isinstance(launcher_of(Plan(model=("x",))), local.Local)
+
+
+def test_discarded_records_leave_no_profile(tmp_path: Path) -> None:
+    gathered, record = parts.Gathered(Observer()), sample()
+    for name in ("record.json", "profile-layer.json", "profile-layer.log", "output.log"):
+        (tmp_path / name).touch()
+    gathered.done(record, tmp_path)
+    gathered.discarded([record])
+    assert [file.name for file in tmp_path.iterdir()] == ["output.log"]
 
 
 def test_each_kind_of_worker_measures_the_whole_plan(tmp_path: Path, some: type[Some]) -> None:

@@ -131,3 +131,24 @@ def test_no_record_is_an_error_that_leaves_no_folder(tmp_path: Path) -> None:
         done = inferlens("merge", given, "-o", "all", cwd=tmp_path)
         assert (done.returncode, what in done.stderr) == (2, True)
     assert not (tmp_path / "all").exists()
+
+
+def test_facts_that_were_noted_later_come_along_and_older_ones_do_not(two: tuple[Path, Path], tmp_path: Path) -> None:
+    store, old = tmp_path / "all", shutil.copytree(two[0], tmp_path / "old")
+    merge(two, store)
+    file = next(two[0].rglob("record.json"))
+    Store.save(file.parent, msgspec.structs.replace(on("1", "a"), facts={"beside others": 3}))
+    later = max(each.stat().st_mtime for each in store.rglob("record.json")) + 10
+    os.utime(file, (later, later))
+    for sources, output in (([two[0]], store), ([old, two[0]], tmp_path / "new")):
+        done = merge(sources, output)
+        assert (done.rewritten, done.problems) == (1, [])
+        assert load_records(output).records[0].facts == {"beside others": 3}
+    assert merge([old], store).rewritten == 0
+    assert [record.id for record in load_records(store).records] == ["a", "b"]
+    assert load_records(store).records[0].facts == {"beside others": 3}
+
+
+def test_what_a_killed_merge_has_left_is_no_record(two: tuple[Path, Path], tmp_path: Path) -> None:
+    kept(two[0] / ".merge-x1", on("9", "half"))
+    assert merge(two, tmp_path / "all").new == 2

@@ -97,8 +97,9 @@ def measured(words: dict[str, Any]) -> tuple[ABResult | ABSteps | None, bool]:
         words |= {"observer": bar, "on_round": bar.looked}
         try:
             if "," in words.get("python", "").partition(",")[2]:
-                return ab_steps(case=words.pop("a", None), **words), False
-            bar.last = measure(**words)
+                bar.last = ab_steps(case=words.pop("a", None), **words)
+            else:
+                bar.last = measure(**words)
         except KeyboardInterrupt:
             return bar.last, True
     return bar.last, False

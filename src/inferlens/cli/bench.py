@@ -147,33 +147,43 @@ def listed(plan: Plan) -> Document:
     """What would run, and about how long, and what could not; people see the first that fit on a screen."""
     from inferlens import units
     from inferlens.execution.launching.estimate import seconds_of
-    from inferlens.execution.survey import cases_of
+    from inferlens.execution.launching.parts import launched
+    from inferlens.execution.protocol import Observer
     from inferlens.views.table import Column, Document, Line, Table
 
-    cases = cases_of(plan, listed=True)
+    with launched(plan, Observer(), None) as under_way:
+        kinds = under_way.cases(listed=True)
+    on = [kind for kind, cases in kinds.items() for _ in cases]
+    cases = [each for cases in kinds.values() for each in cases]
     seconds = seconds_of(cases, plan)
     whole = sum(seconds) * max(plan.repeats, 1)
     able = [not each.refusal for each in cases]
-    ordered = sorted(zip(cases, seconds, strict=True), key=lambda each: each[0].refusal is not None)
+    ordered = sorted(zip(cases, seconds, on, strict=True), key=lambda each: each[0].refusal is not None)
     titles = ("time", "cannot run, because") if not all(able) else ("time",)
     columns = [Column("", title, numeric=False, most=50) for title in titles]
     several = len({each.case.model for each in cases}) > 1
     lines = [
         Line(
-            f"{each.found.name} {each.case.label}" if several else each.case.label,
+            " ".join(filter(None, [kind, each.found.name * several, each.case.label])),
             ("" if each.refusal else units.about(took), each.refusal.what if each.refusal else "")[: len(columns)],
         )
-        for each, took in ordered
+        for each, took, kind in ordered
     ]
     more = len(lines) - MOST_LISTED
     said = [f"{units.plural(more, 'more case')}: --json lists all of them."] if more > 0 else []
     each = f" in {plan.repeats} processes each" if plan.repeats > 1 else ""
-    can = f", {sum(able)} of them can run here" if not all(able) else ""
+    there = "there" if under_way.apart else "here"
+    can = f", {sum(able)} of them can run {there}" if not all(able) else ""
     race = sum(able) > 1 and not plan.repeats
     then = f", then rounds of the fastest: {units.about(plan.within)}" if race else ""
     said.append(f"{units.plural(len(cases), 'case')}{can}{each}{f': {units.about(whole)}{then}' if whole else ''}.")
     data = [
-        {"case": each.case, "refusal": str(each.refusal or ""), "seconds": took or None}
-        for each, took in zip(cases, seconds, strict=True)
+        {
+            "case": each.case,
+            "refusal": str(each.refusal or ""),
+            "seconds": took or None,
+            **({"on": kind} if kind else {}),
+        }
+        for each, took, kind in zip(cases, seconds, on, strict=True)
     ]
     return Document(lambda: [Table("", "case", columns, lines[:MOST_LISTED]), *said], data=lambda: data)

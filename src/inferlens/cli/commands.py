@@ -17,7 +17,8 @@ from inferlens.errors import InferlensError, suggestion
 
 # The commands in the order of the help, and the modules that have their functions.
 COMMANDS = {
-    "bench": "", "tune": "", "ab": "", **dict.fromkeys(("show", "compare", "plot", "merge"), "show"), "notes": "",
+    "bench": "", "tune": "", "ab": "", "fleet": "",
+    **dict.fromkeys(("show", "compare", "plot", "merge"), "show"), "notes": "",
     "profile": "", **dict.fromkeys(("findings", "modules", "layers", "kernels"), "profile"),
     "report": "", "trace": "", "roofline": "profile", "graph": "",
     **dict.fromkeys(("quantize", "build", "export", "partition"), ""),

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from inferlens import units
 from inferlens.analysis.compare.ab_result import ABResult
+from inferlens.analysis.compare.ab_steps import ABSteps
 from inferlens.analysis.interference.samples import finite, latencies
 from inferlens.errors import one_line, printable
 from inferlens.execution.expand import Planned
@@ -134,7 +135,8 @@ class Bar(Observer):
     def _seconds_left(self) -> float:
         """For the cases still to come, from those that are over; 0 if there are none of either."""
         known = self._seconds
-        coming = [planned.case.digest for planned in self._cases[self._done :] if not planned.refusal]
+        able = {planned.case.digest for planned in self._cases if not planned.refusal}
+        coming = [digest for digest in (+self._left).elements() if digest in able]
         if not self.foresees or not known:
             return 0.0
         typical = mean(known.values())
@@ -145,10 +147,9 @@ class Bar(Observer):
         case, seconds = record.case, latencies(record).samples
         if record.status != "ok" or not seconds or (record.agreement and record.agreement.agrees is False):
             return False
-        kind = (case.model, case.batch, case.inputs, case.io, case.cold, case.rotate)
-        least, count = self._best.get(kind, (float("inf"), 0))
+        least, count = self._best.get(case.work, (float("inf"), 0))
         found = median(seconds)
-        self._best[kind] = (min(least, found), count + 1)
+        self._best[case.work] = (min(least, found), count + 1)
         return count > 0 and found < least
 
     def _short(self, case: Case) -> str:
@@ -186,10 +187,11 @@ class RoundsBar(Bar):
     """A bar that is told after each round how it stands."""
 
     foresees = False
-    last: ABResult | None = None
+    last: ABResult | ABSteps | None = None
 
-    def looked(self, so_far: ABResult) -> None:
+    def looked(self, so_far: ABResult | ABSteps) -> None:
         """A round is over."""
         self.last = so_far
-        if so_far.ratio is not None:
-            self.round(so_far.rounds, (so_far.a, so_far.b), f"B takes {so_far.standing}")
+        now = so_far.steps[-1] if isinstance(so_far, ABSteps) else so_far
+        if now.ratio is not None:
+            self.round(now.rounds, (now.a, now.b), f"B takes {now.standing}")

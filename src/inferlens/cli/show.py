@@ -204,5 +204,6 @@ def merge(
     screen.notes([*done.problems[:MOST_LEFT], *([f"{left:,} more were left out."] if left > 0 else [])])
     whose = f"of {plural(len(done.machines), 'machine')} and {plural(len(done.models), 'model')}"
     there = f"; {done.known:,} were there already" if done.known else ""
+    there += f"; {done.rewritten:,} with newer facts" if done.rewritten else ""
     screen.text(f"{plural(done.new, 'new record')} {whose} in {output}{there}.")
     screen.text(f"To look at them: inferlens show {output}" + " --by machine" * (len(done.machines) > 1))

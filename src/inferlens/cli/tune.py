@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -11,7 +11,9 @@ import typer
 from inferlens.cli import options, screen
 
 if TYPE_CHECKING:
+    from inferlens.execution.expand import Planned
     from inferlens.execution.tuning.space import Tried
+    from inferlens.spec.case import Case
     from inferlens.spec.plan import Plan
     from inferlens.views.table import Document
 
@@ -148,34 +150,37 @@ def listed(plan: Plan, what: Tried) -> Document:
 
     from inferlens import units
     from inferlens.execution.launching.estimate import estimator
-    from inferlens.execution.tuning.space import combinations, explore, size
+    from inferlens.execution.tuning.several import spaces
+    from inferlens.execution.tuning.space import combinations, size
     from inferlens.views.table import Column, Document, Line, Table
 
-    space = explore(plan, what)
-    seconds = estimator([each.found.name for each in space.families], plan)
+    every = spaces(plan, what)
+    families = [(kind, space, each) for kind, space in every.items() for each in space.families]
+    left = [(kind, each) for kind, space in every.items() for each in space.refused]
+    seconds = estimator([each.found.name for _, _, each in families], plan)
     columns = [Column("", "candidates"), Column("", "each"), Column("", "cannot run, because", numeric=False, most=50)]
-    lines, several = [], len({each.case.model for each in space.families}) > 1
-    for each in space.families:
-        count = size(replace(space, families=(each,)))
-        lines.append(
-            Line(f"{each.found.name} " * several + each.case.label, (f"{count:,}", units.about(seconds(each.case)), ""))
-        )
-    for each in space.refused:
-        lines.append(
-            Line(f"{each.found.name} " * several + each.case.label, ("", "", each.refusal.what if each.refusal else ""))
-        )
-    said = f"{units.plural(size(space), 'candidate')} of {units.plural(len(space.families), 'way')}."
+    several = len({each.case.model for _, _, each in families}) > 1
+
+    def name(kind: str, each: Planned) -> str:
+        return " ".join(filter(None, [kind, each.found.name * several, each.case.label]))
+
+    sizes = [size(replace(space, families=(each,))) for _, space, each in families]
+    lines = [
+        Line(name(kind, each), (f"{count:,}", units.about(seconds(each.case)), ""))
+        for count, (kind, _, each) in zip(sizes, families, strict=True)
+    ]
+    lines += [Line(name(kind, each), ("", "", each.refusal.what if each.refusal else "")) for kind, each in left]
+    said = f"{units.plural(sum(sizes), 'candidate')} of {units.plural(len(families), 'way')}."
     more = [f"{len(lines) - MOST_LISTED} more rows: --json."] if len(lines) > MOST_LISTED else []
     table = Table("What would be tried", "family", columns, lines[:MOST_LISTED], notes=more, sentences=[said])
-    able = [each.case for each in space.families]
-    refused = [{"case": each.case, "refusal": str(each.refusal or "")} for each in space.refused]
+    refused = [{"case": each.case, "refusal": str(each.refusal or "")} for _, each in left]
+
+    def candidates() -> Iterator[Case]:
+        return (case for _, space, each in families for case in combinations(each.case, space))
+
     return Document(
         lambda: [table],
-        data=lambda: {
-            "schema": "inferlens.space/1",
-            "candidates": [case for family in able for case in combinations(family, space)],
-            "refused": refused,
-        },
-        csv=lambda: (["candidate"], [[case.label] for family in able for case in combinations(family, space)]),
+        data=lambda: {"schema": "inferlens.space/1", "candidates": list(candidates()), "refused": refused},
+        csv=lambda: (["candidate"], [[case.label] for case in candidates()]),
         title="What would be tried",
     )

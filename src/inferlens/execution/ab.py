@@ -34,7 +34,7 @@ from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import fit_together, records_of_rounds
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.sides import Asked, asked_for, check_inputs, compared_outputs, named_models, planned_pair
-from inferlens.execution.survey import check_interpreters
+from inferlens.execution.survey import check_interpreters, live_files
 from inferlens.measure import environment
 from inferlens.record.record import Agreement, Record
 from inferlens.spec.case import Case, environment_of
@@ -119,6 +119,7 @@ def ab_steps(
     level: float | str = 0.95,
     within: Duration = 600.0,
     observer: Observer | None = None,
+    on_round: Callable[[ABSteps], None] = lambda _: None,
     **words: Any,
 ) -> ABSteps:
     """Measures a case in several environments, each against the one before: which change made it slower, or faster::
@@ -141,12 +142,18 @@ def ab_steps(
     check_interpreters(pythons)
     count = len(pythons) - 1
     rule = ABRule.from_words("latency", 0.02, level, MOST_ROUNDS, within)
-    end, steps = time.monotonic() + rule.within, []
+    end = time.monotonic() + rule.within
+    steps: list[ABResult] = []
+
+    def looked(so_far: ABResult) -> None:
+        on_round(ABSteps(steps=(*steps, so_far), level=rule.level))
+
     for place, pair in enumerate(itertools.pairwise(pythons)):
         observer.part(" to ".join(map(environment_of, pair)))
         left = max(end - time.monotonic(), 0.0) / (count - place)
         sure = 1 - (1 - rule.level) / count
         given: dict[str, Any] = {"python": pair, "level": sure, "within": left, "observer": observer}
+        given["on_round"] = looked
         steps.append(ab(model, case, example_inputs=example_inputs, **given, **words))
     return ABSteps(steps=tuple(steps), level=rule.level)
 
@@ -176,7 +183,9 @@ def _measured(
         plans, pair = planned_pair(asked, models, words)
         budget = replace(plans[0].budget, threshold=rule.threshold, level=rule.level)
         observer.planned(pair * rule.max_rounds)
-        scheduler = stack.enter_context(scheduled(replace(plans[0], budget=budget), observer, pair, *models))
+        scheduler = stack.enter_context(
+            scheduled(replace(plans[0], budget=budget), observer, pair, live_files(*models))
+        )
         outputs = compared_outputs(pair, scheduler.reference)
         return ABRun(scheduler, pair, rule, on_round, begin, interleave, outputs).run()
 

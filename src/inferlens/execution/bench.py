@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from inferlens.execution.expand import Planned
 from inferlens.execution.launching.interference import compare_alone
-from inferlens.execution.launching.parts import CasesJob, UnderWay, launched, resumable, scheduled_part
+from inferlens.execution.launching.parts import CasesJob, UnderWay, launched, scheduled_part, still_known
+from inferlens.execution.launching.resume import resumable
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import hold_rounds
 from inferlens.execution.survey import Named, named
@@ -53,15 +54,16 @@ def run(plan: Plan, observer: Observer, model: Named | None = None) -> list[Reco
 
 def race(job: CasesJob, observer: Observer) -> None:
     """Measures cases, and holds their rounds."""
-    known = {(record.case.digest, record.repeat): record for record in job.known}
     plan, cases = job.plan, job.planned()
     with scheduled_part(job, observer, cases) as scheduler:
+        before = still_known(job, scheduler)
+        known = {(record.case.digest, record.repeat): record for record in before}
         screened = [
             (planned, known.get((planned.case.digest, repeat)) or scheduler.measure(planned, repeat)[0])
             for planned, repeat in measuring_order(cases, plan.repeats, plan.seed)
         ]
         if not plan.repeats and not job.given_up:
-            hold_rounds(scheduler, screened, [record for record in job.known if record.repeat])
+            hold_rounds(scheduler, screened, [record for record in before if record.repeat])
 
 
 def _cut_short(plan: Plan, under_way: UnderWay) -> None:

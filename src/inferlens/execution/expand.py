@@ -258,9 +258,12 @@ def check_words(plan: Plan) -> None:
 
 
 def installed(backend: str, can: Capabilities) -> str:
-    """The first variant that lacks nothing but a device; the first of all if every one lacks more."""
+    """The first variant that lacks nothing but a device; the first of all if every one lacks more.
+
+    Where a backend says what it writes without a device, that is first what is installed.
+    """
     lacking = {absence.variant for absence in can.absent if not absence.device}
-    variants = BACKENDS.get(backend).variants
+    variants = [*(support.variant for support in can.writes), *BACKENDS.get(backend).variants]
     return next((each for each in variants if each not in lacking), variants[0])
 
 

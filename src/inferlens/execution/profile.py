@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from os import PathLike
@@ -24,7 +24,8 @@ from inferlens.backends.onnx.modules import origins
 from inferlens.backends.profiling import kernel_runs
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child_process
-from inferlens.execution.launching.parts import CasesJob, launched, resumable, scheduled_part
+from inferlens.execution.launching.parts import CasesJob, launched, scheduled_part, still_known
+from inferlens.execution.launching.resume import resumable
 from inferlens.execution.protocol import CaseJob, Job, Observer
 from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.survey import Named, named
@@ -181,7 +182,7 @@ class ProfilePart(CasesJob, frozen=True, kw_only=True):
     runs: int
     void: tuple[Record, ...] = ()  # records of cases that were not profiled at every level
 
-    def again(self, records: Iterable[Record], folders: Mapping[str, Path]) -> ProfilePart:
+    def again(self, records: Sequence[Record], folders: Mapping[str, Path]) -> ProfilePart:
         """See :class:`CasesJob`; what is not profiled at every level is not known."""
         whole = [each for each in records if all(file_of(folders[each.id], level).exists() for level in self.levels)]
         found = super().again(whole, folders)
@@ -191,13 +192,12 @@ class ProfilePart(CasesJob, frozen=True, kw_only=True):
 
 def profile_cases(job: ProfilePart, observer: Observer) -> None:
     """Measures and profiles the cases."""
-    known = {record.case.digest for record in job.known}
-    cases = [planned for planned in job.planned() if planned.case.digest not in known]
     if job.void:
         observer.discarded(job.void)
-    with scheduled_part(job, observer, cases) as scheduler:
+    with scheduled_part(job, observer, job.planned()) as scheduler:
+        known = {record.case.digest for record in still_known(job, scheduler)}
         known_ceilings: dict[Path, Ceilings] = {}
-        for planned in cases:
+        for planned in (each for each in job.planned() if each.case.digest not in known):
             record, folder = scheduler.measure(planned)
             for level in job.levels:
                 observer.doing(f"{planned.case.label}: profiling every {level}")

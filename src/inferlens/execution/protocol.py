@@ -113,7 +113,7 @@ class PartJob(Job, frozen=True, kw_only=True):
     """What a task on a part of a plan is given; those parts may run anywhere.
 
     Attributes:
-        run: of which its records are; empty: of a new one.
+        run: of which its records are.
         live: files of live modules, by the full name of each.
         facts: of all its records.
     """
@@ -122,6 +122,15 @@ class PartJob(Job, frozen=True, kw_only=True):
     run: str = ""
     live: Mapping[str, str] = {}
     facts: dict[str, str] = {}
+
+    @property
+    def progress(self) -> int:
+        """How much of it is done; what is lost again and again without any is given up."""
+        return 0
+
+    def again(self, records: Sequence[Record], folders: Mapping[str, Path]) -> PartJob:  # noqa: ARG002 - for others
+        """The job with what is known now, of all records; their ``folders`` are given by their ids."""
+        return self
 
 
 class TaskResult(Struct, Generic[Found], frozen=True, kw_only=True):

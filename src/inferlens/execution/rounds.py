@@ -71,19 +71,13 @@ def hold_rounds(scheduler: Scheduler, screened: Iterable[tuple[Planned, Record]]
     races: dict[Hashable, list[Entrant]] = {}
     for planned, record in screened:
         if record.ranked:
-            races.setdefault(_work(record), []).append(Entrant(planned, record, [record]))
+            races.setdefault(planned.case.work, []).append(Entrant(planned, record, [record]))
     end = time.monotonic() + scheduler.plan.within
     left = [entrants for entrants in races.values() if len(entrants) > 1]
     while left:
         entrants, *left = left
         now = time.monotonic()
         Rounds(scheduler, entrants, now + (end - now) / (len(left) + 1), known=before).run()
-
-
-def _work(record: Record) -> Hashable:
-    """Cases that share this do the same work."""
-    case = record.case
-    return case.model, record.model.inputs, case.io, case.cold, case.rotate
 
 
 @dataclass

@@ -35,7 +35,7 @@ from inferlens.execution.measure_case import (
     reference,
 )
 from inferlens.execution.protocol import Began, Event, Found, J, Observer, Task, refused
-from inferlens.execution.survey import Named, environment_of
+from inferlens.execution.survey import environment_by
 from inferlens.measure import environment
 from inferlens.measure.accuracy import Evaluation, beside
 from inferlens.measure.agreement import by_accuracy, judged
@@ -87,7 +87,7 @@ class Scheduler:
     def environment_for(self, case: Case) -> Environment:
         """The same, as the case's interpreter tells it, with the revision of the case's checkout."""
         if case.python and case.python not in self._environments:
-            self._environments[case.python] = environment_of(case.python)
+            self._environments[case.python] = environment_by(case.python)
         found = self._environments.get(case.python) or self.environment
         if not case.checkout:
             return found
@@ -172,8 +172,7 @@ class Scheduler:
         for place, attempt in enumerate(attempts):
             created = begun + timedelta(milliseconds=place)  # records are read in the order in which they were begun
             records.append(self._keep(replace(attempt.as_it_is(), created=created)))
-        for record, attempt in zip(records, attempts, strict=True):
-            self._done(record, attempt.folder)
+            self._done(records[-1], attempt.folder)
         return records
 
     def _done(self, record: Record, folder: Path) -> None:
@@ -370,11 +369,13 @@ def _exported_as(case: Case) -> str:
 
 @contextmanager
 def scheduled(
-    plan: Plan, observer: Observer, cases: Sequence[Planned], *models: Named | None, **more: Any
+    plan: Plan, observer: Observer, cases: Sequence[Planned], live: Mapping[str, str] | None = None, **more: Any
 ) -> Iterator[Scheduler]:
-    """What measures ``cases``, once the machine was looked at while nothing ran; ``more`` are fields of it."""
+    """What measures ``cases``, once the machine was looked at while nothing ran.
+
+    Files of ``live`` modules are given by the full name of each; ``more`` are other fields of it.
+    """
     uses_gpu = any(planned.case.device == "cuda" and not planned.refusal for planned in cases)
     idle = gpu_before(IDLE_SECONDS) if uses_gpu else Before()
     with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch:
-        live = {spec: file for model in models if model for spec, file in model.files.items()}
-        yield Scheduler(plan, observer, Path(scratch), **{"live": live, "idle": idle, **more})
+        yield Scheduler(plan, observer, Path(scratch), live or {}, idle, **more)

@@ -51,10 +51,11 @@ class Named:
     found: list[ModelInfo] | None = None
     live: str | None = None
 
-    @property
-    def files(self) -> dict[str, str]:
-        """The file of a live module, by its full name."""
-        return {each.spec: self.live for each in self.found or ()} if self.live else {}
+
+def live_files(*models: Named | None) -> dict[str, str]:
+    """The files of live modules, by the full name of each."""
+    live = [(model.found or (), model.live) for model in models if model and model.live]
+    return {each.spec: file for found, file in live for each in found}
 
 
 @contextmanager
@@ -231,10 +232,10 @@ def its_environment(job: NamesJob, child: Child) -> Environment:  # noqa: ARG001
     return environment.collect()
 
 
-def environment_of(python: str) -> Environment:
-    """Where the processes of an interpreter run; of one that does not tell, nothing is known."""
+def environment_by(python: str) -> Environment:
+    """Where the processes of an interpreter run; of one that does not tell, the machine alone is known."""
     outcome = child_process.launch(its_environment, NamesJob(python=python), timeout=TIMEOUT)
-    return outcome.result.found or Environment()
+    return outcome.result.found or replace(environment.collect(), python="", inferlens="", libraries={})
 
 
 class LookupJob(NamesJob, frozen=True, kw_only=True):

@@ -1,8 +1,9 @@
 """Joins stores: the records of several folders in one, with what lies beside them.
 
-Records keep their bytes. One that is there already, by its id, is not copied again; another one of the same case gets
-``<case>@2``. Everything is copied first into a folder of its own inside the store, and only then moved to its place: a
-merge that fails leaves the store as it was. Folders come from anywhere, so nothing in them is followed out of them.
+Records keep their bytes. One that is there already, by its id, is not copied again; where another fact was noted in it
+since, what was written last counts. Another one of the same case gets ``<case>@2``. Everything is copied first into a
+folder of its own inside the store, and only then moved to its place: a merge that fails leaves the store as it was.
+Folders come from anywhere, so nothing in them is followed out of them.
 """
 
 from __future__ import annotations
@@ -14,25 +15,38 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
-from inferlens.record.files import PACKED, read_unpacked, sha256
+from inferlens.record.files import PACKED, read_unpacked, sha256, write_whole
 from inferlens.record.record import Record, decode, machine_name
 from inferlens.record.store import LOG, RECORD, TRIALS, TUNING, claimed, made, of_a_tuning, safe_name
 
 PROFILES = "profile-"  # how the names of profiles begin
+STAGING = ".merge-"  # how the name of the folder of a merge under way begins
 HINT = "-o with another folder"
 
 
 @dataclass
 class Merged:
-    """What a merge did: how many records were ``new`` and how many ``known``; whose they are; what was left."""
+    """What a merge did: how many records were ``new``, ``known`` and ``rewritten``; whose they are; what was left."""
 
     new: int = 0
     known: int = 0
+    rewritten: int = 0
     machines: set[str] = field(default_factory=set)
     models: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
+
+
+class InStore(NamedTuple):
+    """A record that is in the store, or on its way there: its file, the hash of its content, when it was written."""
+
+    file: Path
+    digest: str
+    written: float
 
 
 def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> Merged:
@@ -49,20 +63,23 @@ def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> M
     for source in sources:
         if not source.is_dir():
             raise InferlensError(f"{source} is no folder.", expected="folders with records", hint="inferlens bench")
-    merged, hashes = Merged(), dict[str, str]()
+    merged, known, rewritten = Merged(), dict[str, InStore](), dict[Path, Path]()
     begun, numbers = output.exists(), Counter[tuple[str, str]]()
     if begun:
-        hashes |= {record.id: digest for _, record, digest in _records(output, Merged())}
-    staging = Path(tempfile.mkdtemp(dir=made(output, HINT), prefix=".merge-"))
+        for file, record, digest in _records(output, Merged()):
+            known[record.id] = InStore(file, digest, file.stat().st_mtime)
+    staging = Path(tempfile.mkdtemp(dir=made(output, HINT), prefix=STAGING))
     try:
-        copied = list(_copied(sources, output, staging, merged, hashes, artefacts))
-        if not copied and not hashes:
+        copied = list(_copied(sources, output, staging, merged, known, rewritten, artefacts))
+        if not copied and not known:
             what = f"There is no record in {', '.join(map(str, sources))}. {' '.join(merged.problems[:3])}"
             raise InferlensError(what.strip(), hint="inferlens bench")
         for folder, model, case in copied:
             place = claimed(output / model, case, HINT, first=numbers[model, case] + 1)
             numbers[model, case] = int(place.name.removeprefix(case).lstrip("@") or 1)
             folder.replace(place)
+        for there, file in rewritten.items():
+            _rewrite(there, file)
     except OSError as error:
         raise InferlensError(f"The folder {output} cannot be written: {error.strerror}.", hint=HINT) from error
     finally:
@@ -73,20 +90,38 @@ def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> M
 
 
 def _copied(
-    sources: Sequence[Path], output: Path, staging: Path, merged: Merged, hashes: dict[str, str], artefacts: bool
+    sources: Sequence[Path],
+    output: Path,
+    staging: Path,
+    merged: Merged,
+    known: dict[str, InStore],
+    rewritten: dict[Path, Path],
+    artefacts: bool,
 ) -> Iterator[tuple[Path, str, str]]:
-    """Each new record's folder in ``staging``, and the names of the folders that it belongs in."""
+    """Each new record's folder in ``staging``, and the names of the folders that it belongs in.
+
+    Of records of the store that were ``rewritten`` the file there and the new one.
+    """
     for source in sources:
         for file, record, digest in _records(source, merged, but=output.resolve()):
             merged.machines.add(machine_name(record.environment))
             merged.models.add(record.case.model)
-            if record.id in hashes:
-                merged.known += hashes[record.id] == digest
-                if hashes[record.id] != digest:
-                    merged.problems.append(f"{file} was left out. Another record has its id, {record.id}.")
+            written, there = file.stat().st_mtime, known.get(record.id)
+            if there and there.digest != digest and not _same_but_facts(record, there.file):
+                merged.problems.append(f"{file} was left out. Another record has its id, {record.id}.")
+            elif there and (there.digest == digest or written <= there.written):
+                merged.known += 1
+            elif there:
+                merged.rewritten += 1
+                known[record.id] = there._replace(digest=digest, written=written)
+                if staging in there.file.parents:
+                    known[record.id] = known[record.id]._replace(file=_rewrite(there.file, file))
+                else:
+                    rewritten[there.file] = file
+            if there:
                 continue
-            hashes[record.id] = digest
             folder = staging / str(merged.new)
+            known[record.id] = InStore(folder / file.name, digest, written)
             folder.mkdir()
             for each in _beside(file, merged, artefacts):
                 target = folder / each.relative_to(file.parent)
@@ -104,7 +139,8 @@ def _records(folder: Path, merged: Merged, but: Path | None = None) -> Iterator[
     tunings = sorted(each.parent for each in folder.rglob(TRIALS) if each.parent.name == TUNING)
     merged.problems += [f"{each} was left out: a tuning belongs to its machine." for each in tunings]
     for file in sorted(each for end in PACKED for each in folder.rglob(RECORD + end)):
-        if of_a_tuning(file, folder) or (but and but in file.absolute().parents):
+        cut_short = any(each.startswith(STAGING) for each in file.relative_to(folder).parts)  # of an earlier merge
+        if cut_short or of_a_tuning(file, folder) or (but and but in file.absolute().parents):
             continue
         try:
             if not _is_plain(file):
@@ -135,6 +171,20 @@ def _beside(record_file: Path, merged: Merged, artefacts: bool) -> Iterator[Path
                 merged.problems.append(f"{each} was left out. It is a link, or no file.")
             elif artefacts or each.name == LOG or each.name.startswith(PROFILES):
                 yield each
+
+
+def _same_but_facts(record: Record, file: Path) -> bool:
+    """Whether another file has the same record, but for what was noted in it later."""
+    return replace(record, facts={}) == replace(decode(read_unpacked(file)), facts={})
+
+
+def _rewrite(there: Path, file: Path) -> Path:
+    """Puts a record's file in the place of another one, which may be packed otherwise; the new one."""
+    target = there.with_name(file.name)
+    write_whole(target, file.read_bytes())
+    if target != there:
+        there.unlink()
+    return target
 
 
 def _is_plain(file: Path) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -22,6 +22,7 @@ AGREEMENT = "agreement"  # the accuracy of samples without labels: answers that 
 IN_TURNS = "in turns with"  # the fact that names the other of two cases that took turns on the machine
 MEMORY_APART = "memory of a process that did not export"  # a fact: it is not of the process that was timed
 CUT_SHORT = "cut short"  # the fact of a case of a race that was interrupted before its second round
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 EMPTY_KERNEL = "empty kernel"  # the fact with the ``gpu_seconds`` that the clock tells of a kernel that does nothing
 
 Status = Literal["ok", "failed", "timed out", "out of memory", "crashed", "unsupported"]
@@ -56,6 +57,8 @@ class Measurement(Struct, frozen=True, kw_only=True):
     @property
     def values(self) -> tuple[float, ...]:
         """The samples; NaN for what was no finite number."""
+        if None not in self.samples:
+            return cast("tuple[float, ...]", self.samples)
         return tuple(math.nan if value is None else value for value in self.samples)
 
 
@@ -164,6 +167,26 @@ class Environment(Struct, frozen=True, kw_only=True):
     libraries: dict[str, str] = {}
     variables: dict[str, str] = {}
     git_revision: str = ""
+
+    def __post_init__(self) -> None:
+        """Has the GPUs that CUDA saw and no others, in its order, also where a record that is older lists all."""
+        if len(self.gpus) < 2 or VISIBLE not in self.variables:
+            return
+        words = [word.strip().lower() for word in self.variables[VISIBLE].split(",")]
+        known: dict[str, Gpu] = {}
+        if len({gpu.name for gpu in self.gpus}) == 1 and len(words) < len(self.gpus):  # else the numbers are CUDA's own
+            known = {str(index): gpu for index, gpu in enumerate(self.gpus)}
+        known |= {word: gpu for word in words for gpu in self.gpus if word and gpu.uuid.lower().startswith(word)}
+        if seen := tuple(known[word] for word in words if word in known):
+            msgspec.structs.force_setattr(self, "gpus", seen)
+
+    def same_as(self, other: Environment) -> bool:
+        """Whether nothing differs; which GPU stands first does not matter."""
+        return self._sorted == other._sorted
+
+    @property
+    def _sorted(self) -> Environment:
+        return msgspec.structs.replace(self, gpus=tuple(sorted(self.gpus, key=lambda gpu: gpu.uuid)))
 
 
 class ModelFacts(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -256,6 +256,11 @@ class Case(Struct, frozen=True, kw_only=True):
     depth: int | None = None
     checkout: str = ""
     python: str = ""
+
+    @property
+    def work(self) -> Hashable:
+        """Cases that share this do the same work, and so race each other."""
+        return self.model, self.batch, self.inputs, self.io, self.cold, self.rotate
 
     @property
     def one_at_a_time(self) -> bool:

@@ -26,6 +26,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from inferlens.stats.autocorrelation import autocorrelation, below
+from inferlens.stats.quantiles import quantile_of_sorted
 
 LEAST_SAMPLES = 10
 
@@ -76,7 +77,7 @@ def _quantile_interval(samples: tuple[float, ...], share: float, level: float) -
     values = np.sort(np.asarray(samples, dtype=np.float64))
     if values.size < LEAST_SAMPLES or not np.isfinite(values).all():
         return None
-    point = float(np.quantile(values, share))
+    point = quantile_of_sorted(values, share)
     found = autocorrelation(below(np.asarray(samples, dtype=np.float64), point))
     upper = (1 + level) / 2
     count = found.independent * (normal_quantile(upper) / student_quantile(upper, max(found.freedom, 1.0))) ** 2

@@ -28,6 +28,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from inferlens.stats.quantiles import quantile_of_sorted
+
 Array = NDArray[np.float64]
 
 BATCHES = 64
@@ -127,7 +129,8 @@ def _without_first_calls(values: Array, start: int) -> int:
     They are slow beyond Tukey's outer fence, and more in a row than the slow ones of the rest would be by chance.
     """
     rest = values[start:]
-    low, high = np.quantile(rest, [0.25, 0.75])
+    ordered = np.sort(rest)
+    low, high = (quantile_of_sorted(ordered, share) for share in (0.25, 0.75))
     slow = rest > high + 3 * (high - low)
     first = int(np.argmin(slow)) if slow[0] else 0
     share = float(slow[first:].mean())
@@ -142,8 +145,8 @@ def _drawn_in(batches: Array) -> Array:
     padded = np.pad(batches, 2, mode="edge")
     usual = np.median(np.lib.stride_tricks.sliding_window_view(padded, 5), axis=1)
     off = batches - usual
-    middle, most = np.quantile(np.abs(off), [0.5, 0.9])
-    limit = max(3 * 1.4826 * float(middle), 1.5 * float(most))
+    ordered = np.sort(np.abs(off))
+    limit = max(3 * 1.4826 * quantile_of_sorted(ordered, 0.5), 1.5 * quantile_of_sorted(ordered, 0.9))
     return np.asarray(usual + np.clip(off, -limit, limit), dtype=np.float64)
 
 
@@ -183,13 +186,20 @@ def _decay(batches: Array) -> _Fit:
 
 def _wave(batches: Array) -> _Fit:
     """The best sine wave."""
-    angle = 2 * np.pi * _WAVES[:, None] * (np.arange(batches.size) + 0.5) / batches.size
-    both = np.stack([np.ones_like(angle), np.sin(angle), np.cos(angle)], axis=2)
-    parts = np.linalg.pinv(both) @ batches
+    both, inverse = _waves(batches.size)
+    parts = inverse @ batches
     rest = batches - (both @ parts[:, :, None])[:, :, 0]
     best = int(np.argmin((rest**2).sum(axis=1)))
     cost = _misfit(rest[best], 4) + _PRICE_OF_WAVE * math.log(batches.size)
     return _Fit("wave", cost, 2 * float(np.hypot(*parts[best, 1:])))
+
+
+@lru_cache(maxsize=BATCHES)
+def _waves(count: int) -> tuple[Array, Array]:
+    """Of each wave the constant, the sine and the cosine, and the inverse that fits them."""
+    angle = 2 * np.pi * _WAVES[:, None] * (np.arange(count) + 0.5) / count
+    both = np.stack([np.ones_like(angle), np.sin(angle), np.cos(angle)], axis=2)
+    return both, np.linalg.pinv(both)
 
 
 def _misfit(rest: Array, parameters: int) -> float:

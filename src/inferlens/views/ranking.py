@@ -28,44 +28,38 @@ if TYPE_CHECKING:
     from inferlens.views.rows import Row, RowStanding
 
 
+def check_named(named: str | None, rows: Sequence[Row]) -> None:
+    """Raises InferlensError for words that are to name the reference, and fit no row."""
+    if named and rows and not any(fits(row, named) for row in rows):
+        raise unknown(named, [row.label for row in rows])
+
+
 def ranked(
-    comparisons: Sequence[Sequence[Row]],
+    rows: Sequence[Row],
     runs: Mapping[tuple[str, str], CaseRuns],
     named: str | None,
     usual: Set[str],
     aim: Aim | None = None,
 ) -> list[Row]:
-    """The rows of each comparison with speed-ups, the fastest marked: the reference, ranked rows, wrong ones, failures.
+    """The rows of a comparison with speed-ups, the fastest marked: the reference, ranked rows, wrong ones, failures.
 
     Args:
-        comparisons: the rows of each.
+        rows: in any order.
         runs: what was measured, by id and machine of its row.
-        named: words that name the reference of all comparisons.
+        named: words that name the reference, if they fit a row.
         usual: the backends of which a plain row is it where none is named.
         aim: what they are compared by, as of :func:`inferlens.analysis.race.race`.
-
-    Raises:
-        InferlensError: if ``named`` fits no row of any comparison.
     """
-    every = [row for rows in comparisons for row in rows]
-    if named and every and not any(fits(row, named) for row in every):
-        raise unknown(named, [row.label for row in every])
-    found: list[Row] = []
-    for rows in comparisons:
-        among = race({row.id: runs[row.id, row.machine] for row in rows}, aim=aim)
-        metric = "median" if any(row.median is not None for row in rows) else "iterations_per_second"
-        able = [
-            replace(
-                row,
-                ranked=row.ranked and runs[row.id, row.machine].ranked and getattr(row, metric) is not None,
-            )
-            for row in rows
-        ]
-        chosen = _references(able, runs, named, usual)
-        done = [_against(row, chosen[row.device], among) if row.device in chosen else row for row in able]
-        placed = _placed(done, among)
-        found += [_with_hint(row, runs, placed) for row in placed]
-    return found
+    among = race({row.id: runs[row.id, row.machine] for row in rows}, aim=aim)
+    metric = "median" if any(row.median is not None for row in rows) else "iterations_per_second"
+    able = [
+        replace(row, ranked=row.ranked and runs[row.id, row.machine].ranked and getattr(row, metric) is not None)
+        for row in rows
+    ]
+    chosen = _references(able, runs, named, usual)
+    done = [_against(row, chosen[row.device], among) if row.device in chosen else row for row in able]
+    placed = _placed(done, among)
+    return [_with_hint(row, runs, placed) for row in placed]
 
 
 def _with_hint(row: Row, runs: Mapping[tuple[str, str], CaseRuns], rows: Sequence[Row]) -> Row:

@@ -22,7 +22,7 @@ from inferlens.record.record import Record, card_name, machine_name
 from inferlens.spec.case import TensorSpec, shown_together, with_batch
 from inferlens.units import plural
 from inferlens.views.plain import plain, profile_command
-from inferlens.views.ranking import ranked
+from inferlens.views.ranking import check_named, ranked
 
 RowStanding = Literal["", "fastest", "equal", "likeliest", "once", "open", "slower", "none"]
 
@@ -251,8 +251,13 @@ def rows(
         key=lambda each: (models.index(each[0].model), tables.index(each[0].table), each[0].batch or 0),
     )
     usual = {record.agreement.reference.partition(" ")[0] for record in records if record.agreement}
-    found = ranked(comparisons, of, reference, usual, aim)
-    return noted(found, of) if notes else found
+    check_named(reference, named)
+    found: list[Row] = []
+    for each in comparisons:  # all of one before the next: what is worked out of its samples is asked for several times
+        measured = [replace(row, **numbers(of[row.id, row.machine], row.batch)) for row in each]
+        mine = ranked(measured, of, reference, usual, aim)
+        found += noted(mine, of) if notes else mine
+    return found
 
 
 def noted(shown: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns]) -> list[Row]:
@@ -324,7 +329,7 @@ def _told_apart(found: Sequence[Row]) -> list[Row]:
 
 
 def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, python: str, run_seconds: float | None) -> Row:
-    """What one run says by itself; ``device`` is a word of the name where it is not the same for all.
+    """What one run says by itself, but for its numbers; ``device`` is a word of the name where not all have the same.
 
     ``python`` is what the environment is called that it ran in.
     """
@@ -376,7 +381,6 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, python: str
         device_peak=device_peak(run),
         ranked=record.ranked and (agreement is None or agreement.agrees is not False),
         bound=bound_by(record),
-        **numbers(run, batch),
     )
 
 

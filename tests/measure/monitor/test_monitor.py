@@ -17,7 +17,7 @@ from inferlens.analysis.interference.energy import energy_per_item
 from inferlens.analysis.interference.spans import all_spans
 from inferlens.measure.monitor import gpu, monitor
 from inferlens.measure.monitor.cpu import Cpus, Value
-from inferlens.measure.monitor.gpu import gpu_before
+from inferlens.measure.monitor.gpu import gpu_before, visible
 from inferlens.measure.monitor.monitor import Monitor, SampledColumns
 from inferlens.record.machine import NOT_USED, Before, MachineLog, peak_device_memory
 from tests.measure.monitor.fake_nvml import LOST, NOT_SUPPORTED, Device, FakeNvml
@@ -179,6 +179,19 @@ def test_the_gpu_is_the_one_that_cuda_calls_the_first(
     log = watched(nvml, tmp_path, environ=environ)
     assert expected in (log.gpu_uuid or log.absent["gpu"])
     assert nvml.open == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "variable", "expected"),
+    [(ALIKE, "1", ["GPU-2"]), (ALIKE, "MIG-1", ["GPU-1", "GPU-2"]), (UNLIKE, "1", ["GPU-1", "GPU-2"]),
+     (UNLIKE, "gpu-2", ["GPU-2"])],
+)  # fmt: skip
+def test_all_gpus_are_listed_where_it_is_not_known_which_cuda_means(
+    names: tuple[str, str], variable: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    nvml = FakeNvml(*(Device(f"GPU-{number}", name=name) for number, name in enumerate(names, 1)))
+    assert [device.uuid for device in visible(nvml)] == expected
 
 
 @pytest.mark.parametrize(("mig", "refused", "absent"), [(1, {}, "MIG"), (0, {"nvmlInit": 12}, "error 12"), (0, {}, "")])

@@ -8,6 +8,7 @@ from better statistics: samples that are negative or no finite numbers, those th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -30,6 +31,9 @@ class Series:
     disturbed: int
     unsteady: int
     begins: tuple[float, ...] = ()
+
+
+NONE = Series((), 0, 0, 0)
 
 
 def steady_samples(record: Record, metric: Metric) -> Series:
@@ -58,18 +62,21 @@ class _Same:
 def _steady_samples(same: _Same, metric: Metric) -> Series:
     record = same.record
     taken = record.samples(metric) if record.status == "ok" else ()
+    if not taken:
+        return NONE
     if record.budget.explicit:
         values = finite(record, metric)
         return Series(values, len(taken) - len(values), 0, 0)
     marks = record.window_marks if metric == "throughput" else record.marks
     out = frozenset(marks.discarded if marks and marks.count == len(taken) else ())
-    kept = [place for place in range(len(taken)) if place not in out]
-    places = [place for place in kept if 0 <= taken[place] < math.inf]
-    values = tuple(taken[place] for place in places)
+    kept: Sequence[int] = [place for place in range(len(taken)) if place not in out] if out else range(len(taken))
+    whole = not out and min(taken) >= 0 and math.isfinite(sum(taken))  # as nearly all are, of which there are many
+    places = kept if whole else [place for place in kept if 0 <= taken[place] < math.inf]
+    values = taken if whole else tuple(taken[place] for place in places)
     start = steady(values).start
     latency = record.measurement("latency")
     times = latency.begins if latency and metric != "throughput" and len(latency.begins) == len(taken) else ()
-    begins = tuple(times[place] for place in places[start:]) if times else ()
+    begins = times[start:] if whole else tuple(times[place] for place in places[start:]) if times else ()
     return Series(values[start:], len(kept) - len(places), len(taken) - len(kept), start, begins)
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from msgspec.structs import replace
 
 from inferlens.analysis.interference.samples import latencies
+from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.launching.parts import CasesJob, UnderWay, scheduled_part
 from inferlens.execution.protocol import Observer, PartJob
@@ -31,28 +31,29 @@ class AloneJob(PartJob, frozen=True, kw_only=True):
     planned: Planned
 
 
-def alone(job: AloneJob, observer: Observer) -> Record:
+def alone(job: AloneJob, observer: Observer) -> Record:  # noqa: ARG001 - who would keep the record
     """The record of the case; nothing of it is kept."""
-    with scheduled_part(job, observer, [job.planned]) as scheduler:
+    with scheduled_part(job, Observer(), [job.planned]) as scheduler:
         record, folder = scheduler.measure(job.planned)
     shutil.rmtree(folder, ignore_errors=True)
     return record
 
 
 def compare_alone(under_way: UnderWay, jobs: Sequence[CasesJob]) -> None:
-    """Measures the reference of what ran first once more, alone; says how it compares, and keeps that in its record."""
-    worker, job = next(((worker, job) for worker, job in under_way.first.items() if worker.neighbours), (None, None))
-    if not worker or not job or len(jobs) < 2:
+    """Measures the reference of a worker's first race once more, alone; says how they compare, and keeps that."""
+    worker = under_way.launcher.workers(1)[0]
+    job = next((job for job in map(under_way.now, jobs) if job.gpu == worker.gpu), None)
+    beside = _reference(under_way, job) if job and worker.neighbours and len(jobs) > 1 else None
+    if not job or not beside:
         return
     plan = under_way.plan
-    beside = _reference(under_way, job)
-    if not beside:
-        return
     under_way.gathered.doing("the reference alone")
     planned = next(each for each in job.cases if each.case == beside.case)
-    with ThreadPoolExecutor(1) as pool:  # a worker's thread keeps to its own CPUs
-        words = {"plan": replace(plan, accuracy=""), "run": "", "planned": planned}
-        record = pool.submit(worker.do, alone, under_way.job(AloneJob, worker.kind, **words), Observer()).result()
+    words = {"plan": replace(plan, accuracy=""), "planned": planned}
+    try:
+        (record,) = under_way.do(alone, [under_way.job(AloneJob, worker.kind, **words)])
+    except InferlensError:  # all is measured that was asked for
+        return
     times = latencies(beside).samples, latencies(record).samples
     if not all(times):
         return
@@ -68,5 +69,5 @@ def compare_alone(under_way: UnderWay, jobs: Sequence[CasesJob]) -> None:
 def _reference(under_way: UnderWay, job: CasesJob) -> Record | None:
     """The first record of a case that others of a part are compared with, or else of any case, with latencies."""
     chosen = references_of(job.cases, under_way.plan.reference)
-    able = [record for record in under_way.now(job).known if record.status == "ok" and latencies(record).samples]
+    able = [record for record in job.known if record.status == "ok" and latencies(record).samples]
     return min(able, key=lambda record: (record.repeat, record.case not in chosen), default=None)

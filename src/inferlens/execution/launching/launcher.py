@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from inferlens.execution.protocol import Observer, PartJob
+from inferlens.execution.protocol import Found, Observer, PartJob
 from inferlens.registry import Registry
 from inferlens.spec.plan import Plan
+from inferlens.spec.where import LOCAL
 
-Found = TypeVar("Found")
 P = TypeVar("P", bound=PartJob)
 Part = Callable[[P, Observer], Found]
 
@@ -30,10 +30,12 @@ class Worker(ABC):
 
     Attributes:
         kind: of what it measures on, such as ``H200``: each kind measures the whole plan. Empty: there is only one.
+        gpu: what ``CUDA_VISIBLE_DEVICES`` is in its processes, if that is known beforehand: the UUID of its only one.
         neighbours: how many others work on the same machine at the same time, if that is known.
     """
 
     kind = ""
+    gpu = ""
     neighbours = 0
 
     @abstractmethod
@@ -85,6 +87,12 @@ def launcher_of(plan: Plan) -> Launcher:
     Raises:
         InferlensError: if there is none, or what the plan wants of it is not there.
     """
+    if (
+        plan.where.launcher == LOCAL
+    ):  # without a look at the entry points: a checkout may lack them until it is reinstalled
+        from inferlens.execution.launching.local import Local
+
+        return Local(plan)
     make: Any = LAUNCHERS.get(plan.where.launcher)
     made: Launcher = make(plan)
     return made

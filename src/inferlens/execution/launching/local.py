@@ -21,10 +21,11 @@ from msgspec import Struct
 from inferlens.backends.availability import nvml_open
 from inferlens.errors import InferlensError
 from inferlens.execution import child_process
-from inferlens.execution.launching.launcher import Found, Launcher, P, Part, Worker, WorkerLost
-from inferlens.execution.protocol import Event, Observer, Told
+from inferlens.execution.launching.launcher import Launcher, P, Part, Worker, WorkerLost
+from inferlens.execution.protocol import Event, Found, Observer, Told
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.measure.monitor.gpu import visible
+from inferlens.record.record import VISIBLE
 from inferlens.spec.plan import Plan
 
 ALL = "all"
@@ -107,6 +108,7 @@ class OnCard(Worker):
 
     def __init__(self, card: Card, cpus: Sequence[int], kind: str, launcher: Local) -> None:
         self.card, self.cpus, self.kind, self._launcher = card, cpus, kind, launcher
+        self.gpu = card.uuid
 
     def do(self, part: Part[P, Found], job: P, observer: Observer) -> Found:
         """See :class:`Worker`."""
@@ -122,7 +124,7 @@ class OnCard(Worker):
 
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, self.cpus)  # of this thread, and so of all that it starts
-        variables = {"CUDA_VISIBLE_DEVICES": self.card.uuid}
+        variables = {VISIBLE: self.gpu}
         try:
             outcome = child_process.launch(
                 part, job, timeout=math.inf, on_event=heard, variables=variables, started=started

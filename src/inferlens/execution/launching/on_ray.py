@@ -25,9 +25,9 @@ from msgspec.structs import replace
 
 from inferlens.errors import InferlensError, library, one_of
 from inferlens.execution.child_process import Outcome
-from inferlens.execution.launching.launcher import Found, Launcher, P, Part, Worker, WorkerLost
+from inferlens.execution.launching.launcher import Launcher, P, Part, Worker, WorkerLost
 from inferlens.execution.launching.local import cards, shares
-from inferlens.execution.protocol import Answered, Event, Observer, Order, PartJob, Told, from_json, result_of
+from inferlens.execution.protocol import Answered, Event, Found, Observer, Order, PartJob, Told, from_json, result_of
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.record.files import write_whole
 from inferlens.record.store import RECORD, Store, cache_in

@@ -2,38 +2,34 @@
 
 Cases that do the same work are a *race*, and stay on one worker: what is compared ran on the same card. Where there
 is one worker it is given everything in one part. Records are on disk here as soon as a worker tells of them; what a
-worker that is lost, or a run that was cut short, has not told of is done again, by another one or by the same command.
+worker that is lost has not told of is done again, by another one.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace as with_fields
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, cast
 from uuid import uuid4
 
-import msgspec
 from msgspec.structs import replace
 
-import inferlens
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution.expand import Planned
-from inferlens.execution.launching.launcher import Found, Launcher, P, Part, Worker, WorkerLost, launcher_of
-from inferlens.execution.protocol import Observer, PartJob
+from inferlens.execution.launching.launcher import Launcher, P, Part, Worker, WorkerLost, launcher_of
+from inferlens.execution.protocol import Found, Observer, PartJob
 from inferlens.execution.scheduler import Scheduler, scheduled
-from inferlens.execution.survey import Named, cases_of
-from inferlens.record.files import sha256, write_whole
-from inferlens.record.record import CUT_SHORT, Record
-from inferlens.record.store import RECORD, Store, load_records, made
+from inferlens.execution.survey import Named, cases_of, live_files
+from inferlens.record.record import VISIBLE, Record
+from inferlens.record.store import RECORD
 from inferlens.spec.plan import Plan
 from inferlens.spec.where import Where
-from inferlens.units import plural
 
-MOST_LOST = 3  # workers in a row that a part may take along before nothing more of it is tried
+MOST_LOST = 3  # workers that a part may take along without any progress before nothing more of it is tried
 ON = "on"  # the fact that names the kind of machine, where there are several
 
 
@@ -68,8 +64,9 @@ class Gathered(Observer):
         with self.lock:
             gone = {record.id for record in records}
             self.records = [record for record in self.records if record.id not in gone]
-            for name in gone & self.folders.keys():
-                (self.folders.pop(name) / RECORD).unlink(missing_ok=True)
+            for folder in (self.folders.pop(name) for name in gone & self.folders.keys()):
+                for file in (folder / RECORD, *folder.glob("profile-*")):
+                    file.unlink(missing_ok=True)
             self.inner.discarded(records)
 
 
@@ -85,8 +82,18 @@ class CasesJob(PartJob, frozen=True, kw_only=True):
     known: tuple[Record, ...] = ()
     given_up: str = ""
 
-    def again(self, records: Iterable[Record], folders: Mapping[str, Path]) -> CasesJob:  # noqa: ARG002 - for others
-        """The job with what is known now of all records, whose ``folders`` are given by their ids."""
+    @property
+    def progress(self) -> int:
+        """See :class:`PartJob`."""
+        return len(self.known)
+
+    @property
+    def gpu(self) -> str:
+        """That of the worker which has begun it."""
+        return self.known[0].environment.variables.get(VISIBLE, "") if self.known else ""
+
+    def again(self, records: Sequence[Record], folders: Mapping[str, Path]) -> CasesJob:  # noqa: ARG002 - for others
+        """See :class:`PartJob`."""
         mine = {each.case.digest for each in self.cases}, self.facts.get(ON, "")
         known = [each for each in records if each.case.digest in mine[0] and each.facts.get(ON, "") == mine[1]]
         return replace(self, known=tuple(known))
@@ -100,29 +107,38 @@ class CasesJob(PartJob, frozen=True, kw_only=True):
 
 def scheduled_part(job: PartJob, observer: Observer, cases: Sequence[Planned]) -> AbstractContextManager[Scheduler]:
     """What measures cases of a part."""
-    run: dict[str, Any] = {"id": job.run} if job.run else {}
-    return scheduled(job.plan, observer, cases, live=job.live, facts=job.facts, **run)
+    return scheduled(job.plan, observer, cases, job.live, facts=job.facts, id=job.run)
+
+
+def still_known(job: CasesJob, scheduler: Scheduler) -> list[Record]:
+    """The records of a job that count here: what another card or library measured is discarded, and measured again."""
+    if job.given_up:
+        return [*job.known]
+    fit = [each for each in job.known if each.environment.same_as(scheduler.environment_for(each.case))]
+    if stale := [each for each in job.known if each not in fit]:
+        scheduler.observer.discarded(stale)
+    return fit
 
 
 class SurveyJob(PartJob, frozen=True, kw_only=True):
-    """Find out what can be run; ``model`` is the plan's, where it is a live one."""
+    """Find out what can be run; ``model`` is the plan's, where it is a live one; the rest as of ``cases_of``."""
 
     model: Named | None = None
+    listed: bool = False
 
 
 def survey(job: SurveyJob, observer: Observer) -> list[Planned]:  # noqa: ARG001 - nothing happens
     """The cases of the plan on this machine."""
-    return cases_of(job.plan, job.model)
+    return cases_of(job.plan, job.model, listed=job.listed)
 
 
 class UnderWay:
-    """A plan under way; ``run`` is that of its records, empty where each part has one of its own."""
+    """A plan under way; ``run`` is that of its records."""
 
     def __init__(self, plan: Plan, launcher: Launcher, observer: Observer, model: Named | None) -> None:
         self.plan, self.launcher, self.model = replace(plan, where=Where()), launcher, model
         self.gathered = Gathered(observer)
-        self.run = ""
-        self.first: dict[Worker, CasesJob] = {}  # what each worker did first
+        self.run = uuid4().hex
 
     @property
     def apart(self) -> bool:
@@ -131,7 +147,7 @@ class UnderWay:
 
     def job(self, form: type[P], kind: str = "", **words: Any) -> P:
         """The job of a part on a kind of worker."""
-        shared = {"run": self.run, "live": self.model.files if self.model else {}, "facts": {ON: kind} if kind else {}}
+        shared = {"run": self.run, "live": live_files(self.model), "facts": {ON: kind} if kind else {}}
         return form(**{"plan": self.plan, **shared, **words})
 
     def of_each_kind(self, part: Part[P, Found], form: type[P], **words: Any) -> dict[str, Found]:
@@ -140,9 +156,9 @@ class UnderWay:
         found = self.do(part, [self.job(form, kind, **words) for kind in kinds])
         return dict(zip(kinds, found, strict=True))
 
-    def cases(self) -> dict[str, list[Planned]]:
-        """The cases of each kind of worker."""
-        return self.of_each_kind(survey, SurveyJob, model=self.model)
+    def cases(self, *, listed: bool = False) -> dict[str, list[Planned]]:
+        """The cases of each kind of worker, as ``cases_of`` has them."""
+        return self.of_each_kind(survey, SurveyJob, model=self.model, listed=listed)
 
     def do(self, part: Part[P, Found], jobs: Sequence[P]) -> list[Found]:
         """What a part finds with each of some jobs, in their order, each done by a worker of its kind."""
@@ -188,10 +204,9 @@ class UnderWay:
 
     def now(self, job: P) -> P:
         """A job, with what is known by now."""
-        again: Any = getattr(job, "again", None)
         with self.gathered.lock:
-            found: P = again(self.gathered.records[:], self.gathered.folders) if again else job
-        return found
+            found: Any = job.again(self.gathered.records[:], self.gathered.folders)
+        return cast("P", found)
 
 
 class _Doing(Generic[P, Found]):
@@ -205,10 +220,8 @@ class _Doing(Generic[P, Found]):
 
     def work(self, worker: Worker) -> None:
         """Does what is there for a worker until nothing is."""
-        while taken := self._next(worker.kind):
+        while taken := self._next(worker):
             index, job = taken
-            if isinstance(job, CasesJob):
-                self.launched.first.setdefault(worker, job)
             self.found[index] = self._done(worker, job)
 
     def stop(self) -> None:
@@ -216,28 +229,27 @@ class _Doing(Generic[P, Found]):
         self.stopped = True
         self.launched.launcher.stop()
 
-    def _next(self, kind: str) -> tuple[int, P] | None:
+    def _next(self, worker: Worker) -> tuple[int, P] | None:
+        """The next job for a worker: one that its GPU has begun, or nobody has; one of another GPU would begin anew."""
         with self.launched.gathered.lock:
-            mine = (each for each in self.left if each[1].facts.get(ON, "") == kind)
-            if self.stopped or not (taken := next(mine, None)):
+            mine = [each for each in self.left if each[1].facts.get(ON, "") == worker.kind]
+            if self.stopped or not mine:
                 return None
+            taken = min(mine, key=lambda each: {worker.gpu: 0, "": 1}.get(getattr(each[1], "gpu", ""), 2))
             self.left.remove(taken)
             return taken
 
     def _done(self, worker: Worker, job: P) -> Found:
         """What the part finds; workers that are lost are told of, and another one does what they have not done."""
-        gathered, lost, before = self.launched.gathered, 0, -1
+        gathered, lost, most = self.launched.gathered, 0, job.progress
         while True:
             try:
                 return worker.do(self.part, job, gathered)
             except WorkerLost as error:
                 if self.stopped:
                     raise
-                lost = 1 if len(gathered.records) > before else lost + 1
-                if isinstance(job, CasesJob):
-                    take_up(self.launched, {each.case.digest for each in job.cases}, job.facts.get(ON, ""))
-                before = len(gathered.records)
                 job = self.launched.now(job)
+                lost, most = (1, job.progress) if job.progress > most else (lost + 1, most)
                 if lost < MOST_LOST:
                     gathered.remark(f"A worker was lost, and what it had not done is done elsewhere: {error}")
                     continue
@@ -252,8 +264,7 @@ def races(cases: Iterable[Planned]) -> list[list[Planned]]:
     """The cases that do the same work, and so race each other, together."""
     found: dict[Hashable, list[Planned]] = {}
     for planned in cases:
-        case = planned.case
-        found.setdefault((case.model, case.batch, case.inputs, case.io, case.cold, case.rotate), []).append(planned)
+        found.setdefault(planned.case.work, []).append(planned)
     return list(found.values())
 
 
@@ -262,52 +273,3 @@ def launched(plan: Plan, observer: Observer, model: Named | None) -> Iterator[Un
     """A plan on the workers that it names."""
     with launcher_of(plan) as launcher:
         yield UnderWay(plan, launcher, observer, model)
-
-
-@contextmanager
-def resumable(under_way: UnderWay, what: Sequence[object] = ()) -> Iterator[None]:
-    """Keeps the number of a run on disk until it is over: the same command goes on with what its records lack.
-
-    Of workers elsewhere alone. ``what`` is done with the plan makes it another one.
-    """
-    if not under_way.apart:
-        yield
-        return
-    plan, model = under_way.plan, under_way.model
-    live = [sha256(Path(model.live))] if model and model.live else []
-    data = msgspec.json.encode([inferlens.__version__, plan, *what, *live], order="deterministic")
-    output = made(Path(plan.output))
-    file = output / f".unfinished-{sha256(data)[:12]}.json"
-    if file.exists():
-        under_way.run = msgspec.json.decode(file.read_bytes(), type=dict[str, str])["run"]
-        if found := take_up(under_way):
-            text = f"Going on with a run that was cut short: {plural(found, 'record')} of it are kept."
-            under_way.gathered.remark(text)
-    else:
-        under_way.run = uuid4().hex
-        write_whole(file, msgspec.json.encode({"run": under_way.run}) + b"\n")
-    yield
-    file.unlink(missing_ok=True)
-
-
-def take_up(under_way: UnderWay, wanted: Collection[str] | None = None, kind: str | None = None) -> int:
-    """Tells of records of the run on disk that nobody has told of, and says how many these are.
-
-    Args:
-        wanted: digests of the cases whose records; by default of all.
-        kind: of worker.
-    """
-    try:
-        loaded = load_records(under_way.plan.output)
-    except InferlensError:  # there is none
-        return 0
-    gathered, count = under_way.gathered, 0
-    for record in loaded.records:
-        here = record.run == under_way.run and record.id not in gathered.folders
-        if here and (wanted is None or (record.case.digest in wanted and record.facts.get(ON, "") == kind)):
-            folder = loaded.folders[record.id]
-            if record.facts.pop(CUT_SHORT, None):
-                Store.save(folder, record)
-            gathered.done(record, folder)
-            count += 1
-    return count

@@ -7,7 +7,7 @@ leave is for more final rounds of those that are not decided.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,12 @@ def explored(job: ExploreJob, observer: Observer) -> Space:  # noqa: ARG001 - no
     return explore(job.plan, job.what, job.model)
 
 
+def spaces(plan: Plan, what: Tried) -> dict[str, Space]:
+    """The space of a plan on each kind of worker that it names."""
+    with launched(plan, Observer(), None) as under_way:
+        return under_way.of_each_kind(explored, ExploreJob, what=what, model=None)
+
+
 class TuneJob(PartJob, frozen=True, kw_only=True):
     """Tune one model at one batch size, in a folder ``home`` below that of the plan; ``kept`` are its rounds so far."""
 
@@ -124,7 +130,12 @@ class TuneJob(PartJob, frozen=True, kw_only=True):
         """The folder."""
         return Path(self.plan.output) / self.home
 
-    def again(self, records: Iterable[Record], folders: Mapping[str, Path]) -> TuneJob:  # noqa: ARG002 - has its own
+    @property
+    def progress(self) -> int:
+        """See :class:`PartJob`."""
+        return len(self.kept)
+
+    def again(self, records: Sequence[Record], folders: Mapping[str, Path]) -> TuneJob:  # noqa: ARG002 - has its own
         """The job with the rounds that are kept by now."""
         file = self.folder / TUNING / TRIALS
         return msgspec.structs.replace(self, kept=file.read_bytes() if file.exists() else b"")
@@ -151,8 +162,8 @@ class _OfRounds(Observer):
 def _run_apart(under_way: UnderWay, request: Request, what: Tried, model: Named | None) -> list[Tuned]:
     """The same by workers that are elsewhere: each tuning on one of them, several at the same time."""
     jobs: list[TuneJob] = []
-    spaces = under_way.of_each_kind(explored, ExploreJob, what=what, model=model)
-    for kind, space in spaces.items():
+    found = under_way.of_each_kind(explored, ExploreJob, what=what, model=model)
+    for kind, space in found.items():
         parts = list(_parts(space))
         workers = sum(worker.kind == kind for worker in under_way.launcher.workers(len(parts)))
         for part in parts:
@@ -167,10 +178,10 @@ def _run_apart(under_way: UnderWay, request: Request, what: Tried, model: Named 
             }
             job = under_way.job(TuneJob, kind, request=request, what=what, space=part, model=model, **more)
             jobs.append(under_way.now(job))
-    found = []
-    for job, tuned in zip(jobs, under_way.do(tune_part, jobs), strict=True):
-        found.append(msgspec.structs.replace(tuned, folder=tuned.folder and str(job.folder / BEST)))
-    return found
+    return [
+        msgspec.structs.replace(tuned, folder=tuned.folder and str(job.folder / BEST))
+        for job, tuned in zip(jobs, under_way.do(tune_part, jobs), strict=True)
+    ]
 
 
 def _parts(space: Space) -> Iterator[Space]:

@@ -24,7 +24,7 @@ from inferlens.execution.expand import Planned, backends_named, check_words, ref
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import Entrant
 from inferlens.execution.scheduler import Scheduler, scheduled
-from inferlens.execution.survey import Named, expanded
+from inferlens.execution.survey import Named, expanded, live_files
 from inferlens.execution.tuning.kept import Kept, KeptRounds
 from inferlens.execution.tuning.space import as_asked, combined
 from inferlens.record.record import Record
@@ -140,7 +140,7 @@ def run(request: StudyRequest, observer: Observer, model: Named | None = None) -
         values.sort(key=lambda each: each or 0)
     cases = [replace(base, case=base.case if each == default else _set(request, base.case, each)) for each in values]
     observer.planned(cases)
-    with scheduled(request.plan, observer, cases, model) as scheduler:
+    with scheduled(request.plan, observer, cases, live_files(model)) as scheduler:
         about = [msgspec.structs.replace(request, budget=0.0), scheduler.environment_for(base.case), base.found]
         home = Path(request.plan.output) / safe_name(base.found.name) / STUDY
         kept = Kept(home / TRIALS, about, request.budget, model)

@@ -32,7 +32,7 @@ from inferlens.execution.launching.estimate import build_factor, seconds_by
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import SPARE, Entrant, budget_of_rounds, records_of_rounds
 from inferlens.execution.scheduler import Scheduler, scheduled
-from inferlens.execution.survey import Named
+from inferlens.execution.survey import Named, live_files
 from inferlens.execution.tuning import outcome
 from inferlens.execution.tuning.kept import Kept, KeptRounds
 from inferlens.execution.tuning.search import GROUP, Candidates, Search
@@ -119,7 +119,7 @@ def run(
     """
     work = home / TUNING / "work"
     plan = replace(request.plan, output=str(work))
-    with scheduled(plan, observer, space.families, model) as scheduler:
+    with scheduled(plan, observer, space.families, live_files(model)) as scheduler:
         where = {each.case.python: scheduler.environment_for(each.case) for each in space.families}
         asked = replace(request, budget=0.0, plan=replace(request.plan, output="", where=Where()))
         about = [asked, what, where, space.families[0].found]

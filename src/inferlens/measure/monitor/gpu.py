@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from statistics import median
 from typing import Any
@@ -213,10 +213,13 @@ def _idle_power(gpu: WatchedGpu, seconds: float) -> list[float]:
 
 
 def visible(nvml: Any) -> list[Any]:
-    """NVML's handles of the GPUs of ``CUDA_VISIBLE_DEVICES``, in its order; of all, by PCI bus, where it is not set."""
+    """NVML's handles of the GPUs of ``CUDA_VISIBLE_DEVICES``, in its order.
+
+    Of all, by PCI bus, where it is not set, or it cannot be told which it means: see :func:`first_visible`.
+    """
     handles = _handles(nvml)
     words = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if words is None:
+    if words is None or words.upper().startswith("MIG-") or (words[:1].isdigit() and _differ(nvml, handles)):
         return handles
     uuids = [str(nvml.nvmlDeviceGetUUID(handle)).lower() for handle in handles]
     found: list[Any] = []
@@ -235,6 +238,12 @@ def _handles(nvml: Any) -> list[Any]:
     return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
 
 
+def _differ(nvml: Any, handles: Sequence[Any]) -> bool:
+    """Whether GPUs differ and CUDA counts them in an order of its own."""
+    kinds = {str(nvml.nvmlDeviceGetName(handle)) for handle in handles}
+    return len(kinds) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+
+
 def first_visible(nvml: Any) -> Any:
     """NVML's handle of the GPU that CUDA calls device 0.
 
@@ -249,10 +258,8 @@ def first_visible(nvml: Any) -> Any:
     if first.upper().startswith("MIG-"):
         raise Untold(SLICED)
     found = visible(nvml)
-    if first.isdigit() and found and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        kinds = {str(nvml.nvmlDeviceGetName(handle)) for handle in _handles(nvml)}
-        if len(kinds) > 1:
-            raise Untold("the GPUs differ, so that CUDA's order is not NVML's: set CUDA_DEVICE_ORDER=PCI_BUS_ID")
+    if first.isdigit() and _differ(nvml, _handles(nvml)):
+        raise Untold("the GPUs differ, so that CUDA's order is not NVML's: set CUDA_DEVICE_ORDER=PCI_BUS_ID")
     if not found:
         raise Untold("NVML knows no GPU that is visible to CUDA")
     with suppress(nvml.NVMLError):

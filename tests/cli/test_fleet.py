@@ -1,0 +1,83 @@
+"""``inferlens fleet``: models on several machines for several objectives, and what becomes of machines out of reach."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inferlens import load_records
+from inferlens.cli import bench
+from inferlens.execution.launching import parts
+from inferlens.record.record import Record
+from inferlens.spec.plan import Plan
+from tests.commands import inferlens
+from tests.execution.test_launching import Mortal, Some
+
+FLEET = """
+model = ["fake:demo", "fake:other"]
+backend = ["fake:steady", "fake:fast"]
+quick = true
+max_time = 0.05
+warmup = 1
+objectives = ["latency", "throughput"]
+[machines.here]
+[machines.lab]
+launcher = "nowhere"
+"""
+
+
+def test_each_objective_is_a_table_and_what_was_out_of_reach_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    listed = inferlens("fleet", "fleet.toml", "--dry-run", cwd=tmp_path).stdout
+    assert "There is no launcher 'nowhere'" in listed
+    assert "4 parts, each of one machine and objective." in listed
+    done = inferlens("fleet", "fleet.toml", cwd=tmp_path)
+    assert (done.returncode, "lab was left out" in done.stderr) == (1, True)
+    assert len(done.stdout.splitlines()) <= 24
+    latency, throughput = done.stdout.split("Throughput")
+    assert "demo:  SHORTEST  fake:fast  2.00 ms  2.00x fake:steady" in latency
+    assert "other:  SHORTEST  fake:fast  500 calls/s  2.00x fake:steady" in throughput
+    assert len(load_records(tmp_path / "results").records) == 8
+
+    monkeypatch.setattr(parts, "launcher_of", Some)
+    monkeypatch.setattr(Some, "those", [Mortal()])
+    done = inferlens("fleet", "fleet.toml", cwd=tmp_path)
+    assert (done.returncode, "here, latency" in done.stderr) == (0, False)
+    assert len(load_records(tmp_path / "results").records) == 16
+    assert [each.name for each in sorted((tmp_path / "results").iterdir())] == ["latency", "throughput"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (FLEET.partition("[machines")[0], "names no machines"),
+        (FLEET.replace('"latency"', '"speed"'), "no objective of a fleet 'speed'"),
+        ("mode = 'both'" + FLEET, "A fleet has no 'mode'"),
+        (FLEET.replace("launcher", "lancher"), "no word of a plan 'lancher'"),
+        (FLEET.replace("[machines.here]", ""), "no launcher 'nowhere'"),
+    ],
+)
+def test_bad_files_are_refused(wrong: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text(wrong)
+    done = inferlens("fleet", "fleet.toml", cwd=tmp_path)
+    assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+    assert not (tmp_path / "results").exists()
+
+
+def test_an_interrupted_one_goes_on_with_the_parts_that_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fleet.toml").write_text(FLEET.partition("[machines.lab]")[0])
+    ran: list[str] = []
+
+    def measured(plan: Plan) -> tuple[list[Record], bool]:
+        ran.append(plan.budget.mode)
+        return [], len(ran) == 2
+
+    monkeypatch.setattr(bench, "measured", measured)
+    first, second = (inferlens("fleet", "fleet.toml", cwd=tmp_path) for _ in range(2))
+    assert (first.returncode, "goes on from here" in first.stderr, second.returncode) == (130, True, 0)
+    assert ran == ["latency", "throughput", "throughput"]
