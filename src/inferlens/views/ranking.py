@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,6 @@ def ranked(
     comparisons: Sequence[Sequence[Row]],
     runs: Mapping[tuple[str, str], CaseRuns],
     named: str | None,
-    usual: Set[str],
     aim: Aim | None = None,
 ) -> list[Row]:
     """The rows of each comparison with speed-ups, the fastest marked: the reference, ranked rows, wrong ones, failures.
@@ -41,7 +40,6 @@ def ranked(
         comparisons: the rows of each.
         runs: what was measured, by id and machine of its row.
         named: words that name the reference of all comparisons.
-        usual: the backends of which a plain row is it where none is named.
         aim: what they are compared by, as of :func:`inferlens.analysis.race.race`.
 
     Raises:
@@ -61,7 +59,7 @@ def ranked(
             )
             for row in rows
         ]
-        chosen = _references(able, runs, named, usual)
+        chosen = _references(able, runs, named)
         done = [_against(row, chosen[row.device], among) if row.device in chosen else row for row in able]
         placed = _placed(done, among)
         found += [_with_hint(row, runs, placed) for row in placed]
@@ -69,9 +67,9 @@ def ranked(
 
 
 def _with_hint(row: Row, runs: Mapping[tuple[str, str], CaseRuns], rows: Sequence[Row]) -> Row:
-    """A row that is the likeliest beside one other: with the command that decides it."""
+    """A row that is the likeliest beside others: with the command that decides between it and the next of them."""
     rivals = [each for each in rows if each.standing == "open"]
-    if row.standing != "likeliest" or len(rivals) != 1:
+    if row.standing != "likeliest":
         return row
     one, other = (runs[each.id, each.machine].first for each in (row, rivals[0]))
     budget = replace(one.budget, max_time=None) if IN_TURNS in one.facts else one.budget
@@ -141,9 +139,11 @@ def _seconds(row: Row) -> float:
 
 
 def _references(
-    rows: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], named: str | None, usual: Set[str]
+    rows: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], named: str | None
 ) -> dict[str, Row]:
     """The reference of each device, by the one order that there is; of rows that are as plain, the shortest name."""
+    checked = (record.agreement for row in rows for record in runs[row.id, row.machine].records)
+    usual = {agreement.reference.partition(" ")[0] for agreement in checked if agreement}
     able = [row for row in rows if row.ranked]
     if named:
         able = [row for row in rows if row.ok and row.seconds_per_call is not None and fits(row, named)]

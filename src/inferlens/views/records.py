@@ -47,13 +47,13 @@ EACH_RUN = ": --runs all shows each"
 LINES, WIDTH = 24, 100  # of a screen
 LEAST_HEIGHT = 5  # of a table: its title, answer, heading, a row and the space between
 MOST_NOTES = 2
-MORE_ROUNDS = "To decide what is not: the same with --thorough"  # of several races
+ONCE = "measured once"
 SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
 
 # Key, title, unit, how it is written, what stays first. Without ``wide`` it is on every screen.
 COLUMNS = (
-    Column("precision", "precision", keep=3, numeric=False, bars="beside"),
-    Column("batch", "batch", "", text, 2, bars="beside"),
+    Column("precision", "precision", keep=0, numeric=False, bars="beside"),
+    Column("batch", "batch", "", text, 0, bars="beside"),
     Column("median", "latency", "ms", milliseconds, 0, chart="median latency (ms)", bars="drawn"),
     Column("", "±", "95 %", lambda row: half_width(row.median, row.median_low, row.median_high), 7, wide=True),
     Column("mean", "mean", "ms", milliseconds, 10, wide=True),
@@ -81,7 +81,7 @@ COLUMNS = (
     Column("device_peak", "memory", "GPU MiB", mebibytes, 13, wide=True),
     Column("processes", "processes", "", text, 15, wide=True),
     Column("samples", "samples", "", text, 15, wide=True),
-    Column("", "", "", lambda row: remark(row), 6, numeric=False, fold=True),
+    Column("", "", "", lambda row: remark(row), 3, numeric=False, fold=True),
 )  # fmt: skip
 
 
@@ -161,7 +161,7 @@ def measured_again(runs: Sequence[tuple[str, int]], hint: str = "") -> list[str]
 
 
 def headline(table: Sequence[Row]) -> str:
-    """What the rows of a table share: model, inputs, precision, machine; how many ways there are, and rounds."""
+    """What the rows of a table share: model, inputs, precision, machine; how many ways there are."""
     ran = [row for row in table if row.ok] or table
     devices = [
         row.device_name + (f", {plural(row.cpus, 'thread')}" if row.device == "cpu" and row.cpus else "") for row in ran
@@ -175,10 +175,7 @@ def headline(table: Sequence[Row]) -> str:
     ]
     words += [min(precisions) if len(precisions) == 1 else "", " and ".join(dict.fromkeys(devices))]
     words.append(f"run of {ran[0].run[:16].replace('T', ' ')}" if ran[0].run else "")
-    rounds = max(row.rounds for row in table)
-    counts = [plural(len({row.name for row in table}), "way"), plural(rounds, "round") if rounds else ""]
-    counts.append(duration(table[0].run_seconds) if len({row.run_seconds for row in table}) == 1 else "")
-    words.append(", ".join(filter(None, counts)))
+    words.append(plural(len({row.name for row in table}), "way"))
     return " · ".join(plain(word) for word in words if word)
 
 
@@ -219,10 +216,11 @@ def table_of(
     comparisons = by(table, "comparison")
     several = len(comparisons) > 1
     columns = [_column(column, table) for column in columns]
-    lines, hidden = [], 0
+    lines, hidden, shown = [], 0, list[Row]()
     for each in comparisons:
         first = _first(each, most)
         hidden += len(each) - len(first)
+        shown += first
         for row in first:
             style = "dim" if not row.ok else "red" if row.agrees is False else "bold green" if row.fastest else ""
             number = "" if row.place is None or (row.is_reference and row.place != 1) else str(row.place)
@@ -233,7 +231,7 @@ def table_of(
         more = f"Only the first row of each comparison is shown. {more}"
     return Table(
         headline(table), "   way", columns, lines,
-        notes=[each for each in (more, *notes_beneath(table, where)) if each],
+        notes=[each for each in (more, *notes_beneath(table, where, shown)) if each],
         answer=_answer(table), sentences=_growth(comparisons), fold=True,
     )  # fmt: skip
 
@@ -242,8 +240,11 @@ def _answer(table: Sequence[Row]) -> list[str]:
     """The answers of a table, of several a line each, and the command that decides what is open."""
     every = answers(table)
     if len(every) == 1:
-        return every[0].lines
-    return [*(each.within(WIDTH) for each in every), *([MORE_ROUNDS] if any(each.decide for each in every) else [])]
+        return every[0].folded(WIDTH)
+    undecided = [each for each in every if each.decide]
+    of = f" (the first of {len(undecided)})" if len(undecided) > 1 else ""
+    decide = [f"To decide {each.where}{of}: {each.decide.partition(': ')[2]}" for each in undecided[:1]]
+    return [*(each.within(WIDTH) for each in every), *decide]
 
 
 def _first(rows: Sequence[Row], most: int | None) -> list[Row]:
@@ -272,22 +273,35 @@ def _column(column: Column, table: Sequence[Row]) -> Column:
     return column
 
 
-def notes_beneath(table: Sequence[Row], where: str | None) -> list[str]:
-    """The two most important things to know that no row says already, and how to see the rest, if there is a way."""
+def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] = ()) -> list[str]:
+    """What the marks of ``shown`` rows mean and what to do about them, and the most important that no row says.
+
+    Two lines at most, the last of which says how to see the rest, if there is a way.
+    """
     notes = {note.code: note for row in reversed(table) for note in row.notes}
     codes = dict.fromkeys(note.code for row in table for note in row.notes if note.code not in OF_THE_END)
     whose = {code: [row for row in table if code in {note.code for note in row.notes}] for code in codes}
-    weighty = [code for code in codes if notes[code].level != "know" and code not in DOUBTS]
-    weighty.sort(key=lambda code: (notes[code].level != "changes", -len(whose[code])))
-    said = []
-    for code in weighty[:MOST_NOTES]:
-        mine = whose[code]
+    marks = {mark for row in shown for mark in (row.outputs, remark(row, builds=False))}
+    told = [code for code in codes if notes[code].level != "know" and (code not in DOUBTS or DOUBTS[code] in marks)]
+    told.sort(key=lambda code: (notes[code].level != "changes", code not in DOUBTS, -len(whose[code])))
+    said = {}
+    for code in told:
+        mine, note = whose[code], notes[code]
         who = f"{ways(table)[mine[0].id]}: " if len(mine) == 1 else f"{len(mine)} of {len(table)} rows: "
-        said.append(f"{'' if len(mine) == len(table) else who}{notes[code].sentence}")
-    rest = len(codes) - len(said)
-    if rest > 0 and said and where is not None:
-        said[-1] += f" ({rest} more: inferlens notes {where or 'RESULTS'})"
-    return said
+        who = f"{DOUBTS[code]}: " if code in DOUBTS else "" if len(mine) == len(table) else who
+        both = f"{who}{note.sentence} {note.hint}"
+        said.setdefault(who, both if len(both) <= WIDTH else f"{who}{note.sentence}")
+    if ONCE in marks:
+        said[ONCE] = f"{ONCE}: too slow to be the fastest, so it was not measured again."
+    lines = list(said.values())[:MOST_NOTES]
+    rest = len(codes.keys() - set(told[: len(lines)]))
+    if rest and lines and where is not None:
+        more = f"{rest} more: inferlens notes {where or 'RESULTS'}"
+        if len(lines[-1]) + len(more) + 3 <= WIDTH:
+            lines[-1] += f" ({more})"
+        else:
+            lines[1:] = [more]
+    return lines
 
 
 def _growth(comparisons: Sequence[Sequence[Row]]) -> list[str]:
@@ -315,6 +329,7 @@ def _next(shown: Sequence[Row], where: str) -> list[str]:
         return []
     failed = next((row for row in shown if not row.ok and row.status != "unsupported"), None)
     log = [f"Why did it fail? inferlens show {where} --log '{plain(failed.label)}'"] if failed else []
+    log += [f"Why is it wrong? inferlens notes {where}"] * any(row.ok and row.agrees is False for row in shown)
     best = next((row for row in shown if row.fastest), None)
     if best is None:
         return log
@@ -356,7 +371,7 @@ def remark(row: Row, *, builds: bool = True) -> str:
     if row.agrees is False:
         words = [plain(row.agreement_reason)]
     if row.rounds and row.processes == 1:
-        words.append("measured once")
+        words.append(ONCE)
     if builds and not words and row.build is not None and row.build >= SLOW_BUILD and not row.cached:
         words.append(f"{duration(row.build)} to build")
     return next(iter(words), "")

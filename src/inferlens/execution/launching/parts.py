@@ -298,7 +298,7 @@ def take_up(under_way: UnderWay, wanted: Collection[str] | None = None, kind: st
         kind: of worker.
     """
     try:
-        loaded = load_records(under_way.plan.output)
+        loaded = load_records(under_way.plan.output, profiled=True)
     except InferlensError:  # there is none
         return 0
     gathered, count = under_way.gathered, 0
