@@ -88,12 +88,12 @@ def ratio(value: float | None) -> str:
 def ratio_range(low: float | None, high: float | None) -> str:
     """From one factor to another: ``1.71 to 1.95``; as many digits as show that the two differ, if five do.
 
-    Where little is known two digits are enough: ``2.1 to 7.5``.
+    Where little is known two digits are enough, ``2.1 to 7.5``, but next to 1.
     """
     if low is None or high is None:
         return ABSENT
     if high > WIDE * low:
-        return f"{significant(low, 2)} to {significant(high, 2)}"
+        return " to ".join(significant(end, 3 if 0.95 <= end < 1.05 else 2) for end in (low, high))
     digits = next((d for d in (3, 4, 5) if significant(low, d) != significant(high, d)), 3)
     return f"{significant(low, digits)} to {significant(high, digits)}"
 
@@ -109,7 +109,7 @@ def ratio_spread(value: float | None, low: float | None, high: float | None) -> 
     decimals = max(len(significant(value).partition(".")[2]), 1)
     if most - least > max(LOPSIDED * value, 0.5 * 10**-decimals):
         return f" ({ratio_range(low, high)})"
-    return f" ±{most:,.{decimals}f}" if float(f"{most:.{decimals}f}") else f" ±<{10**-decimals:.{decimals}f}"
+    return f" ±{max(most, 10**-decimals):,.{decimals}f}"
 
 
 def percent(share: float) -> str:

@@ -32,7 +32,7 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
         than: by how much against the reference; ``sure``: the interval of that.
         rival: by how much against the next one, or how likely it is, or that it was measured once.
         least: what is said in place of that where there is no room.
-        decide: the command that decides it, after what it decides; empty where it is decided.
+        decide: the command that decides it; empty where it is decided. ``decides`` says what it decides.
     """
 
     where: str
@@ -43,6 +43,7 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
     rival: str = ""
     least: str = ""
     decide: str = ""
+    decides: str = "it"
 
     @property
     def brief(self) -> str:
@@ -79,7 +80,7 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
     @property
     def lines(self) -> list[str]:
         """The answer, and on a line of its own the command that decides it."""
-        return list(filter(None, [self._whole(self._forms[0]), self.decide]))
+        return [self._whole(self._forms[0]), *([f"To decide {self.decides}: {self.decide}"] if self.decide else [])]
 
 
 # Words for what makes a number doubtful, by the codes of notes.
@@ -150,7 +151,7 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
         return AnswerLine(
             where=where, head=head, who=who, than=than, sure=sure,
             rival=f"{how} {every if len(rivals) <= MOST_RIVALS else few}{chance}", least=f"{how} {few}{chance}",
-            decide=f"To decide {'it' if len(rivals) == 1 else 'between the first two'}: {plain(best.hint)}",
+            decide=plain(best.hint), decides="it" if len(rivals) == 1 else "between the first two",
         )  # fmt: skip
     rival = ""
     if best.standing == "once":

@@ -24,6 +24,7 @@ from inferlens.units import (
     duration,
     error_size,
     half_width,
+    listing,
     mebibytes,
     millijoules,
     milliseconds,
@@ -46,6 +47,7 @@ SCHEMA = "inferlens.table/1"
 EACH_RUN = ": --runs all shows each"
 LINES, WIDTH = 24, 100  # of a screen
 LEAST_HEIGHT = 5  # of a table: its title, answer, heading, a row and the space between
+LEAST_ROWS = 4  # of a single comparison, before what to do next
 MOST_NOTES = 2
 ONCE = "measured once"
 SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
@@ -183,18 +185,22 @@ def _screen(shown: Sequence[Row], where: str, top: int | None) -> list[Table | s
     """As much as fits on a screen: fewer rows of each comparison, and if that is too much, answers alone."""
     if top is not None:
         return _blocks(shown, where, top)
-    for most in range(max(len(each) for each in by(shown, "comparison")), 0, -1):
-        blocks = _blocks(shown, where, most)
+    comparisons = by(shown, "comparison")
+    longest = max(map(len, comparisons))
+    least = min(longest, LEAST_ROWS if len(comparisons) == 1 else 2)
+    enough, few = range(longest, least - 1, -1), range(least - 1, 0, -1)
+    for most, then in [(most, then) for some in (enough, few) for then in (True, False) for most in some]:
+        blocks = _blocks(shown, where, most, then=then)
         if terminal.height(chosen(blocks, None), WIDTH) <= LINES:
             return blocks
     return _briefly(shown, where)
 
 
-def _blocks(shown: Sequence[Row], where: str, most: int | None = None) -> list[Table | str]:
-    """A table for each model and machine, its answers above it; what to do next."""
+def _blocks(shown: Sequence[Row], where: str, most: int | None = None, *, then: bool = True) -> list[Table | str]:
+    """A table for each model and machine, its answers above it; and ``then`` what to do next."""
     found: list[Table | str] = [table_of(table, where, most) for table in by(shown, "table")]
     again = measured_again([(row.model, 1 if row.run else row.runs) for row in shown], EACH_RUN)
-    return [*found, *again, *_next(shown, where)]
+    return [*found, *again, *(_next(shown, where) if then else [])]
 
 
 def _briefly(shown: Sequence[Row], where: str) -> list[Table | str]:
@@ -243,7 +249,7 @@ def _answer(table: Sequence[Row]) -> list[str]:
         return every[0].folded(WIDTH)
     undecided = [each for each in every if each.decide]
     of = f" (the first of {len(undecided)})" if len(undecided) > 1 else ""
-    decide = [f"To decide {each.where}{of}: {each.decide.partition(': ')[2]}" for each in undecided[:1]]
+    decide = [f"To decide {each.where}{of}: {each.decide}" for each in undecided[:1]]
     return [*(each.within(WIDTH) for each in every), *decide]
 
 
@@ -295,12 +301,14 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
         said[ONCE] = f"{ONCE}: too slow to be the fastest, so it was not measured again."
     lines = list(said.values())[:MOST_NOTES]
     rest = len(codes.keys() - set(told[: len(lines)]))
-    if rest and lines and where is not None:
-        more = f"{rest} more: inferlens notes {where or 'RESULTS'}"
-        if len(lines[-1]) + len(more) + 3 <= WIDTH:
-            lines[-1] += f" ({more})"
+    more = [f"{rest} more"] if rest and lines else []
+    more += ["why outputs are wrong"] if any(row.ok and row.agrees is False for row in shown) else []
+    if more and where is not None:
+        said = f"{listing(more)}: inferlens notes {where or 'RESULTS'}"
+        if lines and len(lines[-1]) + len(said) + 3 <= WIDTH:
+            lines[-1] += f" ({said})"
         else:
-            lines[1:] = [more]
+            lines[1:] = [f"{said[0].upper()}{said[1:]}"]
     return lines
 
 
@@ -329,7 +337,6 @@ def _next(shown: Sequence[Row], where: str) -> list[str]:
         return []
     failed = next((row for row in shown if not row.ok and row.status != "unsupported"), None)
     log = [f"Why did it fail? inferlens show {where} --log '{plain(failed.label)}'"] if failed else []
-    log += [f"Why is it wrong? inferlens notes {where}"] * any(row.ok and row.agrees is False for row in shown)
     best = next((row for row in shown if row.fastest), None)
     if best is None:
         return log

@@ -232,8 +232,8 @@ def answer_of(tuned: Tuned, finals: Sequence[Row]) -> list[str]:
         head = line.head if fast else line.head.replace("FASTEST", "BEST").replace("EQUALLY FAST", "EQUALLY GOOD")
         rivals = len(tuned.answer.open)
         rival = line.rival if fast else line.rival.replace("faster", "better")
-        decide = line.decide if fast and rivals <= 1 else "To decide it: a longer --budget" if line.decide else ""
-        found += replace(line, decide=decide, head=head, rival=rival).lines
+        decide = line.decide if fast and rivals <= 1 else "a longer --budget" if line.decide else ""
+        found += replace(line, decide=decide, decides="it", head=head, rival=rival).lines
     return found
 
 
