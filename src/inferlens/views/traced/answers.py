@@ -24,6 +24,8 @@ def tensor_cores(gpu: GpuUse) -> list[str]:
     if gpu.tensor_share is None:
         return []
     unknown = gpu.tensor_untold or 0.0
+    if unknown > 0.5:
+        return [f"GPU {gpu.device}: whether tensor cores are used is not known for {percent(unknown)} of the time."]
     more = f" ({percent(unknown)} unknown)" if unknown > _UNKNOWN else ""
     return [f"GPU {gpu.device}: tensor cores in {percent(gpu.tensor_share)} of the kernels' time{more}."]
 
