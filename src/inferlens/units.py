@@ -146,6 +146,15 @@ def change_range(low: float | None, high: float | None) -> str:
     return f"{_signed(low, places)} to {_signed(high, places)} %"
 
 
+def change_spread(relative: float, low: float, high: float) -> str:
+    """A relative difference with how far it may be off: ``+10.0 ± 0.4 %``, or from end to end where it is lopsided."""
+    least, most = sorted((high - relative, relative - low))
+    if most - least > max(LOPSIDED, 0.2 * most):
+        return f"{change(relative)} ({change_range(low, high)})"
+    width = f"{max(100 * most, 0.1):.{int(most < 0.1)}f} %"
+    return f"{change(relative).removesuffix(' %')} ± {width}"
+
+
 def joules(value: float | None) -> str:
     """An energy: ``12.3 mJ``, ``4.20 J``."""
     if value is None:

@@ -177,8 +177,8 @@ def test_kernels_what_they_fill_and_how_they_add_up():
     assert row(text, "11 more: --top 14")
     assert row(text, "all kernels")
     assert text.splitlines()[3] == (
-        "nchwToNhwcKernel<…> (19 modules) has the largest share: 26.3 % of the GPU's time; the first 5 take 72.9 %. The call "
-        "waits for the host: the GPU works 428 of 2,020 µs (21.2 %); 30.7 % of it uses tensor cores."
+        "nchwToNhwcKernel<…> (19 modules) has the largest share: 26.3 % of the GPU's time; the first 5 take 72.9 %. "
+        "The call waits for the host: the GPU works 428 of 2,020 µs (21.2 %); 30.7 % of it uses tensor cores."
     )
 
 
@@ -222,7 +222,7 @@ def test_what_is_not_known_of_kernels_is_said():
     assert row(text, "all kernels (side by side)")
     of = made(kernel("a", 1e-3, "conv1", "bn1", tensor_cores=True), kernel("b", 1e-3))
     text = drawn("kernels", of_kernels("pytorch", of))
-    assert "The kernel of conv1 + bn1 takes most: " in text
+    assert "The kernel of conv1 + bn1 has the largest share: " in text
     assert re.search(r"; (49|50)\.?\d? % of it uses tensor cores, (49|50)\.?\d? % unknown\.", text)
 
 

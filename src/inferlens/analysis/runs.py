@@ -45,11 +45,16 @@ class CaseRuns:
         """The one that says what all have in common: the first that ran, or the first."""
         return (self.ran or self.records)[0]
 
+    @property
+    def timed(self) -> tuple[Record, ...]:
+        """Those whose latencies count: all that ran; of a race those of its rounds, if the case was in any."""
+        rounds = tuple(record for record in self.ran if record.repeat and not record.repeats)
+        return rounds or self.ran
+
     @cached_property
     def series(self) -> tuple[Series, ...]:
-        """The latency samples of those that ran; of a race those of its rounds, if the case was in any."""
-        rounds = [record for record in self.ran if record.repeat and not record.repeats]
-        return tuple(latencies(record) for record in rounds or self.ran)
+        """The latency samples of those that count."""
+        return tuple(latencies(record) for record in self.timed)
 
     @property
     def processes(self) -> list[Sequence[float]]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from inferlens.views.table import Table
 
 LEVEL = "What to time, with commas: layer, kernel (on a GPU); or module, for layers as the table of modules."
-FINDINGS, PRECISIONS, MODULES = 5, 3, 11  # lines at the end of a profile
+FINDINGS, PRECISIONS, MODULES = 5, 3, 9  # lines at the end of a profile
 MAX_TIME = "Time for unprofiled calls of a case."
 REBUILD = "Build anew what was built before, such as engines, and measure the device's ceilings again."
 BOARD = "Write traces here, into a log folder for each case, such as pytorch_bs1."

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
+
 from inferlens.analysis.race import PROBABLE
 from inferlens.record.record import AGREEMENT
 from inferlens.units import drop, duration, listing, percent, rate, ratio, ratio_range, score

@@ -20,7 +20,7 @@ from inferlens.analysis.race import Aim, Race, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import IN_TURNS
 from inferlens.spec.case import bare
-from inferlens.spec.plan import ab_words
+from inferlens.spec.commands import ab_words
 from inferlens.spec.reference import plainness, unknown, words
 from inferlens.stats.intervals import ends
 
@@ -138,9 +138,7 @@ def _seconds(row: Row) -> float:
     return math.inf if row.seconds_per_call is None else row.seconds_per_call
 
 
-def _references(
-    rows: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], named: str | None
-) -> dict[str, Row]:
+def _references(rows: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], named: str | None) -> dict[str, Row]:
     """The reference of each device, by the one order that there is; of rows that are as plain, the shortest name."""
     checked = (record.agreement for row in rows for record in runs[row.id, row.machine].records)
     usual = {agreement.reference.partition(" ")[0] for agreement in checked if agreement}

@@ -290,7 +290,7 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
     marks = {mark for row in shown for mark in (row.outputs, remark(row, builds=False))}
     told = [code for code in codes if notes[code].level != "know" and (code not in DOUBTS or DOUBTS[code] in marks)]
     told.sort(key=lambda code: (notes[code].level != "changes", code not in DOUBTS, -len(whose[code])))
-    said = {}
+    said: dict[str, str] = {}
     for code in told:
         mine, note = whose[code], notes[code]
         who = f"{ways(table)[mine[0].id]}: " if len(mine) == 1 else f"{len(mine)} of {len(table)} rows: "
@@ -304,11 +304,11 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
     more = [f"{rest} more"] if rest and lines else []
     more += ["why outputs are wrong"] if any(row.ok and row.agrees is False for row in shown) else []
     if more and where is not None:
-        said = f"{listing(more)}: inferlens notes {where or 'RESULTS'}"
-        if lines and len(lines[-1]) + len(said) + 3 <= WIDTH:
-            lines[-1] += f" ({said})"
+        text = f"{listing(more)}: inferlens notes {where or 'RESULTS'}"
+        if lines and len(lines[-1]) + len(text) + 3 <= WIDTH:
+            lines[-1] += f" ({text})"
         else:
-            lines[1:] = [f"{said[0].upper()}{said[1:]}"]
+            lines[1:] = [f"{text[0].upper()}{text[1:]}"]
     return lines
 
 

@@ -150,8 +150,9 @@ class Crossed:
 
     @property
     def of_one(self) -> bool:
-        """Whether the cells of a line are one model's: two models' times are no speed-up, but for one that is quantized."""
-        return self.axis != "model" or bool(self._own_precisions and {row.precision for row in self.rows} & {*QUANTIZED})
+        """Whether the cells of a line are one model's, or of a file and the same quantized."""
+        quantized = {row.precision for row in self.rows} & {*QUANTIZED}
+        return self.axis != "model" or bool(self._own_precisions and quantized)
 
     def _work(self, row: Row) -> tuple[str, ...]:
         """What a line of models is of: rows that share it do the same work but for the axis; all but the last named."""

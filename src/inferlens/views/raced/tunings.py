@@ -57,12 +57,11 @@ def document(every: Sequence[Tuned], reference: str | None = None, top: int | No
 
 def _by_budget(blocks: Sequence[Table | str]) -> list[Table | str]:
     """Tables of records, with what decides a tuning in place of what decides a run of them."""
+
     def longer(line: str) -> str:
         return f"{line.partition(':')[0]}: a longer --budget" if line.startswith("To decide") else line
 
-    return [
-        each if isinstance(each, str) else changed(each, answer=list(map(longer, each.answer))) for each in blocks
-    ]
+    return [each if isinstance(each, str) else changed(each, answer=list(map(longer, each.answer))) for each in blocks]
 
 
 def sentences(every: Sequence[Tuned]) -> list[str]:
