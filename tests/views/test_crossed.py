@@ -57,7 +57,7 @@ def test_each_way_is_compared_with_its_first_precision_and_the_interval_is_known
     found = lines_of(quantized(), "precision")
     cell = found["openvino"]["int8"]
     assert (cell.speedup, cell.row.error) == (pytest.approx(3.0), 0.02)
-    assert cell.low < 3.0 < cell.high < 3.1
+    assert 2.9 < cell.low <= cell.high < 3.1
     assert found["pytorch"]["int8"].speedup == pytest.approx(1.25)
     assert found["pytorch"]["fp32"].speedup is None
     assert next(iter(found)) == "openvino"  # the fastest first

@@ -128,7 +128,7 @@ def _most(cases: Sequence[Judged], lines: int, brief: bool, measured: Sequence[R
     head = head if len(names) > 1 else f"{head} · {names[0]}"
     every = _by_rule([each.of_time for each in cases])
     answer = _standing(cases[every[0][0][1]].case, names[every[0][0][1]], measured) if every else ""
-    lines -= 0 if brief else 2 * bool(answer)
+    lines -= 3 + len(wrap(answer, WIDTH)) if answer and not brief else 0
     failed = [f"{name}: {of.reason}" for of, name in zip(cases, names, strict=True) if of.reason]
     notes = [] if brief else few([*failed, *_doubts(cases, names), *_unseen(cases, names)])
     lines -= sum(len(wrap(plain(note), WIDTH)) for note in notes) + len(wrap(head, WIDTH)) - 1
