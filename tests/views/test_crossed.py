@@ -139,6 +139,14 @@ def test_a_file_and_the_same_quantized_stand_in_one_line():
     assert "compared with its own reference" in " ".join(text.split())
 
 
+def test_two_models_are_shown_beside_each_other_and_not_compared():
+    records = [*ran(case(model="torchvision:alexnet"), 9e-3), *ran(case(model="torchvision:resnet18"), 3e-3)]
+    text = shown(records, "model")
+    assert "9.00" in text
+    assert "vs alexnet" not in text
+    assert "against" not in text
+
+
 def test_every_format_has_the_cells():
     data = json.loads(shown(quantized(), "precision", "json"))
     (table,) = data["tables"]

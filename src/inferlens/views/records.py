@@ -83,7 +83,7 @@ COLUMNS = (
     Column("device_peak", "memory", "GPU MiB", mebibytes, 13, wide=True),
     Column("processes", "processes", "", text, 15, wide=True),
     Column("samples", "samples", "", text, 15, wide=True),
-    Column("", "", "", lambda row: remark(row), 3, numeric=False, fold=True),
+    Column("", "", "", lambda row: remark(row), 6, numeric=False, fold=True),
 )  # fmt: skip
 
 
@@ -266,6 +266,8 @@ def _column(column: Column, table: Sequence[Row]) -> Column:
     """A column as the table has it: what is the same for all rows stands in the headline."""
     if column.key in ("precision", "batch"):
         return replace(column, wide=len({getattr(row, column.key) for row in table}) == 1)
+    if column is COLUMNS[-1] and any(remark(row, builds=False) for row in table):
+        return replace(column, keep=3)  # marks before p95, how long builds take after it
     metrics = {row.metric for row in table if row.metric}
     if column.title == "accuracy":
         return replace(column, title=min(metrics) if len(metrics) == 1 else "accuracy", wide=not metrics)
