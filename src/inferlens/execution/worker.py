@@ -1,8 +1,8 @@
 """The child process: reads one order from standard input, does the task, sends events and the result through a pipe.
 
-Started as ``python -m inferlens.execution.worker FD PARENT [FD CPU]``, with a second descriptor and a CPU to keep to if
-it takes turns with another process. Standard output and error are free for models and libraries. :class:`Child` has
-what every task on a case does first, and how every task ends.
+Started as ``python -m inferlens.execution.worker FD PARENT [FD SEED]``, with a second descriptor and a seed of the
+order of CPUs if it takes turns with another process. Standard output and error are free for models and libraries.
+:class:`Child` has what every task on a case does first, and how every task ends.
 """
 
 from __future__ import annotations

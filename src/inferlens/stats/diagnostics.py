@@ -21,7 +21,7 @@ from inferlens.stats.steady import steady
 Array = NDArray[np.float64]
 
 Code = Literal[
-    "few-samples", "few-independent-samples", "warm-up", "drifting", "cycling", "never-steady", "two-modes", "outliers",
+    "few-samples", "few-independent-samples", "warm-up", "drifting", "cycling", "never-steady", "two-modes",
     "quantised",
 ]  # fmt: skip
 CODES: tuple[Code, ...] = get_args(Code)
@@ -30,7 +30,6 @@ LEAST_SAMPLES = 20
 # Autocorrelation times that a series has to last for its autocorrelation time to be known: the rule of emcee's manual,
 # D. Foreman-Mackey and others, https://emcee.readthedocs.io/en/stable/tutorials/autocorr/.
 LEAST_TIMES = 50
-LEAST_OUTLIERS = 0.01
 LEAST_STEPS = 4.0
 SIGNIFICANT_DIP = 0.72  # times the root of the number of samples: 99.9 % of uniform samples have less
 LEAST_DISTANCE = 0.01  # of two modes, as a share of the smaller, to matter
@@ -41,7 +40,6 @@ class Diagnostic(Struct, frozen=True):
     """One reason."""
 
     code: Code
-    message: str  # in words, with counts, shares and ratios, no units
     value: float  # the number that it is about
     against: Literal["interval", "median"]  # which may not hold as often as it says; or one number says too little
 
@@ -54,16 +52,14 @@ def diagnostics(samples: Sequence[float]) -> tuple[Diagnostic, ...]:
     values = np.asarray(samples, dtype=np.float64)
     values = values[np.isfinite(values)]
     if values.size < LEAST_SAMPLES:
-        message = f"Few samples: {values.size} of at least {LEAST_SAMPLES}."
-        found = [Diagnostic("few-samples", message, float(values.size), "interval")]
+        found = [Diagnostic("few-samples", float(values.size), "interval")]
     else:
         found = [*_few_independent(values), *_unsteady(values)]
     modes = two_modes(list(values))
     if modes:
-        message = f"Two modes: {modes[0]:.0%} of the samples lie around {modes[1]:.2f} times the others."
-        found.append(Diagnostic("two-modes", message, modes[1], "median"))
+        found.append(Diagnostic("two-modes", modes[1], "median"))
     if values.size >= 2:
-        found += [*_outliers(values), *_quantised(values)]
+        found += _quantised(values)
     return tuple(found)
 
 
@@ -80,35 +76,14 @@ def _few_independent(values: Array) -> list[Diagnostic]:
     short = values.size < LEAST_TIMES * max(found.time, least) and correlated(values)
     if not short and median_interval(list(values)) is not None:
         return []
-    worth = f"{values.size:,} are worth only about {found.independent:,.0f} independent ones"
-    message = f"Samples resemble their neighbours: {worth}."
-    return [Diagnostic("few-independent-samples", message, found.independent, "interval")]
+    return [Diagnostic("few-independent-samples", found.independent, "interval")]
 
 
 def _unsteady(values: Array) -> list[Diagnostic]:
     found = steady(list(values))
     if found.reason in ("steady", "few-samples"):
         return []
-    messages: dict[str, str] = {
-        "warm-up": f"The first {found.start:,} of {values.size:,} samples differ from the rest.",
-        "drifting": "Latencies drift to the end of the series.",
-        "cycling": "Latencies go up and down slowly.",
-        "never-steady": "The level of latencies changes late in the series.",
-    }
-    message = messages[found.reason]
-    return [Diagnostic(cast("Code", found.reason), message, found.start / values.size, "interval")]
-
-
-def _outliers(values: Array) -> list[Diagnostic]:
-    """Beyond Tukey's outer fences: three quartile ranges above the upper quartile, or below the lower."""
-    low, high = np.quantile(values, [0.25, 0.75])
-    reach = 3 * max(float(high - low), _step(values))
-    slow, fast = int((values > high + reach).sum()), int((values < low - reach).sum())
-    share = (slow + fast) / values.size
-    if slow + fast < 2 or share < LEAST_OUTLIERS:
-        return []
-    message = f"{share:.1%} of the samples are outliers: {slow} slow, {fast} fast."
-    return [Diagnostic("outliers", message, share, "median")]
+    return [Diagnostic(cast("Code", found.reason), found.start / values.size, "interval")]
 
 
 def _quantised(values: Array) -> list[Diagnostic]:
@@ -116,12 +91,11 @@ def _quantised(values: Array) -> list[Diagnostic]:
     low, high = np.quantile(values, [0.25, 0.75])
     step = _step(values)
     if step == 0.0:
-        return [Diagnostic("quantised", "All samples are equal: the clock is too coarse for them.", 0.0, "interval")]
+        return [Diagnostic("quantised", 0.0, "interval")]
     steps = float(high - low) / step
     if np.unique(values).size > values.size / 2 or steps >= LEAST_STEPS:
         return []
-    message = f"The clock is coarse: the middle half of the samples spans {steps:.1f} of its steps."
-    return [Diagnostic("quantised", message, steps, "interval")]
+    return [Diagnostic("quantised", steps, "interval")]
 
 
 def _step(values: Array) -> float:

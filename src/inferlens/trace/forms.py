@@ -88,7 +88,6 @@ class DeviceProperties(Struct, frozen=True):
     threads_per_multiprocessor: int = field(default=0, name="maxThreadsPerMultiprocessor")
     registers_per_multiprocessor: int = field(default=0, name="regsPerMultiprocessor")
     shared_memory_per_multiprocessor: int = field(default=0, name="sharedMemPerMultiprocessor")
-    warp: int = field(default=0, name="warpSize")
 
     @property
     def compute_capability(self) -> str:

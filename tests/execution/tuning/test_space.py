@@ -20,7 +20,9 @@ from inferlens.backends.fake import Fake
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import expand
 from inferlens.execution.launching.estimate import PREPARING, build_factor, estimator, seconds_of
-from inferlens.execution.tuning.space import Space, combinations, combined, explore, neighbours, size, space_of, tried
+from inferlens.execution.survey import Surveyed
+from inferlens.execution.tuning import space as searched
+from inferlens.execution.tuning.space import Space, combinations, combined, explore, neighbours, size, tried
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import Phase
 from inferlens.record.store import Store
@@ -59,7 +61,10 @@ def space(
     **words: Any,
 ) -> Space:
     plan = Plan.from_words({"model": found.spec, **words})
-    return space_of(plan, [found], able, tried(**{"cpus": CPUS, **(tries or {})}))
+    here = Surveyed(plan, [found], dict(able), dict(able))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searched, "surveyed", lambda *_: [here])
+        return explore(plan, tried(**{"cpus": CPUS, **(tries or {})}))
 
 
 def labels(found: Space) -> list[str]:

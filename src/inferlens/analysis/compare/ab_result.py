@@ -276,7 +276,7 @@ def names_of_cases(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[str
             "checkout": f"{case.checkout} ({revision})" if revision else case.checkout,
             "backend": case.backend_label,
             **{axis.name: " ".join(axis.words(case)) for axis in AXES},
-            "inputs": " ".join(f"input={spec}" for spec in case.inputs),
+            "inputs": ", ".join(map(str, case.inputs)),
             "weights": f"weights={case.weights}" if case.weights else "",
             "seed": f"seed={case.seed}" if case.seed else "",
             **{f"{case.backend}.{name}": f"{name}={value}".lower() for name, value in case.options.items()},

@@ -110,7 +110,8 @@ def _fields(record: Record, of_model: bool) -> dict[str, str | float]:
     if record.case.device != "cpu":
         fields["GPU memory"] = float(next((gpu.memory or 0 for gpu in here.gpus), 0)) or ""
         fields[POWER_LIMIT] = _power_limit(record) or ""
-    fields |= {**here.variables, **here.libraries}
+    of_gpus = () if record.case.device != "cpu" else ("nvidia-", "triton")
+    fields |= {**here.variables, **{name: at for name, at in here.libraries.items() if not name.startswith(of_gpus)}}
     if of_model:
         fields |= {
             "inputs": ", ".join(map(str, model.inputs)), "parameters": _number(model.parameters),

@@ -137,27 +137,15 @@ def tried(
 def explore(plan: Plan, what: Tried, model: Named | None = None) -> Space:
     """The space of a plan's models on this machine; ``model`` is the plan's, where it is a live one.
 
-    Raises:
-        InferlensError: as :func:`space_of`, or if a model means nothing.
-    """
-    asked = _asked_for(plan, what)
-    backends = dict.fromkeys(label.partition(":")[0] for label in sorted(asked.labels))
-    return _space(surveyed(msgspec.structs.replace(plan, backend=tuple(backends)), model), asked)
-
-
-def space_of(
-    plan: Plan, found: Sequence[ModelInfo], capabilities: Mapping[str, Capabilities], what: Tried | None = None
-) -> Space:
-    """The space of a plan's models, from what they are and what backends can do here.
-
     What the plan says of backends and precisions narrows it, too; its options, and threads if it names any, are those
     of all candidates.
 
     Raises:
-        InferlensError: for a plan that means nothing, or if nothing that is to be tried runs here.
+        InferlensError: for a plan or a model that means nothing, or if nothing that is to be tried runs here.
     """
-    here = Surveyed(plan, list(found), dict(capabilities), dict(capabilities))
-    return _space([here], _asked_for(plan, what or tried()))
+    asked = _asked_for(plan, what)
+    backends = dict.fromkeys(label.partition(":")[0] for label in sorted(asked.labels))
+    return _space(surveyed(msgspec.structs.replace(plan, backend=tuple(backends)), model), asked)
 
 
 def _space(parts: Sequence[Surveyed], what: Tried) -> Space:

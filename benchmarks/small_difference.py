@@ -1,0 +1,56 @@
+"""Whether ``inferlens ab`` finds what made a network 3 % slower, and finds nothing where nothing was done.
+
+ResNet-101 is held against itself with one more of its 33 blocks, and against a copy of itself, at two batch sizes.
+
+    python -m benchmarks.small_difference [--device cuda] [--within 70s] [-o FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torchvision.models.resnet import Bottleneck, ResNet
+
+import inferlens
+
+HERE = "benchmarks.small_difference"  # it is run as ``__main__``
+
+
+def base() -> torch.nn.Module:
+    return ResNet(Bottleneck, [3, 4, 23, 3])
+
+
+def copy() -> torch.nn.Module:
+    return ResNet(Bottleneck, [3, 4, 23, 3])
+
+
+def longer() -> torch.nn.Module:
+    return ResNet(Bottleneck, [3, 4, 24, 3])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--within", default="70s")
+    parser.add_argument("-o", "--output", default="results/small_difference")
+    words = parser.parse_args()
+    cuda = words.device == "cuda"
+    for batch in (1, 32):
+        for other in (longer, copy):
+            found = inferlens.ab(
+                f"{HERE}:base",
+                f"{HERE}:{other.__name__}",
+                backend="torch_compile:reduce-overhead" if cuda else "pytorch",
+                precision="fp16" if cuda else "fp32",
+                input=f"x={batch}x3x224x224",
+                device=words.device,
+                within=words.within,
+                output=f"{words.output}/{other.__name__}-{batch}",
+            )
+            print(f"batch {batch}, {other.__name__}: {found.verdict} {found.ratio} {found.interval}", end=" ")
+            print(f"{found.rounds} rounds, {found.seconds:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

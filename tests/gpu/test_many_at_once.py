@@ -1,0 +1,41 @@
+"""Several processes on one machine's GPUs: a worker for each GPU, and rounds that are held at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import inferlens  # noqa: E402
+from inferlens.record.record import IN_TURNS  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
+
+
+def test_a_worker_for_each_gpu(tmp_path: Path) -> None:
+    """Cases that do the same work are on one card, each record tells which, and all outputs are right."""
+    records = inferlens.bench(
+        ["torchvision:resnet18", "torchvision:squeezenet1_1"], backend="pytorch,torchscript:trace", precision="fp16",
+        device="cuda", devices="all", quick=True, iterations=20, warmup=5, output=tmp_path,
+    )  # fmt: skip
+    assert [(each.status, each.ranked) for each in records] == [("ok", True)] * 4
+    cards = {model: {each.machine.gpu_uuid for each in records if each.case.model == model} for model in
+             {each.case.model for each in records}}  # fmt: skip
+    assert all(len(its) == 1 and "" not in its for its in cards.values())
+    assert len(set.union(*cards.values())) == min(torch.cuda.device_count(), 2)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 8, reason="needs eight CPUs")
+def test_two_rounds_at_once_take_turns_on_the_gpu(tmp_path: Path) -> None:
+    records = inferlens.bench(
+        "torchvision:resnet18", backend="pytorch,torchscript:trace", precision="fp16", device="cuda", within="1s",
+        output=tmp_path,
+    )  # fmt: skip
+    assert {each.status for each in records} == {"ok"}
+    rounds = {each.repeat for each in records if each.repeat}
+    assert {1, 2} <= rounds
+    assert len(rounds) % 2 == 0
+    assert all(IN_TURNS in each.facts for each in records if each.repeat)
