@@ -14,6 +14,8 @@ from inferlens.errors import InferlensError
 
 ABSENT = "–"
 UNSTEADY = "unsteady"
+WIDE = 1.5  # the upper end of an interval over the lower one
+LOPSIDED = 0.02  # of a factor: by how much more its interval reaches to one side
 _DURATION = re.compile(r"^\s*([0-9]*\.?[0-9]+)\s*(us|ms|s|m|min|h)?\s*$")
 _SHARE = re.compile(r"^\s*([0-9]{0,9}\.?[0-9]{1,9})\s*(%)?\s*$")
 _QUANTITY = re.compile(r"^\s*([0-9]{0,9}\.?[0-9]{1,9}(?:e[+-]?[0-9]{1,2})?)\s*([A-Za-zµ%/ ]*?)\s*$")
@@ -84,9 +86,14 @@ def ratio(value: float | None) -> str:
 
 
 def ratio_range(low: float | None, high: float | None) -> str:
-    """From one factor to another: ``1.71 to 1.95``; as many digits as show that the two differ, if five do."""
+    """From one factor to another: ``1.71 to 1.95``; as many digits as show that the two differ, if five do.
+
+    Where little is known two digits are enough, ``2.1 to 7.5``, but next to 1.
+    """
     if low is None or high is None:
         return ABSENT
+    if high > WIDE * low:
+        return " to ".join(significant(end, 3 if 0.95 <= end < 1.05 else 2) for end in (low, high))
     digits = next((d for d in (3, 4, 5) if significant(low, d) != significant(high, d)), 3)
     return f"{significant(low, digits)} to {significant(high, digits)}"
 
@@ -94,14 +101,15 @@ def ratio_range(low: float | None, high: float | None) -> str:
 def ratio_spread(value: float | None, low: float | None, high: float | None) -> str:
     """How far the interval of a factor reaches, with its decimals: `` ±0.05``; empty where it is not known.
 
-    One that is wider than the factor itself is :data:`UNSTEADY`.
+    One that reaches much further to one side is said from end to end, `` (1.99 to 7.07)``, as an answer says it.
     """
     if value is None or low is None or high is None:
         return ""
-    if not max(high - value, value - low) < value:
-        return f" {UNSTEADY}"
-    decimals = len(significant(value).partition(".")[2])
-    return f" ±{max(high - value, value - low):,.{max(decimals, 1)}f}"
+    least, most = sorted((high - value, value - low))
+    decimals = max(len(significant(value).partition(".")[2]), 1)
+    if most - least > max(LOPSIDED * value, 0.5 * 10**-decimals):
+        return f" ({ratio_range(low, high)})"
+    return f" ±{max(most, 10**-decimals):,.{decimals}f}"
 
 
 def percent(share: float) -> str:
@@ -114,8 +122,8 @@ def drop(share: float | None, low: float | None = None, high: float | None = Non
     """How far something is below, with its sign where it is above, e.g. ``0.5 % ±0.8``, ``-0.2 % ±0.3``, ``0.0 %``."""
     if share is None:
         return ABSENT
-    digits = 2 if low is not None and high is not None and high - low < 0.002 else 1
-    spread = f" ±{50 * (high - low):.{digits}f}" if low is not None and high is not None else ""
+    digits = 2 if low is not None and high is not None and 0 < high - low < 0.002 else 1
+    spread = f" ±{50 * (high - low):.{digits}f}" if low is not None and high is not None and low < high else ""
     return f"{round(100 * share, digits) + 0.0:.{digits}f} %{spread}"
 
 
@@ -136,6 +144,15 @@ def change_range(low: float | None, high: float | None) -> str:
     places = min(_places(low), _places(high))
     places += low != high and _signed(low, places) == _signed(high, places)
     return f"{_signed(low, places)} to {_signed(high, places)} %"
+
+
+def change_spread(relative: float, low: float, high: float) -> str:
+    """A relative difference with how far it may be off: ``+10.0 ± 0.4 %``, or from end to end where it is lopsided."""
+    least, most = sorted((high - relative, relative - low))
+    if most - least > max(LOPSIDED, 0.2 * most):
+        return f"{change(relative)} ({change_range(low, high)})"
+    width = f"{max(100 * most, 0.1):.{int(most < 0.1)}f} %"
+    return f"{change(relative).removesuffix(' %')} ± {width}"
 
 
 def joules(value: float | None) -> str:

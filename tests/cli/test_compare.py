@@ -36,7 +36,7 @@ def candidate(folder: Path, records: list) -> Path:
         ([*ran(seconds=15e-3, noise=10), broken(OTHER)], 1, "SLOWER"),
         ([*ran(noise=10), *ran(OTHER)], 3, "UNDECIDED"),
         ([*ran(noise=10), *ran(OTHER, 1e-3, agreement=WRONG)], 4, "wrong"),
-        (ran(noise=10), 4, "not in the candidate"),
+        (ran(noise=10), 4, "ONLY IN BASE"),
     ],
 )
 def test_exit_codes(tmp_path: Path, base: Path, records, code, word) -> None:

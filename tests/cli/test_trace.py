@@ -245,7 +245,7 @@ def test_where_no_kernel_is_in_both_another_view_is_named(tmp_path: Path) -> Non
     long = "b" * 60 + ".json"
     (tmp_path / long).write_bytes(one("old", "Net"))
     shown = inferlens("trace", long, "--against", "a.json", cwd=tmp_path).stdout
-    assert shown.endswith("Which kernels changed? inferlens trace FILE --against BASE --view kernels\n")
+    assert shown.endswith(".json --against a.json \\\n--view kernels\n"), "to be pasted"
 
 
 def rank(number: int | None, size: int = 16, begin: float = 0) -> bytes:

@@ -13,6 +13,7 @@ from pathlib import Path
 import jsonschema
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from inferlens import InferlensError, load_records
 from inferlens.record.files import write_whole
@@ -57,6 +58,18 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: 
         Store.save(tmp_path, RECORD)
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_what_a_profile_measured_takes_no_place_of_what_was_benchmarked(tmp_path: Path) -> None:
+    profiled = replace(RECORD, id="b", created="2026-01-02T00:00:00.000+00:00")
+    elsewhere = replace(profiled, id="c", case=replace(CASE, model="fake:other"))
+    for each in (profiled, elsewhere):
+        folder = Store(tmp_path).claim(each.case, each.case.model)
+        Store.save(folder, each)
+        (folder / "profile-layer.json").write_text("{}")
+    assert {record.id for record in load_records([tmp_path])} == {"b", "c"}
+    Store.save(Store(tmp_path).claim(CASE, "demo"), RECORD)
+    assert {record.id for record in load_records([tmp_path])} == {"a", "c"}
 
 
 def test_what_is_no_record_is_a_problem_beside_the_good_ones(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.spec.case import Case
+from inferlens.spec.commands import bench_words
 from inferlens.spec.keep import keep_of, kept
-from inferlens.spec.plan import Plan, as_plan, bench_words, words_of
+from inferlens.spec.plan import Plan, as_plan, words_of
 from inferlens.spec.toml_file import toml_words
 
 

@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, Support
+from inferlens.cli.commands import app
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned, expand
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case, TensorSpec
-from inferlens.spec.plan import Plan, as_plan
+from inferlens.spec.commands import budget_words
+from inferlens.spec.plan import BUDGET_WORDS, RACE_WORDS, Plan, as_plan
 
 FLOATS = ("fp32", "fp16", "bf16")
 LAPTOP = {
@@ -288,3 +291,21 @@ def test_words_of_measuring_are_kept() -> None:
     plan = Plan.from_words({"model": "m", "half_width": "2%", "max_time": "3s", "repeats": 5, "depth": [1, 4]})
     assert (plan.budget.half_width, plan.budget.max_time, plan.repeats, plan.depth) == (0.02, 3.0, 5, (1, 4))
     assert Plan.from_words({"model": "m", "seconds": "0"}).budget.seconds == 0.0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"within": "5m", "threshold": "1%", "iterations": 60, "warmup": 3},
+        {"thorough": True},
+        {"quick": True, "half_width": "2%", "mode": "latency", "max_time": "3s"},
+        {"repeats": 5, "seconds": "2s", "timeout": "90s"},
+    ],
+)
+def test_what_was_asked_for_is_told_as_options_that_ask_for_the_same(given: dict[str, Any]) -> None:
+    plan = Plan.from_words({"model": "fake:demo", **given})
+    said = budget_words(plan.budget, plan.repeats)
+    command = typer.main.get_command(app).get_command(None, "bench")
+    told = command.make_context("bench", ["fake:demo", *said]).params
+    words = {name: told[name] for name in (*BUDGET_WORDS, *RACE_WORDS) if told[name] is not None}
+    assert Plan.from_words({"model": "fake:demo", **words}) == plan

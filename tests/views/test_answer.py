@@ -21,7 +21,7 @@ from inferlens.views.table import render
 from .samples import WRONG, case, failure, record, shown
 
 
-def rounds(count: int, of: dict[str, float], spread: float = 0.004, seed: int = 1, **fields):
+def rounds(count: int, of: dict[str, float], spread: float = 0.004, seed: int = 1, batch: int = 1, **fields):
     """Records of a race: each case once by itself, then in rounds; processes differ by ``spread``, rounds by 5 %."""
     generator = np.random.default_rng(seed)
     found = []
@@ -31,10 +31,9 @@ def rounds(count: int, of: dict[str, float], spread: float = 0.004, seed: int = 
             median = seconds * float(np.exp(wave + generator.normal(0, spread)))
             samples = tuple(median * (1 + 1e-4 * (step % 7 - 3)) for step in range(60))
             created = f"2026-05-04T10:{turn:02d}:{place:02d}Z"
-            made = record(case(backend), samples=samples, repeat=turn, created=created, **fields)
-            found.append(
-                record(made.case, samples=samples, repeat=turn, created=created, id=f"{backend}-{turn}", **fields)
-            )
+            name = f"{backend}-{batch}-{turn}"
+            of_it = case(backend, batch=batch)
+            found.append(record(of_it, samples=samples, repeat=turn, created=created, id=name, **fields))
     return found
 
 
@@ -65,6 +64,36 @@ def test_the_likeliest_is_told_with_its_probability_and_what_decides_it():
     assert answer.head == "LIKELIEST"
     assert answer.rival == "probably faster than pytorch 16.1 ms (99 %)"
     assert answer.decide.startswith("inferlens ab resnet18 openvino pytorch")
+
+
+def test_what_is_as_likely_as_not_is_not_decided():
+    race = rounds(4, {"pytorch": 16.02e-3, "openvino": 16e-3, "onnxruntime": 16.01e-3}, spread=0.03, seed=2)
+    (answer,) = answers(rows(race))
+    assert answer.head == "NOT DECIDED"
+    assert answer.rival.startswith("not told apart from ")
+    assert "probably" not in str(answer)
+    assert "To decide between the first two: inferlens ab resnet18 " in answer.lines[1]
+
+
+def test_of_several_batch_sizes_each_answer_is_a_line_with_the_reference_and_what_is_open_has_its_command():
+    of = {"pytorch": 30e-3, "openvino": 16e-3, "onnxruntime": 16.2e-3}
+    text = shown([*rounds(4, of, spread=0.02), *rounds(4, of, spread=0.02, seed=3, batch=32)])
+    said = [line for line in text.splitlines() if line.startswith("batch ")]
+    assert len(said) == 2
+    assert all("x pytorch" in line and len(line) <= 100 for line in said)
+    assert "To decide batch " in text
+    assert "inferlens ab resnet18 " in text
+
+
+def test_marks_in_rows_are_explained_beneath_in_two_lines_at_most():
+    noise = case("openvino", precision="int8", calibration="random")
+    made = [record(case(), samples=(0.02,) * 100), record(noise, samples=(0.01,) * 100)]
+    made[1] = replace(made[1], facts={"quantized_share": 1.0})
+    text = shown(made)
+    row = next(line for line in text.splitlines() if line.startswith(" 1 "))
+    assert "accuracy meaningless" in row
+    assert "accuracy meaningless: Calibrated with noise" in text
+    assert "Give real data to --calibration." in text
 
 
 def test_the_command_that_decides_has_all_words_of_the_plan() -> None:

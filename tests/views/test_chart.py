@@ -34,7 +34,7 @@ def test_the_title_is_the_answer_and_one_line_beneath_says_of_what():
     start = "resnet18: tensorrt fp16 is fastest, measured once: 465 µs, 5.23x pytorch fp32"
     assert any(text.startswith(start) for text in drawn)
     assert any("resnet18 · input=8x3x224x224" in text for text in drawn)
-    assert "resnet18: tensorrt fp16 leads at every batch size" in texts_of_chart(gpu_records())
+    assert "resnet18: tensorrt fp16 has the lowest latency at every batch size" in texts_of_chart(gpu_records())
     near = [
         record(
             case(name),
@@ -56,18 +56,18 @@ def test_where_batch_sizes_differ_the_title_says_which_way_leads_where():
         for batch, medians in speeds.items()
         for name, median in zip(("pytorch", "openvino"), medians, strict=True)
     ]
-    assert "resnet18: openvino leads at batch 8 and 16, pytorch at 1" in texts_of_chart(records)
+    assert "resnet18: openvino has the lowest latency at batch 8 and 16, pytorch at 1" in texts_of_chart(records)
 
 
 def test_the_title_is_no_surer_than_the_answer():
     race = rounds(4, {"pytorch": 16.4e-3, "openvino": 16e-3}, spread=0.03)
     other = [record(case(name, batch=8), median=median) for name, median in (("pytorch", 0.1), ("openvino", 0.09))]
-    assert "resnet18: openvino probably leads at every batch size" in texts_of_chart([*race, *other])
+    assert "resnet18: openvino probably has the lowest latency at every batch size" in texts_of_chart([*race, *other])
 
 
 def test_ways_of_passing_data_are_told_apart_above_the_bars():
     drawn = texts_of_chart(io_records())
-    assert "resnet18: tensorrt:rtx leads everywhere" in drawn
+    assert "resnet18: tensorrt:rtx has the lowest latency everywhere" in drawn
     assert "host io · tensorrt:rtx is fastest, measured once: 3.50 ms, 1.57x pytorch (1.57 to 1.57)" in drawn
     assert "resnet18: pytorch takes 10.1 ms" in texts_of_chart([record()])
 

@@ -49,7 +49,7 @@ def hostile() -> Compared:
 EVERYTHING = everything()
 TABLE = """\
                                          base  candidate         change
-case                                       ms         ms           95 %  verdict
+case                                       ms         ms      ± at 95 %  verdict
 ────────────────────────────────────────────────────────────────────────────────────────────────────
 torchvision:resnet18 pytorch             10.0       11.0  +10.0 ± 0.4 %  SLOWER
 torchvision:resnet18 onnxruntime:cpu     10.0          –              –  DID NOT RUN: candidate

@@ -63,7 +63,7 @@ def test_shares_are_of_all_kernels_and_not_of_the_idle_run():
     assert row(text, "GPU at work")[:2] == ["4,000", "49.6"]
     assert "The call waits for the host: the GPU works 4,000 of 8,070 µs (49.6 %); of that layer1 takes 62.5 %." in text
     several = drawn(*(eager_kernels(f"b{number}") for number in range(4)))
-    assert "layer1.0 takes most of the GPU's time: 57.1 % with b0, " in several
+    assert "layer1.0 has the largest share of the GPU's time: 57.1 % with b0, " in several
     assert "as share of" not in several, "no column has any"
     assert "GPU at work" not in drawn(eager_kernels(), median=None)
 

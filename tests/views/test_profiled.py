@@ -122,7 +122,7 @@ def test_layers_what_is_in_none_and_what_it_cost():
     assert (row(text, "call")[0], row(text, "call")[-2:]) == ("6.06", ["100", "%"])
     assert row(text, "conv1")[0] == "1.44", "its share of the call, and not the 2 ms of the profiled one"
     assert text.splitlines()[1] == "Call: 6.06 ms · Host time of layers, scaled to a call without profiling"
-    assert text.splitlines()[3] == "conv1 takes most: 23.8 % of the call; the first 5 take 71.4 %."
+    assert text.splitlines()[3] == "conv1 has the largest share: 23.8 % of the call; the first 5 take 71.4 %."
     scaled = "Times are scaled from profiled calls that took 1.40x as long: small differences mean nothing."
     assert text.splitlines()[-1] == scaled
     assert scaled[:16] not in drawn("layers", eager(), median=8.4e-3)
@@ -157,7 +157,7 @@ def test_times_of_the_gpu_are_in_the_unit_of_kernels_and_waiting_is_said_first()
 
 def test_the_model_itself_has_a_name_and_layers_that_overlap_say_so():
     text = drawn("layers", profile(case("pytorch"), [layer("", 3e-3, "", kind="ResNet"), layer("fc", 1e-3, "fc")]))
-    assert "the model itself takes most" in text, "without the modules in it"
+    assert "the model itself has the largest share" in text, "without the modules in it"
     of = profile(case(), [layer("a", 3e-3, "a"), layer("b", 3e-3, "b")], outside=-2e-3)
     assert "Some layers ran at the same time." in drawn("layers", of)
     assert row(drawn("layers", of), "in no layer")[-2:] == ["-49.6", "%"]
@@ -177,8 +177,8 @@ def test_kernels_what_they_fill_and_how_they_add_up():
     assert row(text, "11 more: --top 14")
     assert row(text, "all kernels")
     assert text.splitlines()[3] == (
-        "nchwToNhwcKernel<…> (19 modules) takes most: 26.3 % of the GPU's time; the first 5 take 72.9 %. The call "
-        "waits for the host: the GPU works 428 of 2,020 µs (21.2 %); 30.7 % of it uses tensor cores."
+        "nchwToNhwcKernel<…> (19 modules) has the largest share: 26.3 % of the GPU's time; the first 5 take 72.9 %. "
+        "The call waits for the host: the GPU works 428 of 2,020 µs (21.2 %); 30.7 % of it uses tensor cores."
     )
 
 
@@ -207,7 +207,7 @@ def test_several_cases_share_a_screen(table):
         assert any("more rows: --top" in line for line in shown)
         assert all(any(line.startswith(f"b{n} ") for line in shown) for n in range(min(count, 8)))
     shown = drawn(table, *many, top=15)
-    assert shown.count(" takes most: ") + shown.count(" takes over 5 %") == 9
+    assert shown.count(" has the largest share: ") + shown.count(" takes over 5 %") == 9
 
 
 def test_what_is_not_known_of_kernels_is_said():
@@ -222,7 +222,7 @@ def test_what_is_not_known_of_kernels_is_said():
     assert row(text, "all kernels (side by side)")
     of = made(kernel("a", 1e-3, "conv1", "bn1", tensor_cores=True), kernel("b", 1e-3))
     text = drawn("kernels", of_kernels("pytorch", of))
-    assert "The kernel of conv1 + bn1 takes most: " in text
+    assert "The kernel of conv1 + bn1 has the largest share: " in text
     assert re.search(r"; (49|50)\.?\d? % of it uses tensor cores, (49|50)\.?\d? % unknown\.", text)
 
 
@@ -247,7 +247,7 @@ def test_programs_get_kernels_in_any_order_full_names_and_what_is_in_none():
 def test_a_tree_has_the_backends_side_by_side():
     text = drawn("modules", *ALL)
     assert row(text, "layer2.0") == ["1.23", "20.2", "%", "1.21", "20", "%", "3.89", "64.1", "%"]
-    assert "layer2 takes most: 64.1 % with openvino." in text
+    assert "layer2 has the largest share: 64.1 % with openvino." in text
     assert "torchscript:trace fp32 has no layers: It <broke>." in text
     assert row(text, "call") == ["6.06", "100", "%"] * 3
     (model,) = data("modules", *ALL, fused="split")["models"]
@@ -361,4 +361,4 @@ def test_boxes_are_quantiles_over_the_runs(times, ends, whiskers):
     ((box,),) = panel["datasets"].values()
     assert [box[end] for end in ("low", "lower", "middle", "upper", "high")] == pytest.approx(ends)
     assert whiskers in str(panel["layer"][0]["encoding"]["x"]["title"])
-    assert "a takes most" in panel["title"]["text"]
+    assert "a has the largest share" in panel["title"]["text"]

@@ -76,7 +76,7 @@ def test_everything_of_an_example_is_on_the_page(page: str) -> None:
     assert [each.partition(" inferlens ")[0] for each in said] == [
         "Use it:", "Where does the time go?", "Repeat it:",
     ]  # fmt: skip
-    assert said[2].endswith("-b pytorch,tensorrt:rtx --precision fp16 --batch 1")
+    assert "-b pytorch,tensorrt:rtx --precision fp16 --batch 1 --quick" in said[2]
 
 
 def test_a_backend_has_one_colour_in_all_charts(tmp_path: Path) -> None:

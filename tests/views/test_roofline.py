@@ -107,7 +107,7 @@ def test_of_a_call_that_waits_for_the_host_no_layer_claims_a_gain() -> None:
         assert (found["bound"] == "host") is not gain
     text = drawn(waiting, slow(), median=60e-3)
     assert row(text, "pytorch cuda kernels · cuda")[:2] == ["–", "–"]
-    assert "Most could be won with pytorch cpu · cpu: at most 28.2 of 60.6 ms (46.6 %)." in text
+    assert "Most to win with pytorch cpu · cpu: at most 28.2 of 60.6 ms (46.6 %)." in text
 
 
 def test_rows_of_repeated_blocks_are_one() -> None:
@@ -121,7 +121,7 @@ def test_rows_of_repeated_blocks_are_one() -> None:
 
 def test_of_several_cases_each_is_a_row() -> None:
     text = drawn(*ALL)
-    assert "Most could be won with pytorch: at most 51.5 of 84.2 ms (61.2 %)." in text
+    assert "Most to win with pytorch: at most 51.5 of 84.2 ms (61.2 %)." in text
     assert row(text, "pytorch") == ["51.5", "61.2", "%", "84.2", "conv"]
     assert row(text, "openvino") == ["12.0", "29.9", "%", "40.2", "head"]
     assert "1 case without floors: It <broke>." in text

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import cached_property
 
 from inferlens.analysis.interference.samples import Series, latencies, steady_samples
@@ -47,11 +45,16 @@ class CaseRuns:
         """The one that says what all have in common: the first that ran, or the first."""
         return (self.ran or self.records)[0]
 
+    @property
+    def timed(self) -> tuple[Record, ...]:
+        """Those whose latencies count: all that ran; of a race those of its rounds, if the case was in any."""
+        rounds = tuple(record for record in self.ran if record.repeat and not record.repeats)
+        return rounds or self.ran
+
     @cached_property
     def series(self) -> tuple[Series, ...]:
-        """The latency samples of those that ran; of a race those of its rounds, if the case was in any."""
-        rounds = [record for record in self.ran if record.repeat and not record.repeats]
-        return tuple(latencies(record) for record in rounds or self.ran)
+        """The latency samples of those that count."""
+        return tuple(latencies(record) for record in self.timed)
 
     @property
     def processes(self) -> list[Sequence[float]]:
@@ -109,15 +112,3 @@ def each_run(records: Sequence[Record]) -> list[list[Record]]:
     for record in sorted(records, key=lambda record: record.created):
         runs.setdefault(record.run or record.id, []).append(record)
     return list(runs.values())
-
-
-def run_seconds(records: Sequence[Record]) -> dict[str, float]:
-    """From the begin of each run's first case to the end of its last, by the run's id; of those that took long."""
-    spans: dict[str, tuple[float, float]] = {}
-    for record in records:
-        with suppress(ValueError):  # a record may come from anywhere
-            begin = datetime.fromisoformat(record.created.replace("Z", "+00:00")).timestamp()
-            low, high = spans.get(record.run, (begin, begin))
-            end = begin + sum(phase.seconds for phase in record.phases)
-            spans[record.run] = (min(low, begin), max(high, end))
-    return {run: high - low for run, (low, high) in spans.items() if run}

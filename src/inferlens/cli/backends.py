@@ -95,14 +95,17 @@ def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> I
     from inferlens.units import byte_count, listing, plural
 
     works, lacks = {name: each for name, each in can.items() if each.available}, missing(can)
-    devices = listing(sorted({one.device for each in works.values() for one in each.supports}))
-    yield f"{len(works)} of {plural(len(can), 'backend')} work here, on {devices or 'nothing'}."
     usable = {name: each for name, each in works.items() if each.takes("module") or each.takes("onnx")}
+    devices = listing(sorted({one.device for each in usable.values() for one in each.supports}))
+    every = len(can) - (len(works) - len(usable))  # without what runs no model
+    yield f"{len(usable)} of {plural(every, 'backend')} work here, on {devices or 'nothing'}."
     yield works_table(usable if usable and not wide else works, wide)
     if lacks:
         yield _table("", "does not work", ("because", "what helps"), lacks)
+    there = {f"{name}:{one.variant}" for name, each in works.items() for one in each.supports}
     untried = [f"{name}:{each}" for name in can for each in BACKENDS.get(name).not_run_by_us]
-    yield f"Not run by us, only checked against public sources: {listing(untried)}."
+    if untried := [name for name in untried if name in there]:
+        yield f"Not run by us, only checked against public sources: {listing(untried)}."
     gpus = [f"{gpu.name}, {byte_count(gpu.memory)}" for gpu in here.gpus]
     driver = f", driver {here.driver} (CUDA {here.cuda_driver})" if here.driver else ""
     cpu = f"{here.cpu}, {plural(here.cpu_threads or 0, 'thread')}, {byte_count(here.memory)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,10 +17,11 @@ from inferlens.units import ABSENT, byte_count, duration, milliseconds, ratio
 if TYPE_CHECKING:
     from inferlens.execution.trace import Traced
     from inferlens.spec.plan import Plan
+    from inferlens.views.rows import Row
     from inferlens.views.table import Table
 
 LEVEL = "What to time, with commas: layer, kernel (on a GPU); or module, for layers as the table of modules."
-FINDINGS, PRECISIONS, MODULES = 5, 3, 11  # lines at the end of a profile
+FINDINGS, PRECISIONS, MODULES = 5, 3, 9  # lines at the end of a profile
 MAX_TIME = "Time for unprofiled calls of a case."
 REBUILD = "Build anew what was built before, such as engines, and measure the device's ceilings again."
 BOARD = "Write traces here, into a log folder for each case, such as pytorch_bs1."
@@ -130,7 +132,7 @@ def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> Non
         profiles = run(plan, levels, runs or RUNS, bar)
     folders = [folder for _, folder in profiles]
     loaded = screen.profiles(folders)
-    screen.document(found_in(judged(loaded), lines=FINDINGS, brief=True))
+    screen.document(found_in(judged(loaded), lines=FINDINGS, brief=True, measured=measured([folders[0].parent])))
     shown = groups(loaded)
     lines = precision_lines([case for group in shown for case in group])
     told = ["", *lines[:PRECISIONS]] if lines else []
@@ -238,7 +240,18 @@ def findings(
     from inferlens.views.profiled.findings import document, judged
 
     loaded = screen.profiles(paths, format)
-    screen.document(document(judged(loaded), top=top, whole=every), format, output=output)
+    found = document(judged(loaded), top=top, whole=every, measured=measured(paths))
+    screen.document(found, format, output=output)
+
+
+def measured(paths: Sequence[Path]) -> list[Row]:
+    """The rows of all that was measured under ``paths``; none if there are no records."""
+    from inferlens.record.store import load_records
+    from inferlens.views.rows import rows
+
+    with suppress(InferlensError):
+        return rows(load_records(paths).records, notes=False)
+    return []
 
 
 def modules(

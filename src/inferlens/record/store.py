@@ -8,6 +8,7 @@ a study its own in ``<output>/<model>/study``.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +25,7 @@ from inferlens.record.record import Record, decode, encode
 from inferlens.spec.case import Case
 
 RECORD = "record.json"
+PROFILE = "profile-"  # how the names of what a profile leaves beside a record begin
 TUNING, BEST = "tuning", "best"  # the folders of a tuning beside the records of a model: its rounds, and the winner
 STUDY = "study"  # the folder of a study's rounds
 TRIALS = "trials.jsonl"
@@ -114,8 +116,11 @@ def given_paths(paths: Iterable[Paths]) -> list[Path]:
     return [Path(path) for each in lists for path in each]
 
 
-def load_records(*paths: Paths) -> Loaded:
+def load_records(*paths: Paths, profiled: bool = False) -> Loaded:
     """Every record under ``paths``: record files, or folders at any height above them.
+
+    Those that a profile made were measured once, to be held against it: of a model that was benchmarked as well they
+    are left out, unless ``profiled``, for they would take the place of cases that met in rounds.
 
     A file that is no record is a problem in the answer. Raises InferlensError where a path or any record is missing.
     """
@@ -124,8 +129,19 @@ def load_records(*paths: Paths) -> Loaded:
     first: dict[str, tuple[Record, Path]] = {}
     for file, record in found.items():
         first.setdefault(record.id, (record, file.parent))
+    if not profiled:
+        of_profiles = {name for name, (_, folder) in first.items() if of_a_profile(folder)}
+        benched = {record.case.model for name, (record, _) in first.items() if name not in of_profiles}
+        for name in of_profiles:
+            if first[name][0].case.model in benched:
+                del first[name]
     records = sorted((record for record, _ in first.values()), key=lambda record: record.created)
     return Loaded(records, {name: folder for name, (_, folder) in first.items()}, problems)
+
+
+def of_a_profile(folder: Path) -> bool:
+    """Whether a profile lies beside the record in a folder."""
+    return any(name.startswith(PROFILE) for name in os.listdir(folder))
 
 
 def read_all(

@@ -356,6 +356,7 @@ class Budget(Struct, frozen=True, kw_only=True):
             for series whose end is asked for, by ``iterations`` or ``seconds``.
         timeout: seconds after which the case's process is killed, its preparation included.
         threshold: the smallest relative difference between cases that matters; ``level``: how sure answers are to be.
+        within: seconds that were asked for, for the rounds in which cases meet.
     """
 
     mode: str = "both"
@@ -368,6 +369,7 @@ class Budget(Struct, frozen=True, kw_only=True):
     timeout: float = 900.0
     threshold: float = 0.02
     level: float = 0.95
+    within: float | None = None
 
     @property
     def explicit(self) -> bool:

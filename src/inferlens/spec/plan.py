@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, check_choice, suggestion
-from inferlens.spec.case import AXES, MODES, Axis, Budget, Case, TensorSpec, bare
+from inferlens.spec.case import AXES, MODES, Axis, Budget, Case, TensorSpec
 from inferlens.spec.keep import keep_of
 from inferlens.spec.toml_file import toml_words
 from inferlens.spec.where import WHERE_WORDS, Where, where_of
@@ -25,6 +25,7 @@ from inferlens.units import parse_duration, parse_share
 BUDGET_WORDS = ("mode", "warmup", "iterations", "seconds", "half_width", "max_time", "timeout", "threshold")
 TEXTS = ("calibration", "accuracy", "checkout", "reference")
 DURATIONS = ("seconds", "max_time", "timeout")
+USUAL_SECONDS, THOROUGH_SECONDS = 60.0, 1800.0  # for rounds
 RACE_WORDS = ("quick", "thorough", "within", "repeats")
 THOROUGH_ROUNDS = 10
 LONG_SERIES = 10.0  # seconds, with --thorough
@@ -145,7 +146,7 @@ def _race_of(words: Mapping[str, Any]) -> dict[str, Any]:
             hint=f"--{given[0]}",
         )
     thorough = "thorough" in given
-    within = parse_duration(str(words["within"])) if "within" in words else 1800.0 if thorough else 60.0
+    within = budget_of(words).within or USUAL_SECONDS
     repeats = count("repeats", words["repeats"]) if "repeats" in words else int("quick" in given)
     return {"repeats": repeats, "within": within, "rounds": THOROUGH_ROUNDS if thorough else 0}
 
@@ -177,6 +178,8 @@ def budget_of(words: Mapping[str, Any]) -> Budget:
             given[name] = parse_duration(str(words[name]))
             if not given[name] and name != "seconds":
                 raise InferlensError(f"{name} of 0 leaves no time for anything.", expected="a duration, such as 10s")
+    if "within" in words or words.get("thorough"):
+        given["within"] = parse_duration(str(words["within"])) if "within" in words else THOROUGH_SECONDS
     if "mode" in words:
         (given["mode"],) = known("mode", str(words["mode"]), MODES)
     if "threshold" in words:
@@ -231,65 +234,6 @@ def _toml(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_toml, value))}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def ab_words(a: Case, b: Case, budget: Budget, device: str) -> list[str]:
-    """Two cases, what they share, and what is asked of the samples, as words of ``inferlens ab``.
-
-    Args:
-        device: what cases run on there if nobody says.
-    """
-    own_words = ("depth", "python")  # of each side
-    shared = [axis for axis in AXES if axis.name not in own_words and getattr(a, axis.name) == getattr(b, axis.name)]
-    said = []
-    for case in (a, b):
-        own = [word for axis in AXES if axis not in shared for word in axis.words(case)]
-        said.append(" ".join([case.backend_label, *own, case.options_label]).rstrip())
-    said += _flags(a, shared, device)
-    usual = Budget()
-    texts = {name: getattr(budget, name) for name in ("iterations", "warmup")}
-    texts |= {name: f"{value:g}s" if (value := getattr(budget, name)) is not None else None for name in DURATIONS}
-    texts |= {name: f"{100 * getattr(budget, name):g}%" for name in ("threshold", "level")}
-    for name, text in texts.items():
-        if getattr(budget, name) != getattr(usual, name):
-            said += [f"--{name.replace('_', '-')}", str(text)]
-    return [*said, *(["--metric", "throughput"] if budget.mode == "throughput" else [])]
-
-
-def bench_words(
-    case: Case, device: str, asks: Sequence[str] = (), *, others: bool = False, batches: Sequence[int] = ()
-) -> list[str]:
-    """A case, with what it lacks, as words of ``inferlens bench``.
-
-    Args:
-        device: as of :func:`ab_words`.
-        asks: ``BACKEND.OPTION=VALUE``, ``BACKEND:VARIANT``, or ``--precision VALUE``.
-        others: whether the same is measured with every backend, without options, which are of one backend.
-        batches: sizes in the place of its own.
-    """
-    label = next((ask for ask in asks if "=" not in ask and not ask.startswith("--")), case.backend_label)
-    options = {f"{case.backend}.{name}": value for name, value in case.options.items()}
-    said = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in options.items()]
-    asked = [ask for ask in asks if "=" in ask]
-    said = [each for each in said if each.partition("=")[0] not in {ask.partition("=")[0] for ask in asked}]
-    words = [] if others else ["-b", label]
-    flags = [part for ask in asks if ask.startswith("--") for part in ask.split()]
-    replaced = {flag.removeprefix("--") for flag in flags[::2]} | ({"batch"} if batches else set())
-    words += _flags(case, [axis for axis in AXES if axis.name not in replaced], device) + flags
-    words += ["--batch", ",".join(map(str, batches))] if batches else []
-    words += [] if others else [part for each in (*said, *asked) for part in ("--option", each)]
-    return [bare(case.model), *words]
-
-
-def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:
-    """The values of axes, weights, seed and inputs that are not the usual ones, as a command's options."""
-    said: list[str] = []
-    omitted = {**{axis.name: axis.default for axis in AXES}, "precision": "fp32", "device": device, "seed": 0}
-    for name in (*(axis.name for axis in axes), "weights", "calibration", "keep", "seed"):
-        value = getattr(case, name)
-        if value not in (None, "") and value != omitted.get(name):
-            said += [f"--{name}", *([] if value is True else [str(value)])]
-    return said + [part for spec in case.inputs for part in ("--input", spec.asked)]
 
 
 def words_of(text: str, backends: Sequence[str]) -> dict[str, Any]:

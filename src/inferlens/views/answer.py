@@ -10,12 +10,15 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from inferlens.analysis.race import PROBABLE
 from inferlens.record.record import AGREEMENT
 from inferlens.units import drop, duration, listing, percent, rate, ratio, ratio_range, score
 from inferlens.views.plain import plain
-from inferlens.views.rows import Row, by, ways
+from inferlens.views.rows import OF_OUTPUTS, Row, by, ways
 
 _TF32 = "(TF32)"
+LINE = 100  # characters of an answer among many
+MOST_RIVALS = 3
 MOST_NAMED = 80  # characters for the names of those that are equally fast; the table has them all
 
 
@@ -24,42 +27,61 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
 
     Attributes:
         where: of what it is, where there are several: model, device, batch.
-        head: ``FASTEST``, ``EQUALLY FAST``, ``LIKELIEST``, ``SHORTEST`` of what was measured once, or ``NONE``.
+        head: ``FASTEST``, ``EQUALLY FAST``, ``LIKELIEST``, ``NOT DECIDED``, ``SHORTEST`` of what was measured once, or
+            ``NONE``.
         who: the way that it is, or several; with its time.
-        than: by how much against the reference.
+        than: by how much against the reference; ``sure``: the interval of that.
         rival: by how much against the next one, or how likely it is, or that it was measured once.
-        decide: the command that decides it; empty where it is decided.
+        least: what is said in place of that where there is no room.
+        decide: the command that decides it; empty where it is decided. ``decides`` says what it decides.
     """
 
     where: str
     head: str
     who: str
     than: str = ""
+    sure: str = ""
     rival: str = ""
+    least: str = ""
     decide: str = ""
+    decides: str = "it"
 
     @property
     def brief(self) -> str:
         """The answer in one line, without the next one."""
         head = "" if self.head in ("FASTEST", "SHORTEST") else f"{self.head.lower()} "
-        than = self.rival if self.head == "LIKELIEST" else self.than
-        return f"{self.where}: {head}{self.who}{f', {than}' if than else ''}"
+        forms = [(f"{self.than} (once)".strip(),)] if self.head == "SHORTEST" else self._forms[2:]
+        said = [", ".join(filter(None, [f"{self.where}: {head}{self.who}", *each])) for each in forms]
+        return next((each for each in said if len(each) <= LINE), said[-1])
 
     def within(self, width: int) -> str:
-        """The answer without the command that decides it, and without the reference where both are not one line."""
-        whole = str(replace(self, decide=""))
-        return whole if len(whole) <= width or not self.rival else str(replace(self, decide="", than=""))
+        """The answer without the command that decides it, on one line if there is a way to say it in so few letters."""
+        said = [self._whole(each) for each in self._forms]
+        return next((each for each in said if len(each) <= width), said[-1])
+
+    @property
+    def _forms(self) -> list[tuple[str, str]]:
+        """By how much, from all of it to the least that must be said: the reference is always in it."""
+        sure = f"{self.than} {self.sure}".strip()
+        return [(sure, self.rival), (self.than, self.rival), (sure, self.least), (self.than, self.least)]
+
+    def folded(self, width: int) -> list[str]:
+        """:attr:`lines`, by how much on a line of its own where one line is too short."""
+        first, *decide = self.lines
+        said = replace(self, than="", sure="", rival="", decide="").lines[0]
+        return [*([first] if len(first) <= width else [said, first[len(said) :].strip()]), *decide]
+
+    def _whole(self, form: tuple[str, str]) -> str:
+        parts = [f"{self.where}:" if self.where else "", self.head, self.who, ", ".join(filter(None, form))]
+        return "  ".join(part for part in parts if part)
 
     def __str__(self) -> str:
-        than = ", ".join(filter(None, [self.than, self.rival]))
-        parts = [f"{self.where}:" if self.where else "", self.head, self.who, than]
-        return "  ".join(part for part in parts if part) + (f"  To decide it: {self.decide}" if self.decide else "")
+        return "  ".join(self.lines)
 
     @property
     def lines(self) -> list[str]:
         """The answer, and on a line of its own the command that decides it."""
-        answer = str(replace(self, decide=""))
-        return [answer, f"To decide it: {self.decide}"] if self.decide else [answer]
+        return [self._whole(self._forms[0]), *([f"To decide {self.decides}: {self.decide}"] if self.decide else [])]
 
 
 # Words for what makes a number doubtful, by the codes of notes.
@@ -70,11 +92,10 @@ DOUBTS = {
     "few-samples": "few samples",
     "repeat-failed": "a process failed",
     "partly-quantized": "partly quantized",
-    "random-calibration": "accuracy meaningless",
-    "less-accurate": "less accurate",
+    **OF_OUTPUTS,
 }
 # Words for a number that the machine does not account for.
-ANYWAY = ("repeat-failed", "partly-quantized", "random-calibration", "less-accurate")
+ANYWAY = ("repeat-failed", "partly-quantized", *OF_OUTPUTS)
 
 
 def doubts(row: Row) -> list[str]:
@@ -113,7 +134,7 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
     slower = [row for row in rows if row.standing == "slower" and row.behind is not None]
     following = min(slower, key=lambda row: row.behind or 0.0, default=None)
     who = "  ".join([names[best.id], told(best), *([worth(best)] if best.metric else []), *doubts(best)])
-    than = _than(best, names)
+    than, sure = _than(best, names)
     if best.standing == "equal":
         lost = DOUBTS["less-accurate"]
         who, *others = [f"{names[row.id]} {told(row)}" + f" {lost}" * (row.outputs == lost) for row in (best, *equal)]
@@ -121,33 +142,39 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
         everyone = listing([who, *others])
         if len(everyone) > MOST_NAMED:
             everyone = f"{who} and {len(others)} more"
-        return AnswerLine(where=where, head=head, who=everyone, than=than)
+        return AnswerLine(where=where, head=head, who=everyone, than=than, sure=sure)
     if best.standing == "likeliest":
-        beside = listing([names[row.id] + f" {told(row)}" * (len(rivals) == 1) for row in rivals[:3]])
-        chance = f"probably faster than {beside}{likely(best.chance)}"
-        again = "the same with --thorough" if best.processes > best.rounds else "the same with more --repeats"
-        return AnswerLine(where=where, head="LIKELIEST", who=who, rival=chance, decide=plain(best.hint) or again)
+        few = "the next" if len(rivals) == 1 else f"{len(rivals)} others"
+        every = listing([names[row.id] + f" {told(row)}" * (len(rivals) == 1) for row in rivals])
+        head, how, chance = "NOT DECIDED", "not told apart from", ""
+        if probable(best):
+            head, how, chance = "LIKELIEST", "probably faster than", likely(best.chance)
+        return AnswerLine(
+            where=where, head=head, who=who, than=than, sure=sure,
+            rival=f"{how} {every if len(rivals) <= MOST_RIVALS else few}{chance}", least=f"{how} {few}{chance}",
+            decide=plain(best.hint), decides="it" if len(rivals) == 1 else "between the first two",
+        )  # fmt: skip
     rival = ""
     if best.standing == "once":
         second = next((row for row in rows if row.place == 2), None)
         beside = f"next {names[second.id]} {told(second)}" if second and not second.is_reference else ""
         once = ", ".join(filter(None, [beside, "measured once"]))
-        return AnswerLine(where=where, head="SHORTEST", who=who, than=than, rival=once)
+        return AnswerLine(where=where, head="SHORTEST", who=who, than=than, rival=once, least="measured once")
     if following and not following.is_reference:
         interval = ratio_range(following.behind_low, following.behind_high)
         rival = f"{ratio(following.behind)} {names[following.id]} ({interval})"
-    return AnswerLine(where=where, head="FASTEST", who=who, than=than, rival=rival)
+    return AnswerLine(where=where, head="FASTEST", who=who, than=than, sure=sure, rival=rival)
 
 
-def _than(best: Row, names: dict[str, str]) -> str:
-    """How much faster than the reference it is."""
+def _than(best: Row, names: dict[str, str]) -> tuple[str, str]:
+    """How much faster than the reference it is, and how sure that is."""
     if best.is_reference or best.speedup is None:
-        return ""
+        return "", ""
     interval = ratio_range(best.speedup_low, best.speedup_high)
     name = next((name for id, name in names.items() if id == best.reference_id), best.reference)
     known = best.speedup_low is not None and best.standing != "once"
     lowered = " in fp32, this in TF32" if _TF32 in best.name and _TF32 not in best.reference else ""
-    return f"{ratio(best.speedup)} {name}{lowered}" + (f" ({interval})" if known else "")
+    return f"{ratio(best.speedup)} {name}{lowered}", f"({interval})" if known else ""
 
 
 def accuracy(row: Row) -> str:
@@ -163,6 +190,11 @@ def worth(row: Row) -> str:
     lost = drop(row.drop).lstrip("-")
     than = "as fp32" if lost == "0.0 %" else f"{lost} {'below' if row.drop > 0 else 'above'} fp32"
     return f"{row.metric} {accuracy(row)}, {than}"
+
+
+def probable(row: Row) -> bool:
+    """Whether the likeliest is likely enough to be called so."""
+    return (row.chance or 0.0) >= PROBABLE
 
 
 def likely(chance: float | None) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from inferlens.analysis.race import Aim, Race, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import IN_TURNS
 from inferlens.spec.case import bare
-from inferlens.spec.plan import ab_words
+from inferlens.spec.commands import ab_words
 from inferlens.spec.reference import plainness, unknown, words
 from inferlens.stats.intervals import ends
 
@@ -38,7 +38,6 @@ def ranked(
     rows: Sequence[Row],
     runs: Mapping[tuple[str, str], CaseRuns],
     named: str | None,
-    usual: Set[str],
     aim: Aim | None = None,
 ) -> list[Row]:
     """The rows of a comparison with speed-ups, the fastest marked: the reference, ranked rows, wrong ones, failures.
@@ -47,7 +46,6 @@ def ranked(
         rows: in any order.
         runs: what was measured, by id and machine of its row.
         named: words that name the reference, if they fit a row.
-        usual: the backends of which a plain row is it where none is named.
         aim: what they are compared by, as of :func:`inferlens.analysis.race.race`.
     """
     among = race({row.id: runs[row.id, row.machine] for row in rows}, aim=aim)
@@ -56,16 +54,16 @@ def ranked(
         replace(row, ranked=row.ranked and runs[row.id, row.machine].ranked and getattr(row, metric) is not None)
         for row in rows
     ]
-    chosen = _references(able, runs, named, usual)
+    chosen = _references(able, runs, named)
     done = [_against(row, chosen[row.device], among) if row.device in chosen else row for row in able]
     placed = _placed(done, among)
     return [_with_hint(row, runs, placed) for row in placed]
 
 
 def _with_hint(row: Row, runs: Mapping[tuple[str, str], CaseRuns], rows: Sequence[Row]) -> Row:
-    """A row that is the likeliest beside one other: with the command that decides it."""
+    """A row that is the likeliest beside others: with the command that decides between it and the next of them."""
     rivals = [each for each in rows if each.standing == "open"]
-    if row.standing != "likeliest" or len(rivals) != 1:
+    if row.standing != "likeliest":
         return row
     one, other = (runs[each.id, each.machine].first for each in (row, rivals[0]))
     budget = replace(one.budget, max_time=None) if IN_TURNS in one.facts else one.budget
@@ -134,10 +132,10 @@ def _seconds(row: Row) -> float:
     return math.inf if row.seconds_per_call is None else row.seconds_per_call
 
 
-def _references(
-    rows: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], named: str | None, usual: Set[str]
-) -> dict[str, Row]:
+def _references(rows: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], named: str | None) -> dict[str, Row]:
     """The reference of each device, by the one order that there is; of rows that are as plain, the shortest name."""
+    checked = (record.agreement for row in rows for record in runs[row.id, row.machine].records)
+    usual = {agreement.reference.partition(" ")[0] for agreement in checked if agreement}
     able = [row for row in rows if row.ranked]
     if named:
         able = [row for row in rows if row.ok and row.seconds_per_call is not None and fits(row, named)]

@@ -24,6 +24,7 @@ from inferlens.units import (
     duration,
     error_size,
     half_width,
+    listing,
     mebibytes,
     millijoules,
     milliseconds,
@@ -46,14 +47,15 @@ SCHEMA = "inferlens.table/1"
 EACH_RUN = ": --runs all shows each"
 LINES, WIDTH = 24, 100  # of a screen
 LEAST_HEIGHT = 5  # of a table: its title, answer, heading, a row and the space between
+LEAST_ROWS = 4  # of a single comparison, before what to do next
 MOST_NOTES = 2
-MORE_ROUNDS = "To decide what is not: the same with --thorough"  # of several races
+ONCE = "measured once"
 SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
 
 # Key, title, unit, how it is written, what stays first. Without ``wide`` it is on every screen.
 COLUMNS = (
-    Column("precision", "precision", keep=3, numeric=False, bars="beside"),
-    Column("batch", "batch", "", text, 2, bars="beside"),
+    Column("precision", "precision", keep=0, numeric=False, bars="beside"),
+    Column("batch", "batch", "", text, 0, bars="beside"),
     Column("median", "latency", "ms", milliseconds, 0, chart="median latency (ms)", bars="drawn"),
     Column("", "±", "95 %", lambda row: half_width(row.median, row.median_low, row.median_high), 7, wide=True),
     Column("mean", "mean", "ms", milliseconds, 10, wide=True),
@@ -161,7 +163,7 @@ def measured_again(runs: Sequence[tuple[str, int]], hint: str = "") -> list[str]
 
 
 def headline(table: Sequence[Row]) -> str:
-    """What the rows of a table share: model, inputs, precision, machine; how many ways there are, and rounds."""
+    """What the rows of a table share: model, inputs, precision, machine; how many ways there are."""
     ran = [row for row in table if row.ok] or table
     devices = [
         row.device_name + (f", {plural(row.cpus, 'thread')}" if row.device == "cpu" and row.cpus else "") for row in ran
@@ -175,10 +177,7 @@ def headline(table: Sequence[Row]) -> str:
     ]
     words += [min(precisions) if len(precisions) == 1 else "", " and ".join(dict.fromkeys(devices))]
     words.append(f"run of {ran[0].run[:16].replace('T', ' ')}" if ran[0].run else "")
-    rounds = max(row.rounds for row in table)
-    counts = [plural(len({row.name for row in table}), "way"), plural(rounds, "round") if rounds else ""]
-    counts.append(duration(table[0].run_seconds) if len({row.run_seconds for row in table}) == 1 else "")
-    words.append(", ".join(filter(None, counts)))
+    words.append(plural(len({row.name for row in table}), "way"))
     return " · ".join(plain(word) for word in words if word)
 
 
@@ -186,18 +185,22 @@ def _screen(shown: Sequence[Row], where: str, top: int | None) -> list[Table | s
     """As much as fits on a screen: fewer rows of each comparison, and if that is too much, answers alone."""
     if top is not None:
         return _blocks(shown, where, top)
-    for most in range(max(len(each) for each in by(shown, "comparison")), 0, -1):
-        blocks = _blocks(shown, where, most)
+    comparisons = by(shown, "comparison")
+    longest = max(map(len, comparisons))
+    least = min(longest, LEAST_ROWS if len(comparisons) == 1 else 2)
+    enough, few = range(longest, least - 1, -1), range(least - 1, 0, -1)
+    for most, then in [(most, then) for some in (enough, few) for then in (True, False) for most in some]:
+        blocks = _blocks(shown, where, most, then=then)
         if terminal.height(chosen(blocks, None), WIDTH) <= LINES:
             return blocks
     return _briefly(shown, where)
 
 
-def _blocks(shown: Sequence[Row], where: str, most: int | None = None) -> list[Table | str]:
-    """A table for each model and machine, its answers above it; what to do next."""
+def _blocks(shown: Sequence[Row], where: str, most: int | None = None, *, then: bool = True) -> list[Table | str]:
+    """A table for each model and machine, its answers above it; and ``then`` what to do next."""
     found: list[Table | str] = [table_of(table, where, most) for table in by(shown, "table")]
     again = measured_again([(row.model, 1 if row.run else row.runs) for row in shown], EACH_RUN)
-    return [*found, *again, *_next(shown, where)]
+    return [*found, *again, *(_next(shown, where) if then else [])]
 
 
 def _briefly(shown: Sequence[Row], where: str) -> list[Table | str]:
@@ -219,10 +222,11 @@ def table_of(
     comparisons = by(table, "comparison")
     several = len(comparisons) > 1
     columns = [_column(column, table) for column in columns]
-    lines, hidden = [], 0
+    lines, hidden, shown = [], 0, list[Row]()
     for each in comparisons:
         first = _first(each, most)
         hidden += len(each) - len(first)
+        shown += first
         for row in first:
             style = "dim" if not row.ok else "red" if row.agrees is False else "bold green" if row.fastest else ""
             number = "" if row.place is None or (row.is_reference and row.place != 1) else str(row.place)
@@ -233,7 +237,7 @@ def table_of(
         more = f"Only the first row of each comparison is shown. {more}"
     return Table(
         headline(table), "   way", columns, lines,
-        notes=[each for each in (more, *notes_beneath(table, where)) if each],
+        notes=[each for each in (more, *notes_beneath(table, where, shown)) if each],
         answer=_answer(table), sentences=_growth(comparisons), fold=True,
     )  # fmt: skip
 
@@ -242,8 +246,11 @@ def _answer(table: Sequence[Row]) -> list[str]:
     """The answers of a table, of several a line each, and the command that decides what is open."""
     every = answers(table)
     if len(every) == 1:
-        return every[0].lines
-    return [*(each.within(WIDTH) for each in every), *([MORE_ROUNDS] if any(each.decide for each in every) else [])]
+        return every[0].folded(WIDTH)
+    undecided = [each for each in every if each.decide]
+    of = f" (the first of {len(undecided)})" if len(undecided) > 1 else ""
+    decide = [f"To decide {each.where}{of}: {each.decide}" for each in undecided[:1]]
+    return [*(each.within(WIDTH) for each in every), *decide]
 
 
 def _first(rows: Sequence[Row], most: int | None) -> list[Row]:
@@ -259,6 +266,8 @@ def _column(column: Column, table: Sequence[Row]) -> Column:
     """A column as the table has it: what is the same for all rows stands in the headline."""
     if column.key in ("precision", "batch"):
         return replace(column, wide=len({getattr(row, column.key) for row in table}) == 1)
+    if column is COLUMNS[-1] and any(remark(row, builds=False) for row in table):
+        return replace(column, keep=3)  # marks before p95, how long builds take after it
     metrics = {row.metric for row in table if row.metric}
     if column.title == "accuracy":
         return replace(column, title=min(metrics) if len(metrics) == 1 else "accuracy", wide=not metrics)
@@ -272,22 +281,37 @@ def _column(column: Column, table: Sequence[Row]) -> Column:
     return column
 
 
-def notes_beneath(table: Sequence[Row], where: str | None) -> list[str]:
-    """The two most important things to know that no row says already, and how to see the rest, if there is a way."""
+def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] = ()) -> list[str]:
+    """What the marks of ``shown`` rows mean and what to do about them, and the most important that no row says.
+
+    Two lines at most, the last of which says how to see the rest, if there is a way.
+    """
     notes = {note.code: note for row in reversed(table) for note in row.notes}
     codes = dict.fromkeys(note.code for row in table for note in row.notes if note.code not in OF_THE_END)
     whose = {code: [row for row in table if code in {note.code for note in row.notes}] for code in codes}
-    weighty = [code for code in codes if notes[code].level != "know" and code not in DOUBTS]
-    weighty.sort(key=lambda code: (notes[code].level != "changes", -len(whose[code])))
-    said = []
-    for code in weighty[:MOST_NOTES]:
-        mine = whose[code]
+    marks = {mark for row in shown for mark in (row.outputs, remark(row, builds=False))}
+    told = [code for code in codes if notes[code].level != "know" and (code not in DOUBTS or DOUBTS[code] in marks)]
+    told.sort(key=lambda code: (notes[code].level != "changes", code not in DOUBTS, -len(whose[code])))
+    said: dict[str, str] = {}
+    for code in told:
+        mine, note = whose[code], notes[code]
         who = f"{ways(table)[mine[0].id]}: " if len(mine) == 1 else f"{len(mine)} of {len(table)} rows: "
-        said.append(f"{'' if len(mine) == len(table) else who}{notes[code].sentence}")
-    rest = len(codes) - len(said)
-    if rest > 0 and said and where is not None:
-        said[-1] += f" ({rest} more: inferlens notes {where or 'RESULTS'})"
-    return said
+        who = f"{DOUBTS[code]}: " if code in DOUBTS else "" if len(mine) == len(table) else who
+        both = f"{who}{note.sentence} {note.hint}"
+        said.setdefault(who, both if len(both) <= WIDTH else f"{who}{note.sentence}")
+    if ONCE in marks:
+        said[ONCE] = f"{ONCE}: too slow to be the fastest, so it was not measured again."
+    lines = list(said.values())[:MOST_NOTES]
+    rest = len(codes.keys() - set(told[: len(lines)]))
+    more = [f"{rest} more"] if rest and lines else []
+    more += ["why outputs are wrong"] if any(row.ok and row.agrees is False for row in shown) else []
+    if more and where is not None:
+        text = f"{listing(more)}: inferlens notes {where or 'RESULTS'}"
+        if lines and len(lines[-1]) + len(text) + 3 <= WIDTH:
+            lines[-1] += f" ({text})"
+        else:
+            lines[1:] = [f"{text[0].upper()}{text[1:]}"]
+    return lines
 
 
 def _growth(comparisons: Sequence[Sequence[Row]]) -> list[str]:
@@ -356,7 +380,7 @@ def remark(row: Row, *, builds: bool = True) -> str:
     if row.agrees is False:
         words = [plain(row.agreement_reason)]
     if row.rounds and row.processes == 1:
-        words.append("measured once")
+        words.append(ONCE)
     if builds and not words and row.build is not None and row.build >= SLOW_BUILD and not row.cached:
         words.append(f"{duration(row.build)} to build")
     return next(iter(words), "")

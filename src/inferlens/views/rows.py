@@ -17,13 +17,15 @@ from inferlens.analysis.findings.rules.waiting import bound_by
 from inferlens.analysis.numbers import numbers
 from inferlens.analysis.objective import build_seconds, device_peak, host_peak
 from inferlens.analysis.race import Aim
-from inferlens.analysis.runs import CaseRuns, device_name, latest, run_seconds
+from inferlens.analysis.runs import CaseRuns, device_name, latest
 from inferlens.record.record import Record, card_name, machine_name
 from inferlens.spec.case import TensorSpec, shown_together, with_batch
 from inferlens.units import plural
 from inferlens.views.plain import plain, profile_command
 from inferlens.views.ranking import check_named, ranked
 
+# Words for outputs that are not wrong and yet not what they should be, by the codes of notes.
+OF_OUTPUTS = {"random-calibration": "accuracy meaningless", "less-accurate": "less accurate"}
 RowStanding = Literal["", "fastest", "equal", "likeliest", "once", "open", "slower", "none"]
 
 
@@ -37,7 +39,7 @@ class Row(Struct, frozen=True, kw_only=True):
         name: the case within its table: backend, precision and what else tells it from the other rows.
         machine: what tells the machine from another; rows of two machines are never compared.
         device_name: name of the GPU, or of the CPU for cases on the CPU; with more where machines share it.
-        hint: what may help one that did not run; of the likeliest beside one other, the command that decides it.
+        hint: what may help one that did not run; of the likeliest, the command that decides between it and the next.
         inputs: the actual inputs; ``batch`` is the number of items in one call.
         runs: how many runs of the case there are, of which this is the newest.
         run: when the run began, of rows that are shown run by run; rows of two runs are not compared then.
@@ -67,8 +69,7 @@ class Row(Struct, frozen=True, kw_only=True):
         chance: of the first, the probability that none is faster; ``None`` where rows were measured once.
         behind: its time over that of the first one.
         rounds: in how many rounds its comparison took turns; ``threshold``: smaller differences do not matter.
-        cpus: threads of the CPU that could be used; ``run_seconds``: how long its run took, all cases included;
-            ``profile``: the command that shows where its time goes.
+        cpus: threads of the CPU that could be used; ``profile``: the command that shows where its time goes.
         notes: what has to be known of it, the most important first.
     """
 
@@ -167,7 +168,6 @@ class Row(Struct, frozen=True, kw_only=True):
     threshold: float = 0.02
     reference_id: str = ""
     cpus: int | None = None
-    run_seconds: float | None = None
     autocorrelated: bool = field(default=False, name="waves")
     profile: str = ""
     notes: tuple[Note, ...] = ()
@@ -180,8 +180,9 @@ class Row(Struct, frozen=True, kw_only=True):
     @property
     def outputs(self) -> str:
         """What its outputs are worth, in a word or two."""
-        if self.agrees is not False and any(note.code == "less-accurate" for note in self.notes):
-            return "less accurate"
+        codes = {note.code for note in self.notes}
+        if self.agrees is not False and (said := next((OF_OUTPUTS[code] for code in OF_OUTPUTS if code in codes), "")):
+            return said
         return {True: "right", False: "wrong", None: "unchecked"}[self.agrees]
 
     @property
@@ -243,19 +244,18 @@ def rows(
         InferlensError: if ``reference`` names no row.
     """
     runs = latest(records)
-    named = _named(runs, run_seconds(records))
+    named = _named(runs)
     of = {(row.id, row.machine): run for row, run in zip(named, runs, strict=True)}
     models, tables = (list(dict.fromkeys(getattr(row, name) for row in named)) for name in ("model", "table"))
     comparisons = sorted(
         by(named, "comparison"),
         key=lambda each: (models.index(each[0].model), tables.index(each[0].table), each[0].batch or 0),
     )
-    usual = {record.agreement.reference.partition(" ")[0] for record in records if record.agreement}
     check_named(reference, named)
     found: list[Row] = []
     for each in comparisons:  # all of one before the next: what is worked out of its samples is asked for several times
         measured = [replace(row, **numbers(of[row.id, row.machine], row.batch)) for row in each]
-        mine = ranked(measured, of, reference, usual, aim)
+        mine = ranked(measured, of, reference, aim)
         found += noted(mine, of) if notes else mine
     return found
 
@@ -265,7 +265,7 @@ def noted(shown: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns]) -> lis
     return [replace(row, notes=ordered((*notes_of(runs[row.id, row.machine]), *row.notes))) for row in shown]
 
 
-def _named(runs: Sequence[CaseRuns], took: dict[str, float]) -> list[Row]:
+def _named(runs: Sequence[CaseRuns]) -> list[Row]:
     """A row for each run, with what tells it from others in its name: device, range of sizes, or a number.
 
     Those that failed before they knew their inputs take them from another of the same model, or as they were asked for.
@@ -288,7 +288,7 @@ def _named(runs: Sequence[CaseRuns], took: dict[str, float]) -> list[Row]:
             fixed = (TensorSpec(spec.name, spec.shape, spec.dtype, spec.low, spec.high) for spec in case.inputs)
             inputs = with_batch(tuple(fixed), case.batch)
         device = "" if said else case.device
-        found.append(_row(run, inputs, device, python=shown.python, run_seconds=took.get(run.first.run)))
+        found.append(_row(run, inputs, device, python=shown.python))
     return _told_apart(_machines_told_apart(found, runs))
 
 
@@ -328,8 +328,8 @@ def _told_apart(found: Sequence[Row]) -> list[Row]:
     return named
 
 
-def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, python: str, run_seconds: float | None) -> Row:
-    """What one run says by itself, but for its numbers; ``device`` is a word of the name where not all have the same.
+def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, python: str) -> Row:
+    """What one run says by itself; ``device`` is a word of the name where it is not the same for all.
 
     ``python`` is what the environment is called that it ran in.
     """
@@ -358,7 +358,6 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, python: str
         threads=case.threads,
         cpus=record.environment.cpu_threads,
         threshold=record.budget.threshold,
-        run_seconds=run_seconds,
         options=case.options_label,
         profile=profile_command(case, gpu=bool(record.environment.gpus)),
         inputs=", ".join(map(str, inputs)),

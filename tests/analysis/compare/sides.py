@@ -35,8 +35,14 @@ def ran(
         measured += [taken("GPU time", gpu * factor)] if gpu else []
         measured += [taken("throughput", rate / factor)] if rate else []
         name = f"{of.digest}-{run}-{repeat}"
-        given: dict[str, Any] = {"measurements": tuple(measured), "run": run, "repeat": repeat, "id": name, **fields}
-        found.append(record(of, median=None, **given))
+        given: dict[str, Any] = {
+            "measurements": tuple(measured),
+            "run": run,
+            "repeat": repeat,
+            "repeats": processes,
+            "id": name,
+        }
+        found.append(record(of, median=None, **{**given, **fields}))
     return found
 
 

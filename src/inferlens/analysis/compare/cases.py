@@ -290,8 +290,9 @@ def read(runs: CaseRuns | None, metric: Metric, level: float) -> tuple[Side, lis
     """
     if runs is None:
         return Side(state=MISSING, reason="There is no record of it."), []
-    modes = ("both", "throughput" if metric == "throughput" else "latency")  # rounds of a race measure one of the two
-    told = [record for record in runs.ran if record.budget.mode in modes] or runs.ran
+    told: Sequence[Record] = runs.timed
+    if metric == "throughput":  # which rounds of a race need not measure
+        told = [record for record in runs.ran if record.budget.mode in ("both", metric)] or runs.ran
     processes: list[Sequence[float]] = [steady_samples(record, metric).samples for record in told]
     found = estimate(processes, level) if all(processes) else None
     state, reason = _unable(runs)

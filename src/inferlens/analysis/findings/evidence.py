@@ -28,8 +28,9 @@ from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.record import Record
 from inferlens.spec import hints
 from inferlens.spec.case import QUANTIZED, Case, Option
+from inferlens.spec.commands import bench_words
 from inferlens.spec.hints import Hint
-from inferlens.spec.plan import bench_words
+from inferlens.stats.host_bound import gpu_waits
 from inferlens.stats.quantiles import median
 from inferlens.units import duration, listing, percent, plural
 
@@ -265,10 +266,7 @@ class Evidence:
     def command(
         self, *asks: str, others: bool = False, larger: bool = False, what: str = "bench", more: Sequence[str] = ()
     ) -> str:
-        """A command that can be pasted: the case with what it is to be asked for, or with a ``larger`` batch.
-
-        ``others``: with all other backends; ``what``: the command; ``more``: words at its end.
-        """
+        """A command to paste: ``what`` of the case, asked for more, with a ``larger`` batch or all ``others`` too."""
         device = "cuda" if self.profiles[0].environment.gpus else "cpu"
         batches = [(self.case.batch or 1) * times for times in LARGER] if larger else []
         words = bench_words(self.case, device, list(filter(None, asks)), others=others, batches=batches)
@@ -331,8 +329,9 @@ class Evidence:
 
     @property
     def of_layers(self) -> str:
-        """What shares of layers are of, in words."""
-        return "the call" if self.latency else "the profiled call"
+        """What shares of layers are of, in words: those of a call that waits for the host are timed there."""
+        waits = (wait := self.host_wait) and gpu_waits(wait.idle, wait.whole)
+        return "the host's time" if waits else "the call" if self.latency else "the profiled call"
 
     def share(self, seconds: float) -> float:
         """Seconds of layers as a share of a call."""

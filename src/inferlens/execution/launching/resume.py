@@ -78,7 +78,7 @@ def named_files(plan: Plan, model: Named | None) -> list[str]:
 def take_up(under_way: UnderWay) -> None:
     """Tells of the records of a run that was cut short; those that did not run are gone, to be measured again."""
     try:
-        loaded = load_records(under_way.plan.output)
+        loaded = load_records(under_way.plan.output, profiled=True)
     except InferlensError:  # there is none
         return
     gathered = under_way.gathered

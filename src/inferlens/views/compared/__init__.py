@@ -20,7 +20,17 @@ from inferlens.errors import check_choice
 from inferlens.record.record import Metric
 from inferlens.spec.case import AXES, Case, shown_together
 from inferlens.stats.intervals import ends
-from inferlens.units import ABSENT, change, change_range, listing, milliseconds, percent, plural, significant
+from inferlens.units import (
+    ABSENT,
+    change,
+    change_range,
+    change_spread,
+    listing,
+    milliseconds,
+    percent,
+    plural,
+    significant,
+)
 from inferlens.views import table
 from inferlens.views.plain import plain, profile_command
 from inferlens.views.table import Column, Document, Table
@@ -122,9 +132,7 @@ def _change(of: ComparedCase) -> str:
     """The change with how far it may be off, where that is known of processes: ``+10.0 ± 0.4 %``."""
     if of.change is None or of.change_interval is None or not of.between:
         return change(of.change)
-    half = max(of.change_interval.high - of.change, of.change - of.change_interval.low)
-    width = f"{max(100 * half, 0.1):.{int(half < 0.1)}f} %"
-    return f"{change(of.change).removesuffix(' %')} ± {width}" if half < 1 else f"{change(of.change)} unsteady"
+    return change_spread(of.change, of.change_interval.low, of.change_interval.high)
 
 
 def _why(compared: Compared, of: ComparedCase) -> str:
@@ -133,10 +141,16 @@ def _why(compared: Compared, of: ComparedCase) -> str:
         return f"on neither side, {_stopped(of.candidate)}"
     for name, side in (("candidate", of.candidate), ("base", of.base)):
         if not side.ok:
-            return f"not in the {name}" if side.state == MISSING else f"{name} {_stopped(side)}"
+            return "" if side.state == MISSING else f"{name} {_stopped(side)}"
     words = [f"likely {of.likely(compared.threshold)}"] if of.verdict == "UNDECIDED" else []
     words += ["measured once"] if of.measured_once and not compared.measured_once else []
     return ", ".join([*words, *(["outputs unchecked"] if of.unchecked else [])])
+
+
+def _verdict(of: ComparedCase) -> str:
+    """The verdict, or on which side alone a case is."""
+    only = [name for name, other in (("BASE", of.candidate), ("CANDIDATE", of.base)) if other.state == MISSING]
+    return f"ONLY IN {only[0]}" if len(only) == 1 else of.verdict
 
 
 def _stopped(side: Side) -> str:
@@ -186,14 +200,14 @@ def table_of(compared: Compared, top: int) -> Table:
     columns = (
         Column("base", "base", metric, keep=1),
         Column("candidate", "candidate", metric, keep=1),
-        Column("change", "change", percent(compared.level)),
+        Column("change", "change", f"± at {percent(compared.level)}"),
         Column("interval", "interval", percent(compared.level), keep=4, wide=True),
         Column("processes", "processes", "of each", keep=4, wide=True),
         Column(
             "",
             "verdict",
             "",
-            lambda line: ": ".join(filter(None, [line.of.verdict, line.why])),
+            lambda line: ": ".join(filter(None, [_verdict(line.of), line.why])),
             numeric=False,
             fold=True,
         ),
@@ -222,6 +236,9 @@ def answer(compared: Compared) -> str:
         "UNDECIDED": "undecided", "DID NOT RUN": "did not run",
     }  # fmt: skip
     parts = [] if of["SLOWER"] or of["UNDECIDED"] else ["none slower"]
+    alone = Counter(_verdict(case) for case in of["DID NOT RUN"])
+    missing = [f"{alone.pop(only):,} {only.lower()}" for only in ("ONLY IN BASE", "ONLY IN CANDIDATE") if alone[only]]
+    of["DID NOT RUN"] = of["DID NOT RUN"][: alone["DID NOT RUN"]]
     for verdict in ("SLOWER", "FASTER", "SAME", "UNDECIDED", "DID NOT RUN"):
         if cases := of[verdict]:
             most = max(abs(case.change or 0.0) for case in cases)
@@ -231,7 +248,7 @@ def answer(compared: Compared) -> str:
             ):
                 by = f" ({likely:,} likely slower)"
             parts.append(f"{len(cases):,} {words[verdict]}{by}")
-    text = ", ".join([*parts, *([f"{neither:,} on neither side"] if neither else [])])
+    text = ", ".join([*parts, *missing, *([f"{neither:,} on neither side"] if neither else [])])
     return f"{text[0].upper()}{text[1:]}."
 
 
@@ -317,7 +334,9 @@ def sentences(compared: Compared) -> list[str]:
     )
     told = [f"{line.full}, {line.change}" for line in slower]
     alone = [
-        f"{line.full} ({line.why})" for line in every if line.of.verdict == "DID NOT RUN" and not line.of.on_neither
+        f"{line.full} ({line.why or _verdict(line.of).lower()})"
+        for line in every
+        if line.of.verdict == "DID NOT RUN" and not line.of.on_neither
     ]
     found = [answer(compared), f"Slower: {first(told)}." if told else ""]
     found += [f"Not compared: {first(alone)}." if alone else "", *notes(compared)]

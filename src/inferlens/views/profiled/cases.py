@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from inferlens.analysis.interference.samples import latencies
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Level, Profile
 from inferlens.record.profile_store import LoadedProfiles, latest
-from inferlens.record.record import Record, machine_name
+from inferlens.record.record import Record, card_name, machine_name
 from inferlens.spec.case import shown_together
 from inferlens.units import listing, plural
 from inferlens.views.plain import plain
@@ -95,6 +96,11 @@ def told_apart(cases: Sequence[ProfiledCase], *, backends: bool = True) -> tuple
             "device": one.profile.case.device if len(devices) > 1 else one.device,
         }  # fmt: skip
         names.append(" · ".join(plain(word)[:80] for key, word in words.items() if word and key not in shared))
+    counts = Counter(names)
+    cards = [
+        card_name(one.profile.environment) if counts[name] > 1 else "" for one, name in zip(cases, names, strict=True)
+    ]
+    names = [" · ".join(filter(None, both)) for both in zip(cards, names, strict=True)]
     return " · ".join(plain(words[0])[:200] for key, words in every.items() if key in shared and words[0]), names
 
 

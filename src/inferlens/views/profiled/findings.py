@@ -13,11 +13,13 @@ from inferlens.record.layer_profile import Profile
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.record.record import Record, machine_name
 from inferlens.spec.case import QUANTIZED, Case
-from inferlens.units import duration, listing, percent, plural
+from inferlens.stats.quantiles import median
+from inferlens.units import duration, listing, percent, plural, ratio
 from inferlens.views.plain import plain
 from inferlens.views.profiled.cases import ProfiledCase, of_level, told_apart
 from inferlens.views.profiled.profile_tables import few, few_names
 from inferlens.views.renderers.terminal import wrap
+from inferlens.views.rows import Row
 from inferlens.views.table import Column, Document, Line, Table
 
 SCHEMA = "inferlens.findings/1"
@@ -91,7 +93,13 @@ def _plain(profile: Profile, loaded: LoadedProfiles) -> Record | None:
 
 
 def document(
-    cases: Sequence[Judged], *, top: int | None = None, whole: bool = False, lines: int = LINES, brief: bool = False
+    cases: Sequence[Judged],
+    *,
+    top: int | None = None,
+    whole: bool = False,
+    lines: int = LINES,
+    brief: bool = False,
+    measured: Sequence[Row] = (),
 ) -> Document:
     """The findings of each case; for people the few that matter most of all cases together.
 
@@ -101,16 +109,17 @@ def document(
         whole: whether people get all findings of each case, too.
         lines: of findings for people, where they ask for no number.
         brief: without headings and notes.
+        measured: rows of the ways that were measured, of which it is said first which one is fastest.
     """
     return Document(
-        lambda: list(_each(cases, top) if whole or top else _most(cases, lines, brief)),
+        lambda: list(_each(cases, top) if whole or top else _most(cases, lines, brief, measured)),
         data=lambda: {"schema": SCHEMA, "cases": [_object(each, top) for each in cases]},
         csv=lambda: ((*CASE, "place", *FIELDS, "evidence"), _lines(cases, top)),
         title="Findings",
     )
 
 
-def _most(cases: Sequence[Judged], lines: int, brief: bool) -> Iterator[Table | str]:
+def _most(cases: Sequence[Judged], lines: int, brief: bool, measured: Sequence[Row]) -> Iterator[Table | str]:
     """What matters most, each rule once: of the case in which it matters most, and how many others have it too."""
     if not cases:
         yield "There are no profiles to look at."
@@ -118,6 +127,8 @@ def _most(cases: Sequence[Judged], lines: int, brief: bool) -> Iterator[Table | 
     head, names = told_apart([each.case for each in cases])
     head = head if len(names) > 1 else f"{head} · {names[0]}"
     every = _by_rule([each.of_time for each in cases])
+    answer = _standing(cases[every[0][0][1]].case, names[every[0][0][1]], measured) if every else ""
+    lines -= 3 + len(wrap(answer, WIDTH)) if answer and not brief else 0
     failed = [f"{name}: {of.reason}" for of, name in zip(cases, names, strict=True) if of.reason]
     notes = [] if brief else few([*failed, *_doubts(cases, names), *_unseen(cases, names)])
     lines -= sum(len(wrap(plain(note), WIDTH)) for note in notes) + len(wrap(head, WIDTH)) - 1
@@ -138,7 +149,27 @@ def _most(cases: Sequence[Judged], lines: int, brief: bool) -> Iterator[Table | 
         notes.append(f"{plural(rest, 'more finding')}: --all, or --format csv.")
     columns = [replace(column, title="", unit="") for column in COLUMNS] if brief else COLUMNS
     said = () if rows else ("No rule has anything to say.",)
-    yield Table(head, "", columns, rows, notes=notes, sentences=said)
+    yield Table(head, "", columns, rows, notes=notes, sentences=said, answer=[answer] * bool(answer))
+
+
+def _standing(case: ProfiledCase, name: str, measured: Sequence[Row]) -> str:
+    """How the way that the first finding is of stands to the fastest: one that loses may not be worth mending."""
+    made = case.profile
+    inputs = ", ".join(map(str, made.model.inputs))
+    same = (made.case.model, machine_name(made.environment), inputs, made.case.io, made.case.cold, made.case.rotate)
+    mine = [
+        row for row in measured
+        if (row.model, row.machine, row.inputs, row.io, "cold" in row.call_mode, "rotating" in row.call_mode) == same
+    ]  # fmt: skip
+    own = next((row for row in mine if row.label == made.case.label), None)
+    best = next((row for row in mine if row.place == 1), None)
+    took = median(case.unprofiled) if case.unprofiled else own and own.median
+    if best is None or not took or not best.median or len(mine) < 2:
+        return ""
+    if own is best:
+        return f"Finding 1 is of {name}, the fastest of {plural(len(mine), 'way')}: {duration(took)}."
+    than = f"{ratio(took / best.median)} the time of the fastest there"
+    return f"Finding 1 is of {name}: {than}, {plain(best.name)} ({duration(best.median)})."
 
 
 def _by_rule(found: Sequence[Sequence[Finding]]) -> list[list[tuple[Finding, int]]]:

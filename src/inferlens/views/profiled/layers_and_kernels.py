@@ -314,7 +314,7 @@ def answer(table: PartTable, *, host: bool = False) -> list[str]:
     side = _side_by_side(account)
     rest = f"; the first {FEW} take {percent(some)}" if len(table.rows) > FEW and not side else ""
     noun = "kernel" if isinstance(account, GpuAccount) else "layer"
-    said = [f"{_leading(table, first[0])} takes most: {percent(one)} {whole}{rest}."]
+    said = [f"{_leading(table, first[0])} has the largest share: {percent(one)} {whole}{rest}."]
     if one < _SMALL:
         said = [f"No {noun} takes over {percent(_SMALL)} {whole}{rest}."]
     if not isinstance(account, GpuAccount):

@@ -47,7 +47,7 @@ MOST_IN = 24  # characters of the name of the module that another's time is in
 MARKS = ("shared", "untimed", "fastest", "slower")
 CSV = (*CASE, "row", "module", "depth", "rule", *TIMES, *MARKS, "level", "share_of")
 MAIN, ALIKE = 2 / 3, 1.25  # of the time, for what is in a module to be looked at; modules that differ less are alike
-MOST = " takes most"
+MOST = " has the largest share"
 _NAMES = {
     "not attributed": "in no module",
     "unknown module": "· of it in layers of no known module",

@@ -136,7 +136,7 @@ def _boxes(of: ShownCase[PartTable], table: PartTable, _: Theme) -> Any:
     )
     most = max(rows, key=lambda row: row.times.typical if row.times else 0.0)
     took = f", {share(most.times.share)} of a run" if most.times and most.times.share is not None else ""
-    answer = f"{short(layers_and_kernels.row_name(most), LONGEST_IN_TITLE)} takes most{took}"
+    answer = f"{short(layers_and_kernels.row_name(most), LONGEST_IN_TITLE)} has the largest share{took}"
     about = f"{len(rows)} of {plural(len(table.rows), 'layer')} · {plural(runs.count, 'run')}"
     return _titled(layered, of, answer, about, width=WIDTH, height=alt.Step(STEP))
 

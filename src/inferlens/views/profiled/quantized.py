@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from inferlens import units
 from inferlens.record.quantization import Quantization, Written
+from inferlens.spec.commands import bench_words
 from inferlens.spec.keep import kept
-from inferlens.spec.plan import bench_words
 from inferlens.views.records import LINES, WIDTH
 from inferlens.views.renderers import terminal
 from inferlens.views.table import Column, Document, Line, Table, share

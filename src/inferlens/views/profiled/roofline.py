@@ -200,7 +200,7 @@ def _together(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Ta
     if found and found[0][1].won:
         _, every, name = found[0]
         part = f"{WRITE[unit](every.won)} of {WRITE[unit](every.time)} {unit} ({share(every.of_call)})"
-        yield f"Most could be won with {name}: at most {part}."
+        yield f"Most to win with {name}: at most {part}."
     elif found:
         yield f"Nothing can be won by faster layers alone. What to try: inferlens findings {results}"
     yield Table("", "case", columns, lines, notes=notes[:NOTES])

@@ -148,6 +148,12 @@ class Crossed:
         several = len({(row.model, row.precision) for row in self.rows}) > len({row.model for row in self.rows})
         return {} if self.axis != "model" or several else {"precision": ""}
 
+    @property
+    def of_one(self) -> bool:
+        """Whether the cells of a line are one model's, or of a file and the same quantized."""
+        quantized = {row.precision for row in self.rows} & {*QUANTIZED}
+        return self.axis != "model" or bool(self._own_precisions and quantized)
+
     def _work(self, row: Row) -> tuple[str, ...]:
         """What a line of models is of: rows that share it do the same work but for the axis; all but the last named."""
         batch = "" if row.batch is None or self.axis == "batch" else f"batch {row.batch}"
@@ -169,7 +175,7 @@ class Crossed:
         if self.axis == "machine":
             low, high = (row.speedup_low, row.speedup_high) if row.sure else (None, None)
             return CrossedCell(row, None if row.is_reference else row.speedup, low, high)
-        if base is None or row is base:
+        if base is None or row is base or not self.of_one:
             return CrossedCell(row)
         return CrossedCell(row, *self._times(base, row))
 
@@ -210,7 +216,7 @@ class Crossed:
     @property
     def _others(self) -> list[Any]:
         """Those that are told of: of numbers the last."""
-        if self.axis == "machine":
+        if self.axis == "machine" or not self.of_one:
             return []
         return self.values[-1:] if all(isinstance(value, int) for value in self.values[1:]) else self.values[1:]
 

@@ -18,6 +18,7 @@ from inferlens.views.rows import by
 from inferlens.views.table import Column, Document, Line, Table, chosen
 
 SCHEMA = "inferlens.crossed/1"
+LEAST_ROWS = 5  # of each table, though it be more than a screen: they were asked for
 _LONGEST = 12  # letters of a value in a heading
 _OF_OUTPUTS = ("precision", "calibration", "backend")  # axes that outputs differ by
 
@@ -36,19 +37,19 @@ def document(
     """
     found = crossed(records, axis, reference)
 
-    def blocks(most: int | None = None, width: int | None = None) -> list[Table | str]:
+    def blocks(most: int | None = None, width: int | None = None, *, said: bool = True) -> list[Table | str]:
         every = [row for each in found for row in each.rows]
         again = measured_again([(row.model, row.runs) for row in every])
         costs = axis in _OF_OUTPUTS and where and any(row.error is not None for row in every)
         cost = "accuracy" if any(row.accuracy is not None for row in every) else "error"
         picture = [f"A picture of what it costs: inferlens plot {where} --against {cost}"] * bool(costs)
-        return [*(_table(each, where, most, width) for each in found), *again, *picture]
+        return [*(_table(each, where, most, width, said=said) for each in found), *again, *picture]
 
     def screen() -> list[Table | str]:
-        shown = blocks(top, WIDTH)
         longest = max(len(table.lines) for table in blocks() if isinstance(table, Table))
-        for most in range(longest, 0, -1) if top is None else ():
-            shown = blocks(most, WIDTH)
+        fewer = [(longest, True), *((most, False) for most in range(longest, LEAST_ROWS, -1)), (LEAST_ROWS, False)]
+        for most, said in fewer if top is None else [(top, True)]:
+            shown = blocks(most, WIDTH, said=said)
             if terminal.height(chosen(shown, None), WIDTH) <= LINES:
                 break
         return shown
@@ -56,7 +57,7 @@ def document(
     return Document(blocks, lambda: _data(found, axis), lambda: _csv(found, axis), f"By {axis} – Inferlens", screen)
 
 
-def _table(of: Crossed, where: str, most: int | None, width: int | None) -> Table:
+def _table(of: Crossed, where: str, most: int | None, width: int | None, *, said: bool = True) -> Table:
     if of.axis == "machine" and of.of_models:
         return _fleet(of, where, most, width)
     columns = [column for value in of.values for column in _columns(of, value)]
@@ -72,7 +73,7 @@ def _table(of: Crossed, where: str, most: int | None, width: int | None) -> Tabl
         notes.append(f"Why {listing(list(dict.fromkeys(words)))}: inferlens notes {where or 'RESULTS'}")
     return Table(
         _title(of), "model" if of.of_models else "way", columns, lines, notes=notes, fold=True,
-        answer=answers(of.rows)[0].lines if alone else (), sentences=of.sentences,
+        answer=answers(of.rows)[0].folded(WIDTH) if alone else (), sentences=of.sentences * said,
     )  # fmt: skip
 
 
@@ -123,7 +124,7 @@ def _caveats(of: Crossed) -> list[str]:
     once = "Cases were measured once: how far speed-ups may be off is not known."
     said = [once] if told and all(cell.low is None for cell in told) else []
     own = "The outputs of each model are compared with its own reference; inferlens ab A B compares two models'."
-    return [*said, *([own] if of.axis == "model" else [])]
+    return [*said, *([own] if of.axis == "model" and of.of_one else [])]
 
 
 def _title(of: Crossed) -> str:
@@ -148,7 +149,7 @@ def _columns(of: Crossed, value: Any) -> list[Column]:
     against = of.names[of.values[0]]
     against = "speed-up" if of.axis == "machine" else f"vs {against if len(against) <= _LONGEST else 'first'}"
     shown = [column("ms", lambda cell: cell.word or milliseconds(cell.row.seconds_per_call))]
-    if of.axis == "machine" or not first:
+    if of.axis == "machine" or (of.of_one and not first):
         shown.append(column("per item" if of.axis == "batch" else against, lambda cell: cell.times, keep=1))
     if of.of_models:
         way = "way" if of.axis == "precision" else "name"

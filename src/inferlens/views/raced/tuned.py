@@ -30,7 +30,7 @@ from inferlens.units import (
     ratio_range,
     score,
 )
-from inferlens.views.answer import answers, likely, written
+from inferlens.views.answer import answers, written
 from inferlens.views.plain import plain
 from inferlens.views.records import COLUMNS, LINES, WIDTH, remark, table_of
 from inferlens.views.renderers import terminal
@@ -229,11 +229,11 @@ def answer_of(tuned: Tuned, finals: Sequence[Row]) -> list[str]:
 
     found = []
     for line in answers(finals, told=written if fast else told):
-        decide = line.decide if line.decide.startswith("inferlens") and fast else "a longer --budget"
         head = line.head if fast else line.head.replace("FASTEST", "BEST").replace("EQUALLY FAST", "EQUALLY GOOD")
         rivals = len(tuned.answer.open)
-        rival = f"probably better than the next {rivals}{likely(tuned.answer.chance)}" if rivals > 1 else line.rival
-        found += replace(line, decide=decide if line.decide else "", head=head, rival=rival).lines
+        rival = line.rival if fast else line.rival.replace("faster", "better")
+        decide = line.decide if fast and rivals <= 1 else "a longer --budget" if line.decide else ""
+        found += replace(line, decide=decide, decides="it", head=head, rival=rival).lines
     return found
 
 

@@ -10,7 +10,7 @@ from inferlens.units import duration, plural
 from inferlens.views.answer import answers
 from inferlens.views.plain import plain
 from inferlens.views.raced import tuned as one
-from inferlens.views.records import LINES, MORE_ROUNDS, WIDTH
+from inferlens.views.records import LINES, WIDTH
 from inferlens.views.records import document as of_records
 from inferlens.views.renderers import terminal
 from inferlens.views.rows import rows
@@ -57,11 +57,11 @@ def document(every: Sequence[Tuned], reference: str | None = None, top: int | No
 
 def _by_budget(blocks: Sequence[Table | str]) -> list[Table | str]:
     """Tables of records, with what decides a tuning in place of what decides a run of them."""
-    longer = {MORE_ROUNDS: f"{MORE_ROUNDS.partition(':')[0]}: a longer --budget"}
-    return [
-        each if isinstance(each, str) else changed(each, answer=[longer.get(line, line) for line in each.answer])
-        for each in blocks
-    ]
+
+    def longer(line: str) -> str:
+        return f"{line.partition(':')[0]}: a longer --budget" if line.startswith("To decide") else line
+
+    return [each if isinstance(each, str) else changed(each, answer=list(map(longer, each.answer))) for each in blocks]
 
 
 def sentences(every: Sequence[Tuned]) -> list[str]:

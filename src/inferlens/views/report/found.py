@@ -101,5 +101,5 @@ def _profiles(found: Found, paths: Sequence[Path]) -> None:
     except InferlensError:
         return
     found.problems += found.profiles.problems
-    known = {record.id for record in found.records}
-    found.records += [record for record in found.profiles.records.values() if record.id not in known]
+    known = {record.case.model for record in found.records}
+    found.records += [record for record in found.profiles.records.values() if record.case.model not in known]

@@ -11,7 +11,7 @@ import msgspec
 
 from inferlens.analysis.runs import device_name
 from inferlens.record.record import Record, machine_name
-from inferlens.spec.plan import bench_words
+from inferlens.spec.commands import bench_words, budget_words
 from inferlens.units import byte_count, listing
 from inferlens.views import notes
 from inferlens.views.plain import plain
@@ -45,7 +45,7 @@ def how_it_was_measured(found: Found) -> Iterator[Block]:
 
 
 def _repeated(records: Sequence[Record]) -> Iterator[str]:
-    """The command that measures the cases of each model and machine again; options of backends are not in it."""
+    """The command that measures the cases of each model and machine again, with what was asked for then."""
     models: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         models.setdefault((record.case.model, machine_name(record.environment)), []).append(record)
@@ -62,6 +62,15 @@ def _repeat(records: Sequence[Record]) -> str:
     device = "cuda" if records[0].environment.gpus else "cpu"
     model, *words = bench_words(first, device, asks, others=True, batches=batches)
     backends = ",".join(dict.fromkeys(case.backend_label for case in cases))
+    for backend in dict.fromkeys(case.backend for case in cases):
+        mine = [case.options for case in cases if case.backend == backend]
+        for name in (name for name in mine[0] if all(name in each for each in mine)):
+            values = dict.fromkeys(
+                str(each[name]).lower() if each[name] in (True, False) else each[name] for each in mine
+            )
+            words += ["--option", f"{backend}.{name}={','.join(map(str, values))}"]
+    asked = next((each for each in records if not each.repeat), records[0])
+    words += budget_words(asked.budget, asked.repeats)
     return plain(f"Repeat it: {shlex.join(['inferlens', 'bench', model, '-b', backends, *words])}")
 
 

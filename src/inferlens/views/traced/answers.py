@@ -14,6 +14,7 @@ from inferlens.units import byte_count, duration, listing, milliseconds, percent
 from inferlens.views.plain import plain
 
 _UNKNOWN = 0.01  # of the kernels' time: less need not be said
+_HARDLY = 0.9  # of it: what is known of the rest says nothing
 _IDLE = 0.05  # of a slice: less counts as idle
 _LONGEST = 40  # characters of a name in a sentence
 Row = Mapping[str, Any]
@@ -24,6 +25,8 @@ def tensor_cores(gpu: GpuUse) -> list[str]:
     if gpu.tensor_share is None:
         return []
     unknown = gpu.tensor_untold or 0.0
+    if unknown > _HARDLY:
+        return [f"GPU {gpu.device}: whether tensor cores are used is not known for {percent(unknown)} of the time."]
     more = f" ({percent(unknown)} unknown)" if unknown > _UNKNOWN else ""
     return [f"GPU {gpu.device}: tensor cores in {percent(gpu.tensor_share)} of the kernels' time{more}."]
 

@@ -114,13 +114,10 @@ def of(every: Sequence[ShownTrace], views: Sequence[str], everything: bool = Fal
 
 
 def _look(shown: ShownTrace) -> str:
-    """Where to look next: a command that can be pasted, or its options where the names would take several lines."""
+    """Where to look next: a command that can be pasted; of a trace that came through a pipe its options."""
     question, options = shown.views[-1].look if shown.views else ("", "")
-    said = f"{question}  inferlens trace {shlex.join(shown.words)} {options}".rstrip()
-    if len(said) <= _WIDEST and "-" not in shown.words:
-        return said
-    names = " ".join(("FILE", "--against", "BASE")[: len(shown.words)])
-    return f"{question}  inferlens trace {names} {options}"
+    words = shlex.join("FILE" if word == "-" else word for word in shown.words)
+    return f"{question}  inferlens trace {words} {options}".rstrip()
 
 
 def _csv(every: Sequence[ShownTrace]) -> tuple[list[str], list[list[Any]]]:

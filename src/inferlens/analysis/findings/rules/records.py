@@ -136,11 +136,11 @@ def less_accurate(seen: RecordEvidence) -> Iterator[Finding]:
         yield found("{metric} is {drop:percent} below fp32.", metric=accuracy.metric, drop=known.drop)
 
 
-@rule("random-calibration", of="record", hint="Give real data to --calibration before you rely on the outputs.")
+@rule("random-calibration", of="record", hint="Give real data to --calibration.")
 def random_calibration(seen: RecordEvidence) -> Iterator[Finding]:
     """Ranges that were found with noise fit no data."""
     if seen.record.case.calibration == "random" and "quantized_share" in seen.record.facts:
-        yield found("Calibrated with noise: accuracy is meaningless.")
+        yield found("Calibrated with noise, not with data.")
 
 
 @rule(
