@@ -28,7 +28,8 @@ GREY = PALETTE[6]
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])  # of lines of one colour
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
-FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
+# Of one width: charts are laid out with the third, and drawn with what the reader has.
+FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans Condensed', sans-serif"
 
 
 def colours_of(series: Iterable[str], palette: Sequence[str] = PALETTE) -> dict[str, str]:
@@ -71,6 +72,7 @@ def config(theme: Theme) -> dict[str, Any]:
             "labelFontSize": 12,
             "labelLimit": 700,
             "symbolSize": 90,
+            "columnPadding": 24,  # names may be wider where they are read than where they were laid out
         },
         "text": {"color": theme.text, "fontSize": 12},
         "rule": {"color": theme.text},
@@ -78,6 +80,10 @@ def config(theme: Theme) -> dict[str, Any]:
         "concat": {"spacing": 28},
     }
 
+
+_NOTHING = re.compile(r'<path class="(?:fore|back)ground" [^>]*(?:display="none"|d="M0,0h0v0h0Z")[^>]*/>')
+_PLACES = re.compile(r' (?:d|transform|[xy][12]?|width|height)="[^"]*"')
+_DECIMALS = re.compile(r"(\.\d\d)\d+")
 
 _STYLE = """\
 body { margin: 0; padding: 16px; background: %s; }
@@ -122,7 +128,7 @@ def drawn(document: Callable[[Theme], dict[str, Any]], format: str, title: str, 
     if format == "pdf":
         sheet: bytes = library.vegalite_to_pdf(chart)
         return sheet
-    return _renumbered(library.vegalite_to_svg(chart))
+    return _tidied(library.vegalite_to_svg(chart))
 
 
 def converter() -> Any:
@@ -181,9 +187,15 @@ def _made(document: Callable[[Theme], dict[str, Any]], theme: Theme) -> dict[str
         return document(theme)
 
 
-def _renumbered(svg: str) -> str:
-    """``svg`` with its clip paths numbered from 1: the converter counts on from its last chart."""
+def _tidied(svg: str) -> str:
+    """``svg`` without what draws nothing, its numbers of two decimals and its font named once, which is half of it.
+
+    Its clip paths are numbered from 1: the converter counts on from its last chart.
+    """
     numbers: dict[str, int] = {}
+    font = f' font-family="{FONT}"'
+    svg = _NOTHING.sub("", svg).replace(font, "").replace('class="marks"', f'class="marks"{font}', 1)
+    svg = _PLACES.sub(lambda match: _DECIMALS.sub(r"\1", match[0]), svg)
     return re.sub(
         r'(id="clip|url\(#clip)(\d+)', lambda match: f"{match[1]}{numbers.setdefault(match[2], len(numbers) + 1)}", svg
     )
@@ -201,7 +213,7 @@ def _page(light: dict[str, Any], dark: dict[str, Any], title: str, libraries: st
 def picture(name: str, how: str, document: Callable[[Theme], dict[str, Any]]) -> Picture:
     """A chart as a part of a page: as SVG for light paper, with the values that are drawn beside it."""
     chart = _made(document, THEMES["light"])
-    return Picture(name, how, lambda: _renumbered(converter().vegalite_to_svg(chart)), _values(chart))
+    return Picture(name, how, lambda: _tidied(converter().vegalite_to_svg(chart)), _values(chart))
 
 
 def _values(chart: dict[str, Any]) -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ class _Same:
         return isinstance(other, _Same) and self.record is other.record
 
 
-@lru_cache(maxsize=1024)  # a dozen rules ask for the same, one after the other
+@lru_cache(maxsize=8192)  # numbers and a dozen rules ask for the same, each of all records
 def _steady_samples(same: _Same, metric: Metric) -> Series:
     record = same.record
     taken = record.samples(metric) if record.status == "ok" else ()
