@@ -27,6 +27,7 @@ from inferlens.views.raced import against
 from inferlens.views.renderers import html, markdown
 from inferlens.views.report import time
 from inferlens.views.report.found import Found, found_in
+from inferlens.views.report.looked import differences
 from inferlens.views.report.measured import answer
 from inferlens.views.report.page import report
 from inferlens.views.report.partitions import partitions
@@ -106,9 +107,19 @@ def test_traces_are_drawn_side_by_side_and_step_by_step() -> None:
     assert re.findall(r"<h2>(.*?)</h2>", page) == ["Answer", "Traces"]
     assert re.search(r'class="answer">A traced step takes 2.65 ms \(ttrt_fp16_bs8\) to 13.6 ms', page)
     assert re.findall(r'download="((?:traces|steps-\d).csv)"', page) == ["traces.csv", "steps-1.csv", "steps-2.csv"]
-    assert re.findall(r"<summary>(.*?)</summary>", page) == ["ttrt_fp16_bs8", "pytorch_bs1"]
+    assert re.findall(r"<summary>(.*?)</summary>", page) == [
+        "ttrt_fp16_bs8", "pytorch_bs1", "pytorch_bs1 against ttrt_fp16_bs8",
+    ]  # fmt: skip
+    assert "Traced step: 2.65 -&gt; 13.6 ms." in page
+    assert re.search(r'<tr class="green"><th[^>]*>tensorrt::execute_engine</th>', page)
     assert "pytorch_bs1: CPU takes most of a step, 42.9 %" in page
     assert "GPU busy 15.7 % of a traced step" in page
+
+
+def test_traces_are_compared_with_the_first_of_their_batch_size() -> None:
+    paths = traces_under(EXAMPLES / "traces")
+    ways = [f"ttrt_{precision}_bs{batch} against pytorch_bs{batch}" for precision in (16, 32) for batch in (1, 8)]
+    assert {each.replace("ttrt_", "ttrt_fp") for each in ways} <= {each.title for each in differences(paths)}
 
 
 def test_steps_of_a_trace_add_up() -> None:

@@ -183,13 +183,20 @@ def _decay(batches: Array) -> _Fit:
 
 def _wave(batches: Array) -> _Fit:
     """The best sine wave."""
-    angle = 2 * np.pi * _WAVES[:, None] * (np.arange(batches.size) + 0.5) / batches.size
-    both = np.stack([np.ones_like(angle), np.sin(angle), np.cos(angle)], axis=2)
-    parts = np.linalg.pinv(both) @ batches
+    both, inverse = _waves(batches.size)
+    parts = inverse @ batches
     rest = batches - (both @ parts[:, :, None])[:, :, 0]
     best = int(np.argmin((rest**2).sum(axis=1)))
     cost = _misfit(rest[best], 4) + _PRICE_OF_WAVE * math.log(batches.size)
     return _Fit("wave", cost, 2 * float(np.hypot(*parts[best, 1:])))
+
+
+@lru_cache(maxsize=2 * BATCHES)
+def _waves(count: int) -> tuple[Array, Array]:
+    """A constant, a sine and a cosine of each frequency, and what fits them."""
+    angle = 2 * np.pi * _WAVES[:, None] * (np.arange(count) + 0.5) / count
+    both = np.stack([np.ones_like(angle), np.sin(angle), np.cos(angle)], axis=2)
+    return both, np.linalg.pinv(both)
 
 
 def _misfit(rest: Array, parameters: int) -> float:

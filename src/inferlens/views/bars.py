@@ -9,7 +9,6 @@ Bars start at zero and are clear without colours. A column says itself whether i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.cells import cell_len

@@ -170,10 +170,10 @@ def leading(comparisons: Sequence[Sequence[Row]], names: Mapping[str, str]) -> d
     fastest = [[row for row in rows if row.fastest] for rows in comparisons]
     known = [{names[row.id] for row in best} for best in fastest]
     leads: dict[str, list[tuple[str, Row]]] = {}
-    for rows, best in zip(comparisons, fastest, strict=True):
+    for each, best in zip(comparisons, fastest, strict=True):
         if best:  # of those that are equally fast, one that leads elsewhere too
             row = max(best, key=lambda row: sum(names[row.id] in others for others in known))
-            leads.setdefault(names[row.id], []).append((where_of(rows, comparisons).removeprefix("batch "), row))
+            leads.setdefault(names[row.id], []).append((where_of(each, comparisons).removeprefix("batch "), row))
     return leads
 
 

@@ -140,7 +140,11 @@ def _units(heading: str) -> Any:
 
 def _row(line: Line) -> Any:
     """Attributes of a row; those of a tree have a depth."""
-    names = [name for name in ("bold", "dim") if name in line.style] + ["ends"] * line.ends + ["sums"] * line.sums
+    names = (
+        [name for name in ("bold", "dim", "green", "red") if name in line.style]
+        + ["ends"] * line.ends
+        + ["sums"] * line.sums
+    )
     classes = f' class="{" ".join(names)}"' if names else ""
     return _safe(classes + (f' data-depth="{min(len(line.indent) // 2, 6)}"' if line.full else ""))
 

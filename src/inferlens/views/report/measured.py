@@ -10,8 +10,8 @@ from functools import partial
 from inferlens.analysis.runs import CaseRuns, latest
 from inferlens.analysis.tuned import facts_of
 from inferlens.record.record import machine_name
-from inferlens.views.answer import AnswerLine, answers, likely
 from inferlens.units import ABSENT, listing
+from inferlens.views.answer import AnswerLine, answers, likely
 from inferlens.views.chart import chart_of, drawn, leading, names_of
 from inferlens.views.picture import picture
 from inferlens.views.plain import plain
