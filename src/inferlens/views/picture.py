@@ -81,7 +81,10 @@ def config(theme: Theme) -> dict[str, Any]:
     }
 
 
-_NOTHING = re.compile(r'<path class="(?:fore|back)ground" [^>]*(?:display="none"|d="M0,0h0v0h0Z")[^>]*/>')
+_NOTHING = re.compile(
+    r'<path class="(?:fore|back)ground" [^>]*(?:display="none"|d="M0,0h0v0h0Z")[^>]*/>'
+    r'| (?:opacity="1"|aria-roledescription="[^"]*(?: mark|container|bar|point|tick)")'
+)
 _PLACES = re.compile(r' (?:d|transform|[xy][12]?|width|height)="[^"]*"')
 _DECIMALS = re.compile(r"(\.\d\d)\d+")
 

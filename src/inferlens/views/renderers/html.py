@@ -21,7 +21,7 @@ from inferlens.views.report.blocks import Block, Picture, Report
 from inferlens.views.table import Column, Document, Line, Table, longest
 
 FILES = Path(__file__).parent / "page"
-_LONGEST = 300
+_LONGEST, _SHORT = 300, 13  # characters of a text, and of names that never run on
 _PLAIN = "!()*,-./:;=?@_~+$|"  # in an address, as they are
 _HEAD = re.compile(r"^(|[^A-Z]*?: )([A-Z]{4,}(?: [A-Z]{4,})*)(?: · )?")
 _COMMAND = re.compile(r"^([A-Z][^:?]*[:?] +)?inferlens[ .]\w+")
@@ -96,7 +96,7 @@ def _environment() -> Any:
     environment.filters |= {
         "said": _said, "answered": _answered, "kind": lambda each: type(each).__name__, "command": _COMMAND.match,
         "columns": _columns, "classes": _classes, "row": _row, "bars": _bars, "units": _units,
-        "placed": lambda table: any(line.indent.strip() for line in table.lines),
+        "shape": _shape,
         "drawn": _drawn, "link": lambda each: _link(each.data, each.kind),
     }  # fmt: skip
     return environment
@@ -124,6 +124,13 @@ def _safe(html: str) -> Any:
 
 def _columns(table: Table) -> list[tuple[int, Column]]:
     return [(place, table.columns[place]) for place in table.used()]
+
+
+def _shape(table: Table) -> Any:
+    """Attributes of a table: whether places stand before its names, and whether these are short."""
+    placed = any(line.indent.strip() for line in table.lines)
+    short = not placed and max(len(line.name) for line in table.lines) < _SHORT
+    return _safe(' class="placed"' if placed else ' class="short"' if short else "")
 
 
 def _classes(column: Column) -> Any:

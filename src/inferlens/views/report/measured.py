@@ -36,7 +36,7 @@ _BRACKETS = "In brackets: what could be won at most."
 _BARS = "Bars start at zero, whiskers reach from the 5th to the 95th percentile; the fastest stands on top."
 _LINES = "Both axes are logarithmic: ways whose lines are parallel differ by the same factor at every batch size."
 _AGAINST = "The dashed line joins what nothing else beats in both speed and {}; wrong outputs are crossed out."
-_SPREAD = "The darker, the more samples took that long; the line is the median. Two dark places are two modes."
+_SPREAD = "The stronger the colour, the more samples took that long; the line is the median. Two peaks are two modes."
 _TIME = "The line is the median of neighbouring samples, the band their middle 80 %; dashed: the next process begins."
 
 
