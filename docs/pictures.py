@@ -70,7 +70,9 @@ def photograph(picture: Path) -> None:
     """The top of the page, as Chromium shows it."""
     with TemporaryDirectory() as folder:
         page = Path(folder) / "report.html"
-        subprocess.run([sys.executable, "-m", "inferlens", "report", str(SHOWN), "-o", str(page)], check=True)
+        root = DOCS.parent  # paths on the page are short, and those of nobody's machine
+        words = [sys.executable, "-m", "inferlens", "report", str(SHOWN.relative_to(root)), "-o", str(page)]
+        subprocess.run(words, check=True, cwd=root)
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={PAGE}"]
         shot = [f"--user-data-dir={folder}/profile", f"--screenshot={picture}", page.as_uri()]
         subprocess.run([browser(), *options, *shot], check=True, capture_output=True, timeout=120)

@@ -1,8 +1,8 @@
 """Pictures: a Vega-Lite document as SVG, PNG, PDF or one HTML file that draws it offline; colours of all charts.
 
 The palette is that of M. Okabe and K. Ito, "Color Universal Design" (2008), its yellow and black replaced, since they
-vanish on white and on dark, and four more that people who see no red or no green tell apart as well. In HTML the
-libraries are inside. Data goes in as JSON in which no ``<`` is left, so that no name can close its script.
+vanish on white and on dark, and four more; the first five are those that people who see no green tell apart best, and
+shapes, dashes or names say the same as colours. In HTML the libraries are inside. Data goes in as JSON in which no ``<`` is left, so that no name can close its script.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from inferlens.views.report.blocks import Picture
 
 FORMATS = ("svg", "png", "html", "pdf")
 PALETTE = (
-    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9",
+    "#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7",
     "#8C8C8C", "#A07D00", "#7B4FE0", "#A8245F", "#4FC4B0", "#5F6A1E",
 )  # fmt: skip
 GREY = PALETTE[6]
