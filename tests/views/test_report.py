@@ -26,11 +26,14 @@ from inferlens.views.profiled.icicle import icicles
 from inferlens.views.raced import against
 from inferlens.views.renderers import html, markdown
 from inferlens.views.report import time
+from inferlens.views.report.blocks import Report, Section
 from inferlens.views.report.found import Found, found_in
+from inferlens.views.report.how import how_it_was_measured
 from inferlens.views.report.looked import differences
-from inferlens.views.report.measured import answer
+from inferlens.views.report.measured import answer, comparison
 from inferlens.views.report.page import report
 from inferlens.views.report.partitions import partitions
+from inferlens.views.report.traces import traces
 from inferlens.views.table import Column, Document, Line, Table
 from inferlens.views.traced.step_chart import of_steps
 from tests.commands import inferlens
@@ -132,7 +135,7 @@ def test_steps_of_a_trace_add_up() -> None:
 
 
 def test_a_folder_without_traces_has_none(tmp_path: Path) -> None:
-    assert "<h2>Traces" not in page_of(kept(tmp_path, cpu_records()))
+    assert list(traces(found_in([kept(tmp_path, cpu_records())]))) == []
 
 
 def test_the_engine_is_drawn_as_a_graph_or_how_to_draw_it_is_said(page: str, profiled: Found) -> None:
@@ -178,7 +181,7 @@ def test_it_loads_nothing_and_its_identifiers_are_its_own(page: str) -> None:
 
 def test_records_are_inside_to_take_along(tmp_path: Path) -> None:
     records = cpu_records()
-    page = page_of(kept(tmp_path, records))
+    page = html.fragment(list(how_it_was_measured(found_in([kept(tmp_path, records)]))))
     link = re.search(r'download="records.jsonl.gz" href="data:application/gzip;base64,([^"]*)"', page)
     assert link
     lines = gzip.decompress(base64.b64decode(link[1])).splitlines()
@@ -187,10 +190,10 @@ def test_records_are_inside_to_take_along(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_draws_whatever_was_measured(tmp_path: Path, name: str) -> None:
-    found = found_in([kept(tmp_path, SETS[name])])
-    page = html.render_report(report(found))
+    made = report(found_in([kept(tmp_path, SETS[name])]))
+    page = html.render_report(made)
     assert re.findall(r"<(script|img)", page) == ["script"]
-    text, pictures = markdown.render_report(report(found), "pictures")
+    text, pictures = markdown.render_report(made, "pictures")
     assert {*re.findall(r"\(pictures/(.*?)\)", text)} == {*pictures}
 
 
@@ -210,7 +213,7 @@ def test_broken_files_are_said_and_the_rest_is_shown(tmp_path: Path) -> None:
     folder = kept(tmp_path, cpu_records())
     (folder / "broken").mkdir()
     (folder / "broken" / "record.json").write_text("{")
-    assert "broken/record.json was left out" in page_of(folder)
+    assert "broken/record.json was left out" in html.fragment(list(how_it_was_measured(found_in([folder]))))
     (tmp_path / "empty").mkdir()
     with pytest.raises(InferlensError, match="nothing to report"):
         found_in([tmp_path / "empty"])
@@ -263,7 +266,11 @@ def column(table: Any, place: int) -> list[str]:
 
 
 def test_tables_sort_filter_and_show_all_columns(browser: Any, tmp_path: Path) -> None:
-    tab, troubles = opened(browser, tmp_path, page_of(kept(tmp_path / "r", gpu_records((1, 8)))))
+    blocks = [
+        each for each in comparison(found_in([kept(tmp_path / "r", gpu_records((1, 8)))])) if isinstance(each, Table)
+    ]
+    made = html.render_report(Report("a model", [Section("comparison", "Comparison", blocks)]))
+    tab, troubles = opened(browser, tmp_path, made)
     table = tab.locator("#comparison table").first
     place = table.locator("thead th").all_inner_texts().index("latency (ms)") + 1
     before = table.locator("thead th:visible").count()
@@ -298,13 +305,15 @@ def test_columns_are_chosen_and_long_tables_begin_short(browser: Any, tmp_path: 
     tab.get_by_role("checkbox", name="e").click()
     assert tab.locator("thead th:visible").all_inner_texts() == ["way", "a", "c", "d", "e"]
     assert troubles == []
+    plain, _ = opened(browser, tmp_path, (tmp_path / "page.html").read_text(), java_script_enabled=False)
+    assert plain.locator("tbody tr:visible").count() == 350
 
 
 def test_series_are_hidden_and_numbers_are_taken_along(browser: Any, tmp_path: Path, page: str) -> None:
     tab, troubles = opened(browser, tmp_path, page)
     tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     chart = tab.locator("figure", has=tab.locator("[download='roofline-1.csv']"))
-    name, mark = chart.get_by_role("button", name="memory"), "[role='graphics-symbol'][aria-label*='memory']"
+    name, mark = chart.get_by_role("button", name="memory"), "[aria-label*='floor by: memory']"
     many = chart.locator(mark).count()
     assert chart.locator(f"{mark}:visible").count() == many > 0
     name.focus()

@@ -2,7 +2,8 @@
 
 The palette is that of M. Okabe and K. Ito, "Color Universal Design" (2008), its yellow and black replaced, since they
 vanish on white and on dark, and four more; the first five are those that people who see no green tell apart best, and
-shapes, dashes or names say the same as colours. In HTML the libraries are inside. Data goes in as JSON in which no ``<`` is left, so that no name can close its script.
+shapes, dashes or names say the same as colours. In HTML the libraries are inside. Data goes in as JSON in which no
+``<`` is left, so that no name can close its script.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import cycle
 from typing import Any
 
@@ -216,7 +218,7 @@ def _page(light: dict[str, Any], dark: dict[str, Any], title: str, libraries: st
 def picture(name: str, how: str, document: Callable[[Theme], dict[str, Any]]) -> Picture:
     """A chart as a part of a page: as SVG for light paper, with the values that are drawn beside it."""
     chart = _made(document, THEMES["light"])
-    return Picture(name, how, lambda: _tidied(converter().vegalite_to_svg(chart)), _values(chart))
+    return Picture(name, how, cache(lambda: _tidied(converter().vegalite_to_svg(chart))), _values(chart))
 
 
 def _values(chart: dict[str, Any]) -> list[dict[str, Any]]:

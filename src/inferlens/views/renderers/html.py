@@ -22,6 +22,7 @@ from inferlens.views.table import Column, Document, Line, Table, longest
 
 FILES = Path(__file__).parent / "page"
 _LONGEST, _SHORT = 300, 13  # characters of a text, and of names that never run on
+_ROWS = 300  # of a table, until all are asked for: as page.js has it
 _PLAIN = "!()*,-./:;=?@_~+$|"  # in an address, as they are
 _HEAD = re.compile(r"^(|[^A-Z]*?: )([A-Z]{4,}(?: [A-Z]{4,})*)(?: · )?")
 _COMMAND = re.compile(r"^([A-Z][^:?]*[:?] +)?inferlens[ .]\w+")
@@ -30,14 +31,14 @@ _COMMAND = re.compile(r"^([A-Z][^:?]*[:?] +)?inferlens[ .]\w+")
 def render(document: Document, width: int = 0, color: bool = False) -> str:  # noqa: ARG001 - as every format
     """The page of a document."""
     return page(
-        document.title, f"{_head(document.title)}<main>{fragment(document.blocks())}</main>", scripts=[script()]
+        document.title, f"{_head(document.title)}<main>{fragment(document.blocks(), _ROWS)}</main>", scripts=[script()]
     )
 
 
 def render_report(report: Report) -> str:
     """The page of a report, with links to its sections."""
     links = "".join(f'<a href="#{each.name}">{_said(each.title)}</a>' for each in report.sections)
-    body = f"{_head(report.title, links)}<main>{fragment(report.sections)}</main>"
+    body = f"{_head(report.title, links)}<main>{fragment(report.sections, _ROWS)}</main>"
     return page(report.title, body, scripts=[script()])
 
 
@@ -79,9 +80,12 @@ def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = (),
     return found
 
 
-def fragment(blocks: Sequence[Block]) -> str:
-    """What the page shows, for a page that has its own style, such as a notebook."""
-    found: str = _environment().get_template("blocks.html").render(every=blocks, level=2)
+def fragment(blocks: Sequence[Block], most: int | None = None) -> str:
+    """What the page shows, for a page that has its own style, such as a notebook.
+
+    Rows of a table after the first ``most`` are hidden, until the page's script is asked for them.
+    """
+    found: str = _environment().get_template("blocks.html").render(every=blocks, level=2, most=most)
     return found.strip()
 
 
