@@ -75,6 +75,7 @@ def config(theme: Theme) -> dict[str, Any]:
             "labelLimit": 700,
             "symbolSize": 90,
             "columnPadding": 24,  # names may be wider where they are read than where they were laid out
+            "layout": {"top": {"margin": 24}, "bottom": {"margin": 24}},  # between two legends
         },
         "text": {"color": theme.text, "fontSize": 12},
         "rule": {"color": theme.text},

@@ -90,7 +90,8 @@ def _of_many(tables: Sequence[Sequence[Row]], found: Found) -> Iterator[Block]:
     for number, table in enumerate(tables, 1):
         mine = [next(lines) for _ in by(table, "comparison")]
         if number <= MOST_ANSWERS:
-            said = " · ".join(each.brief for each in mine)
+            shared = mine[0].where.rpartition(", ")[0] + ", "  # model and machine, said once
+            said = " · ".join([mine[0].brief, *(each.brief.removeprefix(shared) for each in mine[1:])])
             yield Section(f"answer-{number}", said, list(_more(table, mine, found)), folded=True)
 
 
