@@ -130,11 +130,11 @@ def _columns(table: Table) -> list[tuple[int, Column]]:
     return [(place, table.columns[place]) for place in table.used()]
 
 
-def _shape(table: Table) -> Any:
-    """Attributes of a table: whether places stand before its names, and whether these are short."""
+def _shape(table: Table) -> str:
+    """Classes of a table: whether places stand before its names, and whether these are short."""
     placed = any(line.indent.strip() for line in table.lines)
     short = not placed and max(len(line.name) for line in table.lines) < _SHORT
-    return _safe(' class="placed"' if placed else ' class="short"' if short else "")
+    return " placed" if placed else " short" if short else ""
 
 
 def _classes(column: Column) -> Any:
