@@ -9,8 +9,6 @@ Bars start at zero and are clear without colours. A column says itself whether i
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.cells import cell_len
@@ -18,7 +16,7 @@ from rich.cells import cell_len
 from inferlens.errors import InferlensError
 from inferlens.units import number
 from inferlens.views.renderers.terminal import GAP, widest
-from inferlens.views.table import Column, Document, Table, chosen
+from inferlens.views.table import Column, Document, Table, chosen, longest
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LONGEST, SHORTEST = 48, 12  # of bars, in characters
@@ -65,17 +63,8 @@ def _barred(table: Table, width: int, asked: bool) -> Table:
     numbers = figures[drawn]
     lines = [
         replace(line, cells=["" if each is None else bar(each / most, room), *(line.cells[place] for place in beside)])
-        for line, each, most in zip(table.lines, numbers, _longest(table, numbers), strict=True)
+        for line, each, most in zip(table.lines, numbers, longest(table, numbers), strict=True)
     ]
     shown = [replace(table.columns[place], wide=False, fold=False) for place in beside]
     columns = [Column("", "", numeric=False, most=LONGEST), *shown]
     return replace(table, columns=columns, lines=lines, fold=False)  # a bar beside each line of names
-
-
-def _longest(table: Table, numbers: Sequence[float | None]) -> list[float]:
-    """For each line the greatest number between the same rules: batch sizes have scales of their own."""
-    groups = list(itertools.accumulate((line.ends for line in table.lines[:-1]), initial=0))
-    most: dict[int, float] = {}
-    for group, each in zip(groups, numbers, strict=True):
-        most[group] = max(most.get(group, 0.0), each or 0.0)
-    return [most[group] or 1.0 for group in groups]

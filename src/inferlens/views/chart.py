@@ -152,13 +152,8 @@ def answer_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room:
     model = plain(re.split(r"[:/]", comparisons[0][0].model)[-1]) or plain(comparisons[0][0].model)
     if len(comparisons) == 1:
         return cut(f"{model}: {_said(comparisons[0], names, room - len(model))}", int(room))
-    fastest = {where_of(rows, comparisons): [names[row.id] for row in rows if row.fastest] for rows in comparisons}
-    leads: dict[str, list[str]] = {}
-    for where, best in fastest.items():
-        if best:  # of those that are equally fast, one that leads elsewhere too
-            name = max(best, key=lambda name: sum(name in others for others in fastest.values()))
-            leads.setdefault(name, []).append(where.removeprefix("batch "))
-    word = "batch " * any(where.startswith("batch") for where in fastest)
+    leads = {name: [where for where, _ in mine] for name, mine in leading(comparisons, names).items()}
+    word = "batch " * any(where_of(rows, comparisons).startswith("batch") for rows in comparisons)
     (first, most), *others = sorted(leads.items(), key=lambda lead: -len(lead[1]))
     undecided = [row for rows in comparisons for row in rows if row.fastest and row.standing == "likeliest"]
     timed = any(row.median is not None for rows in comparisons for row in rows)
@@ -166,10 +161,22 @@ def answer_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room:
     verb = verb if all(map(probable, undecided)) else "is ahead, not decided,"
     said = f"{first} {verb} at {word}{listing(most)}"
     said = ", ".join([said, *(f"{name} at {listing(where)}" for name, where in others)])
-    if len(most) == len(fastest):
+    if len(most) == len(comparisons):
         said = f"{first} {verb} {'at every batch size' if word else 'everywhere'}"
     options = [said, f"which way is fastest depends on the {'batch size' if word else 'inputs'}"]
     return cut(next((f"{model}: {each}" for each in options if len(model + each) + 2 <= room), model), int(room))
+
+
+def leading(comparisons: Sequence[Sequence[Row]], names: Mapping[str, str]) -> dict[str, list[tuple[str, Row]]]:
+    """The ways that are the fastest somewhere: where, without the word ``batch``, and their rows."""
+    fastest = [[row for row in rows if row.fastest] for rows in comparisons]
+    known = [{names[row.id] for row in best} for best in fastest]
+    leads: dict[str, list[tuple[str, Row]]] = {}
+    for each, best in zip(comparisons, fastest, strict=True):
+        if best:  # of those that are equally fast, one that leads elsewhere too
+            row = max(best, key=lambda row: sum(names[row.id] in others for others in known))
+            leads.setdefault(names[row.id], []).append((where_of(each, comparisons).removeprefix("batch "), row))
+    return leads
 
 
 def _said(rows: Sequence[Row], names: dict[str, str], room: float) -> str:
@@ -270,7 +277,7 @@ def _bars(
         axis = alt.Axis(tickCount=5, format=",~r", labelOverlap=True)
         x = alt.X(f"{column.key}:Q", title=column.chart + whiskers, scale=scale, axis=axis)
         end = alt.X(f"{column.key}_end:Q", scale=scale)
-        chart = alt.Chart(data)
+        chart = alt.Chart(data).encode(detail="colour:N")  # by which a page hides all of a series
         bar = chart.mark_bar(height=alt.RelativeBandSize(0.66), cornerRadiusEnd=2)
         text = chart.mark_text(align="left", baseline="middle", dx=6)
         faint = alt.Opacity("opacity:Q", scale=None, legend=None)
@@ -294,7 +301,7 @@ def _lines(rows: Sequence[Row], keys: dict[str, str], shades: Mapping[str, str])
     batches = sorted({each["batch"] for each in values})
     axis = alt.Axis(values=batches, format="d", labelOverlap=True)
     x = alt.X("batch:Q", title="batch size (log scale)", scale=alt.Scale(type="log", base=2, nice=False), axis=axis)
-    legend = alt.Legend(title=None, orient="top", columns=max(1, 110 // (max(map(len, shades)) + 6)), offset=16)
+    legend = alt.Legend(title=None, orient="top", columns=max(1, 110 // (max(map(len, shades)) + 8)), offset=16)
     domain, alike = [*shades], Counter[str]()
     dashes = []
     for shade in shades.values():

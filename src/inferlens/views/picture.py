@@ -1,8 +1,9 @@
 """Pictures: a Vega-Lite document as SVG, PNG, PDF or one HTML file that draws it offline; colours of all charts.
 
 The palette is that of M. Okabe and K. Ito, "Color Universal Design" (2008), its yellow and black replaced, since they
-vanish on white and on dark, and four more that people who see no red or no green tell apart as well. In HTML the
-libraries are inside. Data goes in as JSON in which no ``<`` is left, so that no name can close its script.
+vanish on white and on dark, and four more; the first five are those that people who see no green tell apart best, and
+shapes, dashes or names say the same as colours. In HTML the libraries are inside. Data goes in as JSON in which no
+``<`` is left, so that no name can close its script.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import cycle
 from typing import Any
 
@@ -21,14 +23,15 @@ from inferlens.views.report.blocks import Picture
 
 FORMATS = ("svg", "png", "html", "pdf")
 PALETTE = (
-    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9",
+    "#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7",
     "#8C8C8C", "#A07D00", "#7B4FE0", "#A8245F", "#4FC4B0", "#5F6A1E",
 )  # fmt: skip
 GREY = PALETTE[6]
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])  # of lines of one colour
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
-FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
+# Of one width: charts are laid out with the third, and drawn with what the reader has.
+FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans Condensed', sans-serif"
 
 
 def colours_of(series: Iterable[str], palette: Sequence[str] = PALETTE) -> dict[str, str]:
@@ -71,6 +74,8 @@ def config(theme: Theme) -> dict[str, Any]:
             "labelFontSize": 12,
             "labelLimit": 700,
             "symbolSize": 90,
+            "columnPadding": 24,  # names may be wider where they are read than where they were laid out
+            "layout": {"top": {"margin": 24}, "bottom": {"margin": 24}},  # between two legends
         },
         "text": {"color": theme.text, "fontSize": 12},
         "rule": {"color": theme.text},
@@ -78,6 +83,13 @@ def config(theme: Theme) -> dict[str, Any]:
         "concat": {"spacing": 28},
     }
 
+
+_NOTHING = re.compile(
+    r'<path class="(?:fore|back)ground" [^>]*(?:display="none"|d="M0,0h0v0h0Z")[^>]*/>'
+    r'| (?:opacity="1"|aria-roledescription="[^"]*(?: mark|container|bar|point|tick)")'
+)
+_PLACES = re.compile(r' (?:d|transform|[xy][12]?|width|height)="[^"]*"')
+_DECIMALS = re.compile(r"(\.\d\d)\d+")
 
 _STYLE = """\
 body { margin: 0; padding: 16px; background: %s; }
@@ -122,7 +134,7 @@ def drawn(document: Callable[[Theme], dict[str, Any]], format: str, title: str, 
     if format == "pdf":
         sheet: bytes = library.vegalite_to_pdf(chart)
         return sheet
-    return _renumbered(library.vegalite_to_svg(chart))
+    return _tidied(library.vegalite_to_svg(chart))
 
 
 def converter() -> Any:
@@ -181,9 +193,15 @@ def _made(document: Callable[[Theme], dict[str, Any]], theme: Theme) -> dict[str
         return document(theme)
 
 
-def _renumbered(svg: str) -> str:
-    """``svg`` with its clip paths numbered from 1: the converter counts on from its last chart."""
+def _tidied(svg: str) -> str:
+    """``svg`` without what draws nothing, its numbers of two decimals and its font named once, which is half of it.
+
+    Its clip paths are numbered from 1: the converter counts on from its last chart.
+    """
     numbers: dict[str, int] = {}
+    font = f' font-family="{FONT}"'
+    svg = _NOTHING.sub("", svg).replace(font, "").replace('class="marks"', f'class="marks"{font}', 1)
+    svg = _PLACES.sub(lambda match: _DECIMALS.sub(r"\1", match[0]), svg)
     return re.sub(
         r'(id="clip|url\(#clip)(\d+)', lambda match: f"{match[1]}{numbers.setdefault(match[2], len(numbers) + 1)}", svg
     )
@@ -201,7 +219,7 @@ def _page(light: dict[str, Any], dark: dict[str, Any], title: str, libraries: st
 def picture(name: str, how: str, document: Callable[[Theme], dict[str, Any]]) -> Picture:
     """A chart as a part of a page: as SVG for light paper, with the values that are drawn beside it."""
     chart = _made(document, THEMES["light"])
-    return Picture(name, how, lambda: _renumbered(converter().vegalite_to_svg(chart)), _values(chart))
+    return Picture(name, how, cache(lambda: _tidied(converter().vegalite_to_svg(chart))), _values(chart))
 
 
 def _values(chart: dict[str, Any]) -> list[dict[str, Any]]:

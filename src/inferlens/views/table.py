@@ -21,6 +21,7 @@ A new format is a file in ``renderers`` with ``render(document, width, color)`` 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -173,6 +174,15 @@ class Document:
 def ruled(lines: Sequence[Line], sums: Sequence[Line]) -> tuple[Line, ...]:
     """The lines, and beneath a rule what they add up to."""
     return (*lines[:-1], *(replace(line, ends=True) for line in lines[-1:]), *sums)
+
+
+def longest(table: Table, numbers: Sequence[float | None]) -> list[float]:
+    """For each line the greatest number between the same rules: batch sizes have scales of their own."""
+    groups = list(itertools.accumulate((line.ends for line in table.lines[:-1]), initial=0))
+    most: dict[int, float] = {}
+    for group, each in zip(groups, numbers, strict=True):
+        most[group] = max(most.get(group, 0.0), each or 0.0)
+    return [most[group] or 1.0 for group in groups]
 
 
 def render(

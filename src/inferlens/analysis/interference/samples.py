@@ -42,7 +42,10 @@ def steady_samples(record: Record, metric: Metric) -> Series:
     ``marks`` are of the calls whose latency was taken; other metrics of these calls, such as GPU time, have as many
     samples. Where a number of samples or a time was asked for, all of them count.
     """
-    return _steady_samples(_Same(record), metric)
+    return _steady_samples(_Same(record), metric) if record.samples(metric) else _NONE
+
+
+_NONE = Series((), 0, 0, 0)
 
 
 class _Same:
@@ -58,7 +61,7 @@ class _Same:
         return isinstance(other, _Same) and self.record is other.record
 
 
-@lru_cache(maxsize=1024)  # a dozen rules ask for the same, one after the other
+@lru_cache(maxsize=16384)  # numbers and a dozen rules ask for the same, each of all records
 def _steady_samples(same: _Same, metric: Metric) -> Series:
     record = same.record
     taken = record.samples(metric) if record.status == "ok" else ()

@@ -21,7 +21,7 @@ from inferlens.views.report.how import MOST_PACKED, environments, packed
 from inferlens.views.table import Column, Line, Table
 
 MOST_SAMPLES = 4  # changed cases of which the samples are drawn
-_SPREAD = "{}: the darker, the more calls took that long; the line is the median."
+_SPREAD = "{}: the stronger the colour, the more calls took that long; the line is the median."
 _UNLIKE = "Not the same conditions, so changes are not the software's alone."
 _DIFFERENT = (Column("", "base", numeric=False, fold=True), Column("", "candidate", numeric=False, fold=True),
               Column("", "cases", numeric=False))  # fmt: skip

@@ -25,8 +25,8 @@ from inferlens.views.plain import plain
 
 HEAT = ("#FFFFFF", "#FEF0D9", "#FDD49E", "#FDBB84", "#FC8D59", "#E34A33", "#B30000")
 BANDS = {
-    "fp32": PALETTE[0], "tf32": PALETTE[10], "fp64": PALETTE[7], "fp16": PALETTE[2], "bf16": PALETTE[5],
-    "int8": PALETTE[3], "int4": PALETTE[9], "fp8": PALETTE[1], "fp4": PALETTE[4], "int": PALETTE[6],
+    "fp32": PALETTE[0], "tf32": PALETTE[10], "fp64": PALETTE[7], "fp16": PALETTE[2], "bf16": PALETTE[3],
+    "int8": PALETTE[5], "int4": PALETTE[9], "fp8": PALETTE[1], "fp4": PALETTE[4], "int": PALETTE[6],
     "bool": PALETTE[11],
 }  # fmt: skip
 MANY = 400  # nodes, from which on less time is spent on placing each

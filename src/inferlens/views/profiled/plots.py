@@ -172,7 +172,8 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
     colours = alt.Scale(domain=bounds, range=[COLOURS[bound] for bound in bounds])
     largest = max(point["time"] for point in points)
     size = alt.Size("time:Q", title="time (ms)", scale=alt.Scale(domain=[0, largest], range=[20, 700]),
-                    legend=alt.Legend(**legend, values=[largest / 10, largest], format=".2~g"))  # fmt: skip
+                    legend=alt.Legend(**legend, values=[largest / 10, largest], format=".2~g",
+                                      symbolFillColor=theme.faint, symbolStrokeColor=theme.faint))  # fmt: skip
     color = alt.Color("bound:N", title="floor by", scale=colours, legend=alt.Legend(**legend))
     tooltip = [alt.Tooltip(f"{name}:N", title=name) for name in ("name", "kind", "took", "floor", "distance")]
     marks = alt.Chart(inline(points)).mark_point(filled=True, opacity=0.75)

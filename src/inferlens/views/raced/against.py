@@ -97,7 +97,8 @@ def _block(table: Sequence[Row], measure: str, theme: Theme, colours: Mapping[st
     comparisons = by(table, "comparison")
     names = names_of(table)
     panels = []
-    able = [each for each in comparisons if any(drawable(row, measure) for row in each)]
+    counts = [sum(drawable(row, measure) for row in each) for each in comparisons]
+    able = [each for each, count in zip(comparisons, counts, strict=True) if count >= min(2, max(counts))]
     for each in able[:MOST]:
         points = [row for row in each if drawable(row, measure)]
         drawn = panel(_values(points, names), LATENCY, AGAINST[measure], theme, (WIDTH, HEIGHT), _TOOLTIP, colours)

@@ -104,7 +104,7 @@ def panel(
             (up, alt.Y, _axis(up, ends[up.key])),
         )
     )
-    base = alt.Chart(inline(known))
+    base = alt.Chart(inline(known)).encode(detail=["colour:N", "precision:N"])  # by which a page hides them
     tooltips = [alt.Tooltip(f"{key}:N", title=said) for key, said in tooltip]
     point = base.encode(x=x, y=y, tooltip=tooltips, **_looks(values, theme, colours))
     steps = "step-after" if across.less else "step-before"

@@ -13,14 +13,17 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from inferlens.units import number
 from inferlens.views.plain import plain
 from inferlens.views.report.blocks import Block, Picture, Report
-from inferlens.views.table import Column, Document, Line, Table
+from inferlens.views.table import Column, Document, Line, Table, longest
 
 FILES = Path(__file__).parent / "page"
-_LONGEST = 300
+_LONGEST, _SHORT = 300, 13  # characters of a text, and of names that never run on
+_ROWS = 300  # of a table, until all are asked for: as page.js has it
+_PLAIN = "!()*,-./:;=?@_~+$|"  # in an address, as they are
 _HEAD = re.compile(r"^(|[^A-Z]*?: )([A-Z]{4,}(?: [A-Z]{4,})*)(?: · )?")
 _COMMAND = re.compile(r"^([A-Z][^:?]*[:?] +)?inferlens[ .]\w+")
 
@@ -28,14 +31,14 @@ _COMMAND = re.compile(r"^([A-Z][^:?]*[:?] +)?inferlens[ .]\w+")
 def render(document: Document, width: int = 0, color: bool = False) -> str:  # noqa: ARG001 - as every format
     """The page of a document."""
     return page(
-        document.title, f"{_head(document.title)}<main>{fragment(document.blocks())}</main>", scripts=[script()]
+        document.title, f"{_head(document.title)}<main>{fragment(document.blocks(), _ROWS)}</main>", scripts=[script()]
     )
 
 
 def render_report(report: Report) -> str:
     """The page of a report, with links to its sections."""
     links = "".join(f'<a href="#{each.name}">{_said(each.title)}</a>' for each in report.sections)
-    body = f"{_head(report.title, links)}<main>{fragment(report.sections)}</main>"
+    body = f"{_head(report.title, links)}<main>{fragment(report.sections, _ROWS)}</main>"
     return page(report.title, body, scripts=[script()])
 
 
@@ -77,9 +80,12 @@ def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = (),
     return found
 
 
-def fragment(blocks: Sequence[Block]) -> str:
-    """What the page shows, for a page that has its own style, such as a notebook."""
-    found: str = _environment().get_template("blocks.html").render(every=blocks, level=2)
+def fragment(blocks: Sequence[Block], most: int | None = None) -> str:
+    """What the page shows, for a page that has its own style, such as a notebook.
+
+    Rows of a table after the first ``most`` are hidden, until the page's script is asked for them.
+    """
+    found: str = _environment().get_template("blocks.html").render(every=blocks, level=2, most=most)
     return found.strip()
 
 
@@ -93,8 +99,9 @@ def _environment() -> Any:
     )  # fmt: skip
     environment.filters |= {
         "said": _said, "answered": _answered, "kind": lambda each: type(each).__name__, "command": _COMMAND.match,
-        "columns": _columns, "classes": _classes, "row": _row, "longest": _longest, "bar": _bar,
-        "drawn": _drawn, "links": _links, "link": lambda each: _link(each.data, each.kind),
+        "columns": _columns, "classes": _classes, "row": _row, "bars": _bars, "units": _units,
+        "shape": _shape,
+        "drawn": _drawn, "link": lambda each: _link(each.data, each.kind),
     }  # fmt: skip
     return environment
 
@@ -123,43 +130,57 @@ def _columns(table: Table) -> list[tuple[int, Column]]:
     return [(place, table.columns[place]) for place in table.used()]
 
 
+def _shape(table: Table) -> str:
+    """Classes of a table: whether places stand before its names, and whether these are short."""
+    placed = any(line.indent.strip() for line in table.lines)
+    short = not placed and max(len(line.name) for line in table.lines) < _SHORT
+    return " placed" if placed else " short" if short else ""
+
+
 def _classes(column: Column) -> Any:
     """Attributes of a column's cells."""
     names = ["number"] * column.numeric + ["fold"] * column.fold + ["extra"] * column.wide
     return _safe(f' class="{" ".join(names)}"' if names else "")
 
 
+def _units(heading: str) -> Any:
+    """A heading whose unit is not cut in two."""
+    title, bracket, unit = heading.partition(" (")
+    return _said(title) + (_safe(" <span>(") + _said(unit) + _safe("</span>") if bracket else "")
+
+
 def _row(line: Line) -> Any:
     """Attributes of a row; those of a tree have a depth."""
-    names = [name for name in ("bold", "dim") if name in line.style] + ["ends"] * line.ends + ["sums"] * line.sums
+    names = (
+        [name for name in ("bold", "dim", "green", "red") if name in line.style]
+        + ["ends"] * line.ends
+        + ["sums"] * line.sums
+    )
     classes = f' class="{" ".join(names)}"' if names else ""
     return _safe(classes + (f' data-depth="{min(len(line.indent) // 2, 6)}"' if line.full else ""))
 
 
-def _longest(table: Table) -> dict[int, float]:
-    """The largest number of each column that is drawn as bars, where there are several; of trees all with times."""
+def _bars(table: Table) -> dict[int, Sequence[str]]:
+    """A bar for each cell of the columns that are drawn as bars, where there are several; of trees all with times."""
     tree = any(line.full for line in table.lines)
     places = [
         place
         for place, column in _columns(table)
         if column.bars == "drawn" or (tree and column.bars and column.title and column.unit)
     ]
-    found = {
-        place: [value for line in table.lines if not line.sums and (value := number(line.cells[place])) is not None]
-        for place in places
+    found = {place: [None if line.sums else number(line.cells[place]) for line in table.lines] for place in places}
+    return {
+        place: [_bar(*each) for each in zip(numbers, longest(table, numbers), strict=True)]
+        for place, numbers in found.items()
+        if sum(each is not None for each in numbers) > 1
     }
-    return {place: max(numbers) for place, numbers in found.items() if len(numbers) > 1 and max(numbers) > 0}
 
 
-def _bar(line: Line, place: int, most: float) -> Any:
-    value = number(line.cells[place])
-    if value is None or line.sums:
+def _bar(value: float | None, most: float) -> Any:
+    if value is None:
         return ""
     width = 100 * min(max(value / most, 0.0), 1.0)
-    return _safe(
-        '<svg class="bar" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
-        f'<rect width="{width:.3g}" height="4"/></svg>'
-    )
+    return _safe(f'<svg class="bar" aria-hidden="true"><rect width="{width:.3g}%"/></svg>')
 
 
 def _drawn(picture: Picture) -> Any:
@@ -169,12 +190,10 @@ def _drawn(picture: Picture) -> Any:
     return _safe(re.sub(r"^(<\?xml.*?\?>\s*|<!DOCTYPE.*?>\s*|<!--.*?-->\s*)*", "", svg, flags=re.S))
 
 
-def _links(picture: Picture) -> list[tuple[str, str]]:
-    kinds = {"csv": "text/csv", "json": "application/json"}
-    return [(f"{picture.name}.{ending}", _link(data, kinds[ending])) for ending, data in picture.data().items()]
-
-
 def _link(data: bytes, kind: str) -> str:
+    """The file as an address; text as it is, for other bytes take a third more."""
+    if kind.startswith("text/"):
+        return f"data:{kind},{quote(data, safe=_PLAIN)}"
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 

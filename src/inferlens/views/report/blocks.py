@@ -6,12 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from inferlens.views.renderers.csv import written
 from inferlens.views.table import Table
-
-MOST_TWICE = 200_000  # characters of a picture's values as CSV; more are not there as JSON too
 
 
 @dataclass(frozen=True)
@@ -32,14 +28,15 @@ class Picture:
     values: Sequence[dict[str, Any]] = ()
     white: bool = False
 
-    def data(self) -> dict[str, bytes]:
-        """The values as CSV, and JSON if they are not many, by the ending of such a file; none where there are none."""
-        if not self.values:
-            return {}
+    def numbers(self) -> Download | None:
+        """The values as CSV, of six digits; none where there are none."""
         names = list(dict.fromkeys(name for each in self.values for name in each))
-        lines = written(names, ([each.get(name) for name in names] for each in self.values))
-        csv = {"csv": lines.encode()}
-        return csv if len(lines) > MOST_TWICE else {**csv, "json": msgspec.json.encode(self.values, enc_hook=float)}
+        lines = written(names, ([_short(each.get(name)) for name in names] for each in self.values))
+        return Download(f"{self.name}.csv", self.how, "text/csv", lines.encode()) if names else None
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 @dataclass(frozen=True)

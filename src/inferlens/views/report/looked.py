@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,13 +13,15 @@ from inferlens.errors import InferlensError
 from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.reader import read_cached
 from inferlens.views.picture import picture
-from inferlens.views.report.blocks import Block
+from inferlens.views.report.blocks import Block, Section
 from inferlens.views.traced import show, step_chart
+from inferlens.views.traced.compared import compared
 from inferlens.views.traced.trace_views import VIEWS, Selection
 
 MOST = 12
 ROWS = 20  # of operators and kernels
 SHOWN = ("overview", "operators", "kernels")
+HOW = step_chart.HOW.format(what="the mean step of a trace")
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,27 @@ def looked(paths: Sequence[Path]) -> Iterator[Looked]:
             yield Looked(name, analysis.overview, trace_findings(analysis), answer, blocks)
         except InferlensError as error:
             yield Looked(name, problem=str(error))
+
+
+def differences(paths: Sequence[Path]) -> Iterator[Section]:
+    """Each of them against the first of those whose names end in the same number, such as a batch size."""
+    named = list(zip(paths[:MOST], names(paths), strict=False))
+    alike: dict[str, list[tuple[Path, str]]] = {}
+    for path, name in named:
+        alike.setdefault("".join(re.findall(r"\d+$", name)), []).append((path, name))
+    for group in alike.values() if len(alike) < len(named) else [named]:
+        for path, name in group[1:]:
+            base, first = group[0]
+            try:
+                before, after = Analysis(read_cached(base)), Analysis(read_cached(path))
+                views = [compared(before, after, view, Selection(top=ROWS)) for view in SHOWN]
+            except InferlensError:
+                continue  # which is said where it is shown by itself
+            title = f"{name} against {first}"
+            blocks = show.of([show.ShownTrace("", (), views)], SHOWN, everything=True, look=False).blocks()
+            pair = [(first, before.overview), (name, after.overview)]
+            drawn = [picture(f"against-{title}", HOW, partial(step_chart.of_traces, pair))] if len(paths) > 2 else []
+            yield Section(re.sub(r"\W+", "-", title), title, [*drawn, *blocks], folded=True)
 
 
 def _steps(analysis: Analysis, name: str, number: int) -> list[Block]:

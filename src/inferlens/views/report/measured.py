@@ -10,8 +10,9 @@ from functools import partial
 from inferlens.analysis.runs import CaseRuns, latest
 from inferlens.analysis.tuned import facts_of
 from inferlens.record.record import machine_name
+from inferlens.units import ABSENT, listing
 from inferlens.views.answer import AnswerLine, answers, likely
-from inferlens.views.chart import chart_of, drawn, names_of
+from inferlens.views.chart import chart_of, drawn, leading, names_of
 from inferlens.views.picture import picture
 from inferlens.views.plain import plain
 from inferlens.views.profiled.findings import document as findings_of
@@ -35,7 +36,7 @@ _BRACKETS = "In brackets: what could be won at most."
 _BARS = "Bars start at zero, whiskers reach from the 5th to the 95th percentile; the fastest stands on top."
 _LINES = "Both axes are logarithmic: ways whose lines are parallel differ by the same factor at every batch size."
 _AGAINST = "The dashed line joins what nothing else beats in both speed and {}; wrong outputs are crossed out."
-_SPREAD = "The darker, the more samples took that long; the line is the median. Two dark places are two modes."
+_SPREAD = "The stronger the colour, the more samples took that long; the line is the median. Two peaks are two modes."
 _TIME = "The line is the median of neighbouring samples, the band their middle 80 %; dashed: the next process begins."
 
 
@@ -71,10 +72,14 @@ def _more(table: Sequence[Row], lines: Sequence[AnswerLine], found: Found) -> It
     """What decides it, what the fastest costs beside its time, and the commands that use it and look into it."""
     yield from dict.fromkeys(line for each in lines for line in each.lines[1:])
     yield _costs(table, ways(table))
+    comparisons = by(table, "comparison")
+    leads = [each for each in leading(comparisons, names_of(table)).values() if each[0][1].id in found.folders]
+    for each in leads:
+        where = f" at batch {listing([where for where, _ in each])}" if len(leads) > 1 else ""
+        folder = shlex.quote(str(found.folders[each[0][1].id]))
+        yield f"Use it{where}: inferlens export --best {folder} --output deploy"
     best = next((row for row in table if row.fastest), None)
-    if best and best.id in found.folders:
-        yield f"Use it: inferlens export --best {shlex.quote(str(found.folders[best.id]))} --output deploy"
-    if best:
+    if best and not found.profiles.profiles:
         yield f"Where does the time go? {best.profile}"
 
 
@@ -85,7 +90,8 @@ def _of_many(tables: Sequence[Sequence[Row]], found: Found) -> Iterator[Block]:
     for number, table in enumerate(tables, 1):
         mine = [next(lines) for _ in by(table, "comparison")]
         if number <= MOST_ANSWERS:
-            said = " · ".join(each.brief for each in mine)
+            shared = mine[0].where.rpartition(", ")[0] + ", "  # model and machine, said once
+            said = " · ".join([mine[0].brief, *(each.brief.removeprefix(shared) for each in mine[1:])])
             yield Section(f"answer-{number}", said, list(_more(table, mine, found)), folded=True)
 
 
@@ -118,13 +124,21 @@ def _short(row: Row) -> str:
 
 
 def _costs(table: Sequence[Row], names: dict[str, str]) -> Table:
-    """The fastest of each comparison and its reference, by what may matter beside the latency."""
-    shown = [row for row in table if row.fastest or row.is_reference]
+    """The fastest of each comparison, the next one and the reference, by what may matter beside the latency."""
+    shown = [row for each in by(table, "comparison") for row in _first_of(each)]
     told = {*_COSTS} - {"host_peak" if any(row.device_peak for row in shown) else "device_peak"}
     told -= {"batch"} if len({row.batch for row in shown}) == 1 else set()
     columns = [replace(each, wide=False, bars="") for each in COLUMNS if {each.key, each.title} & told]
+    best = [row for row in shown if row.fastest] or shown  # what is known of others alone tells no cost of theirs
+    columns = [each for each in columns if {each.text(row) for row in best} - {ABSENT, ""}]
     lines = [Line.of(names[row.id], columns, row, style="bold" if row.fastest else "") for row in shown]
     return Table("", "way", columns, lines)
+
+
+def _first_of(rows: Sequence[Row]) -> list[Row]:
+    """The fastest of a comparison, the next if it is one alone, and the reference."""
+    first = {row.id for row in [row for row in rows if row.ranked][:2]}
+    return [row for row in rows if row.id in first or row.fastest or row.is_reference]
 
 
 def comparison(found: Found) -> Iterator[Block]:
@@ -151,7 +165,10 @@ def _charts(table: Sequence[Row], number: int, colours: dict[str, str], *, whole
     if len({row.precision for row in table if against.drawable(row, costs[0])}) < 2:
         costs = []  # of one precision, errors are those of rounding
     others = ("memory", "energy") if whole else ()
-    costs += [cost for cost in others if sum(against.drawable(row, cost) for row in table) > 2]
+    costs += [
+        cost for cost in others
+        if any(sum(against.drawable(row, cost) for row in each) > 2 for each in by(table, "comparison"))
+    ]  # fmt: skip
     for cost in costs:
         drawing = partial(against.chart_of, table, cost, colours=colours)
         shown = picture(f"{cost}-{number}", _AGAINST.format(cost), drawing)

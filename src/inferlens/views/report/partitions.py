@@ -42,7 +42,7 @@ def partitions(found: Found) -> Iterator[Section]:
             drawn = partial(svg, "what runs in TensorRT and what in PyTorch", panels)
             blocks.insert(1, Picture(f"partition-{number}", HOW, drawn, _values(panels)))
         title = f"Torch-TensorRT's partition · {plain(model)}"
-        yield Section(f"partitions-{number}", title, blocks, folded=True)
+        yield Section(f"partitions-{number}", title, blocks, folded=bool(found.profiles.profiles))
 
 
 def _parts(answers: Sequence[Answer]) -> list[Partition]:

@@ -23,7 +23,7 @@ _FAR = 3.0  # times the largest median: what is slower still is at the edge
 def spread(
     ways: Sequence[tuple[str, CaseRuns]], theme: Theme, colours: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """How often each latency was seen: the darker, the more often; a line at the median.
+    """How often each latency was seen: the stronger the colour, the more often; a line at the median.
 
     ``colours`` are those of backends, by their names.
     """

@@ -12,7 +12,7 @@ from inferlens.views.picture import picture
 from inferlens.views.plain import plain
 from inferlens.views.report.blocks import Block, Section
 from inferlens.views.report.found import Found
-from inferlens.views.report.looked import MOST
+from inferlens.views.report.looked import HOW, MOST, differences
 from inferlens.views.table import Table
 from inferlens.views.traced import show, step_chart
 from inferlens.views.traced.trace_views import TraceTable, TraceView
@@ -35,11 +35,10 @@ def answer(found: Found) -> Iterator[Block]:
 
 
 def traces(found: Found) -> Iterator[Block]:
-    """All side by side; then of each its steps as a picture, the overview with advice, operators and kernels."""
+    """All side by side; of each its steps as a picture, overview with advice, operators, kernels; then what changed."""
     made = _overviews(found)
     if len(made) > 1:
-        how = step_chart.HOW.format(what="the mean step of a trace")
-        yield picture("traces", how, partial(step_chart.of_traces, made))
+        yield picture("traces", HOW, partial(step_chart.of_traces, made))
         table = _side_by_side(made).tables[0]
         yield table.table() if isinstance(table, TraceTable) else table
     for number, each in enumerate(found.looked, 1):
@@ -47,6 +46,7 @@ def traces(found: Found) -> Iterator[Block]:
             yield each.problem
         else:
             yield Section(f"trace-{number}", each.name, each.blocks, folded=len(found.traces) > 1)
+    yield from differences(found.traces)
     if len(found.traces) > MOST:
         yield f"{plural(len(found.traces) - MOST, 'more trace')} not shown."
 

@@ -23,7 +23,7 @@ MOST = 60  # bars
 LONGEST_NAME, LONGEST_LINE = 40, 110
 LEAST = 0.001  # of all bars: a part that nobody would see
 # Neighbours differ in lightness too.
-COLOURS = dict(zip(PARTS, (*(PALETTE[each] for each in (0, 1, 7, 8, 4, 3, 5)), GREY), strict=True))
+COLOURS = dict(zip(PARTS, (*(PALETTE[each] for each in (0, 1, 2, 8, 4, 5, 3)), GREY), strict=True))
 
 Bars = Sequence[tuple[str, Mapping[str, float]]]
 

@@ -1,5 +1,5 @@
 "use strict";
-// What a page can do with its own tables and pictures: sort, filter, choose columns, fold trees, copy, explain marks.
+// What a page can do with its own tables and pictures: sort, filter, choose columns, fold trees, hide series, copy.
 const made = (name, words, more) => Object.assign(document.createElement(name), { textContent: words, ...more });
 const MOST = 300; // rows of a table that are shown until all are asked for
 const number = (cell) => {
@@ -10,11 +10,12 @@ const number = (cell) => {
 
 function sortable(table) {
   const body = table.tBodies[0];
-  if (table.querySelector("tr[data-depth]") || body.rows.length < 3) return;
+  if (table.querySelector("tr[data-depth]") || body.rows.length < 3 || body.rows[0].cells.length < 3) return;
   [...table.tHead.rows[0].cells].forEach((head, place) => {
     if (!head.textContent.trim()) return;
-    const button = made("button", head.textContent, { type: "button" });
-    head.replaceChildren(button);
+    const button = made("button", "", { type: "button" });
+    button.append(...head.childNodes);
+    head.append(button);
     button.addEventListener("click", () => {
       const up = head.getAttribute("aria-sort") !== "ascending";
       for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
@@ -39,7 +40,7 @@ function sortable(table) {
 // Long tables have a filter; of those that are very long the first rows are shown.
 function filterable(table, tools) {
   const rows = [...table.tBodies[0].rows];
-  if (rows.length < 9) return;
+  if (rows.length < 9 || rows[0].cells.length < 3) return;
   let [words, most, texts] = [[""], MOST, null];
   const box = made("input", "", { type: "search", placeholder: "filter rows" });
   box.setAttribute("aria-label", "filter rows");
@@ -83,6 +84,9 @@ function widened(table, tools) {
     all.setAttribute("aria-pressed", String(on));
     heads.forEach((_, place) => turn(place, on || first[place]));
   });
+  const hint = made("span", "scroll it sideways →", { className: "soft", hidden: true });
+  hint.setAttribute("role", "status");
+  new ResizeObserver(() => { hint.hidden = table.offsetWidth <= table.parentElement.clientWidth; }).observe(table);
   tools.append(all);
   const list = made("details", "", { className: "columns" });
   const choice = made("div", "");
@@ -95,7 +99,7 @@ function widened(table, tools) {
   });
   list.append(made("summary", "columns"), choice);
   list.addEventListener("keydown", (event) => { if (event.key === "Escape") list.open = false; });
-  tools.append(list);
+  tools.append(list, hint);
 }
 
 function foldable(table, tools) {
@@ -134,6 +138,52 @@ function foldable(table, tools) {
   tools.append(all);
 }
 
+// Names in a chart's legend hide and show what is drawn of them; colours and axes stay.
+function hideable(svg) {
+  const value = (part) => part.slice(part.indexOf(": ") + 2);
+  const marks = [...svg.querySelectorAll("[role='graphics-symbol'][aria-label]:not(.role-legend, [aria-roledescription='axis'])")]
+    .map((mark) => [mark, mark.getAttribute("aria-label").split("; ").map(value)]);
+  const off = new Set();
+  for (const words of svg.querySelectorAll(".role-legend-label")) {
+    const [name, entry] = [words.textContent, words.parentElement.parentElement];
+    if (!marks.some(([, values]) => values.includes(name))) continue;
+    const turn = () => {
+      if (!off.delete(name)) off.add(name);
+      entry.setAttribute("aria-pressed", String(!off.has(name)));
+      for (const [mark, values] of marks) mark.classList.toggle("off", values.some((each) => off.has(each)));
+    };
+    const about = { role: "button", tabindex: "0", "aria-pressed": "true", "aria-label": name, "data-tip": `hide or show ${name}` };
+    for (const [key, each] of Object.entries(about)) entry.setAttribute(key, each);
+    words.closest(".role-legend").setAttribute("role", "group");
+    entry.addEventListener("click", turn);
+    entry.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      turn();
+    });
+  }
+}
+
+// What a chart draws as JSON too, made of the CSV when it is asked for.
+function asJson(link) {
+  const also = made("a", link.textContent.replace(/csv$/, "json"), { href: "#", download: link.download.replace(/csv$/, "json") });
+  also.addEventListener("click", () => {
+    const lines = [[]];
+    const text = decodeURIComponent(link.href.slice(link.href.indexOf(",") + 1));
+    for (const [, field, end] of text.matchAll(/("(?:[^"]|"")*"|[^,\r\n]*)(,|\r\n|$)/g)) {
+      lines.at(-1).push(field.startsWith('"') ? field.slice(1, -1).replaceAll('""', '"') : field);
+      if (end === "\r\n") lines.push([]);
+    }
+    const [names, ...rows] = lines.filter((line) => line.length > 1 || line[0]);
+    const value = (field) => (field === "" ? null : /^(true|false|-?[\d.]+(e[+-]?\d+)?)$/.test(field) ? JSON.parse(field) : field);
+    const found = rows.map((row) => Object.fromEntries(names.map((name, place) => [name, value(row[place])])));
+    also.href = "data:application/json," + encodeURIComponent(JSON.stringify(found));
+  });
+  link.after(" ", also);
+}
+
+document.querySelectorAll("figure svg.marks").forEach(hideable);
+document.querySelectorAll("figcaption a[download$='.csv']").forEach(asJson);
 for (const table of document.querySelectorAll("table")) {
   const tools = made("div", "", { className: "tools" });
   sortable(table);
