@@ -210,7 +210,7 @@ def test_the_page_has_every_code_with_its_level_and_no_other() -> None:
     assert made <= set(LEVEL_OF)
     elsewhere = source.replace((ROOT / "analysis" / "findings" / "notes.py").read_text(encoding="utf-8"), "")
     assert [code for code in set(LEVEL_OF) - made if f'"{code}"' not in elsewhere] == []
-    quiet = {"warm-up", "outliers", "quantised", "few-independent-samples"}
+    quiet = {"warm-up", "quantised", "few-independent-samples"}
     assert set(diagnostics.CODES) - set(OF_THE_SERIES) == quiet
 
 
