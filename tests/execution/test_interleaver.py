@@ -95,7 +95,7 @@ def test_three_go_round_and_nobody_goes_before_all_are_there() -> None:
     third.waits(True)
     assert first.words() == MORE
     first.waits(True)
-    assert third.words() == OVER
+    assert (first.words(), third.words()) == (OVER, OVER)
 
 
 def test_the_first_goes_first_and_they_alternate_until_both_have_enough(slots: tuple[Heard, Heard]) -> None:
@@ -112,7 +112,7 @@ def test_the_first_goes_first_and_they_alternate_until_both_have_enough(slots: t
     first.waits(True)
     assert second.words() == MORE
     second.waits(True)
-    assert first.words() == OVER
+    assert (first.words(), second.words()) == (OVER, OVER)
 
 
 def test_when_one_has_ended_the_other_goes_on_by_itself(slots: tuple[Heard, Heard]) -> None:

@@ -37,5 +37,4 @@ def test_two_rounds_at_once_take_turns_on_the_gpu(tmp_path: Path) -> None:
     assert {each.status for each in records} == {"ok"}
     rounds = {each.repeat for each in records if each.repeat}
     assert {1, 2} <= rounds
-    assert len(rounds) % 2 == 0
     assert all(IN_TURNS in each.facts for each in records if each.repeat)

@@ -151,15 +151,24 @@ class Interleaver:
         return next((each for each in ring if not each.ended), slot)
 
     def look(self, slot: Slot) -> None:
-        """Lets the one go whose turn it is, if all wait or have ended. After a change of ``slot``."""
+        """Lets the one go whose turn it is, if all wait or have ended; all of them, where all have enough.
+
+        After a change of ``slot``.
+        """
         if self._stopped:
             slot.kill()
         mine = self.after(self.next) if self.next.ended else self.next
         left = [each for each in self.slots if not each.ended]
-        if mine.waiting and all(each.asked for each in left):
-            self.next = mine
-            alone = len(left) == 1
-            mine.go(OVER if alone or all(each.enough for each in left) else MORE)
+        if not mine.waiting or not all(each.asked for each in left):
+            return
+        self.next = mine
+        if len(left) == 1:
+            mine.go(OVER)
+        elif all(each.enough for each in left):  # nothing is timed any more: they come to their ends side by side
+            for each in filter(lambda each: each.waiting, left):
+                each.go(OVER)
+        else:
+            mine.go(MORE)
 
     def stop(self) -> None:
         """Ends all processes, and those that are yet to start."""

@@ -1,10 +1,10 @@
 """The rounds of a race: cases that may be the fastest meet, in fresh processes, until it is known which one is.
 
 Each case was measured once before, by itself. Those within reach of the fastest meet in rounds: a fresh process of
-each, all alive at once and in turns where memory allows it, else one after the other. Two rounds are held at once where
-there are CPUs enough: it takes the time of one to load and build. After that those that are shown to be slower, or
-equally fast, take no further part (``analysis.race``). It is over when none is left, or the time is. The reference
-takes part in the first rounds, so that speed-ups are known, too.
+each, all alive at once and in turns where memory allows it, else one after the other. Up to three rounds are held at
+once where there are CPUs enough: it takes the time of one to load and build. After that those that are shown to be
+slower, or equally fast, take no further part (``analysis.race``). It is over when none is left, or the time is. The
+reference takes part in the first rounds, so that speed-ups are known, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REACH_ALONE, REACH = 4.0, 1.25
 REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speed-ups are known
 USUAL_ROUNDS = 10  # at most; with --thorough MOST_ROUNDS
 ROUND_WARMUP, ROUND_SERIES = 0.3, 2.0  # seconds of each case in what is held at once
-AT_ONCE, CPUS_EACH = 2, 2  # rounds at most that are held at once, and the CPUs of each process that they need
+AT_ONCE, CPUS_EACH = 3, 2  # rounds at most that are held at once, and the CPUs of each process that they need
 SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
 
 
@@ -162,8 +162,8 @@ class Rounds:
         taking_turns = number == 1 or all(IN_TURNS in each.records[-1].facts for each in meeting)
         if number in self.known or self.scheduler.one_at_a_time or not taking_turns:
             return 1
-        enough_cpus = AT_ONCE * len(meeting) * CPUS_EACH <= len(usable_cpus())
-        return AT_ONCE if enough_cpus and fit_together([each.first for each in meeting] * AT_ONCE) else 1
+        count = min(AT_ONCE, len(usable_cpus()) // (CPUS_EACH * len(meeting)))
+        return count if count > 1 and fit_together([each.first for each in meeting] * count) else 1
 
     def _hold(self, meeting: Sequence[Entrant], numbers: Sequence[int]) -> None:
         """Measures a process of each once a round; who goes first changes from round to round."""
