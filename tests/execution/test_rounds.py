@@ -197,7 +197,7 @@ def test_a_named_reference_takes_part_in_the_first_rounds(tmp_path: Path) -> Non
 def test_two_rounds_are_held_at_once_where_there_are_cpus_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "usable_cpus", lambda: range(8))
+    monkeypatch.setattr(running, "usable_cpus", lambda: range(4))
     records, told = raced(tmp_path, "4,4.6")
     assert [number for number, *_ in told.rounds] == [*range(2, 2 * len(told.rounds) + 1, 2)]
     for latency in (4.0, 4.6):
@@ -205,6 +205,6 @@ def test_two_rounds_are_held_at_once_where_there_are_cpus_for_it(
         assert sorted(repeats) == [*range(told.rounds[-1][0] + 1)]
     found = race({runs.first.id: runs for runs in latest(records)})
     assert (found.answer.kind, found.answer.rounds) == ("fastest", told.rounds[-1][0])
-    monkeypatch.setattr(running, "usable_cpus", lambda: range(7))
+    monkeypatch.setattr(running, "usable_cpus", lambda: range(3))
     _, told = raced(tmp_path / "few", "4,4.6")
     assert [number for number, *_ in told.rounds][:2] == [1, 2]

@@ -37,7 +37,7 @@ REACH_ALONE, REACH = 4.0, 1.25
 REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speed-ups are known
 USUAL_ROUNDS = 10  # at most; with --thorough MOST_ROUNDS
 ROUND_WARMUP, ROUND_SERIES = 0.3, 2.0  # seconds of each case in what is held at once
-AT_ONCE, CPUS_EACH = 3, 2  # rounds at most that are held at once, and the CPUs of each process that they need
+AT_ONCE = 3  # rounds at most that are held at once, where each process has a CPU
 SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
 
 
@@ -162,7 +162,7 @@ class Rounds:
         taking_turns = number == 1 or all(IN_TURNS in each.records[-1].facts for each in meeting)
         if number in self.known or self.scheduler.one_at_a_time or not taking_turns:
             return 1
-        count = min(AT_ONCE, len(usable_cpus()) // (CPUS_EACH * len(meeting)))
+        count = min(AT_ONCE, len(usable_cpus()) // len(meeting))
         return count if count > 1 and fit_together([each.first for each in meeting] * count) else 1
 
     def _hold(self, meeting: Sequence[Entrant], numbers: Sequence[int]) -> None:
