@@ -90,6 +90,11 @@ class Slot:
         return self._interleaver.seed
 
     @property
+    def count(self) -> int:
+        """How many there are, this one included."""
+        return len(self._interleaver.slots)
+
+    @property
     def waited(self) -> float:
         """Seconds that the process has spent waiting, the present ones included."""
         return self._waited + (time.monotonic() - self._since if self.waiting else 0.0)

@@ -251,7 +251,9 @@ class Scheduler:
             job,
             log=folder / LOG,
             on_event=partial(self._heard_interleaved, case) if slot else self.observer.heard,
-            monitor=lambda pid: Monitor(pid, gpu=case.device == "cuda", before=before, beside=neighbours),
+            monitor=lambda pid: Monitor(
+                pid, gpu=case.device == "cuda", before=before, beside=neighbours, watches=slot.count if slot else 1
+            ),
             slot=slot,
             timeout=min(self.patience(case), self.plan.budget.timeout),
         )

@@ -1,6 +1,7 @@
 """The thread that watches the machine while a case runs in another process.
 
-It has the lowest priority the system knows and wakes up every :data:`INTERVAL`; only NVML and files of ``/proc`` and
+It has the lowest priority the system knows and wakes up every :data:`INTERVAL`, where many processes take turns, each
+with a watch of its own, as much less often; only NVML and files of ``/proc`` and
 ``/sys`` are read. What that costs the case is measured by ``python -m benchmarks watch_cost``.
 """
 
@@ -44,7 +45,9 @@ class Monitor:
         clock: Callable[[], float] = time.perf_counter,  # of the samples that the log is held against
         wait: Callable[[float], bool] | None = None,  # says whether to stop; None: at the end of the context
         beside: Callable[[], Sequence[int]] = tuple,  # processes that take turns with the case's
+        watches: int = 1,  # how many there are at once, this one included
     ) -> None:
+        self._interval = INTERVAL * max(1.0, watches / 2)
         self._cpus, self._nvml = cpus or Cpus(pid, beside=beside), nvml
         self._wants_gpu, self._before, self._clock = gpu, before or Before(), clock
         self._stop = threading.Event()
@@ -77,7 +80,7 @@ class Monitor:
         if gpu and self._gpu:
             gpu |= {"power_basis": self._gpu.power_basis, "power_window": self._gpu.power_window}
         return MachineLog(
-            interval=INTERVAL,
+            interval=self._interval,
             gpu=GpuSamples(**gpu) if gpu else None,
             processes=GpuProcesses(**columns["processes"]) if "processes" in columns else None,
             cpu=CpuSamples(**columns["cpu"]) if "cpu" in columns else None,
@@ -105,7 +108,7 @@ class Monitor:
                         if tick % ticks == 0:
                             table.take()
                     tick += step
-                    if self._wait(step * INTERVAL):
+                    if self._wait(step * self._interval):
                         break
                 for table, _ in every:  # the end of what lasts until here
                     table.take()
