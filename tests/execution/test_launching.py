@@ -16,7 +16,7 @@ import inferlens
 from inferlens import InferlensError
 from inferlens.execution.bench import race
 from inferlens.execution.launching import local, parts, resume
-from inferlens.execution.launching.interference import AloneJob
+from inferlens.execution.launching.alone import AloneJob
 from inferlens.execution.launching.launcher import LAUNCHERS, Launcher, Worker, WorkerLost, launcher_of
 from inferlens.execution.launching.local import Card, chosen_of, shares
 from inferlens.execution.launching.on_ray import Needs, needs_of

@@ -40,7 +40,7 @@ class Aim(Protocol):
         """Whether a case may be the best."""
 
 
-class Fastest(Struct, frozen=True, kw_only=True):
+class RaceAnswer(Struct, frozen=True, kw_only=True):
     """Which case is fastest, by the ids of the cases' first records.
 
     Attributes:
@@ -96,14 +96,14 @@ class Race:
         return standing(self.layout, names, threshold=self.threshold, level=self.level, alone=self.alone)
 
     @cached_property
-    def answer(self) -> Fastest:
+    def answer(self) -> RaceAnswer:
         """Which one is fastest."""
         found = self.standing
         if found is None:
-            return Fastest(kind="none", threshold=self.threshold)
+            return RaceAnswer(kind="none", threshold=self.threshold)
         equal, rest = found.of("SAME"), found.of("UNDECIDED")
         kind: Kind = "likeliest" if rest else "equal" if equal else "fastest"
-        return Fastest(
+        return RaceAnswer(
             kind="once" if rest and found.chance is None else kind,
             best=found.leader,
             equal=tuple(equal),

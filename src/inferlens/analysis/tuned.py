@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.accuracy import Worth, accuracy_of, worth
 from inferlens.analysis.objective import value, with_export
-from inferlens.analysis.race import Fastest, centres_of, race
+from inferlens.analysis.race import RaceAnswer, centres_of, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.files import decoded, write_whole
@@ -109,7 +109,7 @@ class Tuned(Struct, frozen=True, kw_only=True):
     objective: Objective
     constraints: tuple[Constraint, ...] = ()
     trials: tuple[Trial, ...] = ()
-    answer: Fastest
+    answer: RaceAnswer
     best: Case | None
     candidates: tuple[Candidate, ...]
     effects: tuple[Effect, ...]

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from inferlens.execution.expand import Planned
-from inferlens.execution.launching.interference import compare_alone
+from inferlens.execution.launching.alone import compare_alone
 from inferlens.execution.launching.parts import CasesJob, UnderWay, launched, scheduled_part, still_known
 from inferlens.execution.launching.resume import resumable
 from inferlens.execution.protocol import Observer

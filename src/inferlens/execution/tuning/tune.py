@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.objective import miss, violations, with_export
-from inferlens.analysis.race import Fastest, Race, race
+from inferlens.analysis.race import Race, RaceAnswer, race
 from inferlens.analysis.tuned import TUNED, FinalsAim, Trial, Tuned, centres_for, keep
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
@@ -304,7 +304,7 @@ class Tuner:
         seen = [each.log for each in self.search.seen if each.point == self.candidates.point(case)]
         return min(seen, default=math.inf)
 
-    def _tuned(self, finals: Finals, answer: Fastest, over: bool) -> Tuned:
+    def _tuned(self, finals: Finals, answer: RaceAnswer, over: bool) -> Tuned:
         equal = [each for each in finals.entrants if each.id in answer.fastest]
         point = self.candidates.point
         plainest = {each.id: len(point(each.planned.case).settings) for each in equal}
