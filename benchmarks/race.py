@@ -344,7 +344,11 @@ class Simulated(Rounds):
     def _standing(self) -> str:
         return ""
 
-    def _hold(self, meeting: Sequence[Any], number: int) -> None:
+    def _at_once(self, meeting: Sequence[Any], number: int) -> int:  # noqa: ARG002 - what the seam gives
+        return 1
+
+    def _hold(self, meeting: Sequence[Any], numbers: Sequence[int]) -> None:
+        (number,) = numbers
         self.held += 1
         for name, centre in self.field.together([each.name for each in meeting]).items():
             self.entries[name][0].append(centre)

@@ -44,8 +44,8 @@ def test_every_command_has_it() -> None:
     context = typer.Context(group)
     for name in COMMANDS:
         options = {word for each in group.get_command(context, name).params for word in each.opts}
-        assert "-o" in options or name == "export", name
-    assert {*SHOWN, *PICTURES_AND_MODELS, "merge", "partition", "tune"} == set(COMMANDS)
+        assert "-o" in options or name in ("export", "fleet"), name
+    assert {*SHOWN, *PICTURES_AND_MODELS, "fleet", "merge", "partition", "tune"} == set(COMMANDS)
 
 
 @pytest.mark.parametrize("name", SHOWN)
