@@ -167,13 +167,12 @@ class Interleaver:
         if not mine.waiting or not all(each.asked for each in left):
             return
         self.next = mine
-        if len(left) == 1:
-            mine.go(OVER)
-        elif all(each.enough for each in left):  # nothing is timed any more: they come to their ends side by side
-            for each in filter(lambda each: each.waiting, left):
-                each.go(OVER)
-        else:
+        if len(left) > 1 and not all(each.enough for each in left):
             mine.go(MORE)
+            return
+        for each in left:  # nothing is timed any more: they come to their ends side by side
+            if each.waiting:
+                each.go(OVER)
 
     def stop(self) -> None:
         """Ends all processes, and those that are yet to start."""

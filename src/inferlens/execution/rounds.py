@@ -167,14 +167,14 @@ class Rounds:
 
     def _hold(self, meeting: Sequence[Entrant], numbers: Sequence[int]) -> None:
         """Measures a process of each once a round; who goes first changes from round to round."""
-        known = [(each, self.known.get(numbers[0], {}).get(each.planned.case.digest)) for each in self.entrants]
-        met = [(each, record) for each, record in known if record]
-        if all(each in (entrant for entrant, _ in met) for each in meeting):
-            for each, record in met:
-                each.records.append(record)
+        before = self.known.get(numbers[0], {})
+        known = [each for each in self.entrants if each.planned.case.digest in before]
+        if {each.id for each in meeting} <= {each.id for each in known}:
+            for each in known:
+                each.records.append(before[each.planned.case.digest])
             return
-        if met:
-            self.scheduler.observer.discarded([record for _, record in met])
+        if known:
+            self.scheduler.observer.discarded([before[each.planned.case.digest] for each in known])
         place = numbers[0] % len(meeting)
         order = [*meeting[place:], *meeting[:place]]
         together = len(order) > 1 and fit_together([each.first for each in order])

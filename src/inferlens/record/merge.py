@@ -22,9 +22,8 @@ from msgspec.structs import replace
 from inferlens.errors import InferlensError
 from inferlens.record.files import PACKED, read_unpacked, sha256, write_whole
 from inferlens.record.record import Record, decode, machine_name
-from inferlens.record.store import LOG, RECORD, TRIALS, TUNING, claimed, made, of_a_tuning, safe_name
+from inferlens.record.store import LOG, PROFILE, RECORD, TRIALS, TUNING, claimed, made, of_a_tuning, safe_name
 
-PROFILES = "profile-"  # how the names of profiles begin
 STAGING = ".merge-"  # how the name of the folder of a merge under way begins
 HINT = "-o with another folder"
 
@@ -169,7 +168,7 @@ def _beside(record_file: Path, merged: Merged, artefacts: bool) -> Iterator[Path
                 continue
             elif not _is_plain(each):
                 merged.problems.append(f"{each} was left out. It is a link, or no file.")
-            elif artefacts or each.name == LOG or each.name.startswith(PROFILES):
+            elif artefacts or each.name == LOG or each.name.startswith(PROFILE):
                 yield each
 
 

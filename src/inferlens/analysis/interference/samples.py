@@ -42,10 +42,7 @@ def steady_samples(record: Record, metric: Metric) -> Series:
     ``marks`` are of the calls whose latency was taken; other metrics of these calls, such as GPU time, have as many
     samples. Where a number of samples or a time was asked for, all of them count.
     """
-    return _steady_samples(_Same(record), metric) if record.samples(metric) else _NONE
-
-
-_NONE = Series((), 0, 0, 0)
+    return _steady_samples(_Same(record), metric)
 
 
 class _Same:

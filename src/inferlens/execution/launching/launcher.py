@@ -87,9 +87,7 @@ def launcher_of(plan: Plan) -> Launcher:
     Raises:
         InferlensError: if there is none, or what the plan wants of it is not there.
     """
-    if (
-        plan.where.launcher == LOCAL
-    ):  # without a look at the entry points: a checkout may lack them until it is reinstalled
+    if plan.where.launcher == LOCAL:  # by no entry point, which a checkout may lack until it is installed again
         from inferlens.execution.launching.local import Local
 
         return Local(plan)

@@ -25,7 +25,7 @@ from inferlens.execution.protocol import Found, Observer, PartJob
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named, cases_of, live_files
 from inferlens.record.record import VISIBLE, Record
-from inferlens.record.store import RECORD
+from inferlens.record.store import PROFILE, RECORD
 from inferlens.spec.plan import Plan
 from inferlens.spec.where import Where
 
@@ -65,7 +65,7 @@ class Gathered(Observer):
             gone = {record.id for record in records}
             self.records = [record for record in self.records if record.id not in gone]
             for folder in (self.folders.pop(name) for name in gone & self.folders.keys()):
-                for file in (folder / RECORD, *folder.glob("profile-*")):
+                for file in (folder / RECORD, *folder.glob(f"{PROFILE}*")):
                     file.unlink(missing_ok=True)
             self.inner.discarded(records)
 

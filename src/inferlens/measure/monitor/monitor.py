@@ -1,8 +1,8 @@
 """The thread that watches the machine while a case runs in another process.
 
-It has the lowest priority the system knows and wakes up every :data:`INTERVAL`, where many processes take turns, each
-with a watch of its own, as much less often; only NVML and files of ``/proc`` and
-``/sys`` are read. What that costs the case is measured by ``python -m benchmarks watch_cost``.
+It has the lowest priority the system knows and wakes up every :data:`INTERVAL`; where many processes take turns, each
+has a watch of its own, which wakes up less often. Only NVML and files of ``/proc`` and ``/sys`` are read. What that
+costs the case is measured by ``python -m benchmarks watch_cost``.
 """
 
 from __future__ import annotations

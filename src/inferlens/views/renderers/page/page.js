@@ -175,7 +175,7 @@ function asJson(link) {
       if (end === "\r\n") lines.push([]);
     }
     const [names, ...rows] = lines.filter((line) => line.length > 1 || line[0]);
-    const value = (field) => (field === "" ? null : /^(true|false|-?[\d.]+(e[+-]?\d+)?)$/.test(field) ? JSON.parse(field) : field);
+    const value = (field) => (field === "" ? null : /^(true|false|-?(0|[1-9]\d*)(\.\d+)?(e[+-]?\d+)?)$/.test(field) ? JSON.parse(field) : field);
     const found = rows.map((row) => Object.fromEntries(names.map((name, place) => [name, value(row[place])])));
     also.href = "data:application/json," + encodeURIComponent(JSON.stringify(found));
   });
