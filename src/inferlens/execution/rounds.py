@@ -158,9 +158,9 @@ class Rounds:
         return [name for name, each in able.items() if each.planned.case in chosen]
 
     def _at_once(self, meeting: Sequence[Entrant], number: int) -> int:
-        """How many rounds are held at once, from one on."""
+        """How many rounds are held at once, from one on; one, where processes take no turns."""
         taking_turns = number == 1 or all(IN_TURNS in each.records[-1].facts for each in meeting)
-        if number in self.known or self.scheduler.one_at_a_time or not taking_turns:
+        if len(meeting) == 1 or number in self.known or self.scheduler.one_at_a_time or not taking_turns:
             return 1
         count = min(AT_ONCE, len(usable_cpus()) // len(meeting))
         return count if count > 1 and fit_together([each.first for each in meeting] * count) else 1
