@@ -175,7 +175,7 @@ def record(asked: argparse.Namespace) -> None:
                 begin, tick = time.time() - begun, time.perf_counter()
                 if together:
                     budget = budget_of_rounds(plan.budget)
-                    records = scheduler.measure_interleaved([each, each], number, budget)
+                    records = scheduler.measure_interleaved([(each, number)] * 2, budget)
                 else:
                     records = [scheduler.measure(each, number)[0]]  # what the first one exported is used again
                 seconds = round(time.perf_counter() - tick, 2)

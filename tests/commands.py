@@ -85,7 +85,8 @@ def traced(folder: Path, **words: Any) -> list[trace.Traced]:
 
 def stay(patch: pytest.MonkeyPatch) -> None:
     """Has everything that would be done in a process of its own done here, as on a machine of two CPUs."""
-    patch.setattr(rounds, "usable_cpus", lambda: range(2))
+    for module in (rounds, scheduler):
+        patch.setattr(module, "usable_cpus", lambda: range(2))
     patch.setattr(processes, "launch", launch)
     patch.setattr(scheduler, "together", lambda every: [each(None) for each in every])
 

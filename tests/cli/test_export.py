@@ -15,7 +15,7 @@ from torch import nn
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import TOLERANCES, Outputs, Preparation
 from inferlens.backends.onnx import export as onnx_export
-from inferlens.execution.build import saver
+from inferlens.execution.deploy.build import saver
 from inferlens.execution.expand import expand
 from inferlens.execution.measure_case import ReferenceJob, reference
 from inferlens.measure.agreement import compare

@@ -17,7 +17,9 @@ from msgspec.structs import replace
 from inferlens.backends.base import Preparation
 from inferlens.backends.fake import Fake
 from inferlens.execution import child_process as launch
+from inferlens.execution import scheduler as running
 from inferlens.execution.expand import Planned
+from inferlens.execution.interference import Interference
 from inferlens.execution.interleaver import MORE, OVER, Interleaver, Shared, Slot, together
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
@@ -164,26 +166,40 @@ def test_a_number_of_samples_that_was_asked_for_is_kept(tmp_path: Path) -> None:
     assert (len(latency.samples), len(turn.asked)) == (20, 30)
 
 
-def one_round(folder: Path, *sides: dict[str, Any], timeout: float = 60.0) -> list[Record]:
-    """The records of two cases of the fake backend that were measured in turns, in processes of their own."""
+def cases_in(
+    folder: Path, *sides: dict[str, Any], timeout: float = 60.0
+) -> tuple[Scheduler, list[tuple[Planned, int]]]:
+    """Cases of the fake backend, to be measured in processes of their own."""
     budget = Budget(mode="latency", warmup=3, seconds=0.5, timeout=timeout)
     plan = Plan(model=("fake:demo",), budget=budget, output=str(folder))
     case, found = Case(model="fake:demo", backend="fake"), ModelInfo(spec="fake:demo", name="demo", format="fake")
-    pair = [
-        Planned(replace(case, variant=variant, options={"clock": "host", **options}), found, None)
-        for variant, options in zip(("steady", "fast"), sides, strict=True)
+    every = [
+        (Planned(replace(case, variant=variant, options={"clock": "host", **options}), found, None), 0)
+        for variant, options in zip(("steady", "fast", "noisy"), sides, strict=False)
     ]
-    return Scheduler(plan, Observer(), folder).measure_interleaved([(each, 0) for each in pair], budget)
+    return Scheduler(plan, Observer(), folder), every
+
+
+def one_round(folder: Path, *sides: dict[str, Any], timeout: float = 60.0) -> list[Record]:
+    """The records of two cases of the fake backend that were measured in turns."""
+    scheduler, pair = cases_in(folder, *sides, timeout=timeout)
+    return scheduler.measure_interleaved(pair, scheduler.plan.budget)
+
+
+def calls_of(records: list[Record]) -> list[tuple[float, float, int]]:
+    """When each call of all of them began and ended, and whose it is."""
+    latencies = [record.measurement("latency") for record in records]
+    return sorted(
+        (begin, begin + taken, place)
+        for place, latency in enumerate(latencies)
+        if latency
+        for begin, taken in zip(latency.begins, latency.values, strict=True)
+    )
 
 
 def test_calls_of_both_alternate_and_never_overlap(tmp_path: Path) -> None:
     pair = one_round(tmp_path, {}, {})
-    latencies = [record.measurement("latency") for record in pair]
-    calls = sorted(
-        (begin, begin + taken, place)
-        for place, latency in enumerate(latencies)
-        for begin, taken in zip(latency.begins, latency.values, strict=True)
-    )
+    calls = calls_of(pair)
     assert all(before[1] <= after[0] + 2e-6 for before, after in itertools.pairwise(calls))
     assert sum(a[2] != b[2] for a, b in itertools.pairwise(calls)) >= 8
     assert [record.facts["in turns with"] for record in pair] == [other.case.label for other in reversed(pair)]
@@ -235,3 +251,47 @@ def test_what_ends_one_ends_the_other(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         together([fails, waits])
     assert sleeper.returncode == -signal.SIGKILL
+
+
+def test_cases_load_side_by_side_and_each_is_measured_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "usable_cpus", lambda: range(6))
+    monkeypatch.setattr(Interference, "repeat", False)
+    scheduler, every = cases_in(tmp_path, {}, {"trouble": "kill"}, {}, timeout=20.0)
+    done: list[str] = []
+    monkeypatch.setattr(scheduler.observer, "done", lambda record, _: done.append(record.case.variant))
+    records = scheduler.measure_each(every)
+    assert [(each.case.variant, each.status) for each in records] == [
+        ("steady", "ok"), ("fast", "crashed"), ("noisy", "ok"),
+    ]  # fmt: skip
+    assert done == ["steady", "fast", "noisy"]
+    assert records == sorted(records, key=lambda each: each.created)
+    assert all((scheduler.kept[each.id] / "record.json").exists() for each in records)
+    whose = [place for *_, place in calls_of(records)]
+    assert whose == sorted(whose)
+    for each in (records[0], records[2]):
+        assert "in turns with" not in each.facts
+        assert each.cpu_energy is None or "in turns" not in each.cpu_energy.reason
+        assert each.machine
+        assert each.machine.cpu
+
+
+def test_who_ends_a_run_keeps_what_was_measured_of_cases_that_loaded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "usable_cpus", lambda: range(4))
+    monkeypatch.setattr(Interference, "repeat", False)
+    scheduler, every = cases_in(tmp_path, {}, {})
+
+    def interrupts(record: Record, _: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scheduler.observer, "done", interrupts)
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.measure_each(every)
+    assert [record.case.variant for record in scheduler.records] == ["steady"]
+    assert [path.parent.name for path in tmp_path.glob("*/*/record.json")] == [
+        scheduler.kept[record.id].name for record in scheduler.records
+    ]
+    assert not [*tmp_path.glob("*/fake-fast*")]

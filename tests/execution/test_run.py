@@ -99,7 +99,7 @@ def compiled_from(spec: str, format: Any, **made: Any) -> ModelInfo:
 def reference_of(found: ModelInfo, folder: Path, *, trust: bool = False, seed: int = 0) -> Reference:
     case = Case(model=found.spec, backend="tensorrt", variant="rtx", device="cuda", seed=seed)
     plan = Plan(model=("net.engine",), trust=trust, output=str(folder))
-    return Scheduler(plan, Observer(), folder).reference(Planned(case, found, None))
+    return Scheduler(plan, Observer(), folder).references.of(Planned(case, found, None))
 
 
 @pytest.mark.usefixtures("one_process")

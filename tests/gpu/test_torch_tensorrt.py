@@ -19,7 +19,7 @@ import inferlens  # noqa: E402
 from inferlens.backends.base import TOLERANCES, Preparation, Runner  # noqa: E402
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT  # noqa: E402
 from inferlens.errors import InferlensError, Unsupported  # noqa: E402
-from inferlens.execution.build import save, single  # noqa: E402
+from inferlens.execution.deploy.build import save, single  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
 from inferlens.spec.case import TensorSpec  # noqa: E402
 from tests.backends import small  # noqa: E402

@@ -47,8 +47,8 @@ def build(
     from inferlens.backends.abilities import Builder
     from inferlens.cli import screen
     from inferlens.errors import InferlensError
-    from inferlens.execution.build import able, single
-    from inferlens.execution.build import build as build_file
+    from inferlens.execution.deploy.build import able, single
+    from inferlens.execution.deploy.build import build as build_file
     from inferlens.units import parse_duration
 
     backend = backend or able(Builder)[0]

@@ -45,7 +45,7 @@ def export(
     from inferlens import units
     from inferlens.cli import screen
     from inferlens.errors import InferlensError
-    from inferlens.execution.build import save, saver, single
+    from inferlens.execution.deploy.build import save, saver, single
 
     limit = units.parse_duration(timeout)
     words = {

@@ -39,7 +39,7 @@ def partition(
     from inferlens.cli import screen
     from inferlens.cli.backends import option_rows
     from inferlens.errors import InferlensError, check_choice
-    from inferlens.execution import build
+    from inferlens.execution.deploy import build
     from inferlens.views.partition import Answer, document
     from inferlens.views.table import FORMATS
 

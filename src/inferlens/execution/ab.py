@@ -31,7 +31,7 @@ from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import fit_together, records_of_rounds
+from inferlens.execution.rounds import fit_together, records_of_rounds, rounds_at_once
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.sides import Asked, asked_for, check_inputs, compared_outputs, named_models, planned_pair
 from inferlens.execution.survey import check_interpreters, live_files
@@ -186,7 +186,7 @@ def _measured(
         scheduler = stack.enter_context(
             scheduled(replace(plans[0], budget=budget), observer, pair, live_files(*models))
         )
-        outputs = compared_outputs(pair, scheduler.reference)
+        outputs = compared_outputs(pair, scheduler.references.of)
         return ABRun(scheduler, pair, rule, on_round, begin, interleave, outputs).run()
 
 
@@ -222,12 +222,15 @@ class ABRun:
         return self.so_far()
 
     def _round(self, number: int) -> None:
-        """Measures both sides once, and looks at all rounds so far."""
+        """Measures both sides once, or some times at once, and looks at all rounds so far."""
         order = [0, 1] if number % 2 else [1, 0]
         order.sort(key=lambda place: self.pair[place].refusal is None)  # nothing is measured beside what cannot run
         cases = [self.pair[place] for place in order]
         together = self._together and not any(planned.refusal for planned in cases)
-        for place, record in zip(order, records_of_rounds(self.scheduler, cases, [number], together), strict=False):
+        firsts = [records[0] for records in self._records if records]
+        count = min(rounds_at_once(firsts), self.rule.max_rounds + 1 - number) if together and len(firsts) == 2 else 1
+        found = records_of_rounds(self.scheduler, cases, range(number, number + count), together)
+        for place, record in zip(order * count, found, strict=False):
             self._records[place].append(record)
             self._failed |= not read(CaseRuns((record,)), self.rule.metric, self.rule.level)[0].ok
             if self._failed and not together:  # the other one is not measured for nothing

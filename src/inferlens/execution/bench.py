@@ -58,10 +58,10 @@ def race(job: CasesJob, observer: Observer) -> None:
     with scheduled_part(job, observer, cases) as scheduler:
         before = still_known(job, scheduler)
         known = {(record.case.digest, record.repeat): record for record in before}
-        screened = [
-            (planned, known.get((planned.case.digest, repeat)) or scheduler.measure(planned, repeat)[0])
-            for planned, repeat in measuring_order(cases, plan.repeats, plan.seed)
-        ]
+        order = measuring_order(cases, plan.repeats, plan.seed)
+        left = [(planned, repeat) for planned, repeat in order if (planned.case.digest, repeat) not in known]
+        known |= {(record.case.digest, record.repeat): record for record in scheduler.measure_each(left)}
+        screened = [(planned, known[planned.case.digest, repeat]) for planned, repeat in order]
         if not plan.repeats and not job.given_up:
             hold_rounds(scheduler, screened, [record for record in before if record.repeat])
 

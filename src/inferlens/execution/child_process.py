@@ -17,8 +17,9 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Generic, cast
 
@@ -106,7 +107,7 @@ def launch(
         log: file for what the process prints; none is written if it prints nothing.
         on_event: told every event as it comes.
         monitor: given the process's number, what watches the machine until the process has ended.
-        slot: where the process takes turns with another one.
+        slot: where the process takes turns with others.
         variables: of the environment, beside those of this process.
         started: given the process's number.
     """
@@ -120,7 +121,7 @@ def launch(
         with _unbroken():
             child = _Process(Order.of(task, job), slot, job.interpreter, variables or {})
         started(child.process.pid)
-        with monitor(child.process.pid) if monitor else nullcontext() as watching:
+        with _watched(monitor and monitor(child.process.pid), slot) as watching:
             in_time = child.listen(time.monotonic() + timeout, on_event)
         if not in_time:
             child.show_stacks()
@@ -153,6 +154,17 @@ def _advised(result: TaskResult[Found], interpreter: str) -> TaskResult[Found]:
     if problem:
         problem = replace(problem, hint=in_environment(interpreter, problem.hint))
     return replace(result, hint=hint, problem=problem)
+
+
+@contextmanager
+def _watched(monitor: Monitor | None, slot: Slot | None) -> Iterator[Monitor | None]:
+    """Watches the machine; of a process that loads while others are measured, from when its turn begins."""
+    with ExitStack() as stack:
+        if monitor and slot and slot.alone:
+            slot.on_turn = partial(stack.enter_context, monitor)
+        elif monitor:
+            stack.enter_context(monitor)
+        yield monitor
 
 
 @contextmanager

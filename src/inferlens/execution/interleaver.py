@@ -12,6 +12,8 @@ the calls with which a turn begins are not samples (``Turn.lead``).
 Calls of a GPU are made by one thread each, and a CPU is slower for moments, or while something else runs on the same
 core. So those threads run on one CPU in each turn, the same for all, and on another one in the next, and their turns
 are short.
+
+Where each is measured ``alone``, they but load side by side: the turn of each lasts until its process has ended.
 """
 
 from __future__ import annotations
@@ -81,6 +83,7 @@ class Slot:
         self._interleaver = interleaver
         self.pid: int | None = None
         self.asked = self.waiting = self.enough = self.ended = False
+        self.on_turn: Callable[[], object] = lambda: None  # called each time that it is let go
         self._answers = -1
         self._waited = self._since = 0.0
 
@@ -90,9 +93,19 @@ class Slot:
         return self._interleaver.seed
 
     @property
-    def count(self) -> int:
-        """How many there are, this one included."""
-        return len(self._interleaver.slots)
+    def watches(self) -> int:
+        """How many are watched at once, this one included."""
+        return 1 if self.alone else len(self._interleaver.slots)
+
+    @property
+    def alone(self) -> bool:
+        """Whether its turn lasts until its process has ended."""
+        return self._interleaver.alone
+
+    @property
+    def stopped(self) -> bool:
+        """Whether all were ended, so that what its process has answered is worth nothing."""
+        return self._interleaver.stopped
 
     @property
     def waited(self) -> float:
@@ -129,6 +142,7 @@ class Slot:
     def go(self, word: bytes) -> None:
         """Lets the process go on."""
         self._waited, self.waiting = self.waited, False
+        self.on_turn()
         with suppress(OSError):  # it has ended meanwhile
             os.write(self._answers, word)
 
@@ -142,12 +156,13 @@ class Slot:
 class Interleaver:
     """Some slots, and which is ``next`` to go. The threads of the processes hold the ``lock`` when anything changes."""
 
-    def __init__(self, count: int = 2) -> None:
+    def __init__(self, count: int = 2, *, alone: bool = False) -> None:
+        self.alone = alone
         self.slots = [Slot(self) for _ in range(count)]
         self.next = self.slots[0]
         self.lock = threading.RLock()
         self.seed = random.randrange(1_000_000)
-        self._stopped = False
+        self.stopped = False
 
     def after(self, slot: Slot) -> Slot:
         """The next one that has not ended; itself, if it is the last."""
@@ -160,14 +175,14 @@ class Interleaver:
 
         After a change of ``slot``.
         """
-        if self._stopped:
+        if self.stopped:
             slot.kill()
         mine = self.after(self.next) if self.next.ended else self.next
         left = [each for each in self.slots if not each.ended]
         if not mine.waiting or not all(each.asked for each in left):
             return
         self.next = mine
-        if len(left) > 1 and not all(each.enough for each in left):
+        if self.alone or (len(left) > 1 and not all(each.enough for each in left)):
             mine.go(MORE)
             return
         for each in left:  # nothing is timed any more: they come to their ends side by side
@@ -177,14 +192,14 @@ class Interleaver:
     def stop(self) -> None:
         """Ends all processes, and those that are yet to start."""
         with self.lock:
-            self._stopped = True
+            self.stopped = True
             for slot in self.slots:
                 slot.kill()
 
 
-def together(every: Sequence[Callable[[Slot], Outcome]]) -> list[Outcome]:
+def together(every: Sequence[Callable[[Slot], Outcome]], *, alone: bool = False) -> list[Outcome]:
     """What functions return that run at the same time, each with its slot; an error of one ends all of them."""
-    interleaver = Interleaver(len(every))
+    interleaver = Interleaver(len(every), alone=alone)
 
     def run(do: Callable[[Slot], Outcome], slot: Slot) -> Outcome:
         try:

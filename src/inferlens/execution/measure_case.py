@@ -24,6 +24,7 @@ from inferlens.execution.worker import Child
 from inferlens.measure import accuracy, agreement, series, stopping
 from inferlens.measure.accuracy import Evaluation
 from inferlens.measure.feeding import Feeding
+from inferlens.measure.series import Turn
 from inferlens.models import inputs
 from inferlens.models.model import Model, Problem
 from inferlens.record.record import EMPTY_KERNEL, Agreement, Measurement
@@ -63,12 +64,16 @@ class ReferenceRun(ReferenceOrigin, frozen=True, kw_only=True):
 
 
 class Reference(ReferenceOrigin, frozen=True, kw_only=True):
-    """Where the reference's outputs are kept for this run, and to which ``inputs``; or why there are none."""
+    """Where the reference's outputs are kept for this run, and to which ``inputs``; or why there are none.
+
+    ``memory`` is the most that its process had, in bytes.
+    """
 
     name: str
     path: str = ""
     missing: str = ""
     inputs: tuple[TensorSpec, ...] = ()
+    memory: int = 0
 
     def outputs(self) -> list[NDArray[np.generic]]:
         """The outputs."""
@@ -79,13 +84,14 @@ class Reference(ReferenceOrigin, frozen=True, kw_only=True):
 class BenchmarkJob(CaseJob, frozen=True, kw_only=True):
     """Measure the case within ``budget`` and compare its outputs with those of ``reference``.
 
-    ``only_right``: wrong outputs of the first call end it, before anything is timed. ``accuracy`` names data that it is
-    evaluated on once it is timed.
+    ``only_right``: wrong outputs of the first call end it, before anything is timed. ``alone``: it takes one turn, for
+    all but loading. ``accuracy`` names data that it is evaluated on once it is timed.
     """
 
     budget: Budget
     reference: Reference
     only_right: bool = False
+    alone: bool = False
     accuracy: str = ""
 
 
@@ -125,13 +131,11 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
     mode = "latency" if case.one_at_a_time else job.budget.mode
     model = child.load()
     arrays = inputs.make_inputs(model, case.seed)
+    if job.alone:
+        child.turn.wait()
+        child.turn = Turn()
     runner = child.prepare(model)
-    if any(spec.dynamic for spec in model.inputs) and not child.backend.capabilities().dynamic_shapes:
-        child.preparation.warn(
-            "static-shape",
-            "Prepared for the measured shape alone: ranges of sizes mean nothing to this backend.",
-            "Compare with care: a model prepared for many shapes may be slower at one of them.",
-        )
+    _warn_of_one_shape(model, child)
     with HostIo(runner) if case.io == "host" else runner as runner:
         child.runner = runner
         feeding = Feeding(runner, model, case, arrays, child.preparation)
@@ -180,6 +184,16 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
                 measured = replace(measured, evaluation=accuracy.evaluated(job.accuracy, case, model, runner))
         child.deliver(measured)  # before the runner lets go of its device
     return measured
+
+
+def _warn_of_one_shape(model: Model, child: Child) -> None:
+    """Warns of ranges of sizes that the backend makes nothing of."""
+    if any(spec.dynamic for spec in model.inputs) and not child.backend.capabilities().dynamic_shapes:
+        child.preparation.warn(
+            "static-shape",
+            "Prepared for the measured shape alone: ranges of sizes mean nothing to this backend.",
+            "Compare with care: a model prepared for many shapes may be slower at one of them.",
+        )
 
 
 def _throughput(

@@ -1,10 +1,10 @@
 """The rounds of a race: cases that may be the fastest meet, in fresh processes, until it is known which one is.
 
 Each case was measured once before, by itself. Those within reach of the fastest meet in rounds: a fresh process of
-each, all alive at once and in turns where memory allows it, else one after the other. Up to three rounds are held at
-once where there are CPUs enough: it takes the time of one to load and build. After that those that are shown to be
-slower, or equally fast, take no further part (``analysis.race``). It is over when none is left, or the time is. The
-reference takes part in the first rounds, so that speed-ups are known, too.
+each, all alive at once and in turns where memory allows it, else one after the other. Where there are CPUs enough, some
+rounds are held at once: it takes the time of one to load and build. After that those that are shown to be slower, or
+equally fast, take no further part (``analysis.race``). It is over when none is left, or the time is. The reference
+takes part in the first rounds, so that speed-ups are known, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from inferlens.analysis.race import Race, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.execution.expand import Planned
-from inferlens.execution.scheduler import Scheduler
+from inferlens.execution.scheduler import SPARE, Scheduler
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.measure.monitor.gpu import gpu_before
@@ -37,8 +37,7 @@ REACH_ALONE, REACH = 4.0, 1.25
 REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speed-ups are known
 USUAL_ROUNDS = 10  # at most; with --thorough MOST_ROUNDS
 ROUND_WARMUP, ROUND_SERIES = 0.3, 2.0  # seconds of each case in what is held at once
-AT_ONCE = 3  # rounds at most that are held at once, where each process has a CPU
-SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
+AT_ONCE = 16  # processes at most of rounds that are held at once, where each has a CPU
 
 
 @dataclass
@@ -162,8 +161,7 @@ class Rounds:
         taking_turns = number == 1 or all(IN_TURNS in each.records[-1].facts for each in meeting)
         if len(meeting) == 1 or number in self.known or self.scheduler.one_at_a_time or not taking_turns:
             return 1
-        count = min(AT_ONCE, len(usable_cpus()) // len(meeting))
-        return count if count > 1 and fit_together([each.first for each in meeting] * count) else 1
+        return rounds_at_once([each.first for each in meeting])
 
     def _hold(self, meeting: Sequence[Entrant], numbers: Sequence[int]) -> None:
         """Measures a process of each once a round; who goes first changes from round to round."""
@@ -228,6 +226,12 @@ def budget_of_rounds(budget: Budget, at_once: int = 1) -> Budget:
         return replace(budget, mode=mode)
     series = ROUND_SERIES if budget.max_time is None else min(budget.max_time, max(ROUND_SERIES, budget.max_time / 4))
     return replace(budget, mode=mode, warmup_seconds=ROUND_WARMUP, max_time=series / at_once)
+
+
+def rounds_at_once(firsts: Sequence[Record]) -> int:
+    """How many rounds of cases are held at once, by a record of each: one, or more where each process has a CPU."""
+    count = min(AT_ONCE, len(usable_cpus())) // len(firsts)
+    return count if count > 1 and fit_together([*firsts] * count) else 1
 
 
 def fit_together(records: Sequence[Record]) -> bool:

@@ -25,20 +25,15 @@ from inferlens.execution.child_process import Outcome
 from inferlens.execution.expand import Planned
 from inferlens.execution.interference import Attempt, Interference, interference
 from inferlens.execution.interleaver import Slot, together
-from inferlens.execution.measure_case import (
-    BenchmarkJob,
-    Measured,
-    Reference,
-    ReferenceJob,
-    ReferenceOrigin,
-    benchmark,
-    reference,
-)
+from inferlens.execution.measure_case import BenchmarkJob, Measured, benchmark
 from inferlens.execution.protocol import Began, Event, Found, J, Observer, Task, refused
+from inferlens.execution.reference_outputs import References
 from inferlens.execution.survey import environment_by
+from inferlens.limits import memory_left
 from inferlens.measure import environment
-from inferlens.measure.accuracy import Evaluation, beside
+from inferlens.measure.accuracy import beside
 from inferlens.measure.agreement import by_accuracy, judged
+from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.measure.monitor.gpu import IDLE_SECONDS, gpu_before
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.models import resolve
@@ -49,6 +44,9 @@ from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan
 
 FUTILE = 2  # after so many second attempts that were disturbed, too, there are no more of them
+MOST_LOADING = 8  # processes that load side by side before each is measured
+TYPICAL_MEMORY = 1.5e9  # bytes of a process, before one has told
+SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
 PREPARING: tuple[PhaseName, ...] = ("load", "export", "quantize", "build", "first inference")
 
 
@@ -75,8 +73,6 @@ class Scheduler:
     _built: set[str] = field(default_factory=set)  # cases of which a process has run
     _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # where each was exported first
     _environments: dict[str, Environment] = field(default_factory=dict)  # of other interpreters
-    _references: dict[str, Reference] = field(default_factory=dict)
-    _evaluations: dict[str, Evaluation] = field(default_factory=dict)  # of references
     _futile: int = 0  # cases in a row whose second attempt was disturbed, too
 
     @cached_property
@@ -92,6 +88,11 @@ class Scheduler:
         if not case.checkout:
             return found
         return msgspec.structs.replace(found, git_revision=environment.git_revision(case.checkout))
+
+    @cached_property
+    def references(self) -> References:
+        """What outputs are held against."""
+        return References(self.plan, self.observer, self.scratch, self.do, self.given)
 
     @cached_property
     def cache(self) -> Path:
@@ -130,6 +131,10 @@ class Scheduler:
         folder = Store(Path(self.plan.output)).claim(planned.case, planned.found.name)
         with discarded_if_cut_short(folder):
             first = self._attempt(planned, repeat, folder, budget=budget)
+        return self._counted(first, budget), folder
+
+    def _counted(self, first: Attempt, budget: Budget | None = None) -> Record:
+        """The record that counts of a first attempt, which is told of."""
         again = first.found.repeat
         record = self._keep(first.as_it_is() if again else first)
         try:
@@ -138,8 +143,39 @@ class Scheduler:
             elif self._futile < FUTILE:
                 record = self._second_time(first, budget) or record
         finally:  # also where it is interrupted: what was learned first is kept
-            self._done(record, folder)
-        return record, folder
+            self._done(record, first.folder)
+        return record
+
+    def measure_each(self, processes: Sequence[tuple[Planned, int]]) -> list[Record]:
+        """Measures cases, with their repeats, one after the other, each by itself; some load side by side before.
+
+        As many as have two CPUs each, and as much memory as the reference took: loading is most of a short case's time.
+        """
+        found: list[Record] = []
+        left = list(processes)
+        while left:
+            next_ones = [planned for planned, _ in left[:MOST_LOADING] if not planned.refusal]
+            peak = max([TYPICAL_MEMORY, *(self.references.of(planned).memory for planned in next_ones)])
+            count = min(MOST_LOADING, len(usable_cpus()) // 2, int(memory_left() / (SPARE * peak)))
+            few, left = left[: max(count, 1)], left[max(count, 1) :]
+            found += self._measure_loaded(few) if len(few) > 1 else [self.measure(*few[0])[0]]
+        return found
+
+    def _measure_loaded(self, processes: Sequence[tuple[Planned, int]]) -> list[Record]:
+        """Measures cases one after the other that have loaded side by side."""
+        store = Store(Path(self.plan.output))
+        begun = datetime.now(timezone.utc)
+        before = self._before(*(planned.case for planned, _ in processes))
+        folders = [store.claim(planned.case, planned.found.name) for planned, _ in processes]
+
+        def measured(place: int, slot: Slot) -> Attempt | Record:
+            first = self._attempt(*processes[place], folders[place], slot=slot, before=before)
+            first = replace(first, created=begun + timedelta(milliseconds=place))
+            return first if slot.stopped or first.found.repeat else self._counted(first)
+
+        with discarded_if_cut_short(*folders):
+            ended = together([partial(measured, place) for place in range(len(processes))], alone=True)
+            return [self._counted(one) if isinstance(one, Attempt) else one for one in ended]
 
     def measure_interleaved(self, processes: Sequence[tuple[Planned, int]], budget: Budget) -> list[Record]:
         """Measures cases that can run, with their repeats, each in a fresh process, all at once, in turns; keeps them.
@@ -151,7 +187,7 @@ class Scheduler:
         folders = [store.claim(planned.case, planned.found.name) for planned in cases]
         with discarded_if_cut_short(*folders):
             for planned in cases:
-                self.reference(planned)  # not while one of them is measured
+                self.references.of(planned)  # not while one of them is measured
             begun = datetime.now(timezone.utc)
             before = self._before(*(planned.case for planned in cases))  # before one of them is on the GPU
             labels = [planned.case.label for planned in cases]
@@ -238,8 +274,9 @@ class Scheduler:
             exported, known = self._exports.get(_exported_as(case), ("", None))
             given |= {"exported": exported, "known": known, "built": case.digest in self._built}
         job = BenchmarkJob(
-            **given, budget=budget or self.plan.budget, reference=self.reference(planned),
-            only_right=bool(slot) and not by_accuracy(case, self.accuracies.get(case.digest), self.plan.accuracy),
+            **given, budget=budget or self.plan.budget, reference=self.references.of(planned),
+            only_right=bool(beside) and not by_accuracy(case, self.accuracies.get(case.digest), self.plan.accuracy),
+            alone=bool(slot and slot.alone),
             accuracy="" if case.digest in self.accuracies else self.plan.accuracy,
         )  # fmt: skip
         before = before or self._before(case)
@@ -252,7 +289,11 @@ class Scheduler:
             log=folder / LOG,
             on_event=partial(self._heard_interleaved, case) if slot else self.observer.heard,
             monitor=lambda pid: Monitor(
-                pid, gpu=case.device == "cuda", before=before, beside=neighbours, watches=slot.count if slot else 1
+                pid,
+                gpu=case.device == "cuda",
+                before=before,
+                beside=neighbours,
+                watches=slot.watches if slot else 1,
             ),
             slot=slot,
             timeout=min(self.patience(case), self.plan.budget.timeout),
@@ -303,9 +344,10 @@ class Scheduler:
         """The accuracy of a case's first process that has it; of another one none, as the case has one record of it."""
         digest = planned.case.digest
         if own := measured.evaluation:
-            reference, fp32 = self.reference(planned), planned.reference and planned.reference.precision == "fp32"
+            reference, case = self.references.of(planned), planned.reference
+            fp32 = case is not None and case.precision == "fp32"
             same = model is not None and model.weights_sha256 == reference.weights_sha256
-            theirs = self._evaluations.get(planned.evaluated_as) if fp32 and same else None
+            theirs = self.references.evaluations.get(planned.evaluated_as) if fp32 and same else None
             self.accuracies[digest] = beside(self.plan.accuracy, own, reference.name, theirs)
         elif digest in self._told and not self.tells_all:
             return None
@@ -320,48 +362,6 @@ class Scheduler:
         return msgspec.structs.replace(
             gpu_before(), idle_power=idle.idle_power, idle_seconds=idle.idle_seconds, idle_samples=idle.idle_samples
         )
-
-    def reference(self, planned: Planned) -> Reference:
-        """The reference's outputs for this case, computed once for all cases that share model, inputs and weights.
-
-        By the command's own interpreter; where that cannot, by the case's.
-        """
-        case = planned.reference
-        if case is None:
-            return Reference(name="", missing="what the file was compiled from is not known")
-        if planned.found.origin and resolve.runs_code(case.model) and not self.plan.trust:
-            reason = f"the file says that it was compiled from {case.model}, which would be run; --trust does so"
-            return Reference(name="", missing=reason)
-        made = self._outputs(planned, case)
-        if made.missing and planned.case.python:
-            made = self._outputs(planned, msgspec.structs.replace(case, python=planned.case.python))
-        return made
-
-    def _outputs(self, planned: Planned, case: Case) -> Reference:
-        """What ``case``, the reference of another, computes; or why nothing."""
-        seed = planned.case.seed
-        key = f"{case.digest}-{seed}"
-        if key not in self._references:
-            self.observer.doing(f"reference outputs: {case.label}")
-            path = str(self.scratch / f"{key}.npz")
-            name = f"{case.backend_label} {case.precision} on {case.device}"
-            with tempfile.TemporaryDirectory() as folder:
-                words = {**self.given(case, Path(folder)), "cache": folder, "rebuild": False}
-                wanted = self.plan.accuracy if planned.evaluated_as not in self._evaluations else ""
-                job = ReferenceJob(**words, path=path, inputs_seed=seed, accuracy=wanted)
-                result = self.do(reference, job, on_event=lambda _: None).result
-            if found := result.found:
-                inputs = result.model.inputs if result.model else ()
-                hashes = {each: getattr(found, each) for each in ReferenceOrigin.__struct_fields__}
-                made = Reference(name=name, path=path, inputs=inputs, **hashes)
-                if found.evaluation:
-                    if found.evaluation.problem:  # it would be every case's
-                        raise found.evaluation.problem.error()
-                    self._evaluations[planned.evaluated_as] = found.evaluation
-            else:
-                made = Reference(name=name, missing=f"the reference failed: {result.reason}")
-            self._references[key] = made
-        return self._references[key]
 
 
 def _exported_as(case: Case) -> str:

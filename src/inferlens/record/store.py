@@ -197,5 +197,6 @@ def discarded_if_cut_short(*folders: Path) -> Iterator[None]:
         yield
     except BaseException:
         for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
+            if not any(folder.glob("record.json*")):
+                shutil.rmtree(folder, ignore_errors=True)
         raise

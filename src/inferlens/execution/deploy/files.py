@@ -8,7 +8,7 @@ from typing import Any
 
 from inferlens.backends.abilities import Deployer
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.execution import build
+from inferlens.execution.deploy import build
 from inferlens.execution.deploy.chosen import chosen
 from inferlens.execution.protocol import TaskResult
 from inferlens.measure import environment
@@ -22,7 +22,7 @@ def write(
     """Writes what runs a record's case without this library into the new folder ``output``.
 
     That is the model's file, the script ``run.py`` and ``requirements.txt``. ``words``: ``timeout`` and ``phase``, as
-    of :func:`inferlens.execution.build.partition`.
+    of :func:`inferlens.execution.deploy.build.partition`.
 
     Raises:
         InferlensError: if it does not fit this machine, or its backend has no such files; nothing is left then.

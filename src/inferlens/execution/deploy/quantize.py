@@ -25,7 +25,7 @@ from inferlens.backends.base import Capabilities, Inputs, Outputs, Preparation, 
 from inferlens.backends.onnx.layer_errors import SAMPLES as FEW
 from inferlens.backends.onnx.layer_errors import ranked
 from inferlens.errors import InferlensError, check_choice
-from inferlens.execution.build import FileJob, able, written
+from inferlens.execution.deploy.build import FileJob, able, written
 from inferlens.execution.expand import Planned, check_words, default_device, expand, refuse_if_none_runs
 from inferlens.execution.protocol import TaskResult
 from inferlens.execution.survey import Named, found, named, probe

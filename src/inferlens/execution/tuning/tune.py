@@ -30,8 +30,8 @@ from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.launching.estimate import build_factor, seconds_by
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import SPARE, Entrant, budget_of_rounds, records_of_rounds
-from inferlens.execution.scheduler import Scheduler, scheduled
+from inferlens.execution.rounds import Entrant, budget_of_rounds, records_of_rounds
+from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, Scheduler, scheduled
 from inferlens.execution.survey import Named, live_files
 from inferlens.execution.tuning import outcome
 from inferlens.execution.tuning.kept import Kept, KeptRounds
@@ -54,7 +54,6 @@ SEARCHING = 0.65  # of the time: what is left is for the finalists
 LEAST_PATIENCE = 30.0  # seconds of a process
 PATIENCE = 5  # times what others of the family needed
 FIRST_OF_FAMILY = 0.25  # of the time
-TYPICAL_MEMORY = 1.5e9  # bytes of a process, before one has told
 
 
 class Request(Struct, frozen=True, kw_only=True):
