@@ -65,14 +65,18 @@ def test_torchao_quantizes_linear_layers_alone(preparation: Preparation) -> None
         quantize_linear(Mostly(), model, case("fp8"), preparation)
 
 
-def test_of_a_convolutional_network_torchao_takes_the_head_alone(preparation: Preparation) -> None:
-    model = residual()
-    quantize_linear(model.module, model, case("int8"), preparation)
-    assert preparation.facts["quantized_share"] < 0.1
-    with pytest.raises(Unsupported, match="no modules of linear layers"):
-        quantize_linear(torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3)), model, case("int8"), preparation)
-    with pytest.raises(Unsupported, match="no modules of linear layers"):
-        quantize_linear(residual().module, model, case("int8", keep="fp16:head"), preparation)
+def test_of_a_convolutional_network_torchao_takes_the_head_alone_where_it_is_large_enough(
+    preparation: Preparation,
+) -> None:
+    convolution, pool = torch.nn.Conv2d(3, 16, 3), torch.nn.AdaptiveAvgPool2d(4)
+    whole = torch.nn.Sequential(convolution, pool, torch.nn.Flatten(2), torch.nn.Linear(16, 16))
+    images = Model("images", "images", "module", residual().inputs, whole.eval())
+    assert images.module is not None
+    quantize_linear(images.module, images, case("int8"), preparation)
+    assert 0 < preparation.facts["quantized_share"] < 1
+    for module, keep in ((residual().module, ""), (torch.nn.Sequential(convolution), ""), (images.module, "fp16:3")):
+        with pytest.raises(Unsupported, match="no modules of linear layers"):
+            quantize_linear(module, residual(), case("int8", keep=keep), preparation)
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8"])

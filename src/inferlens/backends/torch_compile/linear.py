@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from inferlens.backends.availability import refused
@@ -12,6 +13,8 @@ from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.spec.case import Case
 from inferlens.spec.keep import kept, unknown_layer
+
+LEAST_ROWS, MULTIPLE = 17, 8  # of inputs, and of both sizes of weights, that torch._int_mm takes on a GPU
 
 
 def quantize_linear(
@@ -35,17 +38,24 @@ def quantize_linear(
         # Attention calls the weights of its last layer, which is of a subclass, itself.
         return type(each) is torch.nn.Linear and not any(f"{path}.".startswith(f"{layer}.") for layer in keep)
 
-    linear = [path for path, each in known.items() if is_taken(each, path)]
+    def fits(path: str) -> bool:
+        sizes = known[path].in_features, known[path].out_features
+        rows = work.get(path, math.inf) / (2 * math.prod(sizes))
+        return rows >= LEAST_ROWS and not any(size % MULTIPLE for size in sizes)
+
+    linear, what = [path for path, each in known.items() if is_taken(each, path)], "linear layers"
     with preparation.phase("quantize"):
         work = flops_by_module(module, _on(module, example_feed(model, case, _floats(module))))
-        note_share(model, work, linear, "linear layers", preparation)
+        if linear and case.precision == "int8":
+            linear, what = [*filter(fits, linear)], f"linear layers of {LEAST_ROWS} rows or more and sizes in eights"
+        note_share(model, work, linear, what, preparation)
         if case.precision == "int8":
             config = quantization.Int8DynamicActivationInt8WeightConfig()
         else:
             scales = {"tensor": quantization.PerTensor, "row": quantization.PerRow}[fp8_scales]()
             config = quantization.Float8DynamicActivationFloat8WeightConfig(granularity=scales)
         with refused(f"torchao cannot quantize '{model.name}'"):
-            quantization.quantize_(module, config, is_taken)
+            quantization.quantize_(module, config, lambda _, path: path in linear)
 
 
 def _floats(module: Any) -> str:
