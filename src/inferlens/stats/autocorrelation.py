@@ -67,8 +67,12 @@ def autocorrelations(samples: Sequence[float] | Array) -> Array:
 
 def autocorrelation(samples: Sequence[float] | Array) -> Autocorrelation:
     """The integrated autocorrelation time, at most n / 2, of a series in order of time; 1 below four samples."""
-    count = len(samples)
-    raw = autocorrelations(samples)
+    return integrated(autocorrelations(samples))
+
+
+def integrated(raw: Array) -> Autocorrelation:
+    """The same, of the :func:`autocorrelations` of the series."""
+    count = raw.size
     if count < 4 or not raw[1:].any():
         return Autocorrelation(1.0, 0, count)
     found = Autocorrelation(1.0, 0, count)
@@ -97,22 +101,19 @@ def below(values: Array, value: float) -> Array:
     return np.asarray(0.5 * ((values < value).astype(np.float64) + (values <= value)), dtype=np.float64)
 
 
-def correlated(samples: Sequence[float] | Array) -> bool:
-    """Whether neighbours resemble each other more than chance allows.
+def correlated(found: Array) -> bool:
+    """Whether neighbours resemble each other more than chance allows; ``found``: the autocorrelations of their ranks.
 
     Sums of the first 1, 2, 4, 8 and 16 autocorrelations of the ranks (no outlier rules them), each against twice its
     standard error without autocorrelation, the square root of lags over samples. Of series without autocorrelation one
     in twenty is wrongly said to have some.
     """
-    values = np.asarray(samples, dtype=np.float64)
-    found = autocorrelations(ranks(values))
-    sums = np.cumsum(found[1 : 1 + values.size // 4])
+    sums = np.cumsum(found[1 : 1 + found.size // 4])
     lags = [lag for lag in (1, 2, 4, 8, 16) if lag <= sums.size]
-    return any(float(sums[lag - 1]) > _SIGNIFICANT * math.sqrt(lag / values.size) for lag in lags)
+    return any(float(sums[lag - 1]) > _SIGNIFICANT * math.sqrt(lag / found.size) for lag in lags)
 
 
 def ranks(values: Array) -> Array:
     """Ranks from 1 to n; equal samples share the mean of theirs."""
-    ordered = np.sort(values)
-    first, last = np.searchsorted(ordered, values, "left"), np.searchsorted(ordered, values, "right")
-    return np.asarray((first + last + 1) / 2.0, dtype=np.float64)
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[place], dtype=np.float64)

@@ -74,11 +74,12 @@ def quantile_interval(samples: Sequence[float], share: float, level: float = 0.9
 
 @lru_cache(maxsize=4096)  # rules, tables and charts ask for the same ones
 def _quantile_interval(samples: tuple[float, ...], share: float, level: float) -> Interval | None:
-    values = np.sort(np.asarray(samples, dtype=np.float64))
-    if values.size < LEAST_SAMPLES or not np.isfinite(values).all():
+    taken = np.asarray(samples, dtype=np.float64)
+    if taken.size < LEAST_SAMPLES or not np.isfinite(taken).all():
         return None
+    values = np.sort(taken)
     point = quantile_of_sorted(values, share)
-    found = autocorrelation(below(np.asarray(samples, dtype=np.float64), point))
+    found = autocorrelation(below(taken, point))
     upper = (1 + level) / 2
     count = found.independent * (normal_quantile(upper) / student_quantile(upper, max(found.freedom, 1.0))) ** 2
     if count < 1.0:
