@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import jsonschema
 import pytest
 
 from inferlens.errors import InferlensError
@@ -20,7 +21,7 @@ from inferlens.trace.analysis import Analysis
 from inferlens.trace.reader import read
 from inferlens.trace.several import traces_under
 from inferlens.views.chart import chart_of
-from inferlens.views.picture import THEMES
+from inferlens.views.picture import THEMES, converter, data_of
 from inferlens.views.profiled.cases import groups, of_level
 from inferlens.views.profiled.icicle import icicles
 from inferlens.views.raced import against
@@ -128,7 +129,7 @@ def test_traces_are_compared_with_the_first_of_their_batch_size() -> None:
 def test_steps_of_a_trace_add_up() -> None:
     (path,) = traces_under(EXAMPLES / "traces" / "pytorch_bs1")
     analysis = Analysis(read(path))
-    (drawn_values,) = of_steps(analysis, "one", THEMES["light"])["datasets"].values()
+    (drawn_values,) = data_of(of_steps(analysis, "one", THEMES["light"]))
     for label, seconds in zip(analysis.steps.names, analysis.steps.end - analysis.steps.begin, strict=True):
         drawn = sum(each["time (ms)"] for each in drawn_values if each["step"] == label)
         assert drawn == pytest.approx(seconds / 1e6, rel=0.005)
@@ -195,6 +196,18 @@ def test_draws_whatever_was_measured(tmp_path: Path, name: str) -> None:
     assert re.findall(r"<(script|img)", page) == ["script"]
     text, pictures = markdown.render_report(made, "pictures")
     assert {*re.findall(r"\(pictures/(.*?)\)", text)} == {*pictures}
+
+
+def test_its_charts_are_vega_lite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = pytest.importorskip("altair.vegalite.v6.schema.core", reason="its schema is not there").load_schema()
+    drawn: list[dict[str, Any]] = []
+    monkeypatch.setattr(converter(), "vegalite_to_svg", lambda chart: drawn.append(chart) or "<svg/>")
+    page_of(PROFILES, EXAMPLES / "traces" / "pytorch_bs1", kept(tmp_path, gpu_records((1, 8))))
+    assert len(drawn) > 8
+    valid = jsonschema.validators.validator_for(schema)(schema)
+    for chart in drawn:
+        del chart["config"]  # a part of which is Vega's
+        assert valid.is_valid(json.loads(json.dumps(chart)))
 
 
 def test_many_models_and_machines_begin_with_an_index(tmp_path: Path) -> None:
