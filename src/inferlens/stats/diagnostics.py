@@ -73,10 +73,12 @@ def _few_independent(values: Array, alike: Array) -> list[Diagnostic]:
     pi, by the arcsine law: J. H. Van Vleck and D. Middleton, "The spectrum of clipped noise", Proceedings of the IEEE
     54 (1966). ``alike``: the autocorrelations of the ranks.
     """
+    known = median_interval(values.tolist()) is not None
+    if known and not correlated(alike):
+        return []
     found = autocorrelation(below(values, float(np.median(values))))
     least = 1 + 2 / np.pi * (integrated(alike).time - 1)
-    short = values.size < LEAST_TIMES * max(found.time, least) and correlated(alike)
-    if not short and median_interval(values.tolist()) is not None:
+    if known and values.size >= LEAST_TIMES * max(found.time, least):
         return []
     return [Diagnostic("few-independent-samples", found.independent, "interval")]
 

@@ -91,7 +91,8 @@ def _steady(samples: tuple[float, ...]) -> Steady:
     size = -(-values.size // BATCHES)
     count = values.size // size
     spare = values.size - count * size
-    batches = _drawn_in(np.log(np.median(values[spare:].reshape(count, size), axis=1)))
+    ordered = np.sort(values[spare:].reshape(count, size), axis=1)
+    batches = _drawn_in(np.log((ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / 2))
     first, reason = _verdict(batches)
     if reason:
         return Steady(0, reason)
