@@ -92,7 +92,8 @@ def _steady(samples: tuple[float, ...]) -> Steady:
     count = values.size // size
     spare = values.size - count * size
     ordered = np.sort(values[spare:].reshape(count, size), axis=1)
-    batches = _drawn_in(np.log((ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / 2))
+    below, above = ordered[:, (size - 1) // 2], ordered[:, size // 2]
+    batches = _drawn_in(np.log(below + (above - below) / 2))  # of their medians
     first, reason = _verdict(batches)
     if reason:
         return Steady(0, reason)
