@@ -3,8 +3,8 @@
 Records of invented latencies are written into folders as a run writes them; ``inferlens report`` draws them in a
 process of its own. Time and memory have to grow as the records do; the limit is for 1,000 records of 1,000 samples.
 
-Then one model of 5,000 cases, in a browser where Playwright and Chromium are there: until it is drawn, until it is
-sorted, until it is filtered.
+Then one model of 5,000 cases, in Chromium and in Firefox where they and Playwright are there: until it is drawn, until
+it is sorted, until it is filtered.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ _RIGHT = Agreement(reference="pytorch fp32", rel_l2=3e-7, tolerance=1e-4, agrees
 
 
 def main() -> None:
-    """Prints what pages of 250, 500 and 1,000 records take, and what a browser does with one of 5,000 cases."""
+    """Prints what pages of 250, 500 and 1,000 records take, and what browsers do with one of 5,000 cases."""
     print("\nPages: records of 1,000 samples each.\n")
     print("| records | seconds | CPU seconds | memory (MB) | page (MB) |\n|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
@@ -95,29 +96,36 @@ def _drawn(folder: Path) -> tuple[float, float, float, int]:
 
 
 def _browsed(page: Path) -> None:
-    browser = shutil.which("chromium")
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        browser = None
-    if not browser:
-        print("Not tried in a browser: there is no Playwright, or no Chromium.")
+        print("Not tried in a browser: there is no Playwright.")
         return
     with sync_playwright() as made:
-        tab = made.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"]).new_page()
-        frame = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        for name, launch, words in (
+            ("chromium", made.chromium.launch, {"args": ["--no-sandbox", "--disable-gpu"]}),
+            ("firefox-esr", made.firefox.launch, {"channel": "moz-firefox"}),
+        ):
+            path = shutil.which(name)
+            if path:
+                tab = launch(executable_path=path, **words).new_page()
+                print(f"In {name}: drawn {{:.2f}} s, sorted {{:.2f}} s, filtered {{:.2f}} s.".format(*_used(tab, page)))
 
-        def took(what: str) -> float:
-            began = time.perf_counter()
-            tab.evaluate(f"async () => {{ {what}; await {frame}; }}")
-            return time.perf_counter() - began
 
+def _used(tab: Any, page: Path) -> tuple[float, float, float]:
+    """Seconds until the page is drawn, its longest table sorted, and that filtered."""
+    frame = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+    def took(what: str) -> float:
         began = time.perf_counter()
-        tab.goto(page.as_uri())
-        tab.evaluate(f"async () => {{ await {frame}; }}")
-        drawn = time.perf_counter() - began
-        table = "[...document.querySelectorAll('#comparison table')].sort((a, b) => b.rows.length - a.rows.length)[0]"
-        sort = took(f"{table}.querySelector('th.number button').click()")
-        box = f"{table}.closest('section').querySelector('input[type=search]')"
-        filtered = took(f"{box}.value = 'openvino'; {box}.dispatchEvent(new Event('input'))")
-        print(f"In Chromium: drawn {drawn:.2f} s, sorted {sort:.2f} s, filtered {filtered:.2f} s.")
+        tab.evaluate(f"async () => {{ {what}; await {frame}; }}")
+        return time.perf_counter() - began
+
+    began = time.perf_counter()
+    tab.goto(page.as_uri())
+    tab.evaluate(f"async () => {{ await {frame}; }}")
+    drawn = time.perf_counter() - began
+    table = "[...document.querySelectorAll('#comparison table')].sort((a, b) => b.rows.length - a.rows.length)[0]"
+    box = f"{table}.closest('section').querySelector('input[type=search]')"
+    sort = took(f"{table}.querySelector('th.number button').click()")
+    return drawn, sort, took(f"{box}.value = 'openvino'; {box}.dispatchEvent(new Event('input'))")

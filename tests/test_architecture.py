@@ -26,7 +26,7 @@ MOST_AT_THE_TOP = 18
 MOST_IN_A_FOLDER = 20
 FRAMEWORKS = {
     "torch", "torchvision", "timm", "transformers", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx",
-    "torch_tensorrt", "altair", "vl_convert", "cloudpickle", "safetensors", "pynvml", "scipy",
+    "torch_tensorrt", "vl_convert", "cloudpickle", "safetensors", "pynvml", "scipy",
 }  # fmt: skip
 BELOW_VIEWS = ("inferlens.backends", "inferlens.models", "inferlens.measure")
 LONG_FUNCTION = 60

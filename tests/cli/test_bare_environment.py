@@ -61,7 +61,7 @@ def run(python: Path, *arguments: str, cwd: Path | None = None) -> subprocess.Co
 
 
 def test_there_is_no_framework_in_it(bare: Path) -> None:
-    names = ("torch", "onnx", "onnxruntime", "openvino", "altair", "transformers")
+    names = ("torch", "onnx", "onnxruntime", "openvino", "vl_convert", "transformers")
     code = f"from importlib.util import find_spec; print([name for name in {names} if find_spec(name)])"
     assert subprocess.run([str(bare), "-c", code], capture_output=True, text=True, check=False).stdout == "[]\n"
     done = run(bare, "--help")

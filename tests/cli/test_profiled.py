@@ -74,7 +74,7 @@ def test_errors_have_a_hint(results: Path, words, said):
 
 
 def test_drawings_instead_of_a_table(results: Path):
-    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
     done = inferlens("layers", "results", "--plot", "l.svg", "--trace", "l.json", cwd=results.parent)
     assert done.returncode == 0, done.stderr
     assert (results.parent / "l.svg").read_text().startswith("<svg")
@@ -113,7 +113,7 @@ def test_a_profiled_model_has_floors_in_every_form(tmp_path: Path, monkeypatch: 
     ]
     (norm,) = [row for row in split["rows"] if row["path"] == "norm"]
     assert norm["cells"][1]["times"] is None  # it was folded into the convolution, which has all of the FLOPs
-    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
     done = inferlens("roofline", "results", "--plot", "floors.svg", cwd=tmp_path)
     assert "Wrote floors.svg." in done.stderr
     assert (tmp_path / "floors.svg").read_text().startswith("<svg")

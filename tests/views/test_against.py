@@ -61,7 +61,7 @@ def test_every_way_is_named_and_what_is_wrong_says_so():
 def test_the_line_joins_what_nothing_beats_in_both_and_nothing_wrong():
     chart = chart_of(rows(ways()), "error", THEMES["light"])
     (panel,) = chart["vconcat"][0]["vconcat"]
-    line = chart["datasets"][panel["layer"][0]["data"]["name"]]
+    line = panel["layer"][0]["data"]["values"]
     assert [point["label"] for point in line] == [
         "openvino int8 (fastest)", "openvino fp32", "pytorch fp32 (reference)",
     ]  # fmt: skip

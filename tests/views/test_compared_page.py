@@ -15,7 +15,7 @@ from inferlens.errors import InferlensError
 from inferlens.record.record import Record, decode
 from inferlens.views.compared import changes, render
 from inferlens.views.compared.page import report
-from inferlens.views.picture import THEMES
+from inferlens.views.picture import THEMES, data_of
 from inferlens.views.renderers import html, markdown
 from tests.analysis.compare.sides import broken, ran, saved
 from tests.commands import inferlens
@@ -35,7 +35,7 @@ def sides() -> tuple[list[Record], list[Record]]:
 
 
 def drawn(compared: Compared) -> list[dict[str, object]]:
-    return [*max(changes.spec(compared)(THEMES["light"])["datasets"].values(), key=len)]
+    return [*max(data_of(changes.spec(compared)(THEMES["light"])), key=len)]
 
 
 def test_the_page_begins_with_the_answer_and_has_all_that_the_table_has() -> None:

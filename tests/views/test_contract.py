@@ -183,6 +183,6 @@ def test_no_framework_is_imported():
 
 
 def test_a_missing_plot_library_is_an_answer(monkeypatch):
-    monkeypatch.setitem(sys.modules, "altair", None)
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(InferlensError, match=r"pip install .*\[plots\]"):
         Chart().render(cpu_records())

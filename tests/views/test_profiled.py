@@ -16,6 +16,7 @@ from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Warning
 from inferlens.record.work import ModuleWork, Work
+from inferlens.views.picture import data_of
 from inferlens.views.profiled import layers_and_kernels, modules, plots
 from inferlens.views.profiled.cases import groups, of_level
 from inferlens.views.table import render
@@ -330,7 +331,6 @@ def boxes(*profiles: Profile, sort: str = "time", median: float | None = 6e-3):
 
 
 def test_boxes_are_drawn_of_any_names():
-    pytest.importorskip("altair")
     pytest.importorskip("vl_convert")
     svg, missing = plots.boxes(boxes(nasty(), *ALL), "svg")
     assert isinstance(svg, str)
@@ -355,10 +355,9 @@ def test_boxes_are_drawn_of_any_names():
     ],
 )
 def test_boxes_are_quantiles_over_the_runs(times, ends, whiskers):
-    pytest.importorskip("altair")
     (of,) = boxes(profile(case(), [layer("a", None, "a", times=times)]), median=None)
-    panel = plots._boxes(of, of.table, None).to_dict()
-    ((box,),) = panel["datasets"].values()
+    panel = plots._boxes(of, of.table, None)
+    ((box,),) = data_of(panel)
     assert [box[end] for end in ("low", "lower", "middle", "upper", "high")] == pytest.approx(ends)
     assert whiskers in str(panel["layer"][0]["encoding"]["x"]["title"])
     assert "a has the largest share" in panel["title"]["text"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import jsonschema
 import pytest
 
 from inferlens.errors import InferlensError
@@ -20,7 +21,7 @@ from inferlens.trace.analysis import Analysis
 from inferlens.trace.reader import read
 from inferlens.trace.several import traces_under
 from inferlens.views.chart import chart_of
-from inferlens.views.picture import THEMES
+from inferlens.views.picture import THEMES, converter, data_of
 from inferlens.views.profiled.cases import groups, of_level
 from inferlens.views.profiled.icicle import icicles
 from inferlens.views.raced import against
@@ -44,7 +45,7 @@ from .test_contract import SETS
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples" / "h200"
 PROFILES = EXAMPLES / "profiles"
-BROWSER = shutil.which("chromium")
+BROWSERS = {"chromium": ("chromium",), "firefox": ("firefox-esr", "firefox")}
 
 
 def kept(folder: Path, records: list[Any]) -> Path:
@@ -128,7 +129,7 @@ def test_traces_are_compared_with_the_first_of_their_batch_size() -> None:
 def test_steps_of_a_trace_add_up() -> None:
     (path,) = traces_under(EXAMPLES / "traces" / "pytorch_bs1")
     analysis = Analysis(read(path))
-    (drawn_values,) = of_steps(analysis, "one", THEMES["light"])["datasets"].values()
+    (drawn_values,) = data_of(of_steps(analysis, "one", THEMES["light"]))
     for label, seconds in zip(analysis.steps.names, analysis.steps.end - analysis.steps.begin, strict=True):
         drawn = sum(each["time (ms)"] for each in drawn_values if each["step"] == label)
         assert drawn == pytest.approx(seconds / 1e6, rel=0.005)
@@ -197,6 +198,18 @@ def test_draws_whatever_was_measured(tmp_path: Path, name: str) -> None:
     assert {*re.findall(r"\(pictures/(.*?)\)", text)} == {*pictures}
 
 
+def test_its_charts_are_vega_lite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = pytest.importorskip("altair.vegalite.v6.schema.core", reason="its schema is not there").load_schema()
+    drawn: list[dict[str, Any]] = []
+    monkeypatch.setattr(converter(), "vegalite_to_svg", lambda chart: drawn.append(chart) or "<svg/>")
+    page_of(PROFILES, EXAMPLES / "traces" / "pytorch_bs1", kept(tmp_path, gpu_records((1, 8))))
+    assert len(drawn) > 8
+    valid = jsonschema.validators.validator_for(schema)(schema)
+    for chart in drawn:
+        del chart["config"]  # a part of which is Vega's
+        assert valid.is_valid(json.loads(json.dumps(chart)))
+
+
 def test_many_models_and_machines_begin_with_an_index(tmp_path: Path) -> None:
     found = found_in([kept(tmp_path, [*cpu_records(), *gpu_records((1, 8))])])
     said = html.fragment(list(answer(found)))
@@ -234,31 +247,51 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
 # In a browser
 
 
-@pytest.fixture(scope="module")
-def browser() -> Any:
-    if not BROWSER:
-        pytest.skip("Chromium is not there")
+@pytest.fixture(scope="module", params=BROWSERS)
+def browser(request: pytest.FixtureRequest) -> Any:
+    """Either browser, set to dark."""
+    path = next(filter(None, map(shutil.which, BROWSERS[request.param])), None)
+    if not path:
+        pytest.skip(f"{request.param.capitalize()} is not there")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not there")
     quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    dark = {"layout.css.prefers-color-scheme.content-override": 0}  # what a context asks of Firefox has no effect
     with playwright.sync_playwright() as made:
-        opened = made.chromium.launch(executable_path=BROWSER, args=quiet)
+        if request.param == "chromium":
+            opened = made.chromium.launch(executable_path=path, args=quiet)
+        else:
+            opened = made.firefox.launch(executable_path=path, channel="moz-firefox", firefox_user_prefs=dark)
         yield opened
         opened.close()
 
 
 def opened(browser: Any, folder: Path, page: str, **words: Any) -> tuple[Any, list[str]]:
-    """The page in the browser, and what it complained of or asked the network for."""
+    """The page in the browser, and what it complained of, said or asked the network for."""
     file = folder / "page.html"
     file.write_text(page)
     troubles: list[str] = []
-    tab = browser.new_context(**words).new_page()
+    tab = browser.new_context(color_scheme="dark", **words).new_page()
     tab.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
     tab.on("pageerror", lambda error: troubles.append(str(error)))
+    tab.on("dialog", lambda dialog: (troubles.append(dialog.message), dialog.dismiss()))
     tab.on(
         "request", lambda request: None if request.url.startswith(("file:", "data:")) else troubles.append(request.url)
     )
     tab.goto(file.as_uri())
     return tab, troubles
+
+
+def without_scripts(browser: Any, folder: Path, page: str) -> Any:
+    """The page where no script may run: in a frame that allows none."""
+    (folder / "framed.html").write_text(page)
+    frame = '<iframe sandbox="allow-same-origin" src="framed.html" width="1200" height="800"></iframe>'
+    return opened(browser, folder, frame)[0].frame_locator("iframe")
+
+
+PAPER = "getComputedStyle(document.documentElement).backgroundColor"
+# What holds in print holds on the screen too.
+AS_PRINTED = """for (const sheet of document.styleSheets) for (const rule of sheet.cssRules)
+    if (rule.media?.mediaText === "print") rule.media.mediaText = "all";"""
 
 
 def column(table: Any, place: int) -> list[str]:
@@ -305,7 +338,7 @@ def test_columns_are_chosen_and_long_tables_begin_short(browser: Any, tmp_path: 
     tab.get_by_role("checkbox", name="e").click()
     assert tab.locator("thead th:visible").all_inner_texts() == ["way", "a", "c", "d", "e"]
     assert troubles == []
-    plain, _ = opened(browser, tmp_path, (tmp_path / "page.html").read_text(), java_script_enabled=False)
+    plain = without_scripts(browser, tmp_path, (tmp_path / "page.html").read_text())
     assert plain.locator("tbody tr:visible").count() == 350
 
 
@@ -343,31 +376,39 @@ def test_trees_fold(browser: Any, tmp_path: Path, page: str) -> None:
     assert troubles == []
 
 
-def test_dark_narrow_and_in_print(browser: Any, tmp_path: Path, page: str) -> None:
-    tab, troubles = opened(browser, tmp_path, page, color_scheme="dark", viewport={"width": 390, "height": 800})
-    paper = "getComputedStyle(document.documentElement).backgroundColor"
-    dark = tab.evaluate(paper)
+def test_dark_and_narrow(browser: Any, tmp_path: Path, page: str) -> None:
+    tab, troubles = opened(browser, tmp_path, page, viewport={"width": 390, "height": 800})
+    dark = tab.evaluate(PAPER)
     tab.locator("nav button").click()
-    assert tab.evaluate(paper) == "rgb(255, 255, 255)" != dark
+    assert tab.evaluate(PAPER) == "rgb(255, 255, 255)" != dark
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
-    tab.emulate_media(media="print")
-    assert not tab.locator("nav").is_visible()
     tab.set_viewport_size({"width": 1100, "height": 800})
-    tab.emulate_media(media="screen")
     cut = "[...document.querySelectorAll('#answer .scroll')].filter(each => each.scrollWidth > each.clientWidth).length"
     assert tab.evaluate(cut) == 0  # the answer is seen whole
     assert troubles == []
 
 
+def test_all_is_printed_but_what_is_to_be_clicked(browser: Any, tmp_path: Path) -> None:
+    tab, troubles = opened(browser, tmp_path, page_of(kept(tmp_path / "r", cpu_records())))
+    folded = tab.locator("details:not(.columns):not([open])")
+    assert folded.count() > 0
+    assert tab.pdf().startswith(b"%PDF")
+    assert folded.count() == 0
+    tab.evaluate(AS_PRINTED)
+    assert not tab.locator("nav, .tools").first.is_visible()
+    assert tab.evaluate(PAPER) == "rgb(255, 255, 255)"
+    assert troubles == []
+
+
 def test_hostile_names_do_nothing(browser: Any, tmp_path: Path) -> None:
     tab, troubles = opened(browser, tmp_path, page_of(kept(tmp_path / "r", SETS["hostile"])))
-    tab.on("dialog", lambda dialog: troubles.append(dialog.message))
     assert tab.locator("img").count() == 0
     assert troubles == []
 
 
 def test_reads_without_scripts(browser: Any, tmp_path: Path, page: str) -> None:
-    tab, _ = opened(browser, tmp_path, page, java_script_enabled=False)
+    tab = without_scripts(browser, tmp_path, page)
+    assert tab.locator(".tools").count() == 0
     assert tab.locator("#comparison th.extra").first.is_visible()
     assert tab.locator("figure svg").first.is_visible()
     assert tab.locator("#time table").first.is_visible()

@@ -11,7 +11,7 @@ import pytest
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Kernels, Profile
 from inferlens.units import bandwidth, flop_rate, megaflops
-from inferlens.views.picture import THEMES
+from inferlens.views.picture import THEMES, data_of
 from inferlens.views.profiled import plots
 from inferlens.views.profiled.roofline import document, roofed
 from inferlens.views.table import render
@@ -206,7 +206,6 @@ def shown(*profiles: Profile) -> list[Any]:
 
 
 def test_a_roof_and_a_point_for_each_layer_that_computes() -> None:
-    pytest.importorskip("altair")
     pytest.importorskip("vl_convert")
     chosen = shown(nasty(), *ALL[:3])
     svg, missing = plots.rooflines(chosen, "svg")
@@ -225,10 +224,9 @@ def test_a_roof_and_a_point_for_each_layer_that_computes() -> None:
 
 
 def test_points_lie_where_they_belong() -> None:
-    pytest.importorskip("altair")
     (of,) = shown(slow())
-    panel = plots._roofline(of, of.table, THEMES["light"]).to_dict()
-    roof, points, *_ = (panel["datasets"][each["data"]["name"]] for each in panel["layer"])
+    panel = plots._roofline(of, of.table, THEMES["light"])
+    roof, points, *_ = data_of(panel)
     (conv,) = [each for each in points if each["name"] == "conv"]
     assert (conv["intensity"], conv["rate"]) == (pytest.approx(4.0), pytest.approx(20e6 / 60e-3))
     assert (1.0, 1e9) in [(each["intensity"], each["rate"]) for each in roof]

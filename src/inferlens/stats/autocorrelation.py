@@ -54,12 +54,11 @@ def autocorrelations(samples: Sequence[float] | Array) -> Array:
     """Autocorrelations at the lags 0 to n - 1 of n samples, with n in every denominator; 0 of equal ones."""
     values = np.asarray(samples, dtype=np.float64)
     count = values.size
-    found: Array = np.zeros(count)
-    found[:1] = 1.0
-    if count < 2 or values.max() == values.min():
-        return found
+    width = float(values.max() - values.min()) if count else 0.0
+    if width == 0:
+        return np.asarray([1.0, *[0.0] * (count - 1)][:count], dtype=np.float64)
     # Divided first: squares of nanoseconds are small.
-    values = (values - values.mean()) / (values.max() - values.min())
+    values = (values - values.mean()) / width
     spectrum = np.fft.rfft(values, 1 << (2 * count - 1).bit_length())
     products = np.fft.irfft(spectrum.real**2 + spectrum.imag**2)[:count]
     return np.asarray(products / products[0], dtype=np.float64)
@@ -67,25 +66,29 @@ def autocorrelations(samples: Sequence[float] | Array) -> Array:
 
 def autocorrelation(samples: Sequence[float] | Array) -> Autocorrelation:
     """The integrated autocorrelation time, at most n / 2, of a series in order of time; 1 below four samples."""
-    count = len(samples)
-    raw = autocorrelations(samples)
+    return integrated(autocorrelations(samples))
+
+
+def integrated(raw: Array) -> Autocorrelation:
+    """The same, of the :func:`autocorrelations` of the series."""
+    count = raw.size
     if count < 4 or not raw[1:].any():
         return Autocorrelation(1.0, 0, count)
+    pairs = raw[: count // 2 * 2 : 2] + raw[1::2]
     found = Autocorrelation(1.0, 0, count)
     for round_ in range(_ROUNDS):
         before = found.time
-        lifted = (raw + before / count) / (1.0 + before / count) if round_ else raw
-        found = _summed(lifted, count)
+        found = _summed((pairs + 2 * before / count) / (1.0 + before / count) if round_ else pairs, count)
         if abs(found.time - before) < 0.01 * before:
             break
     return found
 
 
-def _summed(found: Array, count: int) -> Autocorrelation:
-    """The initial monotone sequence of autocorrelations, summed."""
-    pairs = found[: count // 2 * 2].reshape(-1, 2).sum(axis=1)
+def _summed(pairs: Array, count: int) -> Autocorrelation:
+    """The initial monotone sequence of autocorrelations, which come in sums of two, summed."""
     ends = pairs <= _NOISE / math.sqrt(count)
-    length = int(np.argmax(ends)) if ends.any() else pairs.size
+    first = int(np.argmax(ends))
+    length = first if ends[first] else pairs.size
     if length == 0:
         return Autocorrelation(max(2.0 * float(pairs[0]) - 1.0, 1.0 / count), 1, count)
     total = 2.0 * float(np.minimum.accumulate(pairs[:length]).sum()) - 1.0
@@ -97,22 +100,19 @@ def below(values: Array, value: float) -> Array:
     return np.asarray(0.5 * ((values < value).astype(np.float64) + (values <= value)), dtype=np.float64)
 
 
-def correlated(samples: Sequence[float] | Array) -> bool:
-    """Whether neighbours resemble each other more than chance allows.
+def correlated(found: Array) -> bool:
+    """Whether neighbours resemble each other more than chance allows; ``found``: the autocorrelations of their ranks.
 
     Sums of the first 1, 2, 4, 8 and 16 autocorrelations of the ranks (no outlier rules them), each against twice its
     standard error without autocorrelation, the square root of lags over samples. Of series without autocorrelation one
     in twenty is wrongly said to have some.
     """
-    values = np.asarray(samples, dtype=np.float64)
-    found = autocorrelations(ranks(values))
-    sums = np.cumsum(found[1 : 1 + values.size // 4])
+    sums = np.cumsum(found[1 : 1 + found.size // 4])
     lags = [lag for lag in (1, 2, 4, 8, 16) if lag <= sums.size]
-    return any(float(sums[lag - 1]) > _SIGNIFICANT * math.sqrt(lag / values.size) for lag in lags)
+    return any(float(sums[lag - 1]) > _SIGNIFICANT * math.sqrt(lag / found.size) for lag in lags)
 
 
 def ranks(values: Array) -> Array:
     """Ranks from 1 to n; equal samples share the mean of theirs."""
-    ordered = np.sort(values)
-    first, last = np.searchsorted(ordered, values, "left"), np.searchsorted(ordered, values, "right")
-    return np.asarray((first + last + 1) / 2.0, dtype=np.float64)
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[place], dtype=np.float64)

@@ -24,6 +24,7 @@ import numpy as np
 from msgspec import Struct
 
 from inferlens.stats.intervals import Interval, median_interval, normal_quantile, student_quantile
+from inferlens.stats.quantiles import median
 
 LEAST_PROCESSES = 6
 _LEVEL = 0.95
@@ -54,10 +55,11 @@ def estimate(processes: Sequence[Sequence[float]], level: float = 0.95) -> Estim
     Processes without samples do not count; ``None`` if none is left, or a median is not positive.
     """
     full = [samples for samples in processes if len(samples)]
+    if len(full) == 1:
+        middle = median(full[0])
+        known = 0 < middle < math.inf
+        return Estimate(median=middle, interval=median_interval(full[0], level), between=False) if known else None
     found = centres(full)
-    if len(found) == 1:
-        middle, interval = float(np.median(full[0])), median_interval(full[0], level)
-        return Estimate(median=middle, interval=interval, between=False)
     if not found:
         return None
     logs = np.sort([centre.log for centre in found])
@@ -84,7 +86,7 @@ def centres(processes: Sequence[Sequence[float]]) -> list[Centre]:
     for samples in processes:
         if not len(samples):
             continue
-        middle = float(np.median(samples))
+        middle = median(samples)
         if not (middle > 0 and math.isfinite(middle)):
             return []
         interval, variance = median_interval(samples, _LEVEL), None

@@ -14,8 +14,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from inferlens.stats.autocorrelation import autocorrelation, below, correlated, ranks
+from inferlens.stats.autocorrelation import autocorrelation, autocorrelations, below, correlated, integrated, ranks
 from inferlens.stats.intervals import median_interval
+from inferlens.stats.quantiles import quantile_of_sorted
 from inferlens.stats.steady import steady
 
 Array = NDArray[np.float64]
@@ -51,58 +52,54 @@ def diagnostics(samples: Sequence[float]) -> tuple[Diagnostic, ...]:
     """
     values = np.asarray(samples, dtype=np.float64)
     values = values[np.isfinite(values)]
+    ordered, alike = np.sort(values), autocorrelations(ranks(values))
     if values.size < LEAST_SAMPLES:
         found = [Diagnostic("few-samples", float(values.size), "interval")]
     else:
-        found = [*_few_independent(values), *_unsteady(values)]
-    modes = two_modes(list(values))
+        found = [*_few_independent(values, alike), *_unsteady(values)]
+    modes = _two_modes(ordered, integrated(alike).independent)
     if modes:
         found.append(Diagnostic("two-modes", modes[1], "median"))
     if values.size >= 2:
-        found += _quantised(values)
+        found += _quantised(ordered)
     return tuple(found)
 
 
-def _few_independent(values: Array) -> list[Diagnostic]:
+def _few_independent(values: Array, alike: Array) -> list[Diagnostic]:
     """The series is short against its autocorrelation time; so its time is not known, and the interval neither.
 
     The time that counts is that of "below the median or not". It is estimated in two ways, for in short series both may
     miss it by chance: directly, and from that of the ranks, of which for a normal process it is at least the share 2 /
     pi, by the arcsine law: J. H. Van Vleck and D. Middleton, "The spectrum of clipped noise", Proceedings of the IEEE
-    54 (1966).
+    54 (1966). ``alike``: the autocorrelations of the ranks.
     """
+    known = median_interval(values.tolist()) is not None
+    if known and not correlated(alike):
+        return []
     found = autocorrelation(below(values, float(np.median(values))))
-    least = 1 + 2 / np.pi * (autocorrelation(ranks(values)).time - 1)
-    short = values.size < LEAST_TIMES * max(found.time, least) and correlated(values)
-    if not short and median_interval(list(values)) is not None:
+    least = 1 + 2 / np.pi * (integrated(alike).time - 1)
+    if known and values.size >= LEAST_TIMES * max(found.time, least):
         return []
     return [Diagnostic("few-independent-samples", found.independent, "interval")]
 
 
 def _unsteady(values: Array) -> list[Diagnostic]:
-    found = steady(list(values))
+    found = steady(values.tolist())
     if found.reason in ("steady", "few-samples"):
         return []
     return [Diagnostic(cast("Code", found.reason), found.start / values.size, "interval")]
 
 
-def _quantised(values: Array) -> list[Diagnostic]:
-    """Many equal samples, and quartiles a few steps of the clock apart."""
-    low, high = np.quantile(values, [0.25, 0.75])
-    step = _step(values)
-    if step == 0.0:
+def _quantised(ordered: Array) -> list[Diagnostic]:
+    """Many equal samples, and quartiles a few steps of the clock apart: the least difference of two unequal ones."""
+    gaps = np.diff(ordered)
+    real = gaps[gaps > 1e-9 * float(np.abs(ordered[[0, -1]]).max())]  # rounding errors are no difference
+    if not real.size:
         return [Diagnostic("quantised", 0.0, "interval")]
-    steps = float(high - low) / step
-    if np.unique(values).size > values.size / 2 or steps >= LEAST_STEPS:
+    steps = (quantile_of_sorted(ordered, 0.75) - quantile_of_sorted(ordered, 0.25)) / float(real.min())
+    if np.count_nonzero(gaps) + 1 > ordered.size / 2 or steps >= LEAST_STEPS:
         return []
     return [Diagnostic("quantised", steps, "interval")]
-
-
-def _step(values: Array) -> float:
-    """The least difference of two unequal samples; 0 if all are equal. Rounding errors are no difference."""
-    gaps = np.diff(np.sort(values))
-    real = gaps[gaps > 1e-9 * float(np.abs(values).max())]
-    return float(real.min()) if real.size else 0.0
 
 
 def two_modes(samples: Sequence[float]) -> tuple[float, float] | None:
@@ -114,13 +111,17 @@ def two_modes(samples: Sequence[float]) -> tuple[float, float] | None:
     other; and at most 512, the quantiles that stand for longer series.
     """
     values = np.asarray(samples, dtype=np.float64)
-    if values.size < 4 or values.min() <= 0:
+    return _two_modes(np.sort(values), autocorrelation(ranks(values)).independent)
+
+
+def _two_modes(ordered: Array, independent: float) -> tuple[float, float] | None:
+    if ordered.size < 4 or ordered[0] <= 0:
         return None
-    ordered = np.sort(values)
     points = _spread(ordered)
     if points.size > _POINTS:
-        points = np.quantile(points, (np.arange(_POINTS) + 0.5) / _POINTS)
-    count = min(autocorrelation(ranks(values)).independent, points.size)
+        places = (np.arange(_POINTS) + 0.5) / _POINTS * (points.size - 1)
+        points = np.interp(places, np.arange(points.size), points)
+    count = min(independent, points.size)
     significant = SIGNIFICANT_DIP / count**0.5
     if dip(points, least=significant) < significant:
         return None
@@ -165,7 +166,11 @@ def dip(samples: Sequence[float] | Array, least: float = 0.0) -> float:
 
 def _hull(x: Array, y: Array) -> NDArray[np.int64]:
     """Indices of the corners of the greatest convex line below the points: Andrew's monotone chain."""
-    at, height = x.tolist(), y.tolist()
+    kept = np.arange(x.size)
+    for _ in range(3):  # most points lie above the line between their neighbours
+        rises = np.diff(y[kept]) / np.diff(x[kept])
+        kept = kept[np.concatenate([[True], rises[1:] > rises[:-1], [True]])]
+    at, height = x[kept].tolist(), y[kept].tolist()
     corners, slopes = [0], [-math.inf]  # of the lines that end there
     for index in range(1, len(at)):
         last = corners[-1]
@@ -177,7 +182,7 @@ def _hull(x: Array, y: Array) -> NDArray[np.int64]:
             slope = (height[index] - height[last]) / (at[index] - at[last])
         corners.append(index)
         slopes.append(slope)
-    return np.array(corners, dtype=np.int64)
+    return kept[corners]
 
 
 def _spread(ordered: Array) -> Array:

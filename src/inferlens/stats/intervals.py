@@ -26,7 +26,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from inferlens.stats.autocorrelation import autocorrelation, below
-from inferlens.stats.quantiles import quantile_of_sorted
+from inferlens.stats.quantiles import median, quantile_of_sorted
 
 LEAST_SAMPLES = 10
 
@@ -59,7 +59,7 @@ def median_interval(samples: Sequence[float], level: float = 0.95) -> Interval |
 
 def half_width(samples: Sequence[float], level: float = 0.95) -> float:
     """How far the interval of the median reaches to its farther side, as a share of it; infinite without one."""
-    interval, middle = median_interval(samples, level), float(np.median(samples))
+    interval, middle = median_interval(samples, level), median(samples)
     return max(interval.high - middle, middle - interval.low) / middle if interval and middle > 0 else math.inf
 
 
@@ -74,11 +74,12 @@ def quantile_interval(samples: Sequence[float], share: float, level: float = 0.9
 
 @lru_cache(maxsize=4096)  # rules, tables and charts ask for the same ones
 def _quantile_interval(samples: tuple[float, ...], share: float, level: float) -> Interval | None:
-    values = np.sort(np.asarray(samples, dtype=np.float64))
-    if values.size < LEAST_SAMPLES or not np.isfinite(values).all():
+    taken = np.asarray(samples, dtype=np.float64)
+    if taken.size < LEAST_SAMPLES or not np.isfinite(taken).all():
         return None
+    values = np.sort(taken)
     point = quantile_of_sorted(values, share)
-    found = autocorrelation(below(np.asarray(samples, dtype=np.float64), point))
+    found = autocorrelation(below(taken, point))
     upper = (1 + level) / 2
     count = found.independent * (normal_quantile(upper) / student_quantile(upper, max(found.freedom, 1.0))) ** 2
     if count < 1.0:
@@ -116,7 +117,7 @@ def ratio_interval(above: Sequence[float], under: Sequence[float], level: float 
     top, bottom = median_interval(above, level), median_interval(under, level)
     if top is None or bottom is None or min(top.low, bottom.low) <= 0:
         return None
-    over, below_it = float(np.median(above)), float(np.median(under))
+    over, below_it = median(above), median(under)
     down = math.hypot(math.log(over / top.low), math.log(bottom.high / below_it))
     up = math.hypot(math.log(top.high / over), math.log(below_it / bottom.low))
     return Interval(over / below_it * math.exp(-down), over / below_it * math.exp(up))

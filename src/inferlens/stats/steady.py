@@ -91,7 +91,9 @@ def _steady(samples: tuple[float, ...]) -> Steady:
     size = -(-values.size // BATCHES)
     count = values.size // size
     spare = values.size - count * size
-    batches = _drawn_in(np.log(np.median(values[spare:].reshape(count, size), axis=1)))
+    ordered = np.sort(values[spare:].reshape(count, size), axis=1)
+    below, above = ordered[:, (size - 1) // 2], ordered[:, size // 2]
+    batches = _drawn_in(np.log(below + (above - below) / 2))  # of their medians
     first, reason = _verdict(batches)
     if reason:
         return Steady(0, reason)
@@ -143,7 +145,7 @@ def _drawn_in(batches: Array) -> Array:
     Where one in ten is far off that is no outlier but how the samples are: two modes, or a coarse clock.
     """
     padded = np.pad(batches, 2, mode="edge")
-    usual = np.median(np.lib.stride_tricks.sliding_window_view(padded, 5), axis=1)
+    usual = np.sort(np.lib.stride_tricks.sliding_window_view(padded, 5), axis=1)[:, 2]  # their median
     off = batches - usual
     ordered = np.sort(np.abs(off))
     limit = max(3 * 1.4826 * quantile_of_sorted(ordered, 0.5), 1.5 * quantile_of_sorted(ordered, 0.9))

@@ -1,7 +1,7 @@
 """Latency and throughput of the ways side by side, and against the batch size, as SVG, PNG or one HTML file.
 
-Rows come in, an Altair chart goes out. The title is the answer, one line beneath it says of what. Bars start at zero;
-every value is written beside its mark, by ``units``; what did not run has a word in place of a bar.
+Rows come in, a Vega-Lite document goes out. The title is the answer, one line beneath it says of what. Bars start at
+zero; every value is written beside its mark, by ``units``; what did not run has a word in place of a bar.
 """
 
 from __future__ import annotations
@@ -17,7 +17,21 @@ from inferlens.record.record import Record
 from inferlens.units import listing, milliseconds, ratio, ratio_range
 from inferlens.views import View, picture
 from inferlens.views.answer import probable, written
-from inferlens.views.picture import DASHES, SHAPES, THEMES, Theme, colours_of, finished, inline, stacked
+from inferlens.views.picture import (
+    DASHES,
+    SHAPES,
+    THEMES,
+    Part,
+    Theme,
+    colours_of,
+    field,
+    fields,
+    finished,
+    layered,
+    marks,
+    stacked,
+    title,
+)
 from inferlens.views.plain import cut, plain
 from inferlens.views.records import COLUMNS, headline
 from inferlens.views.rows import Row, by, rows
@@ -92,8 +106,6 @@ def drawn(row: Row) -> bool:
 
 def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) -> dict[str, Any]:
     """One model on one machine: lines over the batch sizes if there are several, bars for each of them."""
-    import altair as alt
-
     names = names_of(table)
     comparisons = by(table, "comparison")
     several = len(comparisons) > 1
@@ -119,9 +131,8 @@ def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) ->
     left_out = len(set(names.values())) - len(first)
     about = f"{headline(table)}{f' · the first {len(first)} are drawn' * bool(left_out)}"
     subtitle = cut(about, int(width / LETTER))
-    title = alt.TitleParams(answer, subtitle=subtitle, fontSize=18, anchor="start", offset=18, frame="bounds")
     # Each panel names its colours itself; sharing them would make one legend of those with and without.
-    return stacked(panels, apart=("color", "shape", "strokeDash"), spacing=30, title=title)
+    return stacked(panels, apart=("color", "shape", "strokeDash"), spacing=30, title=title(answer, subtitle))
 
 
 # Words
@@ -254,77 +265,78 @@ def _measured(values: Sequence[dict[str, Any]]) -> list[Column]:
 
 
 def _bars(
-    rows: Sequence[Row], names: dict[str, str], keys: dict[str, str], shades: Mapping[str, str], title: str
+    rows: Sequence[Row], names: dict[str, str], keys: dict[str, str], shades: Mapping[str, str], said: str
 ) -> dict[str, Any]:
-    """What was measured in one comparison side by side, fastest on top; whiskers at the latency."""
-    import altair as alt
-
+    """What was measured in one comparison side by side, fastest on top; whiskers at the latency; ``said`` above."""
     ordered = sorted(rows, key=_order)
     shown = labels(ordered, names)
     values = [{**_values(row, keys), "name": name} for row, name in zip(ordered, shown, strict=True)]
-    colour_scale = alt.Scale(domain=[*shades], range=[*shades.values()])
-    colour = alt.Color("colour:N", scale=colour_scale, legend=None)
-    data, panels, columns = inline(values), list[Any](), _measured(values) or CHARTED[:1]
+    colour = field("colour:N", scale={"domain": [*shades], "range": [*shades.values()]}, legend=None)
+    panels, columns = list[Any](), _measured(values) or CHARTED[:1]
     width = (WIDTH - _BETWEEN * (len(columns) - 1)) / len(columns)
     for column in columns:
         first = not panels
-        said = f"{column.key}_{'said' if first else 'text'}"
-        y = alt.Y("name:N", sort=shown, title=None, **({} if first else {"axis": None}))
+        text = f"{column.key}_{'said' if first else 'text'}"
+        y = field("name:N", sort=shown, title=None, **({} if first else {"axis": None}))
         # As long as leaves room for what stands behind the bars.
-        most = max(each[f"{column.key}_end"] / max(1 - (10 + LETTER * len(each[said])) / width, 0.3) for each in values)
-        scale = alt.Scale(domain=[0, most or 1.0], nice=False)
+        most = max(each[f"{column.key}_end"] / max(1 - (10 + LETTER * len(each[text])) / width, 0.3) for each in values)
+        scale = {"domain": [0, most or 1.0], "nice": False}
         whiskers = ", whiskers: 5th to 95th percentile" * (column.key == "median" and any(v["low"] for v in values))
-        axis = alt.Axis(tickCount=5, format=",~r", labelOverlap=True)
-        x = alt.X(f"{column.key}:Q", title=column.chart + whiskers, scale=scale, axis=axis)
-        end = alt.X(f"{column.key}_end:Q", scale=scale)
-        chart = alt.Chart(data).encode(detail="colour:N")  # by which a page hides all of a series
-        bar = chart.mark_bar(height=alt.RelativeBandSize(0.66), cornerRadiusEnd=2)
-        text = chart.mark_text(align="left", baseline="middle", dx=6)
-        faint = alt.Opacity("opacity:Q", scale=None, legend=None)
+        axis = {"tickCount": 5, "format": ",~r", "labelOverlap": True}
+        x = field(f"{column.key}:Q", title=column.chart + whiskers, scale=scale, axis=axis)
+        end = field(f"{column.key}_end:Q", scale=scale)
+        base = {"y": y, "detail": field("colour:N")}  # by which a page hides all of a series
+        faint = field("opacity:Q", scale=None, legend=None)
+        bar = {**base, "x": x, "color": colour, "tooltip": _tooltip()}
+        words = {**base, "x": end, "text": field(f"{text}:N"), "opacity": faint}
         layers = [
-            bar.encode(x=x, y=y, color=colour, tooltip=_tooltip()),
-            text.encode(x=end, y=y, text=f"{said}:N", opacity=faint),
+            marks("bar", bar, height={"band": 0.66}, cornerRadiusEnd=2),
+            marks("text", words, align="left", baseline="middle", dx=6),
         ]
         if column.key == "median":
-            ticks = [chart.mark_tick(size=9, thickness=1.5).encode(x=f"{end}:Q", y=y) for end in ("low", "high")]
-            layers[1:1] = [chart.mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q", y=y), *ticks]
-        panels.append(alt.layer(*layers).properties(width=width, height=alt.Step(_STEP)))
-    heading = {"title": alt.TitleParams(title, frame="group")} if title else {}
-    return stacked(panels, across=True, spacing=_BETWEEN, **heading)
+            low, high = ({**base, "x": field(f"{end}:Q")} for end in ("low", "high"))
+            ticks = [marks("tick", each, size=9, thickness=1.5) for each in (low, high)]
+            layers[1:1] = [marks("rule", {**low, "x2": {"field": "high"}}, strokeWidth=1.5), *ticks]
+        panels.append(layered(layers, width=width, height={"step": _STEP}))
+    heading: Part = {"title": {"text": said, "frame": "group"}} if said else {}
+    return stacked(panels, across=True, of=values, spacing=_BETWEEN, **heading)
 
 
 def _lines(rows: Sequence[Row], keys: dict[str, str], shades: Mapping[str, str]) -> dict[str, Any]:
     """What was measured against the batch size, one line for each series; those of one colour are dashed otherwise."""
-    import altair as alt
-
     values = [_values(row, keys) for row in rows if row.batch]
     batches = sorted({each["batch"] for each in values})
-    axis = alt.Axis(values=batches, format="d", labelOverlap=True)
-    x = alt.X("batch:Q", title="batch size (log scale)", scale=alt.Scale(type="log", base=2, nice=False), axis=axis)
-    legend = alt.Legend(title=None, orient="top", columns=max(1, 110 // (max(map(len, shades)) + 8)), offset=16)
+    axis: Part = {"values": batches, "format": "d", "labelOverlap": True}
+    scale: Part = {"type": "log", "base": 2, "nice": False}
+    x = field("batch:Q", title="batch size (log scale)", scale=scale, axis=axis)
+    columns_of_legend = max(1, 110 // (max(map(len, shades)) + 8))
+    legend = {"title": None, "orient": "top", "columns": columns_of_legend, "offset": 16}
     domain, alike = [*shades], Counter[str]()
     dashes = []
     for shade in shades.values():
         dashes.append(DASHES[alike[shade] % len(DASHES)])
         alike[shade] += 1
-    colour = alt.Color("colour:N", scale=alt.Scale(domain=domain, range=[*shades.values()]), legend=legend)
-    shape = alt.Shape("colour:N", scale=alt.Scale(domain=domain, range=SHAPES), legend=legend)
-    dash = alt.StrokeDash("colour:N", scale=alt.Scale(domain=domain, range=dashes), legend=legend)
+    colour, shape, dash = (
+        field("colour:N", scale={"domain": domain, "range": each}, legend=legend)
+        for each in ([*shades.values()], SHAPES, dashes)
+    )
     panels, columns = list[Any](), _measured(values)
     width = (WIDTH - _BETWEEN * (len(columns) - 1)) / len(columns)
     for column in columns:
         known = [each[column.key] for each in values if each[column.key]]
         # A log scale keeps slow and fast apart; lines whose speed-up is the same at every batch are parallel.
         low, high = min(known) / 1.2, max(known) * 1.2
-        axis = alt.Axis(values=_ticks(low, high), format=",~r", minExtent=44)
-        scale = alt.Scale(type="log", domain=[low, high], nice=False)
-        y = alt.Y(f"{column.key}:Q", title=f"{column.chart}, log scale", scale=scale, axis=axis)
-        base = alt.Chart(inline(values)).transform_filter(f"datum.{column.key} > 0")
-        line = base.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour, strokeDash=dash)
-        point = base.mark_point(filled=True, size=60, opacity=1)
-        point = point.encode(x=x, y=y, color=colour, shape=shape, tooltip=_tooltip())
-        panels.append(alt.layer(line, point).properties(width=width, height=260))
-    return stacked(panels, across=True, spacing=_BETWEEN_LINES)
+        axis = {"values": _ticks(low, high), "format": ",~r", "minExtent": 44}
+        scale = {"type": "log", "domain": [low, high], "nice": False}
+        y = field(f"{column.key}:Q", title=f"{column.chart}, log scale", scale=scale, axis=axis)
+        base, known_here = {"x": x, "y": y, "color": colour}, f"datum.{column.key} > 0"
+        point = {**base, "shape": shape, "tooltip": _tooltip()}
+        layers = [
+            marks("line", {**base, "strokeDash": dash}, where=known_here, strokeWidth=2),
+            marks("point", point, where=known_here, filled=True, size=60, opacity=1),
+        ]
+        panels.append(layered(layers, width=width, height=260))
+    return stacked(panels, across=True, of=values, spacing=_BETWEEN_LINES)
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -334,10 +346,8 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _tooltip() -> list[Any]:
-    import altair as alt
-
-    shown = {"case": "case", "spread": "p5 to p95 (ms)", **{f"{each.key}_text": each.chart for each in CHARTED}}
-    return [alt.Tooltip(f"{name}:N", title=title) for name, title in shown.items()]
+    every = (("case", "case"), ("spread", "p5 to p95 (ms)"), *((f"{each.key}_text", each.chart) for each in CHARTED))
+    return fields(*every)
 
 
 def _values(row: Row, keys: dict[str, str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import cycle
@@ -20,6 +20,9 @@ from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.views.plain import plain
 from inferlens.views.renderers.html import page
 from inferlens.views.report.blocks import Picture
+
+Part = dict[str, Any]  # of a Vega-Lite document, or all of it
+Rows = Sequence[dict[str, Any]]  # what is drawn, row by row
 
 FORMATS = ("svg", "png", "html", "pdf")
 PALETTE = (
@@ -118,16 +121,16 @@ def check(format: str, hint: str = "--output compare.svg") -> None:
         raise InferlensError(what, expected=", ".join(FORMATS), hint=hint)
 
 
-def drawn(document: Callable[[Theme], dict[str, Any]], format: str, title: str, theme: str = "auto") -> str | bytes:
+def drawn(document: Callable[[Theme], Part], format: str, title: str, theme: str = "auto") -> str | bytes:
     """A chart as text, or bytes of a PNG or a PDF; ``document`` makes the Vega-Lite document for a theme.
 
     The theme ``auto`` is light, and in HTML whatever the reader's system is set to. Raises :class:`MissingLibrary` if
     the converter is not there.
     """
     light, dark = (THEMES[name if theme == "auto" else theme] for name in ("light", "dark"))
-    library, chart = converter(), _made(document, light)
+    library, chart = converter(), document(light)
     if format == "html":
-        return _page(chart, _made(document, dark), f"{plain(title)} – Inferlens", library.javascript_bundle())
+        return _page(chart, document(dark), f"{plain(title)} – Inferlens", library.javascript_bundle())
     if format == "png":
         image: bytes = library.vegalite_to_png(chart, scale=2)
         return image
@@ -138,59 +141,59 @@ def drawn(document: Callable[[Theme], dict[str, Any]], format: str, title: str, 
 
 
 def converter() -> Any:
-    """The library that draws, if it and the one that describes charts are there."""
+    """The library that draws, if it is there."""
     try:
-        import altair  # noqa: F401 - asked for here, so that both are missed at the same place
         import vl_convert
     except ImportError as error:
-        raise MissingLibrary("altair" if error.name == "altair" else "vl-convert-python", extra="plots") from error
+        raise MissingLibrary("vl-convert-python", extra="plots") from error
     return vl_convert
 
 
-def inline(values: Sequence[Mapping[str, Any]]) -> Any:
-    """Values as a chart's data; as a tuple, for Altair copies lists whenever charts are put together."""
-    import altair as alt
+def field(name: str, **more: Any) -> dict[str, Any]:
+    """A channel by a field of the data, such as ``latency:Q``: Q is for quantities, N for names."""
+    column, _, kind = name.rpartition(":")
+    return {"field": column, "type": {"Q": "quantitative", "N": "nominal"}[kind], **more}
 
-    return alt.InlineData(values=tuple(values))
+
+def fields(*names: tuple[str, str]) -> list[dict[str, Any]]:
+    """What a tooltip says: names of fields and their titles."""
+    return [field(f"{name}:N", title=said) for name, said in names]
 
 
-def stacked(parts: Sequence[Any], across: bool = False, *, apart: Sequence[str] = (), **more: Any) -> dict[str, Any]:
-    """Charts beneath each other, or ``across``, as a part of a document.
+def marks(kind: str, channels: Mapping[str, Any], of: Rows | None = None, where: str = "", **look: Any) -> Part:
+    """A chart of marks of one kind, such as ``bar``; ``of`` are its data, ``where`` is which of them are drawn."""
+    some = {"transform": [{"filter": where}]} if where else {}
+    return {"mark": {"type": kind, **look}, **_data(of), **some, "encoding": dict(channels)}
 
-    Not by Altair's own concatenation, which copies whatever it puts together, several times.
 
-    Args:
-        parts: Altair charts, or what this function made of some.
-        across: whether they stand beside each other.
-        apart: channels of which each has a scale of its own.
-        more: properties, such as ``spacing`` and ``title``.
-    """
-    every = [_part(each) for each in parts]
-    data = {name: values for each in every for name, values in each.pop("datasets", {}).items()}
+def layered(layers: Sequence[Part], of: Rows | None = None, **more: Any) -> Part:
+    """Charts on top of each other; ``of`` are the data of those that have none of their own."""
+    return {**_data(of), "layer": list(layers), **more}
+
+
+def stacked(
+    parts: Sequence[Part], across: bool = False, of: Rows | None = None, *, apart: Sequence[str] = (), **more: Any
+) -> Part:
+    """Charts beneath each other, or ``across``, beside each other; of the channels ``apart`` each has its own scale."""
     resolve = {"resolve": {"scale": dict.fromkeys(apart, "independent")}} if apart else {}
-    title = {"title": more.pop("title").to_dict()} if more.get("title") else {}
-    return {"hconcat" if across else "vconcat": every, "datasets": data, **resolve, **title, **more}
+    return {**_data(of), "hconcat" if across else "vconcat": list(parts), **resolve, **more}
 
 
-def _part(chart: Any) -> dict[str, Any]:
-    """The chart as a part of a document, each of its data once, under ``datasets``."""
-    from altair.utils import schemapi
-
-    part: dict[str, Any] = chart if isinstance(chart, dict) else chart.to_dict(validate=schemapi.DEBUG_MODE)
-    return {name: value for name, value in part.items() if name not in ("$schema", "config")}
+def _data(of: Rows | None) -> Part:
+    return {} if of is None else {"data": {"values": of}}
 
 
-def finished(chart: Any, theme: Theme) -> dict[str, Any]:
-    """The Vega-Lite document of an Altair chart, or of some that are :func:`stacked`."""
-    return {"$schema": SCHEMA, **_part(chart), "config": config(theme)}
+def title(
+    text: str, subtitle: str | Sequence[str] = "", size: int = 18, offset: int = 18, frame: str = "bounds"
+) -> Part:
+    """The title of a document: its answer, with lines beneath it that say of what."""
+    beneath = {"subtitle": subtitle} if subtitle else {}
+    return {"text": text, **beneath, "fontSize": size, "anchor": "start", "offset": offset, "frame": frame}
 
 
-def _made(document: Callable[[Theme], dict[str, Any]], theme: Theme) -> dict[str, Any]:
-    """The document; what Altair would check of each part is what tests check, and most of its time."""
-    from altair.utils import schemapi
-
-    with schemapi.debug_mode(False):
-        return document(theme)
+def finished(chart: Part, theme: Theme) -> Part:
+    """The Vega-Lite document of a chart."""
+    return {"$schema": SCHEMA, **chart, "config": config(theme)}
 
 
 def _tidied(svg: str) -> str:
@@ -216,14 +219,23 @@ def _page(light: dict[str, Any], dark: dict[str, Any], title: str, libraries: st
     return page(title, _BODY, style=style, scripts=scripts, libraries=True)
 
 
-def picture(name: str, how: str, document: Callable[[Theme], dict[str, Any]]) -> Picture:
+def picture(name: str, how: str, document: Callable[[Theme], Part]) -> Picture:
     """A chart as a part of a page: as SVG for light paper, with the values that are drawn beside it."""
-    chart = _made(document, THEMES["light"])
+    chart = document(THEMES["light"])
     return Picture(name, how, cache(lambda: _tidied(converter().vegalite_to_svg(chart))), _values(chart))
 
 
-def _values(chart: dict[str, Any]) -> list[dict[str, Any]]:
+def data_of(part: Part) -> Iterator[Rows]:
+    """All data of a chart, from its first mark to its last."""
+    if part.get("data"):
+        yield part["data"]["values"]
+    for name in ("layer", "hconcat", "vconcat"):
+        for each in part.get(name, ()):
+            yield from data_of(each)
+
+
+def _values(chart: Part) -> Rows:
     """The largest of a chart's data, with those of other panels that have the same columns."""
-    found = [values for values in chart.get("datasets", {}).values() if values]
+    found = [values for values in data_of(chart) if values]
     columns = max(found, key=len)[0].keys() if found else ()
     return [row for values in found if values[0].keys() == columns for row in values]

@@ -16,7 +16,7 @@ from inferlens.units import plural
 from inferlens.views import picture
 from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH
 from inferlens.views.compared import CaseLine, answer, headline, lines
-from inferlens.views.picture import GREY, PALETTE, Theme, finished, inline
+from inferlens.views.picture import GREY, PALETTE, Part, Theme, field, finished, layered, marks, title
 from inferlens.views.plain import cut
 
 MOST = 40  # cases that are drawn: those that changed most
@@ -54,48 +54,47 @@ def _ratio(line: CaseLine) -> float:
 
 
 def _chart(compared: Compared, shown: Sequence[CaseLine], able: int, theme: Theme) -> dict[str, Any]:
-    import altair as alt
-
     values = _values(shown)
     low = min(1 / (1 + 2 * compared.threshold), *(each["low"] for each in values))
     high = max(1 + 2 * compared.threshold, *(each["high"] for each in values))
     margin = (high / low) ** 0.04
-    scale = alt.Scale(type="log", domain=[low / margin, high * margin], nice=False)
+    scale = {"type": "log", "domain": [low / margin, high * margin], "nice": False}
     less, more = ("slower", "faster") if compared.metric == "throughput" else ("faster", "slower")
-    title = f"← {less} · change of the {compared.metric}, candidate against base · {more} →"
+    direction = f"← {less} · change of the {compared.metric}, candidate against base · {more} →"
     label = "(datum.value > 1 ? '+' : '') + format(100 * (datum.value - 1), '~r') + ' %'"
-    axis = alt.Axis(values=_ticks(low, high), labelExpr=label, labelOverlap=True)
-    x = alt.X("ratio:Q", title=title, scale=scale, axis=axis)
-    y = alt.Y("case:N", sort=[each["case"] for each in values], title=None)
-    data = alt.Chart(inline(values))
+    axis = {"values": _ticks(low, high), "labelExpr": label, "labelOverlap": True}
+    x, begin, end, at = (
+        field(f"{name}:Q", scale=scale, **more)
+        for name, more in (("ratio", {"title": direction, "axis": axis}), ("low", {}), ("from", {}), ("at", {}))
+    )
+    y = field("case:N", sort=[each["case"] for each in values], title=None)
     band = [{"from": max(1 / (1 + compared.threshold), low / margin), "to": min(1 + compared.threshold, high * margin)}]
-    matters = alt.Chart(inline(band)).mark_rect(color=theme.faint, opacity=0.14)
-    none = alt.Chart(inline([{"at": 1}])).mark_rule(strokeWidth=1, color=theme.faint)
     verdicts = [verdict for verdict in _COLOURS if any(each["verdict"] == verdict for each in values)]
-    legend = alt.Legend(title=None, orient="top")
-    colours, shapes = [_COLOURS[each] for each in verdicts], [_SHAPES[each] for each in verdicts]
-    colour = alt.Color("verdict:N", scale=alt.Scale(domain=verdicts, range=colours), legend=legend)
-    shape = alt.Shape("verdict:N", scale=alt.Scale(domain=verdicts, range=shapes), legend=legend)
-    tooltip = [alt.Tooltip(f"{name}:N") for name in ("case", "verdict", "change", "base", "candidate")]
-    point = data.encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip)
+    colour, shape = (
+        field(
+            "verdict:N",
+            scale={"domain": verdicts, "range": [each[verdict] for verdict in verdicts]},
+            legend={"title": None, "orient": "top"},
+        )
+        for each in (_COLOURS, _SHAPES)
+    )
+    tooltip = [field(f"{name}:N") for name in ("case", "verdict", "change", "base", "candidate")]
+    point = {"x": x, "y": y, "color": colour, "shape": shape, "tooltip": tooltip}
+    hollow: Part = {"filled": False, "size": 90, "opacity": 1, "fill": theme.background}
     layers = [
-        matters.encode(x=alt.X("from:Q", scale=scale), x2="to:Q"),
-        none.encode(x=alt.X("at:Q", scale=scale)),
-        data.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y, color=colour),
-        point.transform_filter("datum.decided").mark_point(filled=True, size=90, opacity=1),
-        point.transform_filter("!datum.decided").mark_point(filled=False, size=90, opacity=1, fill=theme.background),
-        data.mark_text(align="left", x=WIDTH + 10).encode(y=y, text="change:N"),
+        marks("rect", {"x": end, "x2": {"field": "to"}}, of=band, color=theme.faint, opacity=0.14),
+        marks("rule", {"x": at}, of=[{"at": 1}], strokeWidth=1, color=theme.faint),
+        marks("rule", {"x": begin, "x2": {"field": "high"}, "y": y, "color": colour}, strokeWidth=2),
+        marks("point", point, where="datum.decided", filled=True, size=90, opacity=1),
+        marks("point", point, where="!datum.decided", **hollow),
+        marks("text", {"y": y, "text": field("change:N")}, align="left", x=WIDTH + 10),
     ]
     names = LETTER * (max(len(each["case"]) + len(each["change"]) for each in values) + 2)
     room = WIDTH + names
     few = f" · the {len(shown)} of {plural(able, 'case')} that changed most" * (able > len(shown))
     subtitle = cut(f"{headline(compared)}{few}", int(room / LETTER))
-    heading = alt.TitleParams(
-        cut(answer(compared), int(room / LETTER_OF_TITLE)), subtitle=subtitle, fontSize=18, anchor="start", offset=14,
-        frame="bounds",
-    )  # fmt: skip
-    layered = alt.layer(*layers).properties(width=WIDTH, height=alt.Step(STEP), title=heading)
-    return finished(layered, theme)
+    heading = title(cut(answer(compared), int(room / LETTER_OF_TITLE)), subtitle, offset=14)
+    return finished(layered(layers, values, width=WIDTH, height={"step": STEP}, title=heading), theme)
 
 
 def _values(shown: Sequence[CaseLine]) -> list[dict[str, Any]]:

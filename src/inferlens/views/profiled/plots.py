@@ -18,7 +18,20 @@ from inferlens.analysis.profile.roofline import Floor, Roofline
 from inferlens.errors import InferlensError
 from inferlens.stats.quantiles import LEAST_FOR_P95
 from inferlens.units import bandwidth, flop_rate, milliseconds, plural, ratio
-from inferlens.views.picture import PALETTE, Theme, drawn, finished, inline, picture, stacked
+from inferlens.views.picture import (
+    PALETTE,
+    Part,
+    Theme,
+    drawn,
+    field,
+    fields,
+    finished,
+    layered,
+    marks,
+    picture,
+    stacked,
+    title,
+)
 from inferlens.views.plain import cut, plain
 from inferlens.views.profiled import layers_and_kernels
 from inferlens.views.profiled.layers_and_kernels import PartTable
@@ -93,21 +106,14 @@ def pictured(name: str, of: ShownCase[PartTable] | ShownCase[Roofline]) -> Itera
         yield picture(name, BOXES, lambda theme: _document([(replace(shown, top=TOP), table)], _boxes, theme))
 
 
-def _titled(chart: Any, of: ShownCase[Any], answer: str, about: str, **size: Any) -> Any:
-    """A chart under its answer, and one line that says of what."""
-    import altair as alt
-
-    title = cut(f"{plain(of.case.name)}: {answer}", LONGEST_TITLE)
+def _title(of: ShownCase[Any], answer: str, about: str) -> dict[str, Any]:
+    """The answer, and one line that says of what."""
     subtitle = f"{short(of.case.headline, LONGEST_LINE - len(about) - 3)} · {about}"
-    return chart.properties(
-        title=alt.TitleParams(title, subtitle=subtitle, fontSize=16, anchor="start", frame="group"), **size
-    )
+    return title(cut(f"{plain(of.case.name)}: {answer}", LONGEST_TITLE), subtitle, size=16, offset=8, frame="group")
 
 
 def _boxes(of: ShownCase[PartTable], table: PartTable, _: Theme) -> Any:
     """The boxes of one case, in milliseconds."""
-    import altair as alt
-
     runs, rows = table.runs, [row for row in of.rows if row.times]
     enough = runs.count >= LEAST_FOR_P95
     ends = [0.05, 0.25, 0.5, 0.75, 0.95] if enough else [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -118,27 +124,25 @@ def _boxes(of: ShownCase[PartTable], table: PartTable, _: Theme) -> Any:
         name = f"{short(layers_and_kernels.row_name(row), LONGEST_NAME)}  #{row.place}"  # shortened names may be equal
         told = {"name": name, "kind": plain(row.kind)[:LONGEST_NAME], "text": f"{middle} ({lower} to {upper})"}
         values.append({**dict(zip(("low", "lower", "middle", "upper", "high"), box, strict=True)), **told})
-    data = inline(values)
-    y = alt.Y("name:N", sort=[each["name"] for each in values], title=None)
-    scale = alt.Scale(domain=[0, max(each["high"] for each in values) * 1.05 or 1.0], nice=False)
-    tooltip = [alt.Tooltip(f"{name}:N", title=name) for name in ("name", "kind")]
-    tooltip.append(alt.Tooltip("text:N", title="median (middle half), ms"))
+    y = field("name:N", sort=[each["name"] for each in values], title=None)
+    scale = {"domain": [0, max(each["high"] for each in values) * 1.05 or 1.0], "nice": False}
+    tooltip = fields(("name", "name"), ("kind", "kind"), ("text", "median (middle half), ms"))
     whiskers = "5th to 95th percentile" if enough else "all runs"
     axis = f"time in each run (ms): median, middle half, whiskers over {'the ' * enough}{whiskers}"
-    low, lower, middle = (
-        alt.X(f"{end}:Q", scale=scale, title=axis, axis=alt.Axis(tickCount=8)) for end in ("low", "lower", "middle")
+    begin, left, centre = (
+        field(f"{end}:Q", scale=scale, title=axis, axis={"tickCount": 8}) for end in ("low", "lower", "middle")
     )
-    box = alt.Chart(data).mark_bar(height=alt.RelativeBandSize(0.6), color=PALETTE[0])
-    layered = alt.layer(
-        alt.Chart(data).mark_rule(strokeWidth=1.2).encode(x=low, x2="high:Q", y=y),
-        box.encode(x=lower, x2="upper:Q", y=y, tooltip=tooltip),
-        alt.Chart(data).mark_tick(size=STEP * 0.6, thickness=2).encode(x=middle, y=y, tooltip=tooltip),
-    )
+    middle_half = {"x": left, "x2": {"field": "upper"}, "y": y, "tooltip": tooltip}
+    layers = [
+        marks("rule", {"x": begin, "x2": {"field": "high"}, "y": y}, strokeWidth=1.2),
+        marks("bar", middle_half, height={"band": 0.6}, color=PALETTE[0]),
+        marks("tick", {"x": centre, "y": y, "tooltip": tooltip}, size=STEP * 0.6, thickness=2),
+    ]
     most = max(rows, key=lambda row: row.times.typical if row.times else 0.0)
     took = f", {share(most.times.share)} of a run" if most.times and most.times.share is not None else ""
     answer = f"{short(layers_and_kernels.row_name(most), LONGEST_IN_TITLE)} has the largest share{took}"
     about = f"{len(rows)} of {plural(len(table.rows), 'layer')} · {plural(runs.count, 'run')}"
-    return _titled(layered, of, answer, about, width=WIDTH, height=alt.Step(STEP))
+    return layered(layers, values, width=WIDTH, height={"step": STEP}, title=_title(of, answer, about))
 
 
 def _has_point(row: Floor) -> bool:
@@ -147,8 +151,6 @@ def _has_point(row: Floor) -> bool:
 
 def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
     """One case: the roof, points as large as their time and in the colour of what their floor is made by, names."""
-    import altair as alt
-
     groups = [each for each in alike(found, found.ranked) if _has_point(each.total)]
     points = [_point(where(each), each.total, found) for each in groups]
     ceilings, most = found.ceilings, found.rate or math.inf
@@ -165,40 +167,42 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
     across = (
         f"FLOPs for each byte (not drawn, without FLOPs: {milliseconds(left)} ms)" if left else "FLOPs for each byte"
     )
-    x = alt.X("intensity:Q", title=across, **_logarithmic(low, high, "~g"))
-    y = alt.Y("rate:Q", title="FLOPs per second", **_logarithmic(floor, top, "~s"))
+    x = field("intensity:Q", title=across, **_logarithmic(low, high, "~g"))
+    y = field("rate:Q", title="FLOPs per second", **_logarithmic(floor, top, "~s"))
     legend = {"orient": "bottom", "direction": "horizontal"}
     bounds = [bound for bound in COLOURS if any(point["bound"] == bound for point in points)]
-    colours = alt.Scale(domain=bounds, range=[COLOURS[bound] for bound in bounds])
+    colours = {"domain": bounds, "range": [COLOURS[bound] for bound in bounds]}
     largest = max(point["time"] for point in points)
-    size = alt.Size("time:Q", title="time (ms)", scale=alt.Scale(domain=[0, largest], range=[20, 700]),
-                    legend=alt.Legend(**legend, values=[largest / 10, largest], format=".2~g",
-                                      symbolFillColor=theme.faint, symbolStrokeColor=theme.faint))  # fmt: skip
-    color = alt.Color("bound:N", title="floor by", scale=colours, legend=alt.Legend(**legend))
-    tooltip = [alt.Tooltip(f"{name}:N", title=name) for name in ("name", "kind", "took", "floor", "distance")]
-    marks = alt.Chart(inline(points)).mark_point(filled=True, opacity=0.75)
-    halo = {"stroke": theme.background, "strokeWidth": 4, "strokeJoin": "round"}  # so that points do not cross names
-    names = [
-        alt.Chart(inline(_names(points, (low, high), (floor, top), side)))
-        .mark_text(align=side, dx=GAP if side == "left" else -GAP, fontSize=11, **under)
-        .encode(x=x, y=y, text="name:N")
-        for under in (halo, {})
-        for side in ("left", "right")
+    grey = {"symbolFillColor": theme.faint, "symbolStrokeColor": theme.faint}
+    sizes = {**legend, "values": [largest / 10, largest], "format": ".2~g", **grey}
+    point = {
+        "x": x, "y": y,
+        "size": field("time:Q", title="time (ms)", scale={"domain": [0, largest], "range": [20, 700]}, legend=sizes),
+        "color": field("bound:N", title="floor by", scale=colours, legend=legend),
+        "tooltip": fields(*((name, name) for name in ("name", "kind", "took", "floor", "distance"))),
+    }  # fmt: skip
+    line, text = {"x": x, "y": y}, {"x": x, "y": y, "text": field("name:N")}
+    layers = [
+        marks("line", line, of=roof, strokeWidth=2, color=theme.faint),
+        marks("point", point, of=points, filled=True, opacity=0.75),
     ]
-    line = alt.Chart(inline(roof)).mark_line(strokeWidth=2, color=theme.faint).encode(x=x, y=y)
-    reached = [
-        alt.Chart(inline([each]))
-        .mark_text(align=each["side"], dx=each["dx"], dy=each["dy"], color=theme.faint)
-        .encode(x=x, y=y, text="name:N")
-        for each in _reached(found, roof, near)
-    ]
+    for each in _reached(found, roof, near):
+        layers.append(marks("text", text, [each], align=each["side"], dx=each["dx"], dy=each["dy"], color=theme.faint))
     if near:
-        dashed = alt.Chart(inline(near)).mark_line(strokeWidth=1.5, strokeDash=[4, 4], color=theme.faint)
-        reached.append(dashed.encode(x=x, y=y))
-    layered = alt.layer(line, marks.encode(x=x, y=y, size=size, color=color, tooltip=tooltip), *reached, *names)
+        layers.append(marks("line", line, near, strokeWidth=1.5, strokeDash=[4, 4], color=theme.faint))
+    halo: Part = {
+        "stroke": theme.background,
+        "strokeWidth": 4,
+        "strokeJoin": "round",
+    }  # so that points do not cross names
+    layers += [
+        marks("text", text, _names(points, (low, high), (floor, top), side), align=side, dx=dx, fontSize=11, **under)
+        for under in (halo, {})
+        for side, dx in (("left", GAP), ("right", -GAP))
+    ]
     name, far = short(where(groups[0]), LONGEST_IN_TITLE), milliseconds(groups[0].total.above)
     answer = f"{name} is {far} ms above its floor" if found.bound else f"most to be won in {name}, {far} ms"
-    return _titled(layered, of, answer, f"points are {found.by}s", width=WIDTH, height=HEIGHT)
+    return layered(layers, width=WIDTH, height=HEIGHT, title=_title(of, answer, f"points are {found.by}s"))
 
 
 def _reached(
@@ -249,11 +253,9 @@ def _names(
 
 def _logarithmic(low: float, high: float, format: str) -> dict[str, Any]:
     """Scale and axis of a channel, with a tick at every power of ten."""
-    import altair as alt
-
     powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
-    axis = alt.Axis(format=format, values=[10.0**power for power in powers])
-    return {"scale": alt.Scale(type="log", domain=[low, high], nice=False), "axis": axis}
+    axis = {"format": format, "values": [10.0**power for power in powers]}
+    return {"scale": {"type": "log", "domain": [low, high], "nice": False}, "axis": axis}
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:

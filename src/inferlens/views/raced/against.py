@@ -23,7 +23,7 @@ from inferlens.views.chart import (
     names_of,
     where_of,
 )
-from inferlens.views.picture import THEMES, Theme, finished, stacked
+from inferlens.views.picture import THEMES, Theme, finished, stacked, title
 from inferlens.views.plain import cut, plain
 from inferlens.views.raced.scatter import ACCURACY, ENERGY, ERROR, MEMORY, PanelAxis, least_error, panel
 from inferlens.views.records import headline
@@ -92,8 +92,6 @@ def _memory(row: Row) -> int | None:
 
 def _block(table: Sequence[Row], measure: str, theme: Theme, colours: Mapping[str, str]) -> dict[str, Any]:
     """One model on one machine, a panel for each comparison."""
-    import altair as alt
-
     comparisons = by(table, "comparison")
     names = names_of(table)
     panels = []
@@ -102,7 +100,7 @@ def _block(table: Sequence[Row], measure: str, theme: Theme, colours: Mapping[st
     for each in able[:MOST]:
         points = [row for row in each if drawable(row, measure)]
         drawn = panel(_values(points, names), LATENCY, AGAINST[measure], theme, (WIDTH, HEIGHT), _TOOLTIP, colours)
-        panels.append(drawn.properties(title=where_of(each, comparisons)) if len(able) > 1 else drawn)
+        panels.append({**drawn, "title": where_of(each, comparisons)} if len(able) > 1 else drawn)
     missing = sum(not drawable(row, measure) for row in table)
     words = [headline(table), "dashed: nothing is better in both"]
     wrong = any(row.agrees is False for row in table if drawable(row, measure))
@@ -112,9 +110,7 @@ def _block(table: Sequence[Row], measure: str, theme: Theme, colours: Mapping[st
     words += [f"{plural(missing, 'way')} without these numbers not drawn"] * bool(missing)
     room = WIDTH + 90  # with what stands beside the axis
     answer = answer_of(comparisons, names, room / LETTER_OF_TITLE)
-    subtitle = _lines(words, int(room / LETTER))
-    title = alt.TitleParams(answer, subtitle=subtitle, fontSize=18, anchor="start", offset=18, frame="bounds")
-    return stacked(panels, spacing=30, title=title)
+    return stacked(panels, spacing=30, title=title(answer, _lines(words, int(room / LETTER))))
 
 
 def _lines(words: Sequence[str], room: int) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferlens.spec.case import PRECISIONS, QUANTIZED
-from inferlens.views.picture import SHAPES, Theme, inline
+from inferlens.views.picture import SHAPES, Part, Theme, field, fields, layered, marks
 
 LETTER, LINE = 6.6, 13.0  # of labels, in pixels
 POINT = 7.0  # from the middle of a point, in pixels, that no label may cover
@@ -86,80 +86,71 @@ def panel(
     size: tuple[float, float],
     tooltip: Sequence[tuple[str, str]],
     colours: Mapping[str, str],
-) -> Any:
+) -> dict[str, Any]:
     """The points by two measures, in a panel of that width and height.
 
     ``tooltip`` has keys and their titles, ``colours`` those of what the points have as ``colour``.
     """
-    import altair as alt
-
     known = [each for each in values if each[up.key] is not None]
     ends = {each.key: each.domain([one[each.key] for one in known]) for each in (across, up)}
     best = front(known, up.key, less=across.less, also=up.less)
     known = _placed(known, best, (across, up), ends, size)
     x, y = (
-        channel(f"{each.key}:Q", title=_title(each, ends[each.key]), axis=axis, scale=_scale(ends[each.key]))
-        for each, channel, axis in (
-            (across, alt.X, alt.Axis(format=across.format, tickCount=6, labelOverlap=True)),
-            (up, alt.Y, _axis(up, ends[up.key])),
+        field(f"{each.key}:Q", title=_title(each, ends[each.key]), axis=axis, scale=_scale(ends[each.key]))
+        for each, axis in (
+            (across, {"format": across.format, "tickCount": 6, "labelOverlap": True}),
+            (up, _axis(up, ends[up.key])),
         )
     )
-    base = alt.Chart(inline(known)).encode(detail=["colour:N", "precision:N"])  # by which a page hides them
-    tooltips = [alt.Tooltip(f"{key}:N", title=said) for key, said in tooltip]
-    point = base.encode(x=x, y=y, tooltip=tooltips, **_looks(values, theme, colours))
-    steps = "step-after" if across.less else "step-before"
-    line = alt.Chart(inline(best)).mark_line(interpolate=steps, strokeWidth=1.5, strokeDash=[4, 3], color=theme.faint)
-    wrong = base.transform_filter("datum.wrong").mark_point(shape=_CROSS, size=160, strokeWidth=2.2, color=WRONG)
-    ringed = base.transform_filter("datum.role != ''")
+    base = {"x": x, "y": y, "detail": [field("colour:N"), field("precision:N")]}  # by which a page hides them
+    point, text = {**base, "tooltip": fields(*tooltip), **_looks(values, theme, colours)}, field("label:N")
+    line: Part = {
+        "interpolate": "step-after" if across.less else "step-before",
+        "strokeWidth": 1.5,
+        "strokeDash": [4, 3],
+    }
+    ring: Part = {"filled": False, "size": 230, "strokeWidth": 1.8, "color": theme.text, "shape": "circle"}
     layers = [
-        line.encode(x=x, y=y),
-        point.transform_filter("datum.filled").mark_point(filled=True, size=75, opacity=0.85),
-        point.transform_filter("!datum.filled").mark_point(filled=False, size=75, opacity=0.85),
-        ringed.mark_point(filled=False, size=230, strokeWidth=1.8, color=theme.text, shape="circle").encode(x=x, y=y),
-        wrong.encode(x=x, y=y),
+        marks("line", {"x": x, "y": y}, of=best, color=theme.faint, **line),
+        marks("point", point, where="datum.filled", filled=True, size=75, opacity=0.85),
+        marks("point", point, where="!datum.filled", filled=False, size=75, opacity=0.85),
+        marks("point", base, where="datum.role != ''", **ring),
+        marks("point", base, where="datum.wrong", shape=_CROSS, size=160, strokeWidth=2.2, color=WRONG),
     ]
     for number, (align, dx, dy) in enumerate(_PLACES):
-        some = base.transform_filter(f"datum.place == {number}")
         for bold in (True, False):
-            mine = some.transform_filter(f"datum.role {'!=' if bold else '=='} ''")
-            text = mine.mark_text(align=align, baseline="middle", dx=dx, dy=dy, fontWeight="bold" if bold else "normal")
-            layers.append(text.encode(x=x, y=y, text="label:N"))
-    return alt.layer(*layers).properties(width=size[0], height=size[1])
+            some = f"datum.place == {number} && datum.role {'!=' if bold else '=='} ''"
+            look: Part = {"baseline": "middle", "fontWeight": "bold" if bold else "normal"}
+            layers.append(marks("text", {**base, "text": text}, where=some, align=align, dx=dx, dy=dy, **look))
+    return layered(layers, known, width=size[0], height=size[1])
 
 
 def _title(measured: PanelAxis, ends: tuple[float, float, bool]) -> str:
     return f"{measured.title[:-1]}, log scale)" if ends[2] and measured.title.endswith(")") else measured.title
 
 
-def _scale(ends: tuple[float, float, bool]) -> Any:
-    import altair as alt
-
-    return alt.Scale(type="log" if ends[2] else "linear", domain=ends[:2], nice=False)
+def _scale(ends: tuple[float, float, bool]) -> dict[str, Any]:
+    return {"type": "log" if ends[2] else "linear", "domain": ends[:2], "nice": False}
 
 
-def _axis(up: PanelAxis, ends: tuple[float, float, bool]) -> Any:
-    import altair as alt
-
+def _axis(up: PanelAxis, ends: tuple[float, float, bool]) -> dict[str, Any]:
     if up.scale != "decades":
-        return alt.Axis(format=up.format, tickCount=6)
+        return {"format": up.format, "tickCount": 6}
     powers = range(round(math.log10(ends[0])), round(math.log10(ends[1])) + 1)
-    return alt.Axis(values=[10.0**power for power in powers], format=up.format)
+    return {"values": [10.0**power for power in powers], "format": up.format}
 
 
 def _looks(values: Sequence[dict[str, Any]], theme: Theme, colours: Mapping[str, str]) -> dict[str, Any]:
     """Colours for backends, shapes for precisions, the same in every panel of these values."""
-    import altair as alt
-
     backends = sorted({each["colour"] for each in values})
     precisions = [each for each in (*PRECISIONS, *QUANTIZED) if each in {one["precision"] for one in values}]
-    legend = alt.Legend(title=None, orient="top", columns=4)
+    legend = {"title": None, "orient": "top"}
     grey = {"symbolFillColor": theme.faint, "symbolStrokeColor": theme.faint}
-    shapes = alt.Legend(title=None, orient="top", **grey) if len(precisions) > 1 else None
+    shades = {"domain": backends, "range": [colours[each] for each in backends]}
+    shapes = {"domain": precisions, "range": SHAPES}
     return {
-        "color": alt.Color(
-            "colour:N", scale=alt.Scale(domain=backends, range=[colours[each] for each in backends]), legend=legend
-        ),
-        "shape": alt.Shape("precision:N", scale=alt.Scale(domain=precisions, range=SHAPES), legend=shapes),
+        "color": field("colour:N", scale=shades, legend={**legend, "columns": 4}),
+        "shape": field("precision:N", scale=shapes, legend={**legend, **grey} if len(precisions) > 1 else None),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.stats.intervals import ends
 from inferlens.units import ABSENT, percent, ratio, ratio_range
-from inferlens.views.picture import PALETTE, Theme, drawn, finished, inline
+from inferlens.views.picture import PALETTE, Theme, drawn, field, finished, layered, marks, title
 from inferlens.views.plain import plain
 from inferlens.views.records import COLUMNS, fields_of, headline
 from inferlens.views.rows import Row, rows
@@ -159,18 +159,14 @@ def picture(study: Study, format: str) -> str | bytes:
     return drawn(lambda theme: _chart(values, study, headline(shown), theme), format, answer(study))
 
 
-def _chart(values: Sequence[Mapping[str, object]], study: Study, about: str, theme: Theme) -> dict[str, Any]:
-    import altair as alt
-
-    x = alt.X("value:N", sort=None, title=study.request.name, axis=alt.Axis(labelAngle=0))
-    scale = alt.Scale(zero=False, nice=True)
-    y = alt.Y("speedup:Q", title="speed-up against the default, 95 % interval", scale=scale)
-    chart = alt.Chart(inline(values))
+def _chart(values: Sequence[dict[str, Any]], study: Study, about: str, theme: Theme) -> dict[str, Any]:
+    x = field("value:N", sort=None, title=study.request.name, axis={"labelAngle": 0})
+    scale = {"zero": False, "nice": True}
+    y = field("speedup:Q", title="speed-up against the default, 95 % interval", scale=scale)
+    interval = {"x": x, "y": field("low:Q", scale=scale), "y2": {"field": "high"}}
     layers = [
-        chart.mark_rule(strokeWidth=1.5).encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q"),
-        chart.mark_line(strokeWidth=2, color=PALETTE[0]).encode(x=x, y=y),
-        chart.mark_point(filled=True, size=60, opacity=1, color=PALETTE[0]).encode(x=x, y=y),
+        marks("rule", interval, strokeWidth=1.5),
+        marks("line", {"x": x, "y": y}, strokeWidth=2, color=PALETTE[0]),
+        marks("point", {"x": x, "y": y}, filled=True, size=60, opacity=1, color=PALETTE[0]),
     ]
-    title = alt.TitleParams(answer(study), subtitle=about, fontSize=18, anchor="start", offset=18, frame="bounds")
-    whole = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=title)
-    return finished(whole, theme)
+    return finished(layered(layers, values, width=WIDTH, height=HEIGHT, title=title(answer(study), about)), theme)

@@ -17,7 +17,7 @@ from inferlens.errors import InferlensError, check_choice
 from inferlens.units import error_size, mebibytes, plural, ratio, ratio_range, score
 from inferlens.views import picture
 from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH
-from inferlens.views.picture import THEMES, Theme, colours_of, finished, stacked
+from inferlens.views.picture import THEMES, Theme, colours_of, finished, stacked, title
 from inferlens.views.plain import cut, plain
 from inferlens.views.raced.scatter import ACCURACY, ERROR, MEMORY, PanelAxis, least_error, panel
 from inferlens.views.raced.tuned import finals_of
@@ -85,8 +85,6 @@ def _chart(
     colours: Mapping[str, str],
 ) -> dict[str, Any]:
     """The Vega-Lite document."""
-    import altair as alt
-
     values = _values(tuned, timed, roles)
     measure = tuned.objective.measure
     across = PanelAxis("x", f"{measure.title} ({_UNITS.get(measure.unit, (measure.unit,))[0]})", less=measure.less)
@@ -101,8 +99,7 @@ def _chart(
     panels = [panel(values, across, each, theme, (width, HEIGHT), tooltip, colours) for each in up]
     room = WIDTH + 2 * BETWEEN  # with what stands beside the axes
     answer, about = _answer(tuned, timed, room / LETTER_OF_TITLE), cut(_about(tuned, facts), int(room / LETTER))
-    title = alt.TitleParams(answer, subtitle=about, fontSize=18, anchor="start", offset=18, frame="bounds")
-    return finished(stacked(panels, across=True, spacing=BETWEEN, title=title), theme)
+    return finished(stacked(panels, across=True, spacing=BETWEEN, title=title(answer, about)), theme)
 
 
 def _answer(tuned: Tuned, timed: Sequence[CandidateFacts], room: float) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from inferlens.analysis.runs import CaseRuns
 from inferlens.units import milliseconds
 from inferlens.views.chart import WIDTH
-from inferlens.views.picture import PALETTE, Theme, finished, inline, stacked
+from inferlens.views.picture import PALETTE, Theme, field, finished, layered, marks, stacked, title
 from inferlens.views.plain import plain
 
 BINS, POINTS = 80, 120  # of a way
@@ -27,8 +27,6 @@ def spread(
 
     ``colours`` are those of backends, by their names.
     """
-    import altair as alt
-
     samples = {name: np.concatenate([np.asarray(each) for each in run.processes]) * 1e3 for name, run in ways}
     low = min(float(values.min()) for values in samples.values())
     high = min(
@@ -49,25 +47,23 @@ def spread(
             })  # fmt: skip
     middles = [{"way": name, "median": float(np.median(found))} for name, found in samples.items()]
     order = list(samples)
-    y = alt.Y("way:N", sort=order, title=None)
-    scale = alt.Scale(domain=[float(edges[0]), float(edges[-1])], nice=False)
-    x = alt.X("from:Q", scale=scale, title="latency of one call (ms)", axis=alt.Axis(format=",~r", tickCount=8))
-    shade = alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0.08, 1]), legend=None)
-    bars = alt.Chart(inline(values)).mark_bar(height=alt.RelativeBandSize(0.7))
-    ticks = alt.Chart(inline(middles)).mark_tick(thickness=2, size=STEP * 0.8, color=theme.text)
-    layered = alt.layer(
-        bars.encode(
-            x=x,
-            x2="to:Q",
-            y=y,
-            opacity=shade,
-            color=alt.Color("colour:N", scale=None),
-            tooltip=["way:N", "from:Q", "to:Q", "samples:Q"],
-        ),
-        ticks.encode(x=alt.X("median:Q", scale=scale), y=y),
-    )
-    title = alt.TitleParams("How long single calls took", fontSize=16, anchor="start", offset=10, frame="bounds")
-    return finished(layered.properties(width=WIDTH, height=alt.Step(STEP), title=title), theme)
+    y = field("way:N", sort=order, title=None)
+    scale = {"domain": [float(edges[0]), float(edges[-1])], "nice": False}
+    bars = {
+        "x": field("from:Q", scale=scale, title="latency of one call (ms)", axis={"format": ",~r", "tickCount": 8}),
+        "x2": {"field": "to"},
+        "y": y,
+        "opacity": field("share:Q", scale={"domain": [0, 1], "range": [0.08, 1]}, legend=None),
+        "color": field("colour:N", scale=None),
+        "tooltip": [field(name) for name in ("way:N", "from:Q", "to:Q", "samples:Q")],
+    }
+    layers = [
+        marks("bar", bars, values, height={"band": 0.7}),
+        marks("tick", {"x": field("median:Q", scale=scale), "y": y}, middles, thickness=2, size=STEP * 0.8,
+              color=theme.text),
+    ]  # fmt: skip
+    heading = title("How long single calls took", size=16, offset=10)
+    return finished(layered(layers, width=WIDTH, height={"step": STEP}, title=heading), theme)
 
 
 def _colour(run: CaseRuns, colours: Mapping[str, str]) -> str:
@@ -78,8 +74,6 @@ def over_time(
     ways: Sequence[tuple[str, CaseRuns]], theme: Theme, colours: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Any]:
     """The latencies of each way in the order they were taken, its processes one after the other."""
-    import altair as alt
-
     panels = []
     for place, (name, run) in enumerate(ways):
         taken = [np.asarray(each) * 1e3 for each in run.processes]
@@ -92,24 +86,22 @@ def over_time(
             for at, (low, middle, high) in enumerate(middles)
         ]
         most = max(float(np.quantile([each["high"] for each in mine], 0.98)), max(each["median"] for each in mine))
-        scale = alt.Scale(domain=[min(each["low"] for each in mine) * 0.98, most * 1.02], nice=False, clamp=True)
+        scale = {"domain": [min(each["low"] for each in mine) * 0.98, most * 1.02], "nice": False, "clamp": True}
         last = place == len(ways) - 1
-        axis = alt.Axis(format=".0f", tickCount=5, labels=last, ticks=last)
-        x = alt.X("at:Q", title="share of its samples, in the order taken (%)" if last else None, axis=axis,
-                  scale=alt.Scale(domain=[0, 100], nice=False))  # fmt: skip
-        y = alt.Y(
-            "median:Q", title=None, scale=scale, axis=alt.Axis(tickCount=3, format=",~r", grid=False, minExtent=44)
-        )
-        base, colour = alt.Chart(inline(mine)), _colour(run, colours)
-        lines = [
-            base.mark_area(opacity=0.22, color=colour).encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q"),
-            base.mark_line(strokeWidth=1.4, color=colour).encode(x=x, y=y),
+        axis = {"format": ".0f", "tickCount": 5, "labels": last, "ticks": last}
+        said = "share of its samples, in the order taken (%)" if last else None
+        x = field("at:Q", title=said, axis=axis, scale={"domain": [0, 100], "nice": False})
+        upright = {"tickCount": 3, "format": ",~r", "grid": False, "minExtent": 44}
+        y, colour = field("median:Q", title=None, scale=scale, axis=upright), _colour(run, colours)
+        band = {"x": x, "y": field("low:Q", scale=scale), "y2": {"field": "high"}}
+        layers = [
+            marks("area", band, opacity=0.22, color=colour),
+            marks("line", {"x": x, "y": y}, strokeWidth=1.4, color=colour),
         ]
         edges = [{"at": float(100 * at / len(whole))} for at in done]
         if edges:
-            rule = alt.Chart(inline(edges)).mark_rule(strokeDash=[3, 3], color=theme.faint, strokeWidth=1)
-            lines.append(rule.encode(x=x))
-        title = alt.TitleParams(name, fontSize=12, fontWeight="normal", anchor="start", offset=3)
-        panels.append(alt.layer(*lines).properties(width=WIDTH, height=TALL, title=title))
-    title = alt.TitleParams("Latency (ms) while it was measured", fontSize=16, anchor="start", offset=10)
-    return finished(stacked(panels, spacing=6, title=title), theme)
+            layers.append(marks("rule", {"x": x}, edges, strokeDash=[3, 3], color=theme.faint, strokeWidth=1))
+        above = {"text": name, "fontSize": 12, "fontWeight": "normal", "anchor": "start", "offset": 3}
+        panels.append(layered(layers, mine, width=WIDTH, height=TALL, title=above))
+    heading = {"text": "Latency (ms) while it was measured", "fontSize": 16, "anchor": "start", "offset": 10}
+    return finished(stacked(panels, spacing=6, title=heading), theme)

@@ -14,7 +14,7 @@ from inferlens.trace.reader import read, read_cached
 from inferlens.trace.steps import PARTS
 from inferlens.trace.tables import stepping
 from inferlens.units import duration, listing, milliseconds, percent, plural
-from inferlens.views.picture import GREY, PALETTE, Theme, drawn, finished, inline
+from inferlens.views.picture import GREY, PALETTE, Theme, drawn, field, fields, finished, marks, title
 from inferlens.views.plain import cut, plain
 
 HOW = "Each bar is {what}: what the GPU did comes first, then what the host did while no GPU worked."
@@ -76,8 +76,6 @@ def of_traces(traces: Sequence[tuple[str, Overview]], theme: Theme) -> dict[str,
 
 def _chart(bars: Bars, what: str, answer: str, about: str, theme: Theme) -> dict[str, Any]:
     """The Vega-Lite document of bars under what they come to."""
-    import altair as alt
-
     if not bars:
         raise InferlensError("There is nothing to draw: the trace has no events.", expected="a trace with steps")
     sums = {part: sum(parts[part] for _, parts in bars) for part in PARTS}
@@ -90,20 +88,17 @@ def _chart(bars: Bars, what: str, answer: str, about: str, theme: Theme) -> dict
              "took": f"{milliseconds(parts[part])} ms, {percent(parts[part] / whole)}"}
             for part in shown
         ]  # fmt: skip
-    scale = alt.Scale(domain=shown, range=[COLOURS[part] for part in shown])
-    legend = alt.Legend(title=None, orient="top", offset=8, symbolType="square")
+    scale = {"domain": shown, "range": [COLOURS[part] for part in shown]}
+    legend = {"title": None, "orient": "top", "offset": 8, "symbolType": "square"}
     labels = [label for label, _ in bars]
-    y = alt.Y(f"{what}:N", sort=labels, title="step" if what == "step" and len(labels) > 1 else None,
-              axis=alt.Axis(labelOverlap=True))  # fmt: skip
-    chart = alt.Chart(inline(values)).mark_bar(height=alt.RelativeBandSize(0.8))
-    chart = chart.encode(
-        x=alt.X("time (ms):Q", stack=True, title="time (ms)", axis=alt.Axis(format=",~r", tickCount=8)),
-        y=y,
-        color=alt.Color("part:N", scale=scale, legend=legend),
-        order=alt.Order("place:Q"),
-        tooltip=[alt.Tooltip(f"{name}:N", title=name) for name in (what, "part", "took")],
-    )
-    title = alt.TitleParams(answer, subtitle=cut(about, LONGEST_LINE), fontSize=16, anchor="start", offset=12,
-                            frame="bounds")  # fmt: skip
-    tall = min(26, max(4, TALL // len(labels)))
-    return finished(chart.properties(width=WIDTH, height=alt.Step(tall), title=title), theme)
+    above = "step" if what == "step" and len(labels) > 1 else None
+    channels = {
+        "x": field("time (ms):Q", stack=True, title="time (ms)", axis={"format": ",~r", "tickCount": 8}),
+        "y": field(f"{what}:N", sort=labels, title=above, axis={"labelOverlap": True}),
+        "color": field("part:N", scale=scale, legend=legend),
+        "order": field("place:Q"),
+        "tooltip": fields(*((name, name) for name in (what, "part", "took"))),
+    }
+    size = {"width": WIDTH, "height": {"step": min(26, max(4, TALL // len(labels)))}}
+    heading = title(answer, cut(about, LONGEST_LINE), size=16, offset=12)
+    return finished({**marks("bar", channels, values, height={"band": 0.8}), **size, "title": heading}, theme)
