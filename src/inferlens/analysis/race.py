@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
@@ -220,6 +220,5 @@ def _turns(record: Record, metric: Metric) -> list[float]:
     return [math.log(median(samples[start:end])) for start, end in itertools.pairwise(starts)]
 
 
-@lru_cache(maxsize=4096)  # a race looks at all rounds after each
-def _centre(values: tuple[float, ...]) -> Centre | None:
+def _centre(values: Sequence[float]) -> Centre | None:
     return next(iter(centres([values])), None)

@@ -58,7 +58,7 @@ class _Same:
         return isinstance(other, _Same) and self.record is other.record
 
 
-@lru_cache(maxsize=16384)  # numbers and a dozen rules ask for the same, each of all records
+@lru_cache(maxsize=256)  # numbers, the race and a dozen rules ask for the same, one comparison after the other
 def _steady_samples(same: _Same, metric: Metric) -> Series:
     record = same.record
     taken = record.samples(metric) if record.status == "ok" else ()
