@@ -203,7 +203,7 @@ def centres_of(records: Sequence[Record], metric: Metric) -> list[Centre | None]
     return [Centre(float(log), centre.variance) for log, centre in zip(logs, found, strict=True) if centre]
 
 
-def _seconds(samples: tuple[float, ...], metric: Metric) -> tuple[float, ...]:
+def _seconds(samples: Sequence[float], metric: Metric) -> Sequence[float]:
     return tuple(1 / rate for rate in samples if rate > 0) if metric == "throughput" else samples
 
 

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from inferlens.errors import InferlensError
-from inferlens.record.files import PACKED, read_unpacked, write_whole
+from inferlens.record.files import files_under, read_unpacked, write_whole
 from inferlens.record.record import Measurement, Record, decode, encode
 from inferlens.spec.case import Case
 
@@ -146,7 +146,7 @@ def load_records(*paths: Paths, profiled: bool = False) -> Loaded:
 class MeasurementsOnDisk(Sequence[Measurement]):
     """The measurements of a record's file: read when they are asked for, as samples are nearly all of a record."""
 
-    def __init__(self, file: Path, record: str) -> None:
+    def __init__(self, file: str, record: str) -> None:
         self.file, self.record = file, record
 
     def __len__(self) -> int:
@@ -168,9 +168,9 @@ class _Taken(Struct):
 
 
 @lru_cache(maxsize=64)  # about as many as are compared with each other, for which they are asked for several times
-def _measurements(file: Path, record: str) -> tuple[Measurement, ...]:
+def _measurements(file: str, record: str) -> tuple[Measurement, ...]:
     try:
-        found = msgspec.json.decode(read_unpacked(file), type=_Taken)
+        found = msgspec.json.decode(read_unpacked(Path(file)), type=_Taken)
         if found.id == record:
             return found.measurements
         why = f"It has the record {found.id} now."
@@ -188,7 +188,7 @@ def read_record(file: Path) -> Record:
     """
     record = decode(read_unpacked(file))
     if record.measurements:
-        msgspec.structs.force_setattr(record, "measurements", MeasurementsOnDisk(file.absolute(), record.id))
+        msgspec.structs.force_setattr(record, "measurements", MeasurementsOnDisk(os.path.abspath(file), record.id))
     return record
 
 
@@ -227,7 +227,7 @@ def _files_under(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> I
         if not path.exists():
             expected = f"a folder with {noun}s, such as results/resnet18"
             raise InferlensError(f"{path} does not exist.", expected=expected, hint=hint)
-        every = sorted(each for end in PACKED for each in path.rglob(pattern + end)) if path.is_dir() else [path]
+        every = files_under(path, pattern) if path.is_dir() else [path]
         yield from [file for file in every if not of_a_tuning(file, path)] or every
 
 

@@ -74,13 +74,13 @@ def _few_independent(values: Array) -> list[Diagnostic]:
     found = autocorrelation(below(values, float(np.median(values))))
     least = 1 + 2 / np.pi * (autocorrelation(ranks(values)).time - 1)
     short = values.size < LEAST_TIMES * max(found.time, least) and correlated(values)
-    if not short and median_interval(values) is not None:
+    if not short and median_interval(list(values)) is not None:
         return []
     return [Diagnostic("few-independent-samples", found.independent, "interval")]
 
 
 def _unsteady(values: Array) -> list[Diagnostic]:
-    found = steady(values)
+    found = steady(list(values))
     if found.reason in ("steady", "few-samples"):
         return []
     return [Diagnostic(cast("Code", found.reason), found.start / values.size, "interval")]
