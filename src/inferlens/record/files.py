@@ -55,9 +55,9 @@ def read_unpacked(path: Path) -> bytes:
 
 
 def files_under(folder: Path, pattern: str) -> list[Path]:
-    """The files at any depth whose names fit ``pattern``, plain or packed, in order."""
+    """What lies at any depth under a name that fits ``pattern``, plain or packed, in order."""
     fit = [pattern + end for end in PACKED]
-    walked = ((where, name) for where, _, names in os.walk(folder) for name in names)
+    walked = ((where, name) for where, folders, names in os.walk(folder) for name in (*folders, *names))
     return sorted(Path(where, name) for where, name in walked if any(fnmatchcase(name, each) for each in fit))
 
 

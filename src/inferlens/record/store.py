@@ -126,7 +126,8 @@ def load_records(*paths: Paths, profiled: bool = False) -> Loaded:
     Those that a profile made were measured once, to be held against it: of a model that was benchmarked as well they
     are left out, unless ``profiled``, for they would take the place of cases that met in rounds.
 
-    A file that is no record is a problem in the answer. Raises InferlensError where a path or any record is missing.
+    Measurements stay in the files until they are asked for. A file that is no record is a problem in the answer. Raises
+    InferlensError where a path or any record is missing.
     """
     problems: list[str] = []
     found = read_all(given_paths(paths), RECORD, read_record, problems, noun="record", hint="inferlens bench")
