@@ -5,12 +5,15 @@ faster, and memory hardly. The records are made up: 250 of each machine, of 5 mo
 those of 20 machines. A record has as many samples as the median one of examples/. Each command is a process of its own,
 of which both the time that passes and the time of the processor are told.
 
-Measured with ``python -m benchmarks.fleet 5000`` on two threads of an AMD EPYC, Python 3.11, 371 MiB of records:
-seconds of the processor (other work ran beside it), and peak of memory. ``merge`` holds one record at a time;
-``show`` holds all of them, and works on the samples of one comparison at a time.
+Measured so on two threads of an AMD EPYC, Python 3.11: seconds of the processor (other work ran beside it), and peak of
+memory. ``merge`` holds one record at a time; ``show`` all of them without samples, and the samples of those that were
+asked for last.
 
-    records          merge           show  show --by machine
-      5,000   9.9 s  40 MiB  22.4 s 693 MiB     18.5 s 694 MiB
+    records  on disk           merge            show  show --by machine
+      1,250   93 MiB   1.1 s  37 MiB   4.2 s 113 MiB      4.4 s 113 MiB
+      2,500  186 MiB   2.2 s  38 MiB   8.1 s 118 MiB      7.5 s 119 MiB
+      5,000  371 MiB   4.4 s  41 MiB  15.6 s 129 MiB     15.1 s 130 MiB
+     10,000  742 MiB   7.9 s  46 MiB  29.8 s 152 MiB     30.8 s 152 MiB
 """
 
 from __future__ import annotations
