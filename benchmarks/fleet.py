@@ -1,16 +1,19 @@
 """How long `merge`, `show` and `show --by machine` take of many records of many machines, and how much memory.
 
-``python -m benchmarks.fleet [RECORDS ...]``, by default 1,000, 2,000 and 5,000: whether time and memory grow with their
-number and no faster. The records are made up: 20 machines, 5 models, 10 ways on each, 1 to 5 rounds. A record has as
-many samples as the median one of examples/. Each command is a process of its own, of which both the time that passes
-and the time of the processor are told.
+``python -m benchmarks.fleet [RECORDS ...]``, by default 1,250 to 10,000: whether time grows with their number and no
+faster, and memory hardly. The records are made up: 250 of each machine, of 5 models, 10 ways and 5 rounds, so 5,000 are
+those of 20 machines. A record has as many samples as the median one of examples/. Each command is a process of its own,
+of which both the time that passes and the time of the processor are told.
 
-Measured with ``python -m benchmarks.fleet 5000`` on two threads of an AMD EPYC, Python 3.11, 371 MiB of records:
-seconds of the processor (other work ran beside it), and peak of memory. ``merge`` holds one record at a time;
-``show`` holds all of them, and works on the samples of one comparison at a time.
+Measured so on two threads of an AMD EPYC, Python 3.11: seconds of the processor (other work ran beside it), and peak of
+memory. ``merge`` holds one record at a time; ``show`` all of them without samples, and the samples of those that were
+asked for last.
 
-    records          merge           show  show --by machine
-      5,000   9.9 s  40 MiB  22.4 s 693 MiB     18.5 s 694 MiB
+    records  on disk           merge            show  show --by machine
+      1,250   93 MiB   1.1 s  37 MiB   4.2 s 113 MiB      4.4 s 113 MiB
+      2,500  186 MiB   2.2 s  38 MiB   8.1 s 118 MiB      7.5 s 119 MiB
+      5,000  371 MiB   4.4 s  41 MiB  15.6 s 129 MiB     15.1 s 130 MiB
+     10,000  742 MiB   7.9 s  46 MiB  29.8 s 152 MiB     30.8 s 152 MiB
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from inferlens.record.record import (
 from inferlens.record.store import Store
 from inferlens.spec.case import Budget, Case, TensorSpec
 
-MACHINES, MODELS, WAYS = 20, 5, 10
+MODELS, WAYS, ROUNDS = 5, 10, 5
 SAMPLES = 1000  # of latency, with their begins, and of GPU time: 3,000 numbers, as the median record of examples/ has
 CARDS = ("NVIDIA H200", "NVIDIA L4", "NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 4090")
 BACKENDS = (
@@ -57,7 +60,7 @@ def machine(number: int) -> Environment:
     return Environment(cpu="AMD EPYC 9654", cpu_threads=32, gpus=(gpu,), driver="580.95.05")
 
 
-def records(number: int, rounds: int) -> Iterator[Record]:
+def records(number: int) -> Iterator[Record]:
     """The records of one machine."""
     draw = np.random.default_rng(number)
     for model in range(MODELS):
@@ -66,14 +69,14 @@ def records(number: int, rounds: int) -> Iterator[Record]:
             precision = "fp16" if way >= len(BACKENDS) else "fp32"
             fields = {"backend": backend, "variant": variant, "precision": precision, "device": "cuda", "batch": 1}
             case = Case(model=f"torchvision:model{model}", **fields)
-            for each in range(rounds):
+            for each in range(ROUNDS):
                 centre = 1e-3 * (model + 1) * (1 + number % 7) * (1 + 0.1 * ((way * 7) % WAYS)) * draw.normal(1, 0.002)
                 yield record(case, machine(number), centre, draw, f"{number}-{model}-{way}-{each}", each)
 
 
 def record(case: Case, where: Environment, centre: float, draw: np.random.Generator, name: str, repeat: int) -> Record:
     """A record of a case that is about so fast."""
-    latency = tuple((centre * (1 + 0.01 * draw.gamma(2.0, 1.0, SAMPLES))).tolist())
+    latency, gpu = (tuple((centre * (1 + 0.01 * draw.gamma(2.0, 1.0, SAMPLES))).tolist()) for _ in range(2))
     begins = tuple(np.cumsum(latency).tolist())
     inputs = (TensorSpec("input", (1, 3, 224, 224)),)
     return Record(
@@ -82,7 +85,7 @@ def record(case: Case, where: Environment, centre: float, draw: np.random.Genera
         phases=(Phase("load", 0.4), Phase("build", 3.1), Phase("first inference", 0.1)), agreement=RIGHT, repeat=repeat,
         measurements=(
             Measurement(metric="latency", unit="s", clock="a clock", samples=latency, begins=begins),
-            Measurement(metric="GPU time", unit="s", clock="CUDA events", samples=latency),
+            Measurement(metric="GPU time", unit="s", clock="CUDA events", samples=gpu),
         ),
     )  # fmt: skip
 
@@ -90,10 +93,10 @@ def record(case: Case, where: Environment, centre: float, draw: np.random.Genera
 def make(root: Path, count: int) -> list[Path]:
     """A folder of each machine, with so many records in all."""
     folders = []
-    for number in range(MACHINES):
+    for number in range(count // (MODELS * WAYS * ROUNDS)):
         folders.append(root / f"machine{number}")
         store = Store(folders[-1])
-        for each in records(number, count // (MACHINES * MODELS * WAYS)):
+        for each in records(number):
             (store.claim(each.case, each.model.name) / "record.json").write_bytes(encode(each))
     return folders
 
@@ -124,4 +127,4 @@ def main(counts: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main([int(word) for word in sys.argv[1:]] or [1000, 2000, 5000])
+    main([int(word) for word in sys.argv[1:]] or [1250, 2500, 5000, 10_000])

@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens import InferlensError, load_records
+from inferlens.execution.protocol import as_json, from_json
 from inferlens.record.files import write_whole
 from inferlens.record.record import Environment, Gpu, Measurement, ModelFacts, Record, decode, encode, json_schema
 from inferlens.record.store import Store
@@ -42,6 +43,23 @@ def test_a_record_comes_back_as_it_went(tmp_path: Path) -> None:
     assert load_records([tmp_path]).records == [RECORD]
     assert load_records([folder / "record.json", tmp_path / "demo"]).records == [RECORD]
     assert decode(json.dumps(json.loads(encode(RECORD)) | {"mood": 3}).encode()) == RECORD  # of a later version
+
+
+def test_samples_stay_in_the_file_until_they_are_asked_for(tmp_path: Path) -> None:
+    Store.save(tmp_path, RECORD)
+    (read,) = load_records([tmp_path]).records
+    assert read.samples("latency") == (0.1, 0.2)
+    assert encode(read) == encode(RECORD)
+    assert from_json(as_json(read), Record) == RECORD  # as another process gets it
+    Store.save(tmp_path, replace(RECORD, id="unread"))
+    (unread,) = load_records([tmp_path]).records
+    later = replace(RECORD, id="b", measurements=(replace(RECORD.measurements[0], samples=(0.3,)),))
+    Store.save(tmp_path, later)
+    assert load_records([tmp_path]).records[0].samples("latency") == (0.3,)
+    for change in (lambda: None, (tmp_path / "record.json").unlink):
+        change()
+        with pytest.raises(InferlensError, match=r"record\.json was changed after it had been read"):
+            unread.samples("latency")
 
 
 def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +144,7 @@ def test_numbers_that_are_not_finite_stay_readable() -> None:
     odd = Measurement(metric="latency", unit="s", clock="host", samples=(0.01, float("nan"), float("inf")))
     kept = decode(encode(msgspec.structs.replace(RECORD, measurements=(odd,))))
     assert kept.measurements[0].samples == (0.01, None, None)
-    assert latencies(kept).samples == (0.01,)
+    assert (*latencies(kept).samples,) == (0.01,)
     wrong = msgspec.structs.replace(RECORD, agreement=Agreement(reference="x", rel_l2=float("inf"), agrees=False))
     assert decode(encode(wrong)).agreement == Agreement(reference="x", rel_l2=None, agrees=False)
 

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import random
+import sys
 
 import msgspec
 import pytest
@@ -15,8 +16,9 @@ from msgspec.structs import replace
 from inferlens.analysis.findings.notes import AUTOCORRELATED
 from inferlens.errors import InferlensError
 from inferlens.record.machine import Energy, MachineLog
-from inferlens.record.record import Environment, Gpu, Measurement, Memory, ModelFacts, Phase
-from inferlens.spec.case import TensorSpec, with_batch
+from inferlens.record.record import Environment, Gpu, Measurement, Memory, ModelFacts, Phase, encode
+from inferlens.record.store import load_records
+from inferlens.spec.case import Budget, TensorSpec, with_batch
 from inferlens.views.answer import answers
 from inferlens.views.records import headline
 from inferlens.views.rows import rows
@@ -359,3 +361,16 @@ def test_a_process_that_failed_is_told_and_one_that_is_wrong_makes_the_case_wron
     assert any("1 of 3 processes failed: It broke." in note.message for note in row.notes)
     (row,) = rows([*good, record(case("pytorch"), agreement=WRONG, id="third", repeat=2)])
     assert (row.agrees, row.ranked) == (False, False)
+
+
+def test_samples_of_records_do_not_stay_in_memory(tmp_path):
+    samples = tuple(0.001 + 1e-6 * (7 * place % 11) for place in range(2000))
+    made = record(case(), samples=samples, budget=Budget(iterations=2000))
+    for number in range(200):
+        named = replace(made, id=f"{number}", case=case(batch=number))
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / "record.json").write_bytes(encode(named))
+    before = sys.getallocatedblocks()  # of which a number is one
+    loaded = load_records(tmp_path).records
+    assert len(rows(loaded, notes=False)) == 200
+    assert sys.getallocatedblocks() - before < 200 * 2000 / 2

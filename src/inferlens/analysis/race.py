@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
@@ -203,7 +203,7 @@ def centres_of(records: Sequence[Record], metric: Metric) -> list[Centre | None]
     return [Centre(float(log), centre.variance) for log, centre in zip(logs, found, strict=True) if centre]
 
 
-def _seconds(samples: tuple[float, ...], metric: Metric) -> tuple[float, ...]:
+def _seconds(samples: Sequence[float], metric: Metric) -> Sequence[float]:
     return tuple(1 / rate for rate in samples if rate > 0) if metric == "throughput" else samples
 
 
@@ -220,6 +220,5 @@ def _turns(record: Record, metric: Metric) -> list[float]:
     return [math.log(median(samples[start:end])) for start, end in itertools.pairwise(starts)]
 
 
-@lru_cache(maxsize=4096)  # a race looks at all rounds after each
-def _centre(values: tuple[float, ...]) -> Centre | None:
+def _centre(values: Sequence[float]) -> Centre | None:
     return next(iter(centres([values])), None)

@@ -51,7 +51,7 @@ class CaseRuns:
         rounds = tuple(record for record in self.ran if record.repeat and not record.repeats)
         return rounds or self.ran
 
-    @cached_property
+    @property
     def series(self) -> tuple[Series, ...]:
         """The latency samples of those that count."""
         return tuple(latencies(record) for record in self.timed)

@@ -22,7 +22,7 @@ from inferlens.analysis.objective import value, with_export
 from inferlens.analysis.race import RaceAnswer, centres_of, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError, check_choice
-from inferlens.record.files import decoded, write_whole
+from inferlens.record.files import decoded, files_under, write_whole
 from inferlens.record.record import Record
 from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, of_a_tuning
 from inferlens.spec.case import Case
@@ -263,7 +263,7 @@ def tunings_in(paths: Sequence[Path]) -> list[Path]:
             found.append(path.parent)
         elif (path / TRIALS).is_file() or (path / TUNED).is_file():
             found.append(path)
-        elif all(of_a_tuning(file, path) for file in path.rglob(f"{RECORD}*")) and beneath(path):
+        elif all(of_a_tuning(file, path) for file in files_under(path, RECORD)) and beneath(path):
             found += beneath(path)
         else:
             return []

@@ -43,7 +43,9 @@ def from_json(data: bytes | msgspec.Raw, form: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    return Problem.of(value) if isinstance(value, InferlensError) else str(value)
+    if isinstance(value, InferlensError):
+        return Problem.of(value)
+    return tuple(value) if isinstance(value, Sequence) else str(value)
 
 
 def _made(kind: Any, value: Any) -> Any:

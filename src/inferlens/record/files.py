@@ -10,6 +10,7 @@ import os
 import tempfile
 import zlib
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,6 +52,13 @@ def read_unpacked(path: Path) -> bytes:
         return gzip.decompress(data) if path.suffix == ".gz" else data
     except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise InferlensError(f"It cannot be unpacked: {error}.") from error
+
+
+def files_under(folder: Path, pattern: str) -> list[Path]:
+    """What lies at any depth under a name that fits ``pattern``, plain or packed, in order."""
+    fit = [pattern + end for end in PACKED]
+    walked = ((where, name) for where, folders, names in os.walk(folder) for name in (*folders, *names))
+    return sorted(Path(where, name) for where, name in walked if any(fnmatchcase(name, each) for each in fit))
 
 
 def sha256(*parts: Path | bytes) -> str:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
-from inferlens.record.files import PACKED, read_unpacked, sha256, write_whole
+from inferlens.record.files import PACKED, files_under, read_unpacked, sha256, write_whole
 from inferlens.record.record import Record, decode, machine_name
 from inferlens.record.store import LOG, PROFILE, RECORD, TRIALS, TUNING, claimed, made, of_a_tuning, safe_name
 
@@ -135,9 +135,9 @@ def _records(folder: Path, merged: Merged, but: Path | None = None) -> Iterator[
 
     Those of tunings are left: a tuning belongs to its machine. So are those in the folder ``but``.
     """
-    tunings = sorted(each.parent for each in folder.rglob(TRIALS) if each.parent.name == TUNING)
+    tunings = [each.parent for each in files_under(folder, TRIALS) if each.parent.name == TUNING]
     merged.problems += [f"{each} was left out: a tuning belongs to its machine." for each in tunings]
-    for file in sorted(each for end in PACKED for each in folder.rglob(RECORD + end)):
+    for file in files_under(folder, RECORD):
         cut_short = any(each.startswith(STAGING) for each in file.relative_to(folder).parts)  # of an earlier merge
         if cut_short or of_a_tuning(file, folder) or (but and but in file.absolute().parents):
             continue

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from inferlens.record import layer_profile, record
-from inferlens.record.files import PACKED, write_whole
+from inferlens.record import layer_profile
+from inferlens.record.files import PACKED, read_unpacked, write_whole
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Record, machine_name
-from inferlens.record.store import RECORD, Paths, given_paths, read_all, read_one
+from inferlens.record.store import RECORD, Paths, given_paths, read_all, read_one, read_record
 
 PROFILES = "profile-*.json"
 LATENCY = "trt_layer_latency.json"
@@ -84,15 +84,19 @@ def load_profiles(*paths: Paths) -> LoadedProfiles:
     problems: list[str] = []
     profiles: dict[str, Profile] = {}
     records: dict[str, Record] = {}
-    found = read_all(given_paths(paths), PROFILES, layer_profile.decode, problems, noun="profile", hint=HINT)
+    found = read_all(given_paths(paths), PROFILES, _read, problems, noun="profile", hint=HINT)
     for file, made in found.items():
         if profiles.setdefault(made.id, made) is not made:
             continue
         for beside in (file.with_name(RECORD + end) for end in PACKED):
-            of = read_one(beside, record.decode, problems) if beside.exists() else None
+            of = read_one(beside, read_record, problems) if beside.exists() else None
             if of and (of.id, of.case) == (made.record, made.case):
                 records[made.id] = of
     return LoadedProfiles(sorted(profiles.values(), key=lambda one: one.created), records, problems)
+
+
+def _read(file: Path) -> Profile:
+    return layer_profile.decode(read_unpacked(file))
 
 
 def latest(profiles: Sequence[Profile]) -> list[Profile]:

@@ -11,17 +11,21 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from os import PathLike
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
 
 from inferlens.errors import InferlensError
-from inferlens.record.files import PACKED, read_unpacked, write_whole
-from inferlens.record.record import Record, decode, encode
+from inferlens.record.files import files_under, read_unpacked, write_whole
+from inferlens.record.record import Measurement, Record, decode, encode
 from inferlens.spec.case import Case
 
 RECORD = "record.json"
@@ -122,10 +126,11 @@ def load_records(*paths: Paths, profiled: bool = False) -> Loaded:
     Those that a profile made were measured once, to be held against it: of a model that was benchmarked as well they
     are left out, unless ``profiled``, for they would take the place of cases that met in rounds.
 
-    A file that is no record is a problem in the answer. Raises InferlensError where a path or any record is missing.
+    Measurements stay in the files until they are asked for. A file that is no record is a problem in the answer. Raises
+    InferlensError where a path or any record is missing.
     """
     problems: list[str] = []
-    found = read_all(given_paths(paths), RECORD, decode, problems, noun="record", hint="inferlens bench")
+    found = read_all(given_paths(paths), RECORD, read_record, problems, noun="record", hint="inferlens bench")
     first: dict[str, tuple[Record, Path]] = {}
     for file, record in found.items():
         first.setdefault(record.id, (record, file.parent))
@@ -139,30 +144,79 @@ def load_records(*paths: Paths, profiled: bool = False) -> Loaded:
     return Loaded(records, {name: folder for name, (_, folder) in first.items()}, problems)
 
 
+class MeasurementsOnDisk(Sequence[Measurement]):
+    """The measurements of a record's file: read when they are asked for, as samples are nearly all of a record."""
+
+    def __init__(self, file: str, record: str) -> None:
+        self.file, self.record = file, record
+
+    def __len__(self) -> int:
+        return len(_measurements(self.file, self.record))
+
+    def __getitem__(self, place: Any) -> Any:
+        return _measurements(self.file, self.record)[place]
+
+    def __iter__(self) -> Iterator[Measurement]:
+        return iter(_measurements(self.file, self.record))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+
+class _Taken(Struct):
+    id: str
+    measurements: tuple[Measurement, ...]
+
+
+@lru_cache(maxsize=64)  # about as many as are compared with each other, for which they are asked for several times
+def _measurements(file: str, record: str) -> tuple[Measurement, ...]:
+    try:
+        found = msgspec.json.decode(read_unpacked(Path(file)), type=_Taken)
+        if found.id == record:
+            return found.measurements
+        why = f"It has the record {found.id} now."
+    except (OSError, InferlensError, msgspec.DecodeError) as error:
+        why = str(error)
+    raise InferlensError(f"{file} was changed after it had been read. {why}", hint="the same again")
+
+
+def read_record(file: Path) -> Record:
+    """The record in a file, where its measurements stay until they are asked for.
+
+    Raises:
+        InferlensError: if there is none, or it is damaged.
+        OSError: if it cannot be read.
+    """
+    record = decode(read_unpacked(file))
+    if record.measurements:
+        msgspec.structs.force_setattr(record, "measurements", MeasurementsOnDisk(os.path.abspath(file), record.id))
+    return record
+
+
 def of_a_profile(folder: Path) -> bool:
     """Whether a profile lies beside the record in a folder."""
     return any(name.startswith(PROFILE) for name in os.listdir(folder))
 
 
 def read_all(
-    paths: list[Path], pattern: str, decode: Callable[[bytes], T], problems: list[str], *, noun: str, hint: str
+    paths: list[Path], pattern: str, read: Callable[[Path], T], problems: list[str], *, noun: str, hint: str
 ) -> dict[Path, T]:
     """What the files under ``paths`` hold whose names fit; ``problems`` gets a sentence for each that cannot be read.
 
     Raises InferlensError where a path does not exist or nothing can be read; ``noun`` and ``hint`` are for its words.
     """
-    read = {file: read_one(file, decode, problems) for file in _files_under(paths, pattern, noun, hint)}
-    found = {file: made for file, made in read.items() if made is not None}
+    files = _files_under(paths, pattern, noun, hint)
+    found = {file: made for file in files if (made := read_one(file, read, problems)) is not None}
     if not found:
         what = f"There is no {noun} in {', '.join(map(str, paths))}. {' '.join(problems)}"
         raise InferlensError(what.strip(), hint=hint)
     return found
 
 
-def read_one(file: Path, decode: Callable[[bytes], T], problems: list[str]) -> T | None:
+def read_one(file: Path, read: Callable[[Path], T], problems: list[str]) -> T | None:
     """What a file holds; ``None``, and a problem more, where it cannot be read."""
     try:
-        return decode(read_unpacked(file))
+        return read(file)
     except (OSError, InferlensError) as error:
         problems.append(f"{file} was left out. {error}")
     return None
@@ -174,7 +228,7 @@ def _files_under(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> I
         if not path.exists():
             expected = f"a folder with {noun}s, such as results/resnet18"
             raise InferlensError(f"{path} does not exist.", expected=expected, hint=hint)
-        every = sorted(each for end in PACKED for each in path.rglob(pattern + end)) if path.is_dir() else [path]
+        every = files_under(path, pattern) if path.is_dir() else [path]
         yield from [file for file in every if not of_a_tuning(file, path)] or every
 
 

@@ -73,7 +73,7 @@ def _few_independent(values: Array, alike: Array) -> list[Diagnostic]:
     pi, by the arcsine law: J. H. Van Vleck and D. Middleton, "The spectrum of clipped noise", Proceedings of the IEEE
     54 (1966). ``alike``: the autocorrelations of the ranks.
     """
-    known = median_interval(values.tolist()) is not None
+    known = median_interval(values) is not None
     if known and not correlated(alike):
         return []
     found = autocorrelation(below(values, float(np.median(values))))
@@ -84,7 +84,7 @@ def _few_independent(values: Array, alike: Array) -> list[Diagnostic]:
 
 
 def _unsteady(values: Array) -> list[Diagnostic]:
-    found = steady(values.tolist())
+    found = steady(values)
     if found.reason in ("steady", "few-samples"):
         return []
     return [Diagnostic(cast("Code", found.reason), found.start / values.size, "interval")]

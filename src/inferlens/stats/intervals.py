@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from inferlens.stats.autocorrelation import autocorrelation, below
 from inferlens.stats.quantiles import median, quantile_of_sorted
+from inferlens.stats.remembered import remembered
 
 LEAST_SAMPLES = 10
 
@@ -48,7 +49,7 @@ def ends(interval: Interval | None) -> tuple[float | None, float | None]:
     return (interval.low, interval.high) if interval else (None, None)
 
 
-def median_interval(samples: Sequence[float], level: float = 0.95) -> Interval | None:
+def median_interval(samples: Sequence[float] | Array, level: float = 0.95) -> Interval | None:
     """Interval of the median of samples in order of time, at confidence ``level``, in the samples' unit.
 
     ``None`` where there is none: below :data:`LEAST_SAMPLES` samples, or fewer than about six independent ones. Does
@@ -63,23 +64,18 @@ def half_width(samples: Sequence[float], level: float = 0.95) -> float:
     return max(interval.high - middle, middle - interval.low) / middle if interval and middle > 0 else math.inf
 
 
-def quantile_interval(samples: Sequence[float], share: float, level: float = 0.95) -> Interval | None:
+@remembered  # rules, tables and charts ask for the same ones
+def quantile_interval(samples: Array, share: float, level: float = 0.95) -> Interval | None:
     """Interval of the ``share``-quantile (0 to 1, exclusive), as :func:`median_interval`.
 
     ``None`` too where the interval would end beyond the samples: at 95 % the 99th percentile needs 368 independent
     samples, the 95th needs 72.
     """
-    return _quantile_interval(tuple(samples), share, level)
-
-
-@lru_cache(maxsize=4096)  # rules, tables and charts ask for the same ones
-def _quantile_interval(samples: tuple[float, ...], share: float, level: float) -> Interval | None:
-    taken = np.asarray(samples, dtype=np.float64)
-    if taken.size < LEAST_SAMPLES or not np.isfinite(taken).all():
+    if samples.size < LEAST_SAMPLES or not np.isfinite(samples).all():
         return None
-    values = np.sort(taken)
+    values = np.sort(samples)
     point = quantile_of_sorted(values, share)
-    found = autocorrelation(below(taken, point))
+    found = autocorrelation(below(samples, point))
     upper = (1 + level) / 2
     count = found.independent * (normal_quantile(upper) / student_quantile(upper, max(found.freedom, 1.0))) ** 2
     if count < 1.0:

@@ -19,7 +19,6 @@ one, and the series is steady from where its last level begins, if that lasts. W
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from operator import attrgetter
 
@@ -29,6 +28,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from inferlens.stats.quantiles import quantile_of_sorted
+from inferlens.stats.remembered import remembered
 
 Array = NDArray[np.float64]
 
@@ -75,17 +75,12 @@ class _Fit(Struct, frozen=True):
     cuts: tuple[int, ...] = ()  # of levels
 
 
-def steady(samples: Sequence[float]) -> Steady:
-    """Where the steady state of latencies in order of time begins: ``samples[found.start:]`` is steady.
+@remembered  # every view of a record asks again
+def steady(values: Array) -> Steady:
+    """Where the steady state of latencies in order of time begins: ``values[found.start:]`` is steady.
 
     Latencies have to be finite and positive; below :data:`LEAST_SAMPLES` of them nothing is said.
     """
-    return _steady(tuple(samples))
-
-
-@lru_cache(maxsize=4096)  # every view of a record asks again
-def _steady(samples: tuple[float, ...]) -> Steady:
-    values = np.asarray(samples, dtype=np.float64)
     if values.size < LEAST_SAMPLES or not (np.isfinite(values).all() and values.min() > 0):
         return Steady(0, "few-samples")
     size = -(-values.size // BATCHES)
@@ -98,7 +93,7 @@ def _steady(samples: tuple[float, ...]) -> Steady:
     if reason:
         return Steady(0, reason)
     cut = spare + first * size if first else 0
-    if _slower_from(values, cut) and not steady(values[cut:].tolist()).steady:
+    if _slower_from(values, cut) and not steady(values[cut:]).steady:
         return Steady(0, "never-steady")
     start = _without_first_calls(values, cut)
     return Steady(start, "warm-up" if start else "steady")

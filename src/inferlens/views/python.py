@@ -283,7 +283,8 @@ def _kinds() -> dict[str, object]:
 def load_records(*paths: Paths) -> Records:
     """Every record under ``paths``: record files, or folders at any height above them, one or several.
 
-    A file that is no record is one of the ``problems``. Raises InferlensError where a path or any record is missing.
+    Their samples stay in the files and are read when they are asked for. A file that is no record is one of the
+    ``problems``. Raises InferlensError where a path or any record is missing.
     """
     found = loaded(*paths)
     given = given_paths(paths)

@@ -8,12 +8,18 @@ from better statistics: samples that are negative or no finite numbers, those th
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from inferlens.record.record import Metric, Record
 from inferlens.stats.steady import steady
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -21,16 +27,14 @@ class Series:
     """The samples of one metric of one record that statistics are of, in their unit and in order of time.
 
     Attributes:
-        samples: the samples.
+        samples: the samples, from which NumPy need not copy.
         not_finite, disturbed, unsteady: how many were left out, for which reason.
-        begins: when each of them began, by the host's clock; empty where that is not known.
     """
 
-    samples: tuple[float, ...]
+    samples: Sequence[float]
     not_finite: int
     disturbed: int
     unsteady: int
-    begins: tuple[float, ...] = ()
 
 
 NONE = Series((), 0, 0, 0)
@@ -58,26 +62,20 @@ class _Same:
         return isinstance(other, _Same) and self.record is other.record
 
 
-@lru_cache(maxsize=16384)  # numbers and a dozen rules ask for the same, each of all records
+@lru_cache(maxsize=256)  # numbers, the race and a dozen rules ask for the same, one comparison after the other
 def _steady_samples(same: _Same, metric: Metric) -> Series:
     record = same.record
-    taken = record.samples(metric) if record.status == "ok" else ()
-    if not taken:
+    taken, explicit = _taken(record, metric), record.budget.explicit
+    if not taken.size:
         return NONE
-    if record.budget.explicit:
-        values = finite(record, metric)
-        return Series(values, len(taken) - len(values), 0, 0)
     marks = record.window_marks if metric == "throughput" else record.marks
-    out = frozenset(marks.discarded if marks and marks.count == len(taken) else ())
-    kept: Sequence[int] = [place for place in range(len(taken)) if place not in out] if out else range(len(taken))
-    whole = not out and min(taken) >= 0 and math.isfinite(sum(taken))  # as nearly all are, of which there are many
-    places = kept if whole else [place for place in kept if 0 <= taken[place] < math.inf]
-    values = taken if whole else tuple(taken[place] for place in places)
-    start = steady(values).start
-    latency = record.measurement("latency")
-    times = latency.begins if latency and metric != "throughput" and len(latency.begins) == len(taken) else ()
-    begins = times[start:] if whole else tuple(times[place] for place in places[start:]) if times else ()
-    return Series(values[start:], len(kept) - len(places), len(taken) - len(kept), start, begins)
+    kept = np.ones(taken.size, dtype=bool)
+    if marks and marks.count == taken.size and not explicit:
+        kept = ~np.isin(np.arange(taken.size), marks.discarded)
+    values = taken[kept & _finite(taken)]
+    start = 0 if explicit else steady(values).start
+    count = int(kept.sum())
+    return Series(_sequence(values[start:]), count - values.size, taken.size - count, start)
 
 
 def latencies(record: Record) -> Series:
@@ -85,7 +83,20 @@ def latencies(record: Record) -> Series:
     return steady_samples(record, "latency")
 
 
-def finite(record: Record, metric: Metric) -> tuple[float, ...]:
+def finite(record: Record, metric: Metric) -> Sequence[float]:
     """Samples of a metric that are finite and not negative; none if the case did not run to its end."""
-    taken = record.samples(metric) if record.status == "ok" else ()
-    return tuple(value for value in taken if 0 <= value < math.inf)
+    taken = _taken(record, metric)
+    return _sequence(taken[_finite(taken)])
+
+
+def _taken(record: Record, metric: Metric) -> Array:
+    found = record.measurement(metric) if record.status == "ok" else None
+    return np.array(found.samples if found else (), dtype=np.float64)
+
+
+def _finite(values: Array) -> NDArray[np.bool_]:
+    return (values >= 0) & (values < math.inf)
+
+
+def _sequence(values: Array) -> Sequence[float]:
+    return array("d", values.tobytes())

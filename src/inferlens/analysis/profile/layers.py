@@ -115,7 +115,7 @@ class Runs:
         """What a series, a number for each run in their order, comes to."""
         summary = summarise(series.tolist())
         assert summary is not None, "a profile without runs has no times"
-        low, high = ends(median_interval(series.tolist()))
+        low, high = ends(median_interval(series))
         return RunTimes(
             typical=self.typical(series), share=self.share(series), mean=summary.mean, median=summary.median,
             median_low=low, median_high=high, p95=summary.p95,

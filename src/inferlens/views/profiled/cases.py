@@ -26,7 +26,7 @@ class ProfiledCase:
     name: str = ""
 
     @property
-    def unprofiled(self) -> tuple[float, ...]:
+    def unprofiled(self) -> Sequence[float]:
         """Latency samples without profiling, in seconds; none where they are not known."""
         return latencies(self.record).samples if self.record else ()
 

@@ -109,7 +109,7 @@ def packed(records: Sequence[Record], name: str = "records", most: int = MOST_PA
     about = "the records with all samples, one in each line"
     packer, parts, size = zlib.compressobj(6, wbits=zlib.MAX_WBITS | 16), list[bytes](), 0  # as gzip has it
     for record in records:
-        parts.append(packer.compress(msgspec.json.encode(record) + b"\n"))
+        parts.append(packer.compress(msgspec.json.encode(record, enc_hook=tuple) + b"\n"))
         size += len(parts[-1])
         if size > most:
             return f"Not in this page: {about}, which are more than {byte_count(most)}."
