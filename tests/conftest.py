@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +27,16 @@ def nothing_to_collect() -> None:
     """What is there before a test is left alone: measurements collect garbage, and to look at all of it takes long."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def operators_translated_once() -> Iterator[None]:
+    """PyTorch's exporter to ONNX reads the source of its 500 operators in each call, which is half of a small one's."""
+    with pytest.MonkeyPatch.context() as patch, suppress(ImportError):
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
+    yield
 
 
 @pytest.fixture(scope="session")
