@@ -7,6 +7,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,11 +33,12 @@ def nothing_to_collect() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def operators_translated_once() -> Iterator[None]:
     """PyTorch's exporter to ONNX reads the source of its 500 operators in each call, which is half of a small one's."""
-    with pytest.MonkeyPatch.context() as patch, suppress(ImportError):
-        from torch.onnx._internal.exporter._registration import ONNXRegistry
+    with pytest.MonkeyPatch.context() as patch:
+        with suppress(ImportError):
+            from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
-    yield
+            patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -53,3 +55,12 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.commands import stay
 
     stay(monkeypatch)
+
+
+@pytest.fixture
+def surveyed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What models are, and what backends can do, is asked in this process; cases have processes of their own."""
+    from inferlens.execution import survey
+    from tests.commands import launch
+
+    monkeypatch.setattr(survey, "child_process", SimpleNamespace(launch=launch))

@@ -264,6 +264,10 @@ def test_code_that_is_not_in_the_checkout_is_refused(checkouts: Path) -> None:
     (checkouts / "empty").mkdir()
     with pytest.raises(InferlensError, match=r"shop.models:build.*"):
         inferlens.ab("shop.models:build", checkout="old,empty")
+    assert not (checkouts / "results").exists()
+
+
+def test_a_librarys_model_is_in_no_checkout(checkouts: Path) -> None:
     with pytest.raises(InferlensError, match="resnet18 comes with a library, not from the checkout old"):
         inferlens.ab("torchvision:resnet18", checkout="old,new")
     assert not (checkouts / "results").exists()
