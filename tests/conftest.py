@@ -64,3 +64,11 @@ def surveyed_here(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.commands import launch
 
     monkeypatch.setattr(survey, "child_process", SimpleNamespace(launch=launch))
+
+
+@pytest.fixture
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of a tuning are short, and its finalists are built once."""
+    from tests.commands import shorten
+
+    shorten(monkeypatch)
