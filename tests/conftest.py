@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from types import SimpleNamespace
@@ -33,11 +34,11 @@ def nothing_to_collect() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def operators_translated_once() -> Iterator[None]:
     """PyTorch's exporter to ONNX reads the source of its 500 operators in each call, which is half of a small one's."""
-    with pytest.MonkeyPatch.context() as patch:
-        with suppress(ImportError):
-            from torch.onnx._internal.exporter._registration import ONNXRegistry
+    with pytest.MonkeyPatch.context() as patch, suppress(ImportError):
+        if "torch" in sys.modules:  # which tests that have no use for it do not wait for
+            from torch.onnx._internal.exporter._registration import ONNXRegistry as Operators
 
-            patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
+            patch.setattr(Operators, "from_torchlib", staticmethod(functools.cache(Operators.from_torchlib)))
         yield
 
 
