@@ -26,6 +26,7 @@ from inferlens.execution import child_process as processes
 from inferlens.execution import rounds, scheduler, trace, worker
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.protocol import Answered, Event, Job, Observer, Order, Task, TaskResult, result_of
+from inferlens.execution.tuning import tune
 from inferlens.record.record import Status
 from inferlens.spec.plan import Plan
 
@@ -89,6 +90,13 @@ def stay(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "usable_cpus", lambda: range(2))
     patch.setattr(processes, "launch", launch)
     patch.setattr(scheduler, "together", lambda every: [each(None) for each in every])
+
+
+def shorten(patch: pytest.MonkeyPatch) -> None:
+    """Makes the rounds of a tuning short, and builds its finalists once."""
+    patch.setattr(rounds, "ROUND_WARMUP", 0.01)
+    patch.setattr(rounds, "ROUND_SERIES", 0.05)
+    patch.setattr(tune, "BUILDS", 1)
 
 
 def inferlens(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

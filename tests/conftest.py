@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,6 +31,17 @@ def nothing_to_collect() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def operators_translated_once() -> Iterator[None]:
+    """PyTorch's exporter to ONNX reads the source of its 500 operators in each call, which is half of a small one's."""
+    with pytest.MonkeyPatch.context() as patch, suppress(ImportError):
+        if "torch" in sys.modules:  # which tests that have no use for it do not wait for
+            from torch.onnx._internal.exporter._registration import ONNXRegistry as Operators
+
+            patch.setattr(Operators, "from_torchlib", staticmethod(functools.cache(Operators.from_torchlib)))
+        yield
+
+
 @pytest.fixture(scope="session")
 def partitions(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Partitions of real models, and a run of the command."""
@@ -40,3 +56,20 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.commands import stay
 
     stay(monkeypatch)
+
+
+@pytest.fixture
+def surveyed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What models are, and what backends can do, is asked in this process; cases have processes of their own."""
+    from inferlens.execution import survey
+    from tests.commands import launch
+
+    monkeypatch.setattr(survey, "child_process", SimpleNamespace(launch=launch))
+
+
+@pytest.fixture
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of a tuning are short, and its finalists are built once."""
+    from tests.commands import shorten
+
+    shorten(monkeypatch)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,6 +44,9 @@ LABELS = ("pytorch", *ONNX, "torchscript:trace", "torch_compile:default")
 def test_resnet18_is_attributed(label: str, tmp_path: Path) -> None:
     network = resnet18()
     assert network.module is not None
+    if label.startswith("torch_compile"):  # which takes a second for each kernel: the first of four alike stages
+        network = replace(network, module=nn.Sequential(OrderedDict(list(network.module.named_children())[:5])))
+        assert network.module is not None
     paths = {path for path, _ in network.module.named_modules()}
     layers = profiled(label, network, prepared(tmp_path))
     named = {path for layer in layers.layers for path in layer.modules}

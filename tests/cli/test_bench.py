@@ -16,7 +16,7 @@ from tests.commands import inferlens, started
 
 
 def test_one_command_measures_shows_and_keeps(tmp_path: Path) -> None:
-    done = started("bench", "fake:demo", "--iterations", "200", "--backend", "all", "--quick", cwd=tmp_path)
+    done = started("bench", "fake:demo", "--iterations", "200", "--backend", "fake:all", "--quick", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "fake:fast" in done.stdout
     assert "SHORTEST  fake:fast  2.00 ms  2.00x fake:steady, measured once" in done.stdout

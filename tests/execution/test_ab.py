@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from inferlens.analysis.compare.ab_result import ABRule
 from inferlens.analysis.runs import latest
 from inferlens.execution import ab as running
 from inferlens.execution import child_process as processes
-from inferlens.execution import interleaver, scheduler
+from inferlens.execution import interleaver, scheduler, survey
 from inferlens.execution.expand import Planned
 from inferlens.execution.scheduler import Scheduler
 from inferlens.models.model import ModelInfo
@@ -35,7 +36,12 @@ LAUNCH, TOGETHER = processes.launch, interleaver.together
 
 @pytest.fixture
 def fresh_processes(one_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes are what they are outside of tests."""
+    """Processes are what they are outside of tests, but for the one that asks what backends can do."""
+
+    def probe(names: Any, python: str = "") -> Any:
+        return survey.capabilities(survey.NamesJob(names=tuple(names)), Mock())
+
+    monkeypatch.setattr(survey, "probe", probe)
     monkeypatch.setattr(processes, "launch", LAUNCH)
     monkeypatch.setattr(scheduler, "together", TOGETHER)
 
@@ -264,6 +270,10 @@ def test_code_that_is_not_in_the_checkout_is_refused(checkouts: Path) -> None:
     (checkouts / "empty").mkdir()
     with pytest.raises(InferlensError, match=r"shop.models:build.*"):
         inferlens.ab("shop.models:build", checkout="old,empty")
+    assert not (checkouts / "results").exists()
+
+
+def test_a_librarys_model_is_in_no_checkout(checkouts: Path) -> None:
     with pytest.raises(InferlensError, match="resnet18 comes with a library, not from the checkout old"):
         inferlens.ab("torchvision:resnet18", checkout="old,new")
     assert not (checkouts / "results").exists()

@@ -18,15 +18,13 @@ import inferlens
 from inferlens import InferlensError, Record, load_records
 from inferlens.backends.abilities import Deployer
 from inferlens.backends.base import TOLERANCES
-from inferlens.execution import rounds
-from inferlens.execution.tuning import tune
 from inferlens.models import resolve
 from inferlens.record.record import Agreement
 from inferlens.record.store import RECORD, Store
 from inferlens.views.python import best_case
 from tests.backends import small
 from tests.commands import inferlens as command
-from tests.commands import stay
+from tests.commands import shorten, stay
 
 NET, NESTED = "tests.backends.small:Convolution", "tests.backends.small:TwoInputs"
 OPTIONS = {
@@ -58,9 +56,7 @@ def winners(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output, moved = tmp_path_factory.mktemp("tuned"), tmp_path_factory.mktemp("winners")
     with pytest.MonkeyPatch.context() as patch:
         stay(patch)
-        patch.setattr(rounds, "ROUND_WARMUP", 0.01)
-        patch.setattr(rounds, "ROUND_SERIES", 0.05)
-        patch.setattr(tune, "BUILDS", 1)
+        shorten(patch)
         for place, (label, option) in enumerate(OPTIONS.items()):
             words = {"option": [f"{label.partition(':')[0]}.{option}"], "threads": 1, "input": "image=2x3x16x16"}
             inferlens.tune(NET, only=(label, "fp32", "threads"), budget="1s", output=output, **words)

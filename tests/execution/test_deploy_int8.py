@@ -10,12 +10,10 @@ import pytest
 
 import inferlens
 from inferlens import InferlensError, load_records
-from inferlens.execution import rounds
-from inferlens.execution.tuning import tune
 from inferlens.models import resolve
 from tests.backends import small
 from tests.commands import inferlens as command
-from tests.commands import stay
+from tests.commands import shorten, stay
 from tests.execution.test_deploy import LOADED, NET, QUICK, RUN, folder_of, in_a_process
 
 BACKENDS = ("onnxruntime:cpu", "openvino:cpu", "torch_compile:default")
@@ -34,9 +32,7 @@ def winners(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     with pytest.MonkeyPatch.context() as patch:
         stay(patch)
-        patch.setattr(rounds, "ROUND_WARMUP", 0.01)
-        patch.setattr(rounds, "ROUND_SERIES", 0.05)
-        patch.setattr(tune, "BUILDS", 1)
+        shorten(patch)
         words = {"threads": 1, "input": "image=2x3x16x16", "calibration": str(data), "output": output}
         inferlens.tune(NET, only=(BACKENDS[0], "int8", "threads"), budget="1s", **words)
         inferlens.bench(NET, backend=BACKENDS[1:], precision="int8", **{**QUICK, **words})

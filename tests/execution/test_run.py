@@ -52,6 +52,7 @@ REAL = "pytorch,torchscript:trace,onnxruntime:cpu,openvino:cpu"
 @pytest.mark.usefixtures("one_process")
 def test_a_live_module_runs_on_every_backend_and_agrees(tmp_path: Path) -> None:
     words: dict[str, Any] = {"iterations": 20, "warmup": 3, "output": str(tmp_path), "device": "cpu", "quick": True}
+    words |= {"mode": "latency"}
     records = inferlens.bench(Tiny().eval(), torch.randn(2, 3, 16, 16), backend=REAL, **words)
     assert [record.case.backend_label for record in records] == REAL.split(",")
     for record in records:
@@ -63,6 +64,7 @@ def test_a_live_module_runs_on_every_backend_and_agrees(tmp_path: Path) -> None:
     assert "pytorch-fp32-b2-cpu" in {path.parent.name for path in tmp_path.glob("Tiny/*/record.json")}
 
 
+@pytest.mark.usefixtures("surveyed_here")
 def test_the_check_catches_a_backend_that_computes_something_else(tmp_path: Path) -> None:
     """Dropout in train mode answers differently every time: the same model disagrees with itself.
 
@@ -74,7 +76,7 @@ def test_the_check_catches_a_backend_that_computes_something_else(tmp_path: Path
             return torch.nn.functional.dropout(x, 0.5, training=True)
 
     (record,) = inferlens.bench(
-        Restless(), torch.randn(4, 64), backend="pytorch", device="cpu", iterations=5, output=tmp_path
+        Restless(), torch.randn(4, 64), backend="pytorch", device="cpu", iterations=5, quick=True, output=tmp_path
     )
     assert (record.status, record.agreement.agrees, record.ranked) == ("ok", False, False)
 
@@ -286,6 +288,7 @@ def test_second_times_end_where_they_are_futile(
 @pytest.mark.usefixtures("one_process")
 def test_what_a_case_exported_once_is_used_by_its_other_processes(tmp_path: Path) -> None:
     words: dict[str, Any] = {"iterations": 5, "warmup": 1, "output": str(tmp_path), "device": "cpu", "repeats": 2}
+    words |= {"mode": "latency", "threads": 1}
     first, second = inferlens.bench(Tiny().eval(), torch.randn(2, 3, 16, 16), backend="onnxruntime:cpu", **words)
     notes = [{phase.name: phase.note for phase in record.phases}["export"] for record in (first, second)]
     assert (notes, first.agreement.agrees, second.agreement.agrees) == (["", "cached"], True, True)

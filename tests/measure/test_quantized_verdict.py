@@ -48,7 +48,7 @@ def int8(folder: Path, model: str, words: dict[str, str], **more: Any) -> tuple[
     """The row in int8, and the table."""
     made = inferlens.bench(
         model, backend="onnxruntime:cpu", precision="fp32,int8", calibration=words["calibration"], quick=True,
-        iterations=5, warmup=1, output=str(folder / "results"), **more,
+        mode="latency", iterations=5, warmup=1, output=str(folder / "results"), **more,
     )  # fmt: skip
     return next(row for row in rows(list(made)) if row.precision == "int8"), str(made)
 
@@ -74,11 +74,12 @@ def test_a_small_error_that_loses_the_answers_is_less_accurate_and_says_so(tmp_p
     assert int8(tmp_path / "alone", model, words)[0].outputs == "right"
 
 
+@pytest.mark.usefixtures("short_rounds")
 def test_a_tuning_times_what_accuracy_decides_about(tmp_path: Path) -> None:
     model, words = files(tmp_path, peak=1.0, offset=0.0)
     tuned = inferlens.tune(
-        model, backend="onnxruntime:cpu", precision="fp32,int8", only=["onnxruntime:cpu"],
-        calibration=words["calibration"], accuracy=words["data"], within="accuracy-drop=1%", budget="8s",
+        model, backend="onnxruntime:cpu", precision="fp32,int8", only=["onnxruntime:cpu", "fp32", "int8", "threads"],
+        threads=1, calibration=words["calibration"], accuracy=words["data"], within="accuracy-drop=1%", budget="8s",
         output=str(tmp_path / "results"),
     )  # fmt: skip
     (ended,) = tuned.tuned

@@ -27,7 +27,7 @@ Infer = Callable[[Any], Any]
 
 
 def reading(infer: Infer) -> list[float]:
-    return texts.evaluate_reading(infer, 32)
+    return texts.evaluate_reading(infer, 16)
 
 
 def finding(infer: Infer) -> list[float]:
