@@ -7,6 +7,7 @@ order of CPUs if it takes turns with another process. Standard output and error 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import faulthandler
 import os
@@ -24,6 +25,7 @@ import msgspec
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Backend, Preparation, Runner
+from inferlens.backends.profiling import nvtx_ranges
 from inferlens.backends.profiling.layer_runs import clocked_runs
 from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
 from inferlens.execution.interleaver import Shared
@@ -48,6 +50,7 @@ from inferlens.models.sources import own_code
 from inferlens.record.record import Memory, ModelFacts, Status
 
 PR_SET_PDEATHSIG = 1
+PROFILED = {"LD_PRELOAD", "CUDA_INJECTION64_PATH", nvtx_ranges.VARIABLE}  # Nsight writes as a process ends
 
 
 class Child:
@@ -217,6 +220,10 @@ def main() -> None:
 
     turn = Shared(lambda enough: send(Waits(enough)), *turns) if turns else None
     do(msgspec.json.decode(sys.stdin.buffer.read(), type=Order), send, turn)
+    if not os.environ.keys() & PROFILED:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(0)  # PyTorch takes a second to be taken apart
 
 
 if __name__ == "__main__":
