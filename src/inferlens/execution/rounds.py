@@ -225,7 +225,7 @@ def budget_of_rounds(budget: Budget, at_once: int = 1) -> Budget:
     if budget.explicit:
         return replace(budget, mode=mode)
     series = ROUND_SERIES if budget.max_time is None else min(budget.max_time, max(ROUND_SERIES, budget.max_time / 4))
-    return replace(budget, mode=mode, warmup_seconds=ROUND_WARMUP, max_time=series / at_once)
+    return replace(budget, mode=mode, warmup_seconds=ROUND_WARMUP / at_once, max_time=series / at_once)
 
 
 def rounds_at_once(firsts: Sequence[Record]) -> int:
