@@ -1,0 +1,33 @@
+"""A tuning on an NVIDIA GPU: it ends with a winner that is right, and that can be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import inferlens  # noqa: E402
+from inferlens.models import resolve  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
+
+
+def test_it_ends_with_a_right_winner_that_can_be_called(tmp_path: Path) -> None:
+    (tuned,) = inferlens.tune(
+        "torchvision:resnet18", backend="pytorch,torch_compile", precision="fp16", batch=8, device="cuda",
+        without=["torch_compile:max-autotune", "torch_compile:max-autotune-no-cudagraphs"], budget="80s",
+        output=tmp_path,
+    ).tuned  # fmt: skip
+    assert tuned.best
+    assert (tuned.best.device, tuned.best.precision, tuned.best.batch) == ("cuda", "fp16", 8)
+    assert {record.status for record in tuned.finals} == {"ok"}
+    assert all(record.agreement and record.agreement.agrees for record in tuned.finals)
+    module = resolve.load(tuned.best).module
+    assert module is not None
+    images = torch.rand(8, 3, 224, 224, device="cuda", dtype=torch.half)
+    with torch.no_grad():
+        expected = module.cuda().half()(images)
+        found = inferlens.load(tmp_path / "resnet18" / "best")(images)
+    assert torch.linalg.norm(found.float() - expected.float()) < 0.02 * torch.linalg.norm(expected.float())
