@@ -21,8 +21,10 @@ from inferlens.execution import scheduler as running
 from inferlens.execution.expand import Planned
 from inferlens.execution.interference import Interference
 from inferlens.execution.interleaver import MORE, OVER, Interleaver, Shared, Slot, together
-from inferlens.execution.protocol import Observer
+from inferlens.execution.measure_case import BenchmarkJob, Reference, benchmark
+from inferlens.execution.protocol import Began, Event, Observer, Order
 from inferlens.execution.scheduler import Scheduler
+from inferlens.execution.worker import do
 from inferlens.measure import series
 from inferlens.measure.series import Turn
 from inferlens.measure.stopping import FixedCount, FixedTime
@@ -295,3 +297,35 @@ def test_who_ends_a_run_keeps_what_was_measured_of_cases_that_loaded_together(
         scheduler.kept[record.id].name for record in scheduler.records
     ]
     assert not [*tmp_path.glob("*/fake-fast*")]
+
+
+@pytest.mark.parametrize(
+    ("times_kernels", "words", "order"),
+    [
+        (False, {}, ["build", "turn", "first inference"]),
+        (True, {}, ["turn", "build", "turn", "first inference"]),
+        (True, {"built": True}, ["build", "turn", "first inference"]),
+        (False, {"alone": True}, ["turn", "build", "first inference"]),
+    ],
+    ids=str,
+)
+def test_a_build_that_times_kernels_and_a_case_by_itself_wait_for_their_turn(
+    times_kernels: bool, words: dict[str, Any], order: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    class Told(Turn):
+        def wait(self, *, enough: bool = False) -> None:
+            told.append("turn")
+
+    def heard(event: Event) -> None:
+        if isinstance(event, Began):
+            told.append(event.phase)
+
+    monkeypatch.setattr(Fake, "times_kernels", lambda self, case: times_kernels)
+    scheduler, ((planned, _),) = cases_in(tmp_path, {})
+    job = BenchmarkJob(
+        **scheduler.given(planned.case, tmp_path), **words, budget=scheduler.plan.budget, reference=Reference(name=""),
+    )  # fmt: skip
+    do(Order.of(benchmark, job), heard, Told())
+    assert told[told.index("load") + 1 :][: len(order)] == order

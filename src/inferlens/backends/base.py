@@ -310,6 +310,10 @@ class Backend(ABC):
         """Largest relative L2 error against the fp32 reference that counts as right for this case."""
         return tolerance_of(case, tf32=getattr(self.parse_options(case), "tf32", False))
 
+    def times_kernels(self, case: Case) -> bool:  # noqa: ARG002
+        """Whether a build times kernels on the device to choose among them: no other one runs meanwhile."""
+        return False
+
     @classmethod
     def parse_options(cls, case: Case) -> Any:
         """``case.options`` as ``cls.options``, texts converted to the types it names.

@@ -13,7 +13,8 @@ Calls of a GPU are made by one thread each, and a CPU is slower for moments, or 
 core. So those threads run on one CPU in each turn, the same for all, and on another one in the next, and their turns
 are short.
 
-Where each is measured ``alone``, they but load side by side: the turn of each lasts until its process has ended.
+Where each is measured ``alone``, they but load and export side by side: the turn of each lasts until its process has
+ended. A build that times kernels takes a turn of its own, too, so that no other build is in what it times.
 """
 
 from __future__ import annotations

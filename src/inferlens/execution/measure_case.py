@@ -85,7 +85,7 @@ class BenchmarkJob(CaseJob, frozen=True, kw_only=True):
     """Measure the case within ``budget`` and compare its outputs with those of ``reference``.
 
     ``only_right``: wrong outputs of the first call end it, before anything is timed. ``alone``: it takes one turn, for
-    all but loading. ``accuracy`` names data that it is evaluated on once it is timed.
+    all that the device is used for. ``accuracy`` names data that it is evaluated on once it is timed.
     """
 
     budget: Budget
@@ -131,11 +131,12 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
     mode = "latency" if case.one_at_a_time else job.budget.mode
     model = child.load()
     arrays = inputs.make_inputs(model, case.seed)
-    if job.alone:
-        child.turn.wait()
-        child.turn = Turn()
     runner = child.prepare(model)
     _warn_of_one_shape(model, child)
+    if job.alone or (child.backend.times_kernels(case) and not job.built):
+        child.turn.wait()
+    if job.alone:
+        child.turn = Turn()
     with HostIo(runner) if case.io == "host" else runner as runner:
         child.runner = runner
         feeding = Feeding(runner, model, case, arrays, child.preparation)

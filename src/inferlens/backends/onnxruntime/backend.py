@@ -170,6 +170,10 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         copy_onnx(_graph(model, case, preparation, self.parse_options(case)), path)
         return plain
 
+    def times_kernels(self, case: Case) -> bool:
+        """As TensorRT does."""
+        return case.variant == "tensorrt"
+
     def packages(self, case: Case) -> tuple[str, ...]:
         """PyTorch too on a GPU: it brings CUDA."""
         return ("numpy", "onnxruntime", "onnxruntime-gpu", *["torch"] * (case.device == "cuda"))

@@ -166,6 +166,10 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         """Opens the engine and calls it, or captures the call and replays it."""
         return tensorrt_script(case, file, inputs, self.parse_options(case), KINDS[case.variant].module)
 
+    def times_kernels(self, case: Case) -> bool:
+        """But for TensorRT for RTX, which compiles them as they are called."""
+        return case.variant == "trt" and not case.model.startswith("engine:")
+
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on; TensorRT for RTX computes fp32 in TF32 whatever the option says."""
         is_built = case.model.startswith("engine:")

@@ -124,6 +124,10 @@ class TorchCompile(Backend, Deployer):
             options = replace(options, freezing=True)
         return CompiledRunner(model, case, preparation, options)
 
+    def times_kernels(self, case: Case) -> bool:
+        """Where it tunes them."""
+        return case.variant in AUTOTUNING or self.parse_options(case).coordinate_descent_tuning
+
     @classmethod
     def effective(cls, case: Case) -> Case:
         """On the CPU, modes that differ by CUDA graphs alone are one."""
