@@ -17,7 +17,7 @@ from inferlens.spec.case import MAX_TIME, Case
 from inferlens.spec.plan import Plan
 from inferlens.stats.quantiles import median
 
-STARTING = 3.0  # seconds until a process has imported its libraries, which is in no phase
+STARTING = 1.0  # seconds until a process has imported its libraries, as far as that is in no phase
 PREPARING = 6.0  # to load, export, build and call for the first time
 PREPARATION = ("load", "export", "build", "first inference")
 
