@@ -23,7 +23,8 @@ lint: $(READY)
 
 # On a machine with a GPU, in whatever environment `python3` is.
 test-gpu:
-	$(PYTHON) -m pytest tests/gpu
+	$(PYTHON) -m pytest tests/gpu -m "not alone" -n 8
+	$(PYTHON) -m pytest tests/gpu -m alone
 
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks

@@ -124,6 +124,7 @@ def test_autocast(label: str, preparation: Preparation) -> None:
     assert 0 < small.error(got, expected) < TOLERANCES["fp16"]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("label", "options"), RUNS, ids=name)
 def test_times_are_consistent(label: str, options: Options, preparation: Preparation) -> None:
     """On a model with enough work to see: enqueueing is part of the latency, and so is the GPU time but for events."""

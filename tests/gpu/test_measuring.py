@@ -22,7 +22,11 @@ from inferlens.measure.feeding import TIMES_CACHE, Feeding, cache_bytes, flusher
 from inferlens.record.record import IN_TURNS  # noqa: E402
 from tests.backends import small  # noqa: E402
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.alone,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
 CAPTURED = [
     ("pytorch", {}),
     ("pytorch", {"cuda_graph": True}),

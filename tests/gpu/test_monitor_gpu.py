@@ -18,7 +18,11 @@ from inferlens.measure.monitor.gpu import gpu_before  # noqa: E402
 from inferlens.measure.monitor.monitor import Monitor  # noqa: E402
 from inferlens.record.machine import Before, MachineLog, peak_device_memory  # noqa: E402
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.alone,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
 
 MIB = 1 << 20
 # Holds 512 MiB, then works for the seconds that it reads, line by line, and prints begin and end of perf_counter.
