@@ -46,7 +46,7 @@ def main() -> None:
                 input=f"x={batch}x3x224x224",
                 device=words.device,
                 within=words.within,
-                output=f"{words.output}/{other.__name__}-{batch}",
+                output=words.output,  # what is built once is in its cache
             )
             print(f"batch {batch}, {other.__name__}: {found.verdict} {found.ratio} {found.interval}", end=" ")
             print(f"{found.rounds} rounds, {found.seconds:.0f} s", flush=True)
