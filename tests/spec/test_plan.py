@@ -255,11 +255,11 @@ def test_a_case_as_a_plan_file_means_that_case_alone(
         assert again.case == case
 
 
-def test_a_plan_file_of_a_case_is_short_and_takes_more_words() -> None:
+def test_a_plan_file_of_a_case_is_short() -> None:
     case = Case(model="fake:demo", backend="fake", variant="fast", options={"when": "exit", "latency": 2.0})
-    assert as_plan(case, {"trust": True, "timeout": "90s", "mode": "latency"}) == (
-        'model = "fake:demo"\nbackend = "fake:fast"\nprecision = "fp32"\nbatch = 1\ndevice = "cpu"\ntrust = true\n'
-        'timeout = "90s"\nmode = "latency"\n\n[option.fake]\nlatency = 2.0\nwhen = "exit"\n'
+    assert as_plan(case) == (
+        'model = "fake:demo"\nbackend = "fake:fast"\nprecision = "fp32"\nbatch = 1\ndevice = "cpu"\n\n'
+        '[option.fake]\nlatency = 2.0\nwhen = "exit"\n'
     )
 
 

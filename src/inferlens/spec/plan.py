@@ -214,17 +214,13 @@ def _check_sense(budget: Budget, words: Mapping[str, Any]) -> None:
         raise InferlensError(f"depth needs throughput, which is not measured {why}.", hint="without --depth")
 
 
-def as_plan(case: Case, more: Mapping[str, Any] | None = None) -> str:
-    """The text of a plan file whose only case is this one.
-
-    Args:
-        more: other words of a plan, such as ``{"trust": True}``.
-    """
+def as_plan(case: Case) -> str:
+    """The text of a plan file whose only case is this one."""
     words: dict[str, Any] = {"model": case.model, "backend": case.backend_label}
     words |= {axis.name: value for axis in AXES if (value := getattr(case, axis.name)) != axis.default}
     words |= {"input": [spec.asked for spec in case.inputs]} if case.inputs else {}
     words |= {name: value for name in OTHERS[1:] if (value := getattr(case, name))}
-    lines = [f"{name} = {_toml(value)}" for name, value in {**words, **(more or {})}.items()]
+    lines = [f"{name} = {_toml(value)}" for name, value in words.items()]
     options = [f"{name} = {_toml(value)}" for name, value in sorted(case.options.items())]
     return "\n".join([*lines, *(["", f"[option.{case.backend}]", *options] if options else []), ""])
 
