@@ -63,6 +63,14 @@ def keep_refusal(case: Case, keeps: tuple[str, ...], precision: str) -> Unsuppor
     return Unsupported(what, expected=one_of(keeps), hint=f"--keep {keeps[0]}:LAYER")
 
 
+def check_kept(case: Case, known: Iterable[str]) -> None:
+    """Refuses a layer to keep that is none of the ``known``."""
+    known = list(known)
+    for layer in kept(case):
+        if layer not in known:
+            raise unknown_layer(layer, known)
+
+
 def unknown_layer(name: str, known: Iterable[str]) -> Unsupported:
     """That a model has no such layer, with the names that are most like it."""
     known = [each for each in known if each]

@@ -21,6 +21,8 @@ from inferlens.errors import installing
 from inferlens.models.sources.onnx import onnx_graph
 from inferlens.models.work.onnx_graph import PRODUCTS
 from inferlens.record.layer_profile import Layer, Tensor
+from inferlens.spec.case import Case
+from inferlens.spec.keep import kept, unknown_layer
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 NO_SCOPES = (
@@ -97,6 +99,26 @@ def origins(path: Path) -> OnnxNodes:
         for node in graph.node
         if any(node.output)
     )
+
+
+def kept_nodes(path: Path, case: Case) -> tuple[str, ...]:
+    """Names of the nodes of the graph in ``path`` that ``case`` keeps, in order. Raises Unsupported for no layer's."""
+    if not case.keep:
+        return ()
+    nodes = origins(path).nodes
+    names = [node.name for node in nodes]
+    found: set[str] = set()
+    for layer in kept(case):
+        named = [node.name for node in nodes if node.name == layer or is_in(node, layer)]
+        if not named:
+            raise unknown_layer(layer, dict.fromkeys([*modules_among(nodes), *names]))
+        found.update(named)
+    return tuple(name for name in names if name in found)
+
+
+def is_in(node: OnnxNode, path: str) -> bool:
+    """Whether a node came from the module of that path, or one inside of it."""
+    return any(f"{module}.".startswith(f"{path}.") for module in node.modules)
 
 
 def modules_of(node: Any, uses: Counter[str]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from inferlens.backends.availability import (
 )
 from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support
 from inferlens.backends.onnx.export import check_precision, copy_onnx, onnx_file
-from inferlens.backends.onnx.keep import kept_nodes
+from inferlens.backends.onnx.modules import kept_nodes
 from inferlens.backends.onnx.quantize import for_cpu, quantized_onnx, to_quantize
 from inferlens.backends.onnxruntime.providers import ACT_ON, PROVIDERS, provider_absence, provider_list
 from inferlens.backends.onnxruntime.runner import CpuRunner, CudaRunner

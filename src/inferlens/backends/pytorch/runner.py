@@ -28,18 +28,18 @@ from inferlens.backends.clocks import CudaClock, HostClock
 from inferlens.backends.pytorch.cuda_graph import CudaGraph
 from inferlens.backends.pytorch.export import (
     DTYPES,
-    FLOATS,
     cast,
     dtype_of,
     example_feed,
     export_dimensions,
     tensor_of,
+    type_of,
 )
 from inferlens.errors import Unsupported
 from inferlens.models.inputs import flatten, make_inputs
 from inferlens.models.model import Array, Format, Model
 from inferlens.models.sources.files import input_note
-from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, TensorSpec
+from inferlens.spec.case import PRECISIONS, QUANTIZED, Case
 
 Feed = tuple[Any, ...]
 
@@ -203,17 +203,15 @@ class TorchRunner(Runner, Direct):
     def place(self, inputs: Inputs) -> Feed:
         """Tensors on the device, in the order of the model's arguments."""
         specs = self.model.inputs
-        return tuple(self._tensor(array, spec) for array, spec in zip(ordered(inputs, specs), specs, strict=True))
+        arrays = zip(ordered(inputs, specs), specs, strict=True)
+        return tuple(self._placed(tensor_of(array, spec, self._stored)) for array, spec in arrays)
 
     def take(self, given: Mapping[str, Any]) -> Feed:
         """The tensors themselves, where type, device and memory order are those of :meth:`place`."""
         import torch
 
-        feed = []
-        for spec in self.model.inputs:
-            dtype = dtype_of(self._stored) if spec.dtype in FLOATS else getattr(torch, spec.dtype)
-            feed.append(self._in_order(torch.as_tensor(given[spec.name]).to(self.case.device, dtype)))
-        return tuple(feed)
+        tensors = ((torch.as_tensor(given[spec.name]), type_of(spec, self._stored)) for spec in self.model.inputs)
+        return tuple(self._placed(tensor, dtype) for tensor, dtype in tensors)
 
     def give(self, outputs: Any) -> Any:
         """What the module returned, in its own structure."""
@@ -230,8 +228,7 @@ class TorchRunner(Runner, Direct):
 
         with self.settings(), torch.no_grad(), self.preparation.phase("export"):
             module, sizes = self._moved(), export_dimensions(self.model.module, self.model.inputs)
-            example = example_feed(self.model, self.case, self._stored)
-            feed = tuple(self._in_order(tensor.to(self.case.device)) for tensor in example)
+            feed = tuple(map(self._placed, example_feed(self.model, self.case, self._stored)))
             with refused(f"torch.export cannot export '{self.model.name}'"):
                 program = torch.export.export(module, feed, dynamic_shapes=sizes, strict=False)
             torch.export.save(program, str(path), extra_files=input_note(self.model.inputs, DTYPES[self._stored]))
@@ -299,14 +296,11 @@ class TorchRunner(Runner, Direct):
             module.to(memory_format=torch.channels_last)
         return module
 
-    def _tensor(self, array: Array, spec: TensorSpec) -> Any:
-
-        return self._in_order(tensor_of(array, spec, self._stored).to(self.case.device))
-
-    def _in_order(self, tensor: Any) -> Any:
-        """The tensor in the memory order of the case; itself if that is its own."""
+    def _placed(self, tensor: Any, dtype: Any = None) -> Any:
+        """The tensor on the device and in the memory order of the case, and of that type; itself if it is so."""
         import torch
 
+        tensor = tensor.to(self.case.device, dtype)
         last = self.channels_last and tensor.dim() == 4
         return tensor.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
 

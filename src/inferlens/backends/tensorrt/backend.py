@@ -20,7 +20,7 @@ from inferlens.backends.availability import (
 )
 from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support, tolerance_of
 from inferlens.backends.onnx.export import check_precision, copy_onnx, onnx_file
-from inferlens.backends.onnx.keep import kept_nodes
+from inferlens.backends.onnx.modules import kept_nodes
 from inferlens.backends.onnx.quantize import for_tensorrt, quantized_onnx, to_quantize
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.tensorrt.engine import KIND, EngineJob, build_to, built, examiner

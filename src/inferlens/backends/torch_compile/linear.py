@@ -12,7 +12,7 @@ from inferlens.backends.pytorch.quantize import flops_by_module, note_share
 from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.spec.case import Case
-from inferlens.spec.keep import kept, unknown_layer
+from inferlens.spec.keep import check_kept, kept
 
 LEAST_ROWS, MULTIPLE = 17, 8  # of inputs, and of both sizes of weights, that torch._int_mm takes on a GPU
 
@@ -30,9 +30,7 @@ def quantize_linear(
 
     quantization = library("torchao.quantization", extra="quantize")
     known, keep = dict(module.named_modules()), kept(case)
-    for layer in keep:
-        if layer not in known:
-            raise unknown_layer(layer, known)
+    check_kept(case, known)
 
     def is_taken(each: Any, path: str) -> bool:
         # Attention calls the weights of its last layer, which is of a subclass, itself.

@@ -6,22 +6,21 @@ Inductor computes a product in int8 where its weights are constants, so what is 
 from __future__ import annotations
 
 import math
-import tempfile
 import warnings
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from inferlens.backends.availability import refused
-from inferlens.backends.base import Preparation
+from inferlens.backends.base import Noted, Preparation
 from inferlens.backends.onnx.quantize import FOLDER, key_of
 from inferlens.backends.pytorch.export import example_feed, tensor_of
-from inferlens.backends.quantized import beside_record, measured, seven_bits
+from inferlens.backends.quantized import beside_record, from_cache, measured, seven_bits
 from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
 from inferlens.spec.case import Case
-from inferlens.spec.keep import kept, unknown_layer
+from inferlens.spec.keep import check_kept, kept
 
 SUFFIX = ".pt2"
 # The operators of a quantized program, and how Inductor computes them in int8: without it they run, in fp32.
@@ -64,30 +63,17 @@ def _keeping(x86: Any, layers: list[str]) -> Any:
     return Keeping()
 
 
-def _path(module: Any, name: str) -> str:
-    """``name``, if the model has a module of it."""
-    known = [path for path, _ in module.named_modules()]
-    if name not in known:
-        raise unknown_layer(name, known)
-    return name
-
-
 def quantized_program(model: Model, case: Case, preparation: Preparation) -> Path:
     """The file of the exported program with its products in int8, from the cache or made and put there."""
     torch, torchao = library("torch", extra="torch"), library("torchao", extra="quantize")
     key = key_of(model, case, f"torchao {torchao.__version__}", f"torch {torch.__version__}", case.keep)
     made = preparation.cache / FOLDER / key / f"torch_compile{SUFFIX}"
-    with preparation.phase("quantize") as noted:
-        if made.exists() and not preparation.rebuild:
-            noted.note = "cached"
-            return made
-        made.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=made.parent) as scratch:
-            written = Path(scratch) / made.name
-            with refused(f"'{model.name}' cannot be quantized"):
-                torch.export.save(_quantized(model, case), str(written))
-            written.rename(made)
-    return made
+
+    def write(path: Path, _: Noted) -> None:
+        with refused(f"'{model.name}' cannot be quantized"):
+            torch.export.save(_quantized(model, case), str(path))
+
+    return from_cache(made, preparation, write)
 
 
 def _quantized(model: Model, case: Case) -> Any:
@@ -101,7 +87,8 @@ def _quantized(model: Model, case: Case) -> Any:
         # Strict: the quantizer tells calls of one module from each other. Guards are nodes that it does not know.
         feed = example_feed(model, case, "fp32")
         exported = torch.export.export(model.module, feed, strict=True).module(check_guards=False)
-        quantizer = _keeping(x86, [_path(model.module, name) for name in kept(case)])
+        check_kept(case, [path for path, _ in model.module.named_modules()] if model.module is not None else ())
+        quantizer = _keeping(x86, list(kept(case)))
         quantizer.set_global(x86.get_default_x86_inductor_quantization_config(reduce_range=seven_bits()))
         observed = pt2e.prepare_pt2e(exported, quantizer)
         for arrays in calibration_feeds(model, case):

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import structs
 
 from inferlens.backends.availability import first_lines, quiet
-from inferlens.backends.pytorch.export import FLOATS, WRAPPED, dtype_of, export_dimensions, flat_outputs, free_sizes
+from inferlens.backends.pytorch.export import WRAPPED, export_dimensions, flat_outputs, free_sizes, type_of
 from inferlens.backends.pytorch.runner import Feed, not_entered
 from inferlens.backends.torch_tensorrt.library import counting_cache, dynamo_settings, script_settings
 from inferlens.backends.torch_tensorrt.partitions import (
@@ -133,15 +133,12 @@ class CompilingRunner(ReplayingRunner):
 
     def inputs(self) -> list[Any]:
         """``torch_tensorrt.Input`` of each input."""
-        import torch
-
         inputs = []
         for spec in self.model.inputs:
-            dtype = dtype_of(self._stored) if spec.dtype in FLOATS else getattr(torch, spec.dtype)
             shapes: dict[str, Any] = {"shape": spec.shape}
             if spec.dynamic:
                 shapes = dict(zip(("min_shape", "opt_shape", "max_shape"), spec.profile, strict=True))
-            inputs.append(self.library.module.Input(**shapes, dtype=dtype, name=spec.name))
+            inputs.append(self.library.module.Input(**shapes, dtype=type_of(spec, self._stored), name=spec.name))
         return inputs
 
     def _known(self) -> dict[str, Any]:

@@ -86,13 +86,9 @@ class TorchScript(Backend, Saver, Deployer):
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Writes the traced or scripted module, on the CPU, with a note of its inputs."""
-        import torch
-
         runner = self.prepare(model, structs.replace(case, device="cpu"), preparation)
-        with runner, quiet():
-            assert isinstance(runner, ScriptRunner)
-            notes = input_note(model.inputs, DTYPES[case.precision])
-            torch.jit.save(runner.script, str(path), _extra_files=notes)
+        assert isinstance(runner, ScriptRunner)
+        runner.save(path)
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
@@ -111,12 +107,8 @@ class TorchScript(Backend, Saver, Deployer):
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Writes the script module, on the device of the case; it is frozen and optimised once it is loaded."""
-        import torch
-
         plain = structs.replace(self.parse_options(case), freeze=False, optimize_for_inference=False)
-        with ScriptRunner(model, case, preparation, plain) as runner, quiet():
-            assert isinstance(runner, ScriptRunner)
-            torch.jit.save(runner.script, str(path), _extra_files=input_note(model.inputs, DTYPES[case.precision]))
+        ScriptRunner(model, case, preparation, plain).save(path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
         """Loads it, and freezes or optimises it as the case does."""
@@ -138,10 +130,13 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
         self._wrapped = ""  # the path of the model in what was traced or scripted
         self._matched: MatchedKernels | None = None
 
-    @property
-    def script(self) -> Any:
-        """The script module, once the runner is entered."""
-        return self._call
+    def save(self, path: Path) -> None:
+        """Writes the script module, with a note of its inputs; the runner is not entered yet."""
+        import torch
+
+        with self, quiet():
+            notes = input_note(self.model.inputs, DTYPES[self.case.precision])
+            torch.jit.save(self._call, str(path), _extra_files=notes)
 
     def build(self, module: Any) -> Callable[..., Any]:
         """Traces or scripts, then freezes and optimises as asked, or refuses for the reason that TorchScript gives."""
@@ -173,7 +168,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
     def _names(self, feed: Feed) -> ScriptNames:
         modules, on_gpu = Modules(self.model.module, self._wrapped), self.case.device == "cuda"
-        return ScriptNames(self, modules, feed, on_gpu=on_gpu, frozen=not hasattr(self.script, "training"))
+        return ScriptNames(self, modules, feed, on_gpu=on_gpu, frozen=not hasattr(self._call, "training"))
 
     def _script(self, module: Any) -> Any:
         import torch
