@@ -164,7 +164,6 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         copy_onnx(written, path)
 
     def write_quantized(self, model: Model, case: Case, preparation: Preparation, path: Path) -> Path:
-        """Writes the ONNX graph."""
         plain = onnx_file(model, case, preparation, "fp32")
         preparation.exported = plain.parent  # not once more
         copy_onnx(_graph(model, case, preparation, self.parse_options(case)), path)
@@ -175,17 +174,14 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         return ("numpy", "onnxruntime", "onnxruntime-gpu", *["torch"] * (case.device == "cuda"))
 
     def deployed_as(self, case: Case) -> str:
-        """An ONNX graph."""
         if case.precision == "bf16" and not PROVIDERS[case.variant].lowers:
             raise Unsupported("A graph in bf16 cannot be fed by NumPy, which has no bf16.", hint="--precision fp16")
         return ".onnx"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Writes the graph that the case runs."""
         copy_onnx(_graph(model, case, preparation, self.parse_options(case)), path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
-        """Runs a session with the options and the providers of the case."""
         model, provider = Model(case.model, "", "onnx", inputs), PROVIDERS[case.variant]
         runner = CpuRunner(Path(file), provider, model, case, Preparation(Path(), Path()), self.parse_options(case))
         offered = provider_list(provider, case, runner.options, 0, Path())

@@ -122,7 +122,6 @@ class OpenVino(Backend, Quantizer, Deployer):
             return plain
 
     def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
-        """See :class:`Deployer`."""
         return ("numpy", "openvino")
 
     def deployed_as(self, case: Case) -> str:
@@ -130,13 +129,11 @@ class OpenVino(Backend, Quantizer, Deployer):
         return ".xml" if case.precision in QUANTIZED else ".onnx"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Writes the graph that is compiled."""
         runner = self.prepare(model, case, preparation)
         assert isinstance(runner, OpenVinoRunner)
         write_graph(runner.path, path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
-        """Compiles the graph with the properties of the case."""
         model = Model(case.model, "", "onnx", inputs)
         runner = OpenVinoRunner(Path(file), model, case, Preparation(Path(), Path()), self.parse_options(case))
         floats = "" if case.model.startswith("onnx:") else "float32"  # a file keeps its own types
@@ -206,7 +203,6 @@ class OpenVinoRunner(Runner, LayerProfiler, Direct):
         return self._tensors(on_host(given))
 
     def give(self, outputs: Any) -> Any:
-        """Views of the request's outputs."""
         return one_or_all([outputs[index] for index in range(len(self.compiled.outputs))])
 
     def _tensors(self, arrays: Inputs) -> list[Any]:
@@ -247,7 +243,6 @@ class OpenVinoRunner(Runner, LayerProfiler, Direct):
         return layers_of(self, self.plain or self.path, feed, runs)
 
     def collect(self, outputs: Any) -> Outputs:
-        """See :class:`~inferlens.backends.base.Runner`."""
         return [as_output(outputs[index]) for index in range(len(self.compiled.outputs))]
 
     def _properties(self) -> dict[str, Any]:

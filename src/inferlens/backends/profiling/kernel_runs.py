@@ -180,11 +180,9 @@ class Called:
         self._call = call
 
     def infer(self, feed: Sequence[Any]) -> Any:
-        """One call."""
         return self._call(*feed)
 
     def synchronize(self) -> None:
-        """Waits for the GPU."""
         import torch
 
         torch.cuda.synchronize()

@@ -49,7 +49,6 @@ class GpuMoments:
         self._used = 0
 
     def take(self) -> None:
-        """Records an event."""
         if self._used == len(self._events):
             self._events.append(self._event())
         self._events[self._used].record()

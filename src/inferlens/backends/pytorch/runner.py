@@ -179,12 +179,10 @@ class TorchRunner(Runner, Direct):
         return call
 
     def bind(self, feed: Feed) -> None:
-        """Copies ``feed`` into the captured inputs, if the call is replayed."""
         if self.graph is not None:
             self.graph.bind(feed)
 
     def read_by(self, feed: Feed) -> list[Any]:
-        """The captured inputs, if the call is replayed."""
         return list(feed if self.graph is None else self.graph.inputs)
 
     def caller(self) -> Callable[[Feed], Any] | None:
@@ -214,12 +212,10 @@ class TorchRunner(Runner, Direct):
         return tuple(self._placed(tensor, dtype) for tensor, dtype in tensors)
 
     def give(self, outputs: Any) -> Any:
-        """What the module returned, in its own structure."""
         return outputs
 
     @property
     def reuses_outputs(self) -> bool:
-        """Where a CUDA graph is replayed."""
         return self.graph is not None
 
     def save_program(self, path: Path) -> None:
@@ -234,11 +230,9 @@ class TorchRunner(Runner, Direct):
             torch.export.save(program, str(path), extra_files=input_note(self.model.inputs, DTYPES[self._stored]))
 
     def collect(self, outputs: Any) -> Outputs:
-        """See :class:`~inferlens.backends.base.Runner`."""
         return [host_array(tensor) for tensor in flatten(outputs)]
 
     def synchronize(self) -> None:
-        """Waits for the current stream's device."""
         if self.case.device == "cuda":
             import torch
 

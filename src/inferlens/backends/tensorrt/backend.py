@@ -125,7 +125,6 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         )
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Writes an engine, and its provenance beside it."""
         self.build(model, case, preparation, path)
 
     def build(self, model: Model, case: Case, preparation: Preparation, path: Path, builds: int = 1) -> BuildReport:
@@ -146,11 +145,9 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         return plain
 
     def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
-        """See :class:`Deployer`."""
         return ("torch", "tensorrt", "tensorrt-rtx")
 
     def deployed_as(self, case: Case) -> str:
-        """An engine."""
         if self.parse_options(case).plugins:
             raise Unsupported("Libraries of plugins do not go with an engine.", hint="a case without plugins")
         return ".engine"
@@ -163,7 +160,6 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
             self.build(model, case, preparation, path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
-        """Opens the engine and calls it, or captures the call and replays it."""
         return tensorrt_script(case, file, inputs, self.parse_options(case), KINDS[case.variant].module)
 
     def tolerance(self, case: Case) -> float:

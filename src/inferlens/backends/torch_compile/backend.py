@@ -106,7 +106,6 @@ class TorchCompile(Backend, Deployer):
         return replace(can, supports=tuple(supports), limits=can.limits | limits)
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        """A runner that compiles when it is entered."""
         options: TorchCompileOptions = self.parse_options(case)
         same = SAME_WITHOUT_GRAPHS.get(case.variant)
         if same and case.device != "cuda":
@@ -143,23 +142,19 @@ class TorchCompile(Backend, Deployer):
         return Hint(asked=True) if case.variant in modes else Hint(f"{cls.name}:{mode}")
 
     def packages(self, case: Case) -> tuple[str, ...]:
-        """See :class:`Deployer`."""
         return ("torch", "triton", *["torchao"] * (case.precision in QUANTIZED))
 
     def deployed_as(self, case: Case) -> str:
-        """An exported program."""
         if case.precision in QUANTIZED and case.device == "cuda":
             raise Unsupported("What torchao quantized for a GPU is not deployed.", hint="--backend tensorrt, an engine")
         return ".pt2"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Writes the exported program, on the case's device."""
         runner = self.prepare(model, case, preparation)
         assert isinstance(runner, CompiledRunner)
         runner.save_program(path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
-        """Compiles the module of the program when it is first called."""
         options: TorchCompileOptions = self.parse_options(case)
         how = f"mode={case.variant!r}, dynamic={options.dynamic}, fullgraph={options.fullgraph}"
         quantized = case.precision in QUANTIZED
@@ -206,7 +201,6 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
     @contextmanager
     def settings(self) -> Iterator[None]:
-        """Those of all that runs in PyTorch, and Inductor's configuration."""
         from torch._inductor import config
 
         with super().settings(), config.patch(self._configured):
@@ -274,7 +268,6 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
     @property
     def reuses_outputs(self) -> bool:
-        """Where its CUDA graphs are replayed."""
         return self._graphs
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:

@@ -103,7 +103,6 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         )
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        """A runner that compiles when it is entered."""
         if case.variant == LOADED:
             return LoadedRunner(model, case, preparation, self.parse_options(case), load())
         return self._runner(model, case, preparation, self.parse_options(case), load())
@@ -134,7 +133,6 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         provenance.write(path, made)
 
     def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
-        """See :class:`Deployer`."""
         return ("torch", "torch-tensorrt", "torch-tensorrt-rtx", "tensorrt", "tensorrt-rtx")
 
     def deployed_as(self, case: Case) -> str:
@@ -155,7 +153,6 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
             self.save(model, case, preparation, path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
-        """Loads the module, which holds its engines."""
         options: TorchTensorRTOptions = self.parse_options(case)
         autocast = options.autocast or (case.variant == LOADED and bool(provenance.option_of(case.model, "autocast")))
         opened = f"torch.jit.load({beside(file)})" if file.endswith(".ts") else PROGRAM.format(beside(file))

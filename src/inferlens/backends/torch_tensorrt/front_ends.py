@@ -81,7 +81,6 @@ class CompilingRunner(ReplayingRunner):
         return self
 
     def build(self, module: Any) -> Callable[..., Any]:
-        """Compiles."""
         from inferlens.backends.torch_tensorrt.layers import collected, detailed_engines
 
         cache = counting_cache(self.options, self.library, self.preparation)
@@ -191,7 +190,6 @@ class Dynamo(CompilingRunner):
     instead = "--backend torch_tensorrt:compile"
 
     def export(self, module: Any) -> Any:
-        """An exported program."""
         import torch
 
         quantized: AbstractContextManager[Any] = nullcontext()
@@ -279,23 +277,19 @@ class ScriptedFrontEnd(CompilingRunner):
     wrapped: ClassVar[str] = ""  # the path of the model in what is compiled, if that is not the model itself
 
     def keywords(self) -> dict[str, Any]:
-        """Keyword arguments of ``torch_tensorrt.ts.compile``."""
         return script_settings(self.options, self.case)
 
     def compile(self, program: Any, keywords: dict[str, Any]) -> Callable[..., Any]:
-        """A script module with engines in it."""
         compiled = self.library.module.ts.compile(program, inputs=self.inputs(), **keywords)
         return cast("Callable[..., Any]", compiled)
 
     def save(self, path: Path) -> None:
-        """As TorchScript (``.ts``)."""
         import torch
 
         with compiling(self.model.name, f"save as {path.suffix}"):
             torch.jit.save(self.compiled, str(path))
 
     def partition(self, assumed_gpu: str) -> Partition:  # noqa: ARG002
-        """None beforehand."""
         raise Unsupported(
             "The TorchScript front end has a partition only when it has built.", hint="--backend torch_tensorrt:dynamo"
         )
@@ -331,7 +325,6 @@ class Scripted(ScriptedFrontEnd):
     variant = "ts-script"
 
     def export(self, module: Any) -> Any:
-        """The scripted module."""
         import torch
 
         with quiet():

@@ -72,11 +72,9 @@ class TorchScript(Backend, Saver, Deployer):
     )
 
     def capabilities(self) -> Capabilities:
-        """CPU always, CUDA where PyTorch sees a GPU."""
         return torch_capabilities(self.variants, ("module", "exported", "torchscript"))
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        """A runner that traces or scripts when it is entered."""
         options: TorchScriptOptions = self.parse_options(case)
         if model.format == "exported" and case.variant == "script":
             raise Unsupported("An exported program has no source to script.", hint="--backend torchscript:trace")
@@ -98,11 +96,9 @@ class TorchScript(Backend, Saver, Deployer):
         return super().hint(case, option, value, facts)
 
     def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
-        """See :class:`Deployer`."""
         return ("torch",)
 
     def deployed_as(self, case: Case) -> str:  # noqa: ARG002
-        """TorchScript."""
         return ".pt"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
@@ -111,7 +107,6 @@ class TorchScript(Backend, Saver, Deployer):
         ScriptRunner(model, case, preparation, plain).save(path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
-        """Loads it, and freezes or optimises it as the case does."""
         options: TorchScriptOptions = self.parse_options(case)
         load = [f"model = torch.jit.load({beside(file)}).eval()"]
         if options.optimize_for_inference:
@@ -153,7 +148,6 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
         return script  # type: ignore[no-any-return]
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        """Times the operators by torch.profiler."""
         check_level(self.preparation)
         return layers_of(self, self._names(feed), feed, runs, on_gpu=self.case.device == "cuda")
 
