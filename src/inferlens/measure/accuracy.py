@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from inferlens.backends.base import Inputs, Outputs, Runner
 from inferlens.errors import InferlensError
 from inferlens.models import resolve
+from inferlens.models.inputs import kind_of
 from inferlens.models.model import Array, Model, Problem
-from inferlens.models.samples import RANDOM, Samples, by_name, imported, is_code, kind_of
+from inferlens.models.samples import RANDOM, Samples, by_name, imported, is_code
 from inferlens.record.record import AGREEMENT, Accuracy
 from inferlens.spec.case import Case
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from inferlens.errors import InferlensError, library
-from inferlens.models.inputs import make_inputs
+from inferlens.models.inputs import kind_of, make_inputs
 from inferlens.models.model import Array, Model
 from inferlens.spec.case import Case, TensorSpec
 
@@ -173,21 +173,21 @@ def _images(folder: Path, images: Sequence[Path], spec: TensorSpec, prepare: Cal
     """Images; those that lie in folders belong to the classes of these: their numbers, or names in order."""
     Image = library("PIL.Image", extra="models")
     made = prepare()
-    names = sorted({each.relative_to(folder).parts[0] for each in images if each.parent != folder})
+    kinds = {each: each.relative_to(folder).parts[0] if each.parent != folder else "" for each in images}
+    names = sorted({*kinds.values()} - {""})
     numbered = all(name.isdecimal() for name in names)
     classes = {name: int(name) if numbered else place for place, name in enumerate(names)}
     # All classes take turns, so that the first few samples are not of one alone.
     by_class: dict[str, list[Path]] = {}
-    for each in images:
-        by_class.setdefault(each.relative_to(folder).parts[0] if each.parent != folder else "", []).append(each)
+    for each, kind in kinds.items():
+        by_class.setdefault(kind, []).append(each)
     for each in (one for row in itertools.zip_longest(*by_class.values()) for one in row if one):
-        label = classes[each.relative_to(folder).parts[0]] if each.parent != folder else None
         try:
             with Image.open(each) as image:
                 array = made(image.convert("RGB"))
         except (OSError, ValueError) as error:
             raise InferlensError(f"The image {each} cannot be read: {error}.") from error
-        yield Sample({spec.name: array}, label)
+        yield Sample({spec.name: array}, classes.get(kinds[each]))
 
 
 def _rows(files: Sequence[Path], specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepare]) -> Iterator[Sample]:
@@ -202,11 +202,6 @@ def _rows(files: Sequence[Path], specs: tuple[TensorSpec, ...], prepare: Callabl
                 with Image.open(io.BytesIO(row[image]["bytes"])) as opened:
                     row = {specs[0].name: prepare()(opened.convert("RGB"))}
             yield Sample(row, label if isinstance(label, int) else None)
-
-
-def kind_of(spec: TensorSpec) -> str:
-    """The type that an input is fed with: runners make half precision of it."""
-    return "float32" if "float" in spec.dtype and spec.dtype != "float64" else spec.dtype
 
 
 def is_code(asked: str) -> bool:

@@ -74,7 +74,8 @@ class LogRatio(Struct, frozen=True, kw_only=True):
         if self.error is None:
             return None
         upper = (1 + level) / 2
-        return around(self.ratio, max(_quantile(upper, self.freedom) * self.error, normal_quantile(upper) * self.least))
+        margins = student_quantile(upper, self.freedom) * self.error, normal_quantile(upper) * self.least
+        return around(self.ratio, max(margins))
 
     @property
     def chance_slower(self) -> float:
@@ -217,10 +218,6 @@ def judge(
             "Whether they differ by the threshold or less is not known: more processes are needed.",
         )
     return "UNDECIDED", "The interval holds both no difference and one that matters: more processes are needed."
-
-
-def _quantile(probability: float, freedom: float) -> float:
-    return normal_quantile(probability) if math.isinf(freedom) else student_quantile(probability, freedom)
 
 
 @lru_cache(maxsize=64)

@@ -162,7 +162,10 @@ class OnnxLayers:
     def __init__(self, graph: Any) -> None:
         weights = {each.name for each in (*graph.initializer, *graph.sparse_initializer)}
         self._shapes = {each.name: _tensor(each) for each in (*graph.value_info, *graph.input, *graph.output)}
-        self._shapes |= {each.name: _weight(each) for each in graph.initializer}
+        self._shapes |= {
+            each.name: Tensor(name=each.name, shape=tuple(each.dims), dtype=_type(each.data_type), format="weights")
+            for each in graph.initializer
+        }
         uses = Counter(name for node in graph.node for name in set(node.input))
         self.inputs = tuple(_tensor(each) for each in graph.input if each.name not in weights)
         self.outputs = tuple(map(_tensor, graph.output))
@@ -204,10 +207,6 @@ def _tensor(value: Any) -> Tensor:
     kind = value.type.tensor_type
     sizes = [size.dim_value if size.HasField("dim_value") else -1 for size in kind.shape.dim]
     return Tensor(name=value.name, shape=tuple(sizes), dtype=_type(kind.elem_type))
-
-
-def _weight(value: Any) -> Tensor:
-    return Tensor(name=value.name, shape=tuple(value.dims), dtype=_type(value.data_type), format="weights")
 
 
 def _type(number: int) -> str:

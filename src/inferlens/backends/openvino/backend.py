@@ -71,6 +71,7 @@ class OpenVino(Backend, Quantizer, Deployer):
     options = OpenVINOOptions
     distributions = ("openvino",)
     quantized_as = ".xml"
+    script_packages = ("numpy", "openvino")
     knobs = (
         Knob(name="enable_cpu_pinning", values=(False,)),
         *HYPER_THREADING,
@@ -120,9 +121,6 @@ class OpenVino(Backend, Quantizer, Deployer):
         provenance.write(path, provenance.of(path, "OpenVINO IR", model, case))
         with OpenVinoRunner(made, model, case, preparation, self.parse_options(case), plain):
             return plain
-
-    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
-        return ("numpy", "openvino")
 
     def deployed_as(self, case: Case) -> str:
         """An ONNX graph; OpenVINO's own form of one that is quantized."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from inferlens.backends.base import Runner
 from inferlens.backends.profiling.layer_runs import Taken, clocked_runs
 from inferlens.backends.profiling.nvtx_ranges import begin_and_end
+from inferlens.models.work.torch_module import hooked
 from inferlens.record.layer_profile import Layer, Layers, Tensor
 
 HOST_CLOCK = "time.perf_counter_ns in forward hooks"
@@ -118,25 +119,6 @@ def add_own_times(taken: dict[int, Taken], run: int, marks: list[int], moments: 
         taken.setdefault(~mark, Taken()).add(run, own, begin)
         if open_:
             open_[-1][1] += moment - begin
-
-
-@contextmanager
-def hooked(entering: Callable[..., None], leaving: Callable[..., None]) -> Iterator[None]:
-    """Has every module call ``entering(module, arguments)`` and ``leaving(module, arguments, named, result)``.
-
-    The hooks are PyTorch's global ones. With hooks of its own, ``nn.TransformerEncoderLayer`` leaves its fast path, and
-    what is profiled would not be what was timed.
-    """
-    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-
-    handles: list[Any] = []
-    try:
-        handles.append(register_module_forward_pre_hook(entering))
-        handles.append(register_module_forward_hook(leaving, with_kwargs=True, always_call=True))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def timing_hooks(

@@ -58,6 +58,7 @@ class PyTorch(Backend, Saver, Deployer):
     distributions = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {"module": ("", {}), "exported": ("", {})}
     saves: ClassVar[dict[str, str]] = {".pt2": "exported program"}
+    script_packages = ("torch",)
     knobs = (
         Knob(name="cuda_graph", values=(True,), devices=("cuda",)),
         Knob(name="channels_last", values=(True,)),
@@ -107,9 +108,6 @@ class PyTorch(Backend, Saver, Deployer):
         if not folded:
             why = "no batch norm reads what a convolution computes for it alone."
             warn_unheeded(options, ("fuse",), why, preparation)
-
-    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
-        return ("torch",)
 
     def deployed_as(self, case: Case) -> str:  # noqa: ARG002
         return ".pt2"

@@ -57,6 +57,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
     distributions = ("tensorrt", "tensorrt-rtx")
     saves: ClassVar[dict[str, str]] = {".engine": KIND, ".plan": KIND}
     quantized_as = ".onnx"
+    script_packages = ("torch", "tensorrt", "tensorrt-rtx")
     knobs = (
         Knob(name="cuda_graph", values=(True,)),
         # TensorRT for RTX uses TF32 unasked, and times no tactics.
@@ -143,9 +144,6 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         preparation.exported = plain.parent  # not once more
         copy_onnx(self._onnx(model, case, preparation, options), path)
         return plain
-
-    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
-        return ("torch", "tensorrt", "tensorrt-rtx")
 
     def deployed_as(self, case: Case) -> str:
         if self.parse_options(case).plugins:

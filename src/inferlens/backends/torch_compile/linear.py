@@ -43,7 +43,9 @@ def quantize_linear(
 
     linear, what = [path for path, each in known.items() if is_taken(each, path)], "linear layers"
     with preparation.phase("quantize"):
-        work = flops_by_module(module, _on(module, example_feed(model, case, _floats(module))))
+        device = next((each.device for each in module.parameters()), "cpu")
+        feed = (tensor.to(device) for tensor in example_feed(model, case, _floats(module)))
+        work = flops_by_module(module, tuple(feed))
         if linear and case.precision == "int8":
             linear, what = [*filter(fits, linear)], f"linear layers of {LEAST_ROWS} rows or more and sizes in eights"
         note_share(model, work, linear, what, preparation)
@@ -62,8 +64,3 @@ def _floats(module: Any) -> str:
 
     kinds = {torch.float16: "fp16", torch.bfloat16: "bf16"}
     return next((kinds[each.dtype] for each in module.parameters() if each.dtype in kinds), "fp32")
-
-
-def _on(module: Any, feed: tuple[Any, ...]) -> tuple[Any, ...]:
-    device = next((each.device for each in module.parameters()), "cpu")
-    return tuple(tensor.to(device) for tensor in feed)

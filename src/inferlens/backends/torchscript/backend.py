@@ -64,6 +64,7 @@ class TorchScript(Backend, Saver, Deployer):
     options = TorchScriptOptions
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {"torchscript": ("script", {})}
     saves: ClassVar[dict[str, str]] = {".pt": "TorchScript"}
+    script_packages = ("torch",)
     knobs = (
         Knob(name="optimize_for_inference", values=(True,), without=("freeze",)),  # which it does first
         Knob(name="freeze", values=(True,), without=("optimize_for_inference",)),
@@ -94,9 +95,6 @@ class TorchScript(Backend, Saver, Deployer):
         if option == "freeze" and cls.parse_options(case).optimize_for_inference:
             return Hint(asked=True)
         return super().hint(case, option, value, facts)
-
-    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
-        return ("torch",)
 
     def deployed_as(self, case: Case) -> str:  # noqa: ARG002
         return ".pt"

@@ -17,15 +17,8 @@ from inferlens.spec.case import Case
 
 # Bytes of an element of what a model holds in fp32, by the precision that it runs in.
 ELEMENT = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
-UNCOUNTED = (
-    "torchscript",
-    "openvino",
-    "engine",
-    "torch_tensorrt",
-    "fake",
-)  # formats that do not show what they compute
-
-
+# Formats that do not show what they compute.
+UNCOUNTED = ("torchscript", "openvino", "engine", "torch_tensorrt", "fake")
 Makers = Callable[[Path], Mapping[str, tuple[str, ...]]]
 
 
