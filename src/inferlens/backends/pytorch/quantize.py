@@ -36,11 +36,7 @@ def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
 def note_share(
     model: Model, work: dict[str, float], quantized: Collection[str], what: str, preparation: Preparation
 ) -> None:
-    """Notes the share of the work in the ``quantized`` modules; ``Unsupported`` where the model has no such module.
-
-    Args:
-        what: the kinds of modules that can be quantized, for people.
-    """
+    """Notes the share of the work in the ``quantized`` modules; refuses a model without any of the kinds ``what``."""
     if not quantized:
         raise Unsupported(f"Nothing of '{model.name}' can be quantized: it has no modules of {what}.")
     if work.get(""):

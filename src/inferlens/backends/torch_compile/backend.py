@@ -29,7 +29,7 @@ from inferlens.backends.pytorch.export import free_sizes
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, not_entered, torch_capabilities
 from inferlens.backends.pytorch.script import program_script
 from inferlens.backends.torch_compile.layers import Compiler, InductorNames
-from inferlens.backends.torch_compile.quantize import OPERATORS, quantized_module
+from inferlens.backends.torch_compile.quantize import OPERATORS, quantize_linear, quantized_module
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
@@ -191,10 +191,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         by_row = case.precision == "fp8" and options.fp8_scales == "row"
         on_gpu = "bf16" if by_row else "fp16"
         super().__init__(model, case, preparation, options, rest=on_gpu if case.device == "cuda" else "fp32")
-        self._fp8_scales = options.fp8_scales
-        self._dynamic = options.dynamic
-        self._fullgraph = options.fullgraph
-        self._configured = {name: getattr(options, name) for name in CONFIGURED}
+        self._options = options
         self._graphs = case.device == "cuda" and case.variant in GRAPH_MODES  # CUDA's
         self._compiler: Compiler | None = None  # where layers or kernels are to be told
         self._matched: MatchedKernels | None = None
@@ -203,7 +200,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
     def settings(self) -> Iterator[None]:
         from torch._inductor import config
 
-        with super().settings(), config.patch(self._configured):
+        with super().settings(), config.patch({name: getattr(self._options, name) for name in CONFIGURED}):
             yield
 
     def without_gradients(self) -> AbstractContextManager[Any]:
@@ -218,9 +215,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
     def __enter__(self) -> CompiledRunner:
         if self._quantizes_linear:
-            from inferlens.backends.torch_compile.linear import quantize_linear
-
-            quantize_linear(self._moved(), self.model, self.case, self.preparation, self._fp8_scales)
+            quantize_linear(self._moved(), self.model, self.case, self.preparation, self._options.fp8_scales)
         super().__enter__()
         from torch._inductor.async_compile import shutdown_compile_workers
 
@@ -253,7 +248,8 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         import torch
 
         how: dict[str, Any] = {"backend": self._compiler} if self._compiler else {"mode": self.case.variant}
-        compiled = torch.compile(self.forward(module), dynamic=self._dynamic, fullgraph=self._fullgraph, **how)
+        how |= {"dynamic": self._options.dynamic, "fullgraph": self._options.fullgraph}
+        compiled = torch.compile(self.forward(module), **how)
         feed = self.seeded_feed()
         for tensor, spec in zip(feed, self.model.inputs, strict=True):
             for index in free_sizes(spec):

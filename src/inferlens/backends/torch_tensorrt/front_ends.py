@@ -126,8 +126,8 @@ class CompilingRunner(ReplayingRunner):
         )
 
     def example(self) -> Feed:
-        """Input tensors that show which sizes vary (see :func:`example_specs`)."""
-        specs = example_specs(self.model.inputs)
+        """Input tensors that show which sizes vary (see :func:`example_shape`)."""
+        specs = tuple(structs.replace(spec, shape=example_shape(spec)) for spec in self.model.inputs)
         return self.place(make_inputs(dataclasses.replace(self.model, inputs=specs), self.case.seed))
 
     def inputs(self) -> list[Any]:
@@ -336,16 +336,13 @@ FRONT_ENDS: dict[str, type[CompilingRunner]] = {
 }
 
 
-def example_specs(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    """The inputs with the sizes of an example that shows which of them vary."""
-    return tuple(structs.replace(spec, shape=_example(spec)) for spec in specs)
-
-
 def moved_optimum(specs: tuple[TensorSpec, ...]) -> dict[str, tuple[int, ...]]:
     """The shapes to be fastest at, by input name, where they cannot be those that were asked for."""
-    return {spec.name: _example(spec) for spec in specs if spec.dynamic and _example(spec) != spec.profile[1]}
+    examples = {spec.name: example_shape(spec) for spec in specs}
+    return {spec.name: examples[spec.name] for spec in specs if spec.dynamic and examples[spec.name] != spec.profile[1]}
 
 
-def _example(spec: TensorSpec) -> tuple[int, ...]:
+def example_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """The sizes of an example that shows which of them vary."""
     least, best, most = spec.profile
     return tuple(2 if low < high and size < 2 else size for low, size, high in zip(least, best, most, strict=True))
