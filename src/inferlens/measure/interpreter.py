@@ -53,14 +53,9 @@ def code() -> str:
 
 
 def check(interpreter: str, variables: Mapping[str, str]) -> None:
-    """Refuses an interpreter that cannot do the work of this one.
+    """Refuses an interpreter that is none, is too old, or has no Inferlens or another one, and says what mends it.
 
-    Args:
-        interpreter: its path.
-        variables: the environment variables of what runs in it.
-
-    Raises:
-        InferlensError: if it is none, is too old, or has no Inferlens or another one; with what mends it.
+    ``variables`` are the environment variables of what runs in it.
     """
     path = Path(interpreter)
     if path.is_dir():

@@ -105,13 +105,8 @@ class Samples:
 def read(asked: str, specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepare]) -> Samples:
     """The data that ``asked`` names, for a model with these inputs.
 
-    Args:
-        asked: see the beginning of this module; not ``random``.
-        specs: the model's inputs, with their batch dimension.
-        prepare: gives what makes an array of an image, or raises where the model's library does not say how.
-
-    Raises:
-        InferlensError: if there is no such data, or it does not fit.
+    ``prepare`` gives what makes an array of an image, or raises where the model's library does not say how. Raises
+    InferlensError if there is no such data, or it does not fit.
     """
     if not specs or not all(spec.shape for spec in specs):
         raise InferlensError(f"'{asked}' cannot be put into batches: an input of the model is a single number.")

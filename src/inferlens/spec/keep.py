@@ -46,11 +46,9 @@ def kept(case: Case) -> dict[str, str]:
 
 
 def keep_refusal(case: Case, keeps: tuple[str, ...], precision: str) -> Unsupported | None:
-    """Why a case cannot keep its layers; ``None`` if it can, or keeps none.
+    """Why a case cannot keep its layers in one of ``keeps``; ``None`` if it can, or keeps none.
 
-    Args:
-        keeps: precisions that a layer can stay in.
-        precision: of the model as it is given.
+    ``precision`` is that of the model as it is given.
     """
     if case.keep and precision in QUANTIZED:
         return Unsupported("The model is quantized already, so no layer can stay as it was.", hint="without --keep")

@@ -129,8 +129,7 @@ def compare(
     image. SAME: the whole interval lies from 1 / (1 + ``threshold``) to 1 + ``threshold``. Else UNDECIDED.
 
     Args:
-        base: samples in order of time, process by process.
-        candidate: as ``base``.
+        base, candidate: samples in order of time, process by process.
         threshold: the smallest relative difference that matters, above 0.
         level: confidence that all ``comparisons`` together are right.
         comparisons: how many such comparisons are made side by side.

@@ -25,10 +25,7 @@ Makers = Callable[[Path], Mapping[str, tuple[str, ...]]]
 def count(model: Model, case: Case, makers: Makers = lambda _: {}) -> Work:
     """The work of ``model`` at the inputs and in the precision of ``case``; never raises.
 
-    Args:
-        model: as it was loaded; it is left as it is.
-        case: what it will run as.
-        makers: of an ONNX file, the paths of the modules that made each tensor, by its name.
+    ``makers`` gives, of an ONNX file, the paths of the modules that made each tensor, by its name.
     """
     element = ELEMENT.get(case.precision, 4)
     if case.options.get("inference_precision", "case") not in ("case", "f32"):

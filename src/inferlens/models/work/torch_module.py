@@ -42,12 +42,9 @@ STACK = "nn_module_stack"  # of a node's meta: from the model down, by call, pat
 
 
 def count_module(module: Any, inputs: tuple[TensorSpec, ...], element: int) -> Work:
-    """The work of one call of ``module``.
+    """The work of one call of ``module``, which is on any device, in evaluation mode, and left as it is.
 
-    Args:
-        module: on any device, in evaluation mode; it is left as it is.
-        inputs: its arguments, by position.
-        element: bytes of an element that is float32 in the module.
+    ``element`` is the bytes of an element that is float32 in the module.
 
     Raises whatever the module raises; also if what it does depends on values, which there are none of.
     """
