@@ -36,7 +36,6 @@ from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 
 NO_BF16 = "ONNX Runtime has hardly any bf16 operators for the CPU, not even a convolution"
-
 NO_FP8 = "ONNX Runtime has no products in fp8 for the CPU"
 AS_FILES = "ONNX Runtime is not given quantized graphs for a GPU here; tensorrt is"
 ON_GPU = ("cuda/int8", "cuda/fp8")

@@ -34,10 +34,10 @@ from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, TensorSpec
 
 TYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "int8": "f32"}  # of what is not quantized
-# Options that are OpenVINO's own choice unless they are given; its properties have the same names in capitals.
 # OpenVINO does not use it by itself for latency; where there is none, the option does nothing.
 HAS_HYPER_THREADING = psutil.cpu_count() != psutil.cpu_count(logical=False)
 HYPER_THREADING = [Knob(name="enable_hyper_threading", values=(True,))] if HAS_HYPER_THREADING else []
+# Options that are OpenVINO's own choice unless they are given; its properties have the same names in capitals.
 SWITCHES = ("enable_cpu_pinning", "enable_hyper_threading")
 
 
