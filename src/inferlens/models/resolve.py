@@ -162,8 +162,7 @@ def samples(asked: str, case: Case, inputs: tuple[TensorSpec, ...]) -> Samples:
 
 def exported(case: Case, facts: ModelFacts) -> Model:
     """The model of ``case`` without its module, for what runs a file that it was exported to; see ``facts``."""
-    known = {name: getattr(facts, name) for name in facts.__struct_fields__}
-    return Model(spec=case.model, format="module", **known)
+    return Model(spec=case.model, format="module", **msgspec.structs.asdict(facts))
 
 
 def _opened(case: Case, trust: bool, live: Path | None) -> Opened:

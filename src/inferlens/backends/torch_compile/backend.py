@@ -160,7 +160,7 @@ class TorchCompile(Backend, Deployer):
         quantized = case.precision in QUANTIZED
         set_here = [name for name in CONFIGURED if getattr(options, name) or (quantized and name == "freezing")]
         config = [f"torch._inductor.config.{name} = True" for name in set_here]
-        compiled, imports = f"model = torch.compile(model, {how})", [OPERATORS] * quantized
+        compiled, imports = f"model = torch.compile(model, {how})", [f"import {OPERATORS}"] * quantized
         return program_script(case, options, file, inputs, *config, compiled, imports=imports)
 
 
