@@ -122,11 +122,11 @@ def add_own_times(taken: dict[int, Taken], run: int, marks: list[int], moments: 
 
 
 def timing_hooks(
-    modules: list[Any], marks: list[int], take: Callable[[], None], paths: Sequence[str] = ()
+    modules: list[Any], marks: list[int], take: Callable[[], None], paths: Sequence[str]
 ) -> AbstractContextManager[None]:
     """Marks and moments of every call of ``modules``, also where a call fails and the model goes on.
 
-    With their ``paths``, each call is a range for NVIDIA's profilers too, where these are asked for.
+    Each call is a range for NVIDIA's profilers too, by its path, where these are asked for.
     """
     numbers = {id(module): index for index, module in enumerate(modules)}
     begin, end = begin_and_end()
@@ -135,7 +135,7 @@ def timing_hooks(
         index = numbers.get(id(module))
         if index is not None:
             marks.append(index)
-            begin(f"module: {paths[index] if paths else ''}")
+            begin(f"module: {paths[index]}")
             take()
 
     def leaving(module: Any, *_: Any) -> None:
