@@ -15,10 +15,10 @@ from statistics import NormalDist
 import numpy as np
 
 from inferlens.stats.between_process import Centre, centres
-from inferlens.stats.compare import compare, conclude, in_pairs
+from inferlens.stats.compare import Comparison, compare, conclude
 from inferlens.stats.diagnostics import diagnostics
 from inferlens.stats.intervals import Interval, mean_interval, median_interval, quantile_interval, student_quantile
-from inferlens.stats.standing import LEAST_ROUNDS, look_level
+from inferlens.stats.standing import LEAST_ROUNDS, Entry, Layout, look_level
 from inferlens.stats.steady import steady
 from tests.stats.series import Array, autoregressive, processes, shaped
 
@@ -229,10 +229,18 @@ def verdicts(
     held = 0
     for _ in range(runs):
         base = processes(generator, number, count, between)
-        one = compare(base, processes(generator, number, count, between, times=times), paired=paired)
+        other = processes(generator, number, count, between, times=times)
+        one = in_turns(centres(base), centres(other)) if paired else compare(base, other)
         found[one.verdict] += 1
         held += one.interval is not None and times in one.interval
     return found, held / runs
+
+
+def in_turns(base: list[Centre], other: list[Centre], threshold: float = 0.02, level: float = 0.95) -> Comparison:
+    """Two cases whose processes took turns, as a race compares them."""
+    sides = {"base": base, "other": other}
+    layout = Layout({name: Entry(processes=one, rounds=dict(enumerate(one))) for name, one in sides.items()})
+    return conclude(layout.difference("base", "other"), threshold=threshold, level=level)
 
 
 def families(runs: int = 500, number: int = 10) -> Rows:
@@ -281,7 +289,7 @@ def raced(
             base += centres(processes(generator, 1, 50))
             other += centres(processes(generator, 1, 50, times=times))
             if len(base) >= LEAST_ROUNDS:
-                verdict = conclude(in_pairs(base, other), threshold=threshold, level=level).verdict
+                verdict = in_turns(base, other, threshold, level).verdict
         found[verdict] += 1
         taken += len(base)
     return found, taken / runs
@@ -299,7 +307,7 @@ def waves(runs: int = RUNS) -> Rows:
                 row = compare(one[:number], one[number:], threshold=1e-6)
                 found["row"] += row.verdict != "UNDECIDED"
                 found["taken"] += _taken_for_independent(np.log(one[:number, 0]), np.log(one[number:, 0]))
-                found["turns"] += compare(one[::2], one[1::2], threshold=1e-6, paired=True).verdict != "UNDECIDED"
+                found["turns"] += in_turns(centres(one[::2]), centres(one[1::2]), 1e-6).verdict != "UNDECIDED"
                 found["slower"] += compare(calm[:number], 1.03 * calm[number:]).verdict == "SLOWER"
             cells = [f"{found[name] / runs:.1%}" for name in ("row", "taken", "turns", "slower")]
             rows.append([f"{correlation:g}", str(number), *cells])

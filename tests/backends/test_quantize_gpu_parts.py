@@ -11,7 +11,7 @@ import torch
 
 from inferlens.backends.availability import cuda_quantized
 from inferlens.backends.base import Preparation
-from inferlens.backends.torch_compile.linear import quantize_linear
+from inferlens.backends.torch_compile.quantize import quantize_linear
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from tests.backends import small

@@ -10,11 +10,17 @@ import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.models import resolve
-from inferlens.models.samples import Samples, read
+from inferlens.models import samples as data
+from inferlens.models.samples import Samples
+from inferlens.models.sources.libraries import Zoo
 from inferlens.spec.case import Case, TensorSpec
 
 PAIR = (TensorSpec("a", (2, 3)), TensorSpec("b", (2,), "int64"))
 ONE = (TensorSpec("x", (4, 2)),)
+
+
+def read(asked: str, specs: Any, prepare: Any = lambda: np.asarray) -> Samples:
+    return data.read(asked, specs, prepare)
 
 
 def given_samples() -> Any:
@@ -92,9 +98,9 @@ def test_what_does_not_fit(tmp_path: Path, arrays: dict[str, Any], specs: Any, s
 
 
 def test_what_is_no_data(tmp_path: Path) -> None:
-    def refusal(asked: str, prepared: bool = True) -> str:
+    def refusal(asked: str, prepare: Any = lambda: np.asarray) -> str:
         with pytest.raises(InferlensError) as refused:
-            list(_read(asked, prepared))
+            list(read(asked, ONE, prepare))
         return refused.value.what
 
     assert refusal("nowhere") == "There is no data 'nowhere'."
@@ -103,8 +109,5 @@ def test_what_is_no_data(tmp_path: Path) -> None:
     assert "cannot be read" in refusal(str(tmp_path / "broken.npz"))
     (tmp_path / "a.png").write_bytes(b"no image")
     assert "cannot be read" in refusal(str(tmp_path))
-    assert "How this model wants the images" in refusal(str(tmp_path), prepared=False)
-
-
-def _read(asked: str, prepared: bool) -> Samples:
-    return read(asked, ONE, (lambda: np.asarray) if prepared else None)
+    unknown = refusal(str(tmp_path), lambda: Zoo().preparation("resnet34", ONE[0]))
+    assert unknown == "How inferlens:resnet34 wants images to be prepared for 'x' is not known."

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from inferlens import InferlensError, load_records
 from inferlens.execution.protocol import as_json, from_json
 from inferlens.record.files import write_whole
-from inferlens.record.record import Environment, Gpu, Measurement, ModelFacts, Record, decode, encode, json_schema
+from inferlens.record.record import Environment, Measurement, ModelFacts, Record, decode, encode, json_schema
 from inferlens.record.store import Store
 from inferlens.spec.case import Budget, Case
 
@@ -147,18 +147,3 @@ def test_numbers_that_are_not_finite_stay_readable() -> None:
     assert (*latencies(kept).samples,) == (0.01,)
     wrong = msgspec.structs.replace(RECORD, agreement=Agreement(reference="x", rel_l2=float("inf"), agrees=False))
     assert decode(encode(wrong)).agreement == Agreement(reference="x", rel_l2=None, agrees=False)
-
-
-@pytest.mark.parametrize(
-    ("variable", "kinds", "expected"),
-    [("1", "aa", "2"), ("GPU-2", "ab", "2"), ("gpu-2,gpu-1", "ab", "21"), ("1", "ab", "12"), ("1,0", "aa", "12"),
-     ("MIG-1", "aa", "12"), (None, "aa", "12")],
-)  # fmt: skip
-def test_a_record_has_the_gpus_that_cuda_saw_also_an_old_one_that_lists_all(
-    variable: str | None, kinds: str, expected: str
-) -> None:
-    gpus = tuple(Gpu(name=kind, uuid=f"GPU-{number}") for number, kind in enumerate(kinds, 1))
-    variables = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
-    old = Environment(gpus=gpus, variables=variables)
-    assert [gpu.uuid for gpu in old.gpus] == [f"GPU-{number}" for number in expected]
-    assert Environment(gpus=old.gpus, variables=variables) == old

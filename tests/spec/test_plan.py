@@ -17,6 +17,7 @@ from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case, TensorSpec
 from inferlens.spec.commands import budget_words
 from inferlens.spec.plan import BUDGET_WORDS, RACE_WORDS, Plan, as_plan
+from inferlens.spec.toml_file import toml_words
 
 FLOATS = ("fp32", "fp16", "bf16")
 LAPTOP = {
@@ -214,7 +215,7 @@ def test_a_plan_file_has_the_same_words(tmp_path: Path) -> None:
         'model = ["fake:demo"]\nbackend = ["fake:steady", "fake:fast"]\nbatch = [1, 8]\niterations = 100\n'
         'timeout = "90s"\n[option.fake]\nlatency = [1, 2.5]\n'
     )
-    plan = Plan.from_words(Plan.from_file(file))
+    plan = Plan.from_words(toml_words(file, "plan"))
     assert plan == Plan.from_words(
         {
             "model": "fake:demo", "backend": "fake:steady,fake:fast", "batch": "1,8", "iterations": "100",
@@ -223,7 +224,7 @@ def test_a_plan_file_has_the_same_words(tmp_path: Path) -> None:
     )  # fmt: skip
     file.write_bytes(b"model = \xff")
     with pytest.raises(InferlensError, match="cannot be read"):
-        Plan.from_file(file)
+        toml_words(file, "plan")
 
 
 ODD = 'a "quoted" \\ pa\x7fth é.onnx'
@@ -251,15 +252,15 @@ def test_a_case_as_a_plan_file_means_that_case_alone(
     for case in (each.case for each in planned):
         file = tmp_path / "best.toml"
         file.write_text(as_plan(case), encoding="utf-8")
-        (again,) = expand(Plan.from_words(Plan.from_file(file)), [found], machine)
+        (again,) = expand(Plan.from_words(toml_words(file, "plan")), [found], machine)
         assert again.case == case
 
 
-def test_a_plan_file_of_a_case_is_short_and_takes_more_words() -> None:
+def test_a_plan_file_of_a_case_is_short() -> None:
     case = Case(model="fake:demo", backend="fake", variant="fast", options={"when": "exit", "latency": 2.0})
-    assert as_plan(case, {"trust": True, "timeout": "90s", "mode": "latency"}) == (
-        'model = "fake:demo"\nbackend = "fake:fast"\nprecision = "fp32"\nbatch = 1\ndevice = "cpu"\ntrust = true\n'
-        'timeout = "90s"\nmode = "latency"\n\n[option.fake]\nlatency = 2.0\nwhen = "exit"\n'
+    assert as_plan(case) == (
+        'model = "fake:demo"\nbackend = "fake:fast"\nprecision = "fp32"\nbatch = 1\ndevice = "cpu"\n\n'
+        '[option.fake]\nlatency = 2.0\nwhen = "exit"\n'
     )
 
 

@@ -15,8 +15,9 @@ from inferlens.stats.between_process import (
     process_autocorrelation,
     spread,
 )
-from inferlens.stats.compare import compare, conclude, in_pairs
+from inferlens.stats.compare import compare, conclude
 from inferlens.stats.intervals import median_interval
+from inferlens.stats.standing import Entry, Layout
 from tests.stats.series import autoregressive, normal
 
 SERIES = st.lists(st.floats(min_value=1e-6, max_value=10), min_size=1, max_size=30)
@@ -110,8 +111,6 @@ def test_waves_widen_the_interval_and_say_so():
     assert wavy.autocorrelation > 0.5 > mixed.autocorrelation == 0.0
     assert wavy.interval.low < mixed.interval.low < mixed.interval.high < wavy.interval.high
     assert (wavy.verdict, mixed.verdict) == ("UNDECIDED", "SLOWER")
-    pairs = compare(at(WAVE), at(WAVE, 1.03), paired=True)
-    assert (pairs.autocorrelation, pairs.verdict) == (0.0, "SLOWER"), "waves that hit both alike do not matter"
 
 
 def test_runs_of_two_times_are_told_apart_less_often():
@@ -126,6 +125,8 @@ def test_runs_of_two_times_are_told_apart_less_often():
 @pytest.mark.parametrize(("logs", "verdict"), [(MIXED, "SLOWER"), (WAVE, "UNDECIDED")], ids=["mixed", "waves"])
 def test_rounds_whose_ratio_comes_in_waves_do_not_decide_it(logs, verdict):
     base = centres(side for _ in logs for side in at([0.0]))
-    found = conclude(in_pairs(base, centres(at(logs, 1.05))), threshold=0.02, level=0.95)
+    sides = {"base": base, "other": centres(at(logs, 1.05))}
+    layout = Layout({name: Entry(processes=one, rounds=dict(enumerate(one))) for name, one in sides.items()})
+    found = conclude(layout.difference("base", "other"), threshold=0.02, level=0.95)
     assert found.verdict == verdict
     assert (found.autocorrelation > 0.5) == (verdict == "UNDECIDED")

@@ -34,7 +34,7 @@ def test_rounds_cancel_what_the_machine_does_to_all() -> None:
     waves = (0.0, 0.3, -0.2, 0.1)
     found = stand(fast=entry(*waves), slow=entry(*(wave + 0.05 + 1e-4 * place for place, wave in enumerate(waves))))
     assert (found.leader, found.of("SLOWER"), found.chance > 0.99) == ("fast", ["slow"], True)
-    assert found.rivals["slow"].comparison.ratio == pytest.approx(math.exp(0.05015))
+    assert found.rivals["slow"].ratio == pytest.approx(math.exp(0.05015))
 
 
 def test_ratios_agree_with_each_other_also_where_one_left_after_three_rounds() -> None:
@@ -52,7 +52,7 @@ def test_equals_are_the_same_and_those_of_few_rounds_are_open() -> None:
     assert stand(a=entry(0, 0, 0, 0), b=entry(*near)).of("SAME")
     few = stand(a=entry(0, 0), b=entry(0.5, 0.5))
     assert few.of("UNDECIDED") == ["b"]
-    assert str(LEAST_ROUNDS) in few.rivals["b"].comparison.reason
+    assert str(LEAST_ROUNDS) in few.rivals["b"].reason
 
 
 def test_a_case_that_was_measured_once_is_judged_by_how_far_others_differ() -> None:
@@ -67,7 +67,7 @@ def test_it_is_judged_by_those_that_were_measured_at_its_time() -> None:
     slower = {"a": entry(0.3, 0.301, 0.299, alone=(0.0,)), "b": entry(0.33, 0.332, 0.33, alone=(0.031,))}
     found = stand(**slower, once=entry(alone=(0.2,)))
     assert (found.leader, found.of("SLOWER")) == ("a", ["b", "once"])
-    assert found.rivals["once"].comparison.ratio == pytest.approx(math.exp(0.2), rel=1e-3)
+    assert found.rivals["once"].ratio == pytest.approx(math.exp(0.2), rel=1e-3)
 
 
 def test_where_each_was_measured_once_nothing_is_claimed() -> None:

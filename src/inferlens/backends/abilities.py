@@ -126,9 +126,11 @@ class KernelOrigins(ABC):
 class Deployer(ABC):
     """An ability of a backend: what it prepares runs without this library too, from a file and by a short script."""
 
-    @abstractmethod
-    def packages(self, case: Case) -> tuple[str, ...]:
+    script_packages: ClassVar[tuple[str, ...]] = ()  # distributions that every script may need
+
+    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002 - here all cases need the same
         """Distributions that the script may need; those of them that a record names are asked for, in its versions."""
+        return self.script_packages
 
     @abstractmethod
     def deployed_as(self, case: Case) -> str:

@@ -70,7 +70,6 @@ class HostClock(Clock):
     name = "host: time.perf_counter_ns"
 
     def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:
-        """See :class:`Clock`."""
         now = time.perf_counter_ns
         nanoseconds, begins = array("q", bytes(8 * count)), array("q", bytes(8 * count))
         for index in range(count):
@@ -82,7 +81,6 @@ class HostClock(Clock):
         return Timings(_seconds(nanoseconds), begins=_seconds(begins))
 
     def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:  # noqa: ARG002 - one call is in flight, whatever the depth
-        """See :class:`Clock`."""
         begin = time.perf_counter_ns()
         for feed in itertools.islice(feeds, count):
             infer(feed)
@@ -144,7 +142,6 @@ class CudaClock(Clock):
         self.lanes = max(1, len(lanes))
 
     def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:
-        """See :class:`Clock`."""
         import torch
 
         now = time.perf_counter_ns
@@ -166,7 +163,6 @@ class CudaClock(Clock):
         return Timings(_seconds(latency), _seconds(enqueue), _between(before, after), begins=_seconds(begins))
 
     def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:
-        """See :class:`Clock`."""
         import torch
 
         stream = torch.cuda.current_stream()
@@ -226,7 +222,6 @@ class StagedClock(CudaClock):
         self._stages = stages
 
     def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:  # noqa: ARG002 - the stages are it
-        """See :class:`Clock`."""
         import torch
 
         now = time.perf_counter_ns

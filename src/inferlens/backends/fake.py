@@ -98,11 +98,9 @@ class FakeClock(Clock):
         self._now = 0.0
 
     def now(self) -> float:
-        """See :class:`inferlens.backends.clocks.Clock`."""
         return self._now
 
     def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:
-        """See :class:`inferlens.backends.clocks.Clock`."""
         latency, begins = [], []
         for feed in itertools.islice(feeds, count):
             infer(feed)
@@ -112,7 +110,6 @@ class FakeClock(Clock):
         return Timings(latency, begins=begins)
 
     def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:  # noqa: ARG002 - one call is in flight, whatever the depth
-        """See :class:`inferlens.backends.clocks.Clock`."""
         self._before_window()
         return sum(self.time(infer, feeds, count).latency)
 
@@ -135,12 +132,10 @@ class Fake(Backend):
     )
 
     def capabilities(self) -> Capabilities:
-        """Always available, on the CPU, in every precision."""
         supports = tuple(Support(variant, "cpu", ("fp32", "fp16", "bf16")) for variant in self.variants)
         return Capabilities(formats=("fake",), supports=supports, dynamic_shapes=True)
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        """A runner that answers with its own inputs."""
         options: FakeOptions = self.parse_options(case)
         runner = FakeRunner(options, case, preparation, model.inputs[0].shape[0])
         runner.misbehave("prepare")
@@ -176,11 +171,9 @@ class FakeRunner(Runner, LayerProfiler):
         self.misbehave("exit")
 
     def place(self, inputs: Inputs) -> Inputs:
-        """The inputs as they are."""
         return inputs
 
     def infer(self, feed: Inputs) -> Inputs:
-        """Nothing, unless told to misbehave."""
         if self._options.trouble != "none":
             self.misbehave("infer")
         return feed

@@ -46,7 +46,6 @@ class HostIo(Runner):
         return HostFeed(feed, self._inner.read_by(feed), [tensor.cpu().pin_memory() for tensor in flatten(feed)])
 
     def bind(self, feed: HostFeed) -> None:
-        """As the inner runner does."""
         self._inner.bind(feed.device)
 
     def infer(self, feed: HostFeed) -> list[Any]:
@@ -57,20 +56,16 @@ class HostIo(Runner):
         return self._host
 
     def synchronize(self) -> None:
-        """Waits as the inner runner does."""
         self._inner.synchronize()
 
     def collect(self, outputs: list[Any]) -> Outputs:
-        """See :class:`Runner`."""
         self._inner.synchronize()
         return self._inner.collect(outputs)
 
     def device_memory(self) -> tuple[int, str] | None:
-        """As the inner runner's."""
         return self._inner.device_memory()
 
     def memory_parts(self) -> dict[str, int]:
-        """As the inner runner's."""
         return self._inner.memory_parts()
 
     def _upload(self, feed: HostFeed) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-from inferlens.backends.base import Preparation
+from inferlens.backends.base import Noted, Preparation
 
 BESIDE = "quantized"  # the folder beside a record, and the kind of the artefact
 
@@ -21,6 +23,24 @@ def seven_bits() -> bool:
         return "vnni" not in Path("/proc/cpuinfo").read_text()
     except OSError:
         return True
+
+
+def from_cache(made: Path, preparation: Preparation, write: Callable[[Path, Noted], None]) -> Path:
+    """The quantized file ``made`` of the cache; if it is not there ``write`` makes it, in a folder of its own.
+
+    What lies beside it with its stem, such as weights, comes along first: where the file is, all is.
+    """
+    with preparation.phase("quantize") as noted:
+        if made.exists() and not preparation.rebuild:
+            noted.note = "cached"
+            return made
+        made.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=made.parent) as scratch:
+            written = Path(scratch) / made.name
+            write(written, noted)
+            for path in sorted(written.parent.glob(f"{made.stem}.*"), key=lambda path: path == written):
+                path.rename(made.with_name(path.name))
+    return made
 
 
 def measured(preparation: Preparation, suffix: str) -> Path | None:

@@ -133,6 +133,7 @@ def read_plan(words: dict[str, Any]) -> Plan:
     """The plan of the command line, or of the file it names, in which words of the command line take precedence."""
     from inferlens.errors import InferlensError
     from inferlens.spec.plan import Plan
+    from inferlens.spec.toml_file import toml_words
 
     files = [name for name in words["model"] if name.endswith(".toml")]
     if not files:
@@ -140,7 +141,7 @@ def read_plan(words: dict[str, Any]) -> Plan:
     if len(words["model"]) > 1:
         raise InferlensError("A plan file names its models itself.", hint=f"inferlens bench {files[0]}")
     said = {name: value for name, value in words.items() if value not in (None, []) and name != "model"}
-    return Plan.from_words({**Plan.from_file(Path(files[0])), **said})
+    return Plan.from_words({**toml_words(Path(files[0]), "plan"), **said})
 
 
 def listed(plan: Plan) -> Document:

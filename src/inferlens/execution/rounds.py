@@ -147,7 +147,7 @@ class Rounds:
     def _near(self, name: str) -> bool:
         """Whether what was in rounds is within reach there."""
         standing = self.race.standing
-        found = standing.rivals[name].comparison.ratio if standing else None
+        found = standing.rivals[name].ratio if standing else None
         return len(self._able[name].records) > 1 and found is not None and found <= REACH
 
     def _reference(self) -> list[str]:
@@ -190,8 +190,8 @@ class Rounds:
         first, second = (case.backend_label for case in both)
         if first == second:
             first, second = (case.way for case in both)
-        sure = f" ({ratio_range(*ends(rival.comparison.interval))})" if self.race.rounds >= LEAST_ROUNDS else ""
-        return f"{first} {ratio(rival.comparison.ratio)} {second}{sure}"
+        sure = f" ({ratio_range(*ends(rival.interval))})" if self.race.rounds >= LEAST_ROUNDS else ""
+        return f"{first} {ratio(rival.ratio)} {second}{sure}"
 
 
 def references_of(cases: Sequence[Planned], named: str = "") -> list[Case]:

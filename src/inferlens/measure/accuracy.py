@@ -8,7 +8,7 @@ feeds the model with what it likes and gives one number, or one for each sample,
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from inferlens.backends.base import Inputs, Outputs, Runner
 from inferlens.errors import InferlensError
 from inferlens.models import resolve
+from inferlens.models.inputs import kind_of
 from inferlens.models.model import Array, Model, Problem
-from inferlens.models.samples import RANDOM, Sample, Samples, imported, is_code, kind_of
+from inferlens.models.samples import RANDOM, Samples, by_name, imported, is_code
 from inferlens.record.record import AGREEMENT, Accuracy
 from inferlens.spec.case import Case
 
@@ -91,15 +92,17 @@ def _of_samples(data: Samples, infer: Callable[[Inputs], Outputs]) -> Evaluation
     among: list[bool] = []
     for feed, chunk in data.batches():
         scores = _scores(infer(feed), len(chunk))
-        labels = _labels(data, chunk)
+        labels = [each.label for each in chunk if each.label is not None]
+        if (labels and len(labels) < len(chunk)) or (hits and not labels) or (classes and labels):
+            raise InferlensError(f"Some samples in '{data.asked}' have a label, and some have none.")
         if scores is None:
-            if labels is not None:
+            if labels:
                 raise InferlensError(
                     f"The samples in '{data.asked}' have labels, and the model's first output is no scores of classes.",
                     expected="one score for each class", hint="package.module:evaluate, a measure of your own",
                 )  # fmt: skip
             return Evaluation(count=0)
-        if labels is None:
+        if not labels:
             classes += scores.argmax(axis=1).tolist()
             continue
         number = scores.shape[1]
@@ -112,8 +115,6 @@ def _of_samples(data: Samples, infer: Callable[[Inputs], Outputs]) -> Evaluation
         if number > MORE_THAN:
             of_label = np.take_along_axis(scores, np.asarray(labels)[:, None], axis=1)
             among += ((scores > of_label).sum(axis=1) < TOP).tolist()
-    if classes and hits:
-        raise InferlensError(f"Some samples in '{data.asked}' have a label, and some have none.")
     return Evaluation(
         metric=TOP1 if hits else AGREEMENT,
         count=len(hits) or len(classes),
@@ -130,14 +131,6 @@ def _scores(outputs: Outputs, count: int) -> NDArray[np.floating[Any]] | None:
     if not fits or not np.issubdtype(first.dtype, np.floating):
         return None
     return first.reshape(first.shape[0], -1)[:count].astype(np.float32, copy=False)
-
-
-def _labels(data: Samples, chunk: Sequence[Sample]) -> list[int] | None:
-    """The labels of samples; ``None`` where they have none."""
-    found = [each.label for each in chunk if each.label is not None]
-    if found and len(found) < len(chunk):
-        raise InferlensError(f"Some samples in '{data.asked}' have a label, and some have none.")
-    return found or None
 
 
 def _of_function(asked: str, function: Evaluate, model: Model, infer: Callable[[Inputs], Outputs]) -> Evaluation:
@@ -173,12 +166,10 @@ def _of_function(asked: str, function: Evaluate, model: Model, infer: Callable[[
 
 
 def _named(given: Any, model: Model) -> dict[str, Array]:
-    """Arrays by input name, from these, or from arrays in the order of the inputs."""
-    names = [spec.name for spec in model.inputs]
-    if not isinstance(given, Mapping):
-        given = dict(zip(names, given if isinstance(given, (tuple, list)) else [given], strict=False))
-    arrays = {name: np.asarray(given[name]) for name in names if name in given}
-    if len(arrays) < len(names) or len({array.shape[:1] for array in arrays.values()}) > 1:
+    """A batch of each input, by its name."""
+    known = by_name(given, model.inputs)
+    arrays = {spec.name: np.asarray(known[spec.name]) for spec in model.inputs if spec.name in known}
+    if len(arrays) < len(model.inputs) or len({array.shape[:1] for array in arrays.values()}) > 1:
         raise InferlensError("infer was not given a batch of each input.", expected=", ".join(map(str, model.inputs)))
     return {spec.name: arrays[spec.name].astype(kind_of(spec), copy=False) for spec in model.inputs}
 

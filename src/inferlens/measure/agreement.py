@@ -19,13 +19,9 @@ LEAST_CLASSES = 10
 
 
 def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -> Agreement:
-    """How far ``outputs`` agree with ``reference``; integers are compared as floats are, within the same tolerance.
+    """How far ``outputs`` agree with those of the reference called ``name``; integers are compared as floats are.
 
-    Args:
-        outputs: what the case answered.
-        reference: what the reference answered to the same inputs.
-        tolerance: largest relative L2 error of any output that counts as right.
-        name: what the reference is.
+    ``tolerance`` is the largest relative L2 error of any output that counts as right.
     """
     result = Agreement(reference=name, tolerance=tolerance)
     shapes = [[value.shape for value in outputs], [value.shape for value in reference]]

@@ -17,7 +17,7 @@ import psutil
 import inferlens
 from inferlens.backends import importable
 from inferlens.backends.availability import nvml_open
-from inferlens.measure.monitor.cpu import usable_cpus
+from inferlens.measure.monitor.cpu import text_of, usable_cpus
 from inferlens.measure.monitor.gpu import visible
 from inferlens.record.record import Environment, Gpu
 
@@ -41,7 +41,7 @@ PLACES = re.compile(r"_(DIR|HOME|ROOT|PATH|FILE|DBG|LOG)$|REDIS|REMOTE|URL|HOST|
 def collect() -> Environment:
     """Everything about where this process runs, without importing any framework."""
     gpus, driver, cuda_driver = _gpus()
-    names = re.findall(r"^model name\s*: (.*)$", _read("/proc/cpuinfo"), re.M)
+    names = re.findall(r"^model name\s*: (.*)$", text_of(Path("/proc/cpuinfo")), re.M)
     libraries = {}
     for name in itertools.chain(LIBRARIES, *(backend.distributions for backend in importable())):
         with suppress(metadata.PackageNotFoundError):
@@ -51,7 +51,7 @@ def collect() -> Environment:
         cpu=names[0].strip() if names else platform.processor() or platform.machine(),
         cpu_cores=psutil.cpu_count(logical=False),
         cpu_threads=len(usable_cpus()),
-        governor=_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        governor=text_of(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         memory=psutil.virtual_memory().total,
         gpus=gpus,
         driver=driver,
@@ -108,10 +108,3 @@ def git_revision(folder: str = "") -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return ""

@@ -53,14 +53,9 @@ def code() -> str:
 
 
 def check(interpreter: str, variables: Mapping[str, str]) -> None:
-    """Refuses an interpreter that cannot do the work of this one.
+    """Refuses an interpreter that is none, is too old, or has no Inferlens or another one, and says what mends it.
 
-    Args:
-        interpreter: its path.
-        variables: the environment variables of what runs in it.
-
-    Raises:
-        InferlensError: if it is none, is too old, or has no Inferlens or another one; with what mends it.
+    ``variables`` are the environment variables of what runs in it.
     """
     path = Path(interpreter)
     if path.is_dir():
@@ -90,11 +85,7 @@ def check(interpreter: str, variables: Mapping[str, str]) -> None:
 
 
 def _said(path: Path, interpreter: str, variables: Mapping[str, str]) -> dict[str, Any]:
-    """What it says of itself.
-
-    Raises:
-        InferlensError: if it says nothing of the kind.
-    """
+    """What it says of itself. Raises InferlensError if it says nothing of the kind."""
     refusal = InferlensError(f"{interpreter} is no Python interpreter.", expected=EXPECTED)
     try:
         done = subprocess.run(

@@ -106,14 +106,10 @@ def throughput(
     """Calls per second of windows of back-to-back calls, :data:`WINDOWS` of them if the time suffices.
 
     Args:
-        runner: what to call.
-        feeds: what to call it with.
         typical: latency of one call in seconds, from which the number of calls in a window is set.
         seconds: host time to spend, roughly; at most ``max_time``, should calls in flight together not be faster.
-        progress: told the share done.
         depth: calls in flight at a time; ``None``: no limit but the queue's.
         callers: what threads call at the same time, with what, where calls in flight together need threads.
-        max_time: see ``seconds``.
         turn: waited for after each window but the last.
     """
     clock, turn = runner.clock, turn or Turn()

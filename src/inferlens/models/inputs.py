@@ -50,12 +50,16 @@ def _array(spec: TensorSpec, random: np.random.Generator) -> Array:
     if spec.dtype == "bool":
         return random.random(spec.shape) < 0.5
     if "float" in spec.dtype:
-        kind = np.float64 if spec.dtype == "float64" else np.float32
-        return np.asarray(random.standard_normal(spec.shape), dtype=kind)
+        return np.asarray(random.standard_normal(spec.shape), dtype=kind_of(spec))
     low, high = RANGES.get(spec.dtype, (0, 2))
     low = spec.low if spec.low is not None else low
     high = spec.high if spec.high is not None else max(high, low + 1)
     return np.asarray(random.integers(low, high, spec.shape), dtype=spec.dtype)
+
+
+def kind_of(spec: TensorSpec) -> str:
+    """The type that an input is fed with: runners make half precision of it."""
+    return "float32" if "float" in spec.dtype and spec.dtype != "float64" else spec.dtype
 
 
 def try_inputs(opened: Opened, specs: tuple[TensorSpec, ...], found: ModelInfo, *, asked: bool) -> None:

@@ -162,8 +162,7 @@ def samples(asked: str, case: Case, inputs: tuple[TensorSpec, ...]) -> Samples:
 
 def exported(case: Case, facts: ModelFacts) -> Model:
     """The model of ``case`` without its module, for what runs a file that it was exported to; see ``facts``."""
-    known = {name: getattr(facts, name) for name in facts.__struct_fields__}
-    return Model(spec=case.model, format="module", **known)
+    return Model(spec=case.model, format="module", **msgspec.structs.asdict(facts))
 
 
 def _opened(case: Case, trust: bool, live: Path | None) -> Opened:
@@ -183,14 +182,8 @@ def check(
 ) -> ModelInfo:
     """``found`` with what is known to stand against some of the ``batches``.
 
-    Args:
-        found: as :func:`find` gives it.
-        case: what all cases share: the model, its weights, seed and inputs.
-        batches: those of the cases.
-        trust, live: as of :func:`load`.
-
-    Raises:
-        InferlensError: if the model cannot be loaded, or does not take the weights or the inputs.
+    ``case`` is what all cases share: the model, its weights, seed and inputs. Raises InferlensError if the model cannot
+    be loaded, or does not take the weights or the inputs.
     """
     source = BY_PREFIX[found.spec.partition(":")[0]]
     if source.vouched and not (case.inputs or case.weights or case.calibration not in ("", RANDOM) or case.keep):

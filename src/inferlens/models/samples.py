@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from inferlens.errors import InferlensError, library
-from inferlens.models.inputs import make_inputs
+from inferlens.models.inputs import kind_of, make_inputs
 from inferlens.models.model import Array, Model
 from inferlens.spec.case import Case, TensorSpec
 
@@ -102,16 +102,11 @@ class Samples:
         return found
 
 
-def read(asked: str, specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepare] | None = None) -> Samples:
+def read(asked: str, specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepare]) -> Samples:
     """The data that ``asked`` names, for a model with these inputs.
 
-    Args:
-        asked: see the beginning of this module; not ``random``.
-        specs: the model's inputs, with their batch dimension.
-        prepare: gives what makes an array of an image; ``None`` where the model's library does not say how.
-
-    Raises:
-        InferlensError: if there is no such data, or it does not fit.
+    ``prepare`` gives what makes an array of an image, or raises where the model's library does not say how. Raises
+    InferlensError if there is no such data, or it does not fit.
     """
     if not specs or not all(spec.shape for spec in specs):
         raise InferlensError(f"'{asked}' cannot be put into batches: an input of the model is a single number.")
@@ -169,32 +164,28 @@ def _arrays(path: Path, specs: tuple[TensorSpec, ...]) -> Iterator[Sample]:
         yield Sample(inputs, int(arrays[LABEL][place]) if LABEL in arrays else None)
 
 
-def _images(
-    folder: Path, images: Sequence[Path], spec: TensorSpec, prepare: Callable[[], Prepare] | None
-) -> Iterator[Sample]:
+def _images(folder: Path, images: Sequence[Path], spec: TensorSpec, prepare: Callable[[], Prepare]) -> Iterator[Sample]:
     """Images; those that lie in folders belong to the classes of these: their numbers, or names in order."""
     Image = library("PIL.Image", extra="models")
-    made = _preparation(prepare, str(folder))
-    names = sorted({each.relative_to(folder).parts[0] for each in images if each.parent != folder})
+    made = prepare()
+    kinds = {each: each.relative_to(folder).parts[0] if each.parent != folder else "" for each in images}
+    names = sorted({*kinds.values()} - {""})
     numbered = all(name.isdecimal() for name in names)
     classes = {name: int(name) if numbered else place for place, name in enumerate(names)}
     # All classes take turns, so that the first few samples are not of one alone.
     by_class: dict[str, list[Path]] = {}
-    for each in images:
-        by_class.setdefault(each.relative_to(folder).parts[0] if each.parent != folder else "", []).append(each)
+    for each, kind in kinds.items():
+        by_class.setdefault(kind, []).append(each)
     for each in (one for row in itertools.zip_longest(*by_class.values()) for one in row if one):
-        label = classes[each.relative_to(folder).parts[0]] if each.parent != folder else None
         try:
             with Image.open(each) as image:
                 array = made(image.convert("RGB"))
         except (OSError, ValueError) as error:
             raise InferlensError(f"The image {each} cannot be read: {error}.") from error
-        yield Sample({spec.name: array}, label)
+        yield Sample({spec.name: array}, classes.get(kinds[each]))
 
 
-def _rows(
-    files: Sequence[Path], specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepare] | None
-) -> Iterator[Sample]:
+def _rows(files: Sequence[Path], specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepare]) -> Iterator[Sample]:
     """Rows of the Arrow files of a dataset: a column for each input, or one of encoded images."""
     polars = library("polars", extra="frames")
     for path in files:
@@ -203,25 +194,9 @@ def _rows(
             image = next((name for name, value in row.items() if isinstance(value, dict) and "bytes" in value), "")
             if image and len(specs) == 1:
                 Image = library("PIL.Image", extra="models")
-                made = _preparation(prepare, str(path.parent))
                 with Image.open(io.BytesIO(row[image]["bytes"])) as opened:
-                    row = {specs[0].name: made(opened.convert("RGB"))}
+                    row = {specs[0].name: prepare()(opened.convert("RGB"))}
             yield Sample(row, label if isinstance(label, int) else None)
-
-
-def _preparation(prepare: Callable[[], Prepare] | None, asked: str) -> Prepare:
-    if prepare is None:
-        raise InferlensError(
-            f"How this model wants the images of {asked} to be prepared is not known.",
-            expected="a model of torchvision or timm",
-            hint="package.module:factory, which gives prepared arrays, or an .npz file of them",
-        )
-    return prepare()
-
-
-def kind_of(spec: TensorSpec) -> str:
-    """The type that an input is fed with: runners make half precision of it."""
-    return "float32" if "float" in spec.dtype and spec.dtype != "float64" else spec.dtype
 
 
 def is_code(asked: str) -> bool:
@@ -245,11 +220,7 @@ def _given(made: Iterable[Any], specs: tuple[TensorSpec, ...], asked: str) -> It
         given, label = each, None
         if isinstance(each, tuple) and len(each) == 2 and np.ndim(each[1]) == 0:
             given, label = each[0], int(each[1])
-        values = (
-            given
-            if isinstance(given, Mapping)
-            else dict(zip((spec.name for spec in specs), _listed(given), strict=False))
-        )
+        values = by_name(given, specs)
         if not values:
             raise InferlensError(
                 f"{asked} gives a {type(each).__name__}.", expected="arrays, or pairs of them and a label"
@@ -257,5 +228,9 @@ def _given(made: Iterable[Any], specs: tuple[TensorSpec, ...], asked: str) -> It
         yield Sample({name: np.asarray(value) for name, value in values.items()}, label)
 
 
-def _listed(given: Any) -> Sequence[Any]:
-    return given if isinstance(given, (tuple, list)) else [given]
+def by_name(given: Any, specs: tuple[TensorSpec, ...]) -> Mapping[str, Any]:
+    """Arrays by input name, from these, from arrays in the order of the inputs, or from the only one."""
+    if isinstance(given, Mapping):
+        return given
+    arrays = given if isinstance(given, (tuple, list)) else [given]
+    return {spec.name: array for spec, array in zip(specs, arrays, strict=False)}

@@ -51,13 +51,8 @@ def randomize(module: torch.nn.Module, example: tuple[torch.Tensor, ...], seed: 
     Drawing consists of exact sums and single rounded operations, and scaling by a power of two rounds nothing, so the
     weights are the same bits for any number of threads. The global random state is left as it is.
 
-    Args:
-        module: on the CPU, in fp32; left in eval mode.
-        example: its inputs, as positional arguments.
-        seed: any integer.
-
-    Raises:
-        InferlensError: if the module fails on ``example``; its weights are drawn then, but not scaled.
+    The module is on the CPU, in fp32, and left in eval mode. Raises InferlensError if it fails on ``example``; its
+    weights are drawn then, but not scaled.
     """
     import torch
 
@@ -184,13 +179,8 @@ def _is_convolution(part: torch.nn.Module) -> bool:
 def load_weights(module: torch.nn.Module, file: Path) -> None:
     """Loads a state dict into ``module``; every name has to fit. Nothing in the file is executed.
 
-    Args:
-        module: changed in place; after an error its weights are undefined.
-        file: ``.pth`` or ``.pt`` (a state dict, plain or under ``state_dict`` or ``model``), or ``.safetensors``.
-
-    Raises:
-        InferlensError: if the file cannot be read, holds something else, or does not fit.
-        MissingLibrary: for ``.safetensors`` without that library.
+    The file is ``.pth`` or ``.pt`` (a state dict, plain or under ``state_dict`` or ``model``), or ``.safetensors``.
+    Raises InferlensError if it cannot be read, holds something else, or does not fit; weights are undefined then.
     """
     state, own = _read_state(file), module.state_dict()
     try:

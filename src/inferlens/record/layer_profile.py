@@ -210,9 +210,5 @@ def encode(profile: Profile) -> bytes:
 
 
 def decode(data: bytes) -> Profile:
-    """A profile from its JSON form.
-
-    Raises:
-        InferlensError: if the data is no profile of a schema this version reads.
-    """
+    """A profile from its JSON form. Raises InferlensError if the data is no profile of a schema this version reads."""
     return decoded(data, Profile, SCHEMA, "profile")

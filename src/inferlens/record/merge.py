@@ -51,13 +51,8 @@ class InStore(NamedTuple):
 def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> Merged:
     """Copies the records under ``sources`` into the store ``output``, which may have some already.
 
-    Args:
-        sources: folders, each at any height above records.
-        output: the folder of the store.
-        artefacts: whether built models and other files come along, not only records, profiles and logs.
-
-    Raises:
-        InferlensError: if a source is no folder, there is no record in any, or ``output`` cannot be written.
+    Sources are folders at any height above records. Without ``artefacts`` only records, profiles and logs come along.
+    Raises InferlensError if a source is no folder, there is no record in any, or ``output`` cannot be written.
     """
     for source in sources:
         if not source.is_dir():

@@ -168,18 +168,6 @@ class Environment(Struct, frozen=True, kw_only=True):
     variables: dict[str, str] = {}
     git_revision: str = ""
 
-    def __post_init__(self) -> None:
-        """Has the GPUs that CUDA saw and no others, in its order, also where a record that is older lists all."""
-        if len(self.gpus) < 2 or VISIBLE not in self.variables:
-            return
-        words = [word.strip().lower() for word in self.variables[VISIBLE].split(",")]
-        known: dict[str, Gpu] = {}
-        if len({gpu.name for gpu in self.gpus}) == 1 and len(words) < len(self.gpus):  # else the numbers are CUDA's own
-            known = {str(index): gpu for index, gpu in enumerate(self.gpus)}
-        known |= {word: gpu for word in words for gpu in self.gpus if word and gpu.uuid.lower().startswith(word)}
-        if seen := tuple(known[word] for word in words if word in known):
-            msgspec.structs.force_setattr(self, "gpus", seen)
-
     def same_as(self, other: Environment) -> bool:
         """Whether nothing differs; which GPU stands first does not matter."""
         return self._sorted == other._sorted

@@ -68,11 +68,7 @@ def cache_in(output: Path) -> Path:
 
 
 def made(folder: Path, hint: str = "--output with another folder") -> Path:
-    """``folder``, created if it is not there.
-
-    Raises:
-        InferlensError: if it cannot be; ``hint`` says what to do about that.
-    """
+    """``folder``, created if it is not there. Raises InferlensError if it cannot be, with the ``hint``."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -83,14 +79,7 @@ def made(folder: Path, hint: str = "--output with another folder") -> Path:
 def claimed(parent: Path, name: str, hint: str = "--output with another folder", first: int = 1) -> Path:
     """A new, empty folder in ``parent``: ``name``, or ``name@2`` and so on where there is one already.
 
-    Args:
-        parent: the folder; created if it is not there.
-        name: its first name.
-        hint: what to do if it cannot be created.
-        first: the number to begin with, where those before it are known to be taken.
-
-    Raises:
-        InferlensError: if it cannot be created.
+    ``first`` is the number to begin with, where those before it are known to be taken. Raises as :func:`made`.
     """
     made(parent, hint)
     for number in count(first):

@@ -13,8 +13,7 @@ SHARES = ("threshold", "level", "half_width")
 def ab_words(a: Case, b: Case, budget: Budget, device: str) -> list[str]:
     """Two cases, what they share, and what is asked of the samples, as words of ``inferlens ab``.
 
-    Args:
-        device: what cases run on there if nobody says.
+    ``device`` is what cases run on there if nobody says.
     """
     own_words = ("depth", "python")  # of each side
     shared = [axis for axis in AXES if axis.name not in own_words and getattr(a, axis.name) == getattr(b, axis.name)]

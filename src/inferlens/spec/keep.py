@@ -46,11 +46,9 @@ def kept(case: Case) -> dict[str, str]:
 
 
 def keep_refusal(case: Case, keeps: tuple[str, ...], precision: str) -> Unsupported | None:
-    """Why a case cannot keep its layers; ``None`` if it can, or keeps none.
+    """Why a case cannot keep its layers in one of ``keeps``; ``None`` if it can, or keeps none.
 
-    Args:
-        keeps: precisions that a layer can stay in.
-        precision: of the model as it is given.
+    ``precision`` is that of the model as it is given.
     """
     if case.keep and precision in QUANTIZED:
         return Unsupported("The model is quantized already, so no layer can stay as it was.", hint="without --keep")
@@ -61,6 +59,14 @@ def keep_refusal(case: Case, keeps: tuple[str, ...], precision: str) -> Unsuppor
         return Unsupported(f"{case.backend_label} quantizes whole models on {case.device}.", hint="without --keep")
     what = f"{case.backend_label} keeps no layers in {asked[0]} on {case.device}."
     return Unsupported(what, expected=one_of(keeps), hint=f"--keep {keeps[0]}:LAYER")
+
+
+def check_kept(case: Case, known: Iterable[str]) -> None:
+    """Refuses a layer to keep that is none of the ``known``."""
+    known = list(known)
+    for layer in kept(case):
+        if layer not in known:
+            raise unknown_layer(layer, known)
 
 
 def unknown_layer(name: str, known: Iterable[str]) -> Unsupported:

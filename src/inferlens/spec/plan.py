@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -18,7 +17,6 @@ from msgspec import Struct
 from inferlens.errors import InferlensError, check_choice, suggestion
 from inferlens.spec.case import AXES, MODES, Axis, Budget, Case, TensorSpec
 from inferlens.spec.keep import keep_of
-from inferlens.spec.toml_file import toml_words
 from inferlens.spec.where import WHERE_WORDS, Where, where_of
 from inferlens.units import parse_duration, parse_share
 
@@ -118,11 +116,6 @@ class Plan(Struct, frozen=True, kw_only=True):
             where=where_of(words),
         )
 
-    @staticmethod
-    def from_file(path: Path) -> dict[str, Any]:
-        """The words of a plan file (TOML). Raises InferlensError if the file cannot be read or is no TOML."""
-        return toml_words(path, "plan")
-
 
 _WORDS = frozenset(
     ("model", "backend", "option", "input", "weights", "calibration", "keep", "accuracy", "checkout", "trust", "seed",
@@ -132,11 +125,7 @@ _WORDS = frozenset(
 
 
 def _race_of(words: Mapping[str, Any]) -> dict[str, Any]:
-    """In how many processes cases are measured.
-
-    Raises:
-        InferlensError: if a value does not fit, or two words ask for different things.
-    """
+    """In how many processes cases are measured. Refuses two words that ask for different things."""
     given = [name for name in ("quick", "thorough") if flag(name, words.get(name, False))]
     given += [name for name in ("repeats", "within") if name in words]
     if len(given) > 1 and set(given) != {"thorough", "within"}:
@@ -164,11 +153,7 @@ def _values(axis: Axis, words: Mapping[str, Any]) -> Any:
 
 
 def budget_of(words: Mapping[str, Any]) -> Budget:
-    """The budget that a plan's words mean.
-
-    Raises:
-        InferlensError: if a value does not fit, or two of them ask for different ends of a series.
-    """
+    """The budget that a plan's words mean. Refuses values that do not fit, or ask for two ends of a series."""
     given: dict[str, Any] = {}
     for name, least in (("warmup", 0), ("iterations", 1)):
         if name in words:
@@ -214,17 +199,13 @@ def _check_sense(budget: Budget, words: Mapping[str, Any]) -> None:
         raise InferlensError(f"depth needs throughput, which is not measured {why}.", hint="without --depth")
 
 
-def as_plan(case: Case, more: Mapping[str, Any] | None = None) -> str:
-    """The text of a plan file whose only case is this one.
-
-    Args:
-        more: other words of a plan, such as ``{"trust": True}``.
-    """
+def as_plan(case: Case) -> str:
+    """The text of a plan file whose only case is this one."""
     words: dict[str, Any] = {"model": case.model, "backend": case.backend_label}
     words |= {axis.name: value for axis in AXES if (value := getattr(case, axis.name)) != axis.default}
     words |= {"input": [spec.asked for spec in case.inputs]} if case.inputs else {}
     words |= {name: value for name in OTHERS[1:] if (value := getattr(case, name))}
-    lines = [f"{name} = {_toml(value)}" for name, value in {**words, **(more or {})}.items()]
+    lines = [f"{name} = {_toml(value)}" for name, value in words.items()]
     options = [f"{name} = {_toml(value)}" for name, value in sorted(case.options.items())]
     return "\n".join([*lines, *(["", f"[option.{case.backend}]", *options] if options else []), ""])
 

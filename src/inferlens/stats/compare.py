@@ -2,11 +2,10 @@
 
 Each process gives one number, the logarithm of its median: see ``between_process``. With two processes or more on each
 side the interval of the ratio is that of B. L. Welch, "The generalization of 'Student's' problem when several different
-population variances are involved", Biometrika 34 (1947). With processes in pairs, measured in turns, it is Student's
-over the pairs' differences: what drifts slowly cancels out. A single process is taken to vary as processes of other
+population variances are involved", Biometrika 34 (1947). A single process is taken to vary as processes of other
 cases were seen to (:class:`Spread`), or else as those of the other side. Where nothing is known of that, the interval
 is that within the processes, and there is no verdict. Where processes resemble those measured just before them, the
-interval is of as many as they are worth.
+interval is of as many as they are worth. Processes that took turns are compared by ``stats.standing``.
 
 Several comparisons at once share the error: each has the level 1 - (1 - level) / comparisons, after O. J. Dunn,
 "Multiple comparisons among means", JASA 56 (1961), so that all their intervals hold together with probability
@@ -75,7 +74,8 @@ class LogRatio(Struct, frozen=True, kw_only=True):
         if self.error is None:
             return None
         upper = (1 + level) / 2
-        return around(self.ratio, max(_quantile(upper, self.freedom) * self.error, normal_quantile(upper) * self.least))
+        margins = student_quantile(upper, self.freedom) * self.error, normal_quantile(upper) * self.least
+        return around(self.ratio, max(margins))
 
     @property
     def chance_slower(self) -> float:
@@ -121,7 +121,6 @@ def compare(
     threshold: float = 0.02,
     level: float = 0.95,
     comparisons: int = 1,
-    paired: bool = False,
     spread: Spread | None = None,
 ) -> Comparison:
     """The verdict on ``candidate`` against ``base``, each a series of samples for each of its processes.
@@ -130,37 +129,15 @@ def compare(
     image. SAME: the whole interval lies from 1 / (1 + ``threshold``) to 1 + ``threshold``. Else UNDECIDED.
 
     Args:
-        base: samples in order of time, process by process.
-        candidate: as ``base``.
+        base, candidate: samples in order of time, process by process.
         threshold: the smallest relative difference that matters, above 0.
         level: confidence that all ``comparisons`` together are right.
         comparisons: how many such comparisons are made side by side.
-        paired: whether the i-th process of both sides were measured one after the other, in turns.
         spread: how far processes were seen to differ, for a side of which there is one.
     """
-    level = 1 - (1 - level) / comparisons
-    if paired:
-        pairs = [pair for pair in zip(base, candidate, strict=True) if len(pair[0]) and len(pair[1])]
-        base, candidate = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     below, above = centres(base), centres(candidate)
-    found = None
-    if below and above:
-        found = in_pairs(below, above) if paired and len(below) > 1 else between(below, above, spread)
-    return conclude(found, threshold=threshold, level=level)
-
-
-def in_pairs(base: Sequence[Centre], candidate: Sequence[Centre]) -> LogRatio:
-    """The difference of processes measured in turns, two pairs or more, in order of time: what drifts cancels out."""
-    differences = [mine.log - theirs.log for theirs, mine in zip(base, candidate, strict=True)]
-    alike = process_autocorrelation([differences])
-    variance, worth = spread(differences, alike)
-    return LogRatio(
-        log=math.fsum(differences) / len(differences),
-        error=math.sqrt(variance / worth),
-        freedom=worth - 1,
-        least=within(base, candidate),
-        autocorrelation=alike,
-    )
+    found = between(below, above, spread) if below and above else None
+    return conclude(found, threshold=threshold, level=1 - (1 - level) / comparisons)
 
 
 def between(base: Sequence[Centre], candidate: Sequence[Centre], seen: Spread | None = None) -> LogRatio:
@@ -168,7 +145,8 @@ def between(base: Sequence[Centre], candidate: Sequence[Centre], seen: Spread | 
     sides = [[centre.log for centre in side] for side in (base, candidate)]
     log = math.fsum(sides[1]) / len(sides[1]) - math.fsum(sides[0]) / len(sides[0])
     alike = process_autocorrelation(sides)
-    least = within(base, candidate)
+    # What the samples within the processes alone have, as far as it is known.
+    least = math.sqrt(sum((mean_variance(side) or 0.0) / len(side) for side in (base, candidate)))
     known = [(variance / worth, worth - 1) for variance, worth in (spread(s, alike) for s in sides if len(s) > 1)]
     for _ in range(2 - len(known)):  # a single process varies as others do
         if seen:
@@ -239,15 +217,6 @@ def judge(
             "Whether they differ by the threshold or less is not known: more processes are needed.",
         )
     return "UNDECIDED", "The interval holds both no difference and one that matters: more processes are needed."
-
-
-def within(*sides: Sequence[Centre]) -> float:
-    """The standard error of the difference that the samples within the processes alone have, as far as it is known."""
-    return math.sqrt(sum((mean_variance(side) or 0.0) / len(side) for side in sides))
-
-
-def _quantile(probability: float, freedom: float) -> float:
-    return normal_quantile(probability) if math.isinf(freedom) else student_quantile(probability, freedom)
 
 
 @lru_cache(maxsize=64)

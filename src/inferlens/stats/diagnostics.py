@@ -57,9 +57,8 @@ def diagnostics(samples: Sequence[float]) -> tuple[Diagnostic, ...]:
         found = [Diagnostic("few-samples", float(values.size), "interval")]
     else:
         found = [*_few_independent(values, alike), *_unsteady(values)]
-    modes = _two_modes(ordered, integrated(alike).independent)
-    if modes:
-        found.append(Diagnostic("two-modes", modes[1], "median"))
+    if apart := _two_modes(ordered, integrated(alike).independent):
+        found.append(Diagnostic("two-modes", apart, "median"))
     if values.size >= 2:
         found += _quantised(ordered)
     return tuple(found)
@@ -102,19 +101,14 @@ def _quantised(ordered: Array) -> list[Diagnostic]:
     return [Diagnostic("quantised", steps, "interval")]
 
 
-def two_modes(samples: Sequence[float]) -> tuple[float, float] | None:
-    """The share of samples around the larger of two values that a median hides, and the ratio of the two; or ``None``.
+def _two_modes(ordered: Array, independent: float) -> float | None:
+    """The ratio of two values that a median hides, of sorted positive samples; ``None`` if there is one alone.
 
     By the dip test: J. A. Hartigan and P. M. Hartigan, "The dip test of unimodality", Annals of Statistics 13 (1985).
-    It asks nothing else of the shape: skewed and long-tailed samples have one mode. Samples are positive, in order of
-    time. The number of samples in the test is the effective one, for a slow series lingers at one value after the
-    other; and at most 512, the quantiles that stand for longer series.
+    It asks nothing else of the shape: skewed and long-tailed samples have one mode. The number of samples in the test
+    is the ``independent`` one, for a slow series lingers at one value after the other; and at most 512, the quantiles
+    that stand for longer series.
     """
-    values = np.asarray(samples, dtype=np.float64)
-    return _two_modes(np.sort(values), autocorrelation(ranks(values)).independent)
-
-
-def _two_modes(ordered: Array, independent: float) -> tuple[float, float] | None:
     if ordered.size < 4 or ordered[0] <= 0:
         return None
     points = _spread(ordered)
@@ -129,7 +123,7 @@ def _two_modes(ordered: Array, independent: float) -> tuple[float, float] | None
     sums, index = np.cumsum(ordered - ordered.mean())[:-1], np.arange(1, ordered.size)
     cut = int(np.argmax(sums**2 / (index * (ordered.size - index)))) + 1
     ratio = float(np.median(ordered[cut:]) / np.median(ordered[:cut]))
-    return (1 - cut / ordered.size, ratio) if ratio > 1 + LEAST_DISTANCE else None
+    return ratio if ratio > 1 + LEAST_DISTANCE else None
 
 
 def dip(samples: Sequence[float] | Array, least: float = 0.0) -> float:

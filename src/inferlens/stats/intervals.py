@@ -23,15 +23,12 @@ from functools import lru_cache
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from inferlens.stats.autocorrelation import autocorrelation, below
+from inferlens.stats.autocorrelation import Array, autocorrelation, below
 from inferlens.stats.quantiles import median, quantile_of_sorted
 from inferlens.stats.remembered import remembered
 
 LEAST_SAMPLES = 10
-
-Array = NDArray[np.float64]
 
 
 class Interval(Struct, frozen=True):
@@ -129,10 +126,10 @@ def normal_quantile(probability: float) -> float:
 
 @lru_cache(maxsize=4096)
 def student_quantile(probability: float, freedom: float) -> float:
-    """The value below which Student's t with ``freedom`` > 0 degrees of freedom lies with ``probability``."""
+    """The value below which Student's t with ``freedom`` > 0 degrees, infinite too, lies with ``probability``."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, probability))
+    return normal_quantile(probability) if math.isinf(freedom) else float(stdtrit(freedom, probability))
 
 
 def student_probability(value: float, freedom: float) -> float:

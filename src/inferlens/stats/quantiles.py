@@ -79,11 +79,8 @@ def summarise(samples: Sequence[float]) -> Summary | None:
     )
 
 
-def geometric_mean(values: Sequence[float | None]) -> float | None:
-    """The mean on a logarithmic scale; 0 if one of them is 0, ``None`` if one is missing, or there are none."""
-    known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return None
-    if len(known) == 1 or min(known) <= 0:
-        return known[0] if len(known) == 1 else 0.0
-    return math.exp(math.fsum(map(math.log, known)) / len(known))
+def geometric_mean(values: Sequence[float]) -> float | None:
+    """The mean on a logarithmic scale; 0 if one of them is 0, ``None`` if there are none."""
+    if len(values) < 2:
+        return values[0] if values else None
+    return math.exp(math.fsum(map(math.log, values)) / len(values)) if min(values) > 0 else 0.0

@@ -54,31 +54,24 @@ class Entry(Struct, frozen=True, kw_only=True):
     alone: Mapping[Hashable, Centre] = {}
 
 
-class Rival(Struct, frozen=True, kw_only=True):
-    """A case against the leader: its time over the leader's, and the probability that it is slower."""
-
-    comparison: Comparison
-    chance_slower: float
-
-
 class Standing(Struct, frozen=True, kw_only=True):
     """How a race stands.
 
     Attributes:
         leader: the case that no other beats.
-        rivals: all others, the fastest first.
+        rivals: all others against the leader, the fastest first.
         chance: the probability that no other is faster than the leader; ``None`` where it is not known how far
             processes differ.
     """
 
     leader: str
-    rivals: Mapping[str, Rival]
+    rivals: Mapping[str, Comparison]
     chance: float | None
 
     def of(self, verdict: str) -> list[str]:
         """The rivals with that verdict; ``UNDECIDED`` has all that are still open, also those that seem faster."""
         closed = ("SLOWER", "SAME")
-        verdicts = {name: rival.comparison.verdict for name, rival in self.rivals.items()}
+        verdicts = {name: rival.verdict for name, rival in self.rivals.items()}
         return [name for name, found in verdicts.items() if (found if found in closed else "UNDECIDED") == verdict]
 
 
@@ -265,8 +258,8 @@ def standing(
         if met and held < LEAST_ROUNDS:
             reason = f"There is no verdict before {LEAST_ROUNDS} rounds."
             comparison = replace(comparison, verdict="UNDECIDED", reason=reason)
-        rivals[name] = Rival(comparison=comparison, chance_slower=found.chance_slower)
+        rivals[name] = comparison
         known = known and found.between
         chance *= found.chance_slower
-    ordered = dict(sorted(rivals.items(), key=lambda item: (item[1].comparison.ratio or math.inf, means[item[0]])))
+    ordered = dict(sorted(rivals.items(), key=lambda item: (item[1].ratio or math.inf, means[item[0]])))
     return Standing(leader=leader, rivals=ordered, chance=chance if known else None)

@@ -25,12 +25,9 @@ from operator import attrgetter
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from inferlens.stats.quantiles import quantile_of_sorted
-from inferlens.stats.remembered import remembered
-
-Array = NDArray[np.float64]
+from inferlens.stats.remembered import Array, remembered
 
 BATCHES = 64
 LEAST_SAMPLES = 30

@@ -110,7 +110,7 @@ def _placed(rows: Sequence[Row], among: Race) -> list[Row]:
             continue
         standing: RowStanding = answer.kind
         if row.id in rivals:
-            comparison = rivals[row.id].comparison
+            comparison = rivals[row.id]
             low, high = ends(comparison.interval)
             row = replace(row, behind=comparison.ratio, behind_low=low, behind_high=high)
             standing = "equal" if row.id in answer.equal else "open" if row.id in answer.open else "slower"

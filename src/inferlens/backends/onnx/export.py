@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from inferlens.backends.availability import first_lines
+from inferlens.backends.availability import first_lines, quiet
 from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.export import cast, example_feed, export_dimensions, flat_outputs, free_sizes
 from inferlens.errors import Unsupported
@@ -104,9 +104,7 @@ def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, pre
     module: Any = model.module
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
     names = [spec.name for spec in model.inputs]
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.filterwarnings("ignore", category=DeprecationWarning)  # of the exporter's own use of its libraries
-        warnings.filterwarnings("ignore", category=FutureWarning)
+    with quiet(), torch.no_grad():
         try:
             torch.onnx.export(
                 module, feed, path, input_names=names, dynamo=True, external_data=size > EMBED_LIMIT, verbose=False,

@@ -49,12 +49,9 @@ def ranked(
 def layer_errors(
     plain: Path, quantized: Path, inputs: tuple[TensorSpec, ...], feeds: Sequence[Inputs]
 ) -> list[LayerError]:
-    """The layers of ``quantized``, those that lose most first.
+    """The layers of ``quantized``, which has QuantizeLinear and DequantizeLinear nodes, those that lose most first.
 
-    Args:
-        plain: the graph that was quantized, with the same names of nodes.
-        quantized: with QuantizeLinear and DequantizeLinear nodes.
-        inputs: of both; ``feeds`` are what they are fed with.
+    ``plain`` is the graph that was quantized, with the same names of nodes; both are fed with ``feeds``.
     """
     switched = Switched(plain, quantized)
     shares = product_shares(inferred(plain, inputs))

@@ -21,6 +21,8 @@ from inferlens.errors import installing
 from inferlens.models.sources.onnx import onnx_graph
 from inferlens.models.work.onnx_graph import PRODUCTS
 from inferlens.record.layer_profile import Layer, Tensor
+from inferlens.spec.case import Case
+from inferlens.spec.keep import kept, unknown_layer
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 NO_SCOPES = (
@@ -99,6 +101,26 @@ def origins(path: Path) -> OnnxNodes:
     )
 
 
+def kept_nodes(path: Path, case: Case) -> tuple[str, ...]:
+    """Names of the nodes of the graph in ``path`` that ``case`` keeps, in order. Raises Unsupported for no layer's."""
+    if not case.keep:
+        return ()
+    nodes = origins(path).nodes
+    names = [node.name for node in nodes]
+    found: set[str] = set()
+    for layer in kept(case):
+        named = [node.name for node in nodes if node.name == layer or is_in(node, layer)]
+        if not named:
+            raise unknown_layer(layer, dict.fromkeys([*modules_among(nodes), *names]))
+        found.update(named)
+    return tuple(name for name in names if name in found)
+
+
+def is_in(node: OnnxNode, path: str) -> bool:
+    """Whether a node came from the module of that path, or one inside of it."""
+    return any(f"{module}.".startswith(f"{path}.") for module in node.modules)
+
+
 def modules_of(node: Any, uses: Counter[str]) -> tuple[str, ...]:
     """Paths of the modules that an ONNX node came from, by its metadata; ``uses`` counts the readers of each tensor."""
     scopes = scopes_of(node)
@@ -140,7 +162,10 @@ class OnnxLayers:
     def __init__(self, graph: Any) -> None:
         weights = {each.name for each in (*graph.initializer, *graph.sparse_initializer)}
         self._shapes = {each.name: _tensor(each) for each in (*graph.value_info, *graph.input, *graph.output)}
-        self._shapes |= {each.name: _weight(each) for each in graph.initializer}
+        self._shapes |= {
+            each.name: Tensor(name=each.name, shape=tuple(each.dims), dtype=_type(each.data_type), format="weights")
+            for each in graph.initializer
+        }
         uses = Counter(name for node in graph.node for name in set(node.input))
         self.inputs = tuple(_tensor(each) for each in graph.input if each.name not in weights)
         self.outputs = tuple(map(_tensor, graph.output))
@@ -182,10 +207,6 @@ def _tensor(value: Any) -> Tensor:
     kind = value.type.tensor_type
     sizes = [size.dim_value if size.HasField("dim_value") else -1 for size in kind.shape.dim]
     return Tensor(name=value.name, shape=tuple(sizes), dtype=_type(kind.elem_type))
-
-
-def _weight(value: Any) -> Tensor:
-    return Tensor(name=value.name, shape=tuple(value.dims), dtype=_type(value.data_type), format="weights")
 
 
 def _type(number: int) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from typing import Any
 from inferlens.backends.availability import refused
 from inferlens.backends.base import Noted, Preparation
 from inferlens.backends.onnx.quantizable import OPERATORS, make_quantizable
-from inferlens.backends.quantized import seven_bits
+from inferlens.backends.quantized import from_cache, seven_bits
 from inferlens.errors import Unsupported, library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
@@ -117,21 +116,18 @@ def quantized_onnx(
     key = key_of(model, case, ranges, onnxruntime.__version__)
     calibrated = preparation.cache / FOLDER / key
     made = calibrated / f"{dialect.name}-{_digest(repr(dialect), *sorted(keep))[:8]}.onnx"
-    with preparation.phase("quantize") as noted:
-        if made.exists() and not preparation.rebuild:
-            noted.note = "cached"
-        else:
-            calibrated.mkdir(parents=True, exist_ok=True)
-            folder = tempfile.TemporaryDirectory(dir=calibrated)
-            with folder as scratch, refused("The graph cannot be quantized"), _quiet():
-                plain, written = Path(scratch) / "plain.onnx", Path(scratch) / "quantized.onnx"
-                make_quantizable(path, plain)
-                if dialect.dynamic:
-                    _quantize_dynamic(plain, written, dialect, keep)
-                else:
-                    found = _ranges(plain, calibrated / "calibration.json", ranges, model, case, preparation, noted)
-                    _quantize(plain, written, dialect, found, keep)
-                shutil.move(written, made)
+
+    def write(written: Path, noted: Noted) -> None:
+        plain = written.with_name("plain.onnx")
+        with refused("The graph cannot be quantized"), _quiet():
+            make_quantizable(path, plain)
+            if dialect.dynamic:
+                _quantize_dynamic(plain, written, dialect, keep)
+            else:
+                found = _ranges(plain, calibrated / "calibration.json", ranges, model, case, preparation, noted)
+                _quantize(plain, written, dialect, found, keep)
+
+    from_cache(made, preparation, write)
     share = quantized_share(made, model.inputs)
     if share == 0 and not keep:
         products = " or ".join(each for each in dialect.operators if each in PRODUCTS)

@@ -23,7 +23,7 @@ from inferlens.backends.availability import (
 )
 from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support
 from inferlens.backends.onnx.export import check_precision, copy_onnx, onnx_file
-from inferlens.backends.onnx.keep import kept_nodes
+from inferlens.backends.onnx.modules import kept_nodes
 from inferlens.backends.onnx.quantize import for_cpu, quantized_onnx, to_quantize
 from inferlens.backends.onnxruntime.providers import ACT_ON, PROVIDERS, provider_absence, provider_list
 from inferlens.backends.onnxruntime.runner import CpuRunner, CudaRunner
@@ -36,7 +36,6 @@ from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 
 NO_BF16 = "ONNX Runtime has hardly any bf16 operators for the CPU, not even a convolution"
-
 NO_FP8 = "ONNX Runtime has no products in fp8 for the CPU"
 AS_FILES = "ONNX Runtime is not given quantized graphs for a GPU here; tensorrt is"
 ON_GPU = ("cuda/int8", "cuda/fp8")
@@ -164,7 +163,6 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         copy_onnx(written, path)
 
     def write_quantized(self, model: Model, case: Case, preparation: Preparation, path: Path) -> Path:
-        """Writes the ONNX graph."""
         plain = onnx_file(model, case, preparation, "fp32")
         preparation.exported = plain.parent  # not once more
         copy_onnx(_graph(model, case, preparation, self.parse_options(case)), path)
@@ -179,17 +177,14 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         return ("numpy", "onnxruntime", "onnxruntime-gpu", *["torch"] * (case.device == "cuda"))
 
     def deployed_as(self, case: Case) -> str:
-        """An ONNX graph."""
         if case.precision == "bf16" and not PROVIDERS[case.variant].lowers:
             raise Unsupported("A graph in bf16 cannot be fed by NumPy, which has no bf16.", hint="--precision fp16")
         return ".onnx"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Writes the graph that the case runs."""
         copy_onnx(_graph(model, case, preparation, self.parse_options(case)), path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
-        """Runs a session with the options and the providers of the case."""
         model, provider = Model(case.model, "", "onnx", inputs), PROVIDERS[case.variant]
         runner = CpuRunner(Path(file), provider, model, case, Preparation(Path(), Path()), self.parse_options(case))
         offered = provider_list(provider, case, runner.options, 0, Path())

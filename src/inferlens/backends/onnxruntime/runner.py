@@ -192,7 +192,6 @@ class CpuRunner(OnnxRunner, LayerProfiler):
         return Bound(binding, [*values.values()])
 
     def infer(self, feed: Bound) -> Bound:
-        """Runs the binding; returns when its outputs are there."""
         self._loaded.run_with_iobinding(feed.binding)
         return feed
 
@@ -201,7 +200,6 @@ class CpuRunner(OnnxRunner, LayerProfiler):
         return self.infer
 
     def collect(self, outputs: Bound) -> Outputs:
-        """See :class:`~inferlens.backends.base.Runner`."""
         return [as_output(value.numpy()) for value in outputs.binding.get_outputs()]
 
     def take(self, given: Mapping[str, Any]) -> Bound:
@@ -214,7 +212,6 @@ class CpuRunner(OnnxRunner, LayerProfiler):
 
     @property
     def reuses_outputs(self) -> bool:
-        """They are copies."""
         return False
 
 
@@ -274,7 +271,6 @@ class CudaRunner(OnnxRunner):
         return {name: torch.as_tensor(given[name]) for name in self._own}
 
     def give(self, outputs: list[Any]) -> Any:
-        """The tensors that are bound."""
         return one_or_all(outputs)
 
     def infer(self, feed: DeviceFeed) -> list[Any]:
@@ -285,23 +281,19 @@ class CudaRunner(OnnxRunner):
         return self._outputs
 
     def bind(self, feed: DeviceFeed) -> None:
-        """Copies ``feed`` into the bound tensors."""
         for name, own in self._own.items():
             own.copy_(feed[name])
         self._bound = feed
 
     def read_by(self, feed: DeviceFeed) -> list[Any]:  # noqa: ARG002 - every feed is copied into the bound tensors
-        """The bound tensors."""
         return list(self._own.values())
 
     def synchronize(self) -> None:
-        """Waits for the runner's stream."""
         import torch
 
         torch.cuda.current_stream().synchronize()
 
     def collect(self, outputs: list[Any]) -> Outputs:
-        """See :class:`~inferlens.backends.base.Runner`."""
         return [host_array(tensor) for tensor in outputs]
 
     def _bind_outputs(self) -> None:

@@ -34,10 +34,10 @@ from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, TensorSpec
 
 TYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "int8": "f32"}  # of what is not quantized
-# Options that are OpenVINO's own choice unless they are given; its properties have the same names in capitals.
 # OpenVINO does not use it by itself for latency; where there is none, the option does nothing.
 HAS_HYPER_THREADING = psutil.cpu_count() != psutil.cpu_count(logical=False)
 HYPER_THREADING = [Knob(name="enable_hyper_threading", values=(True,))] if HAS_HYPER_THREADING else []
+# Options that are OpenVINO's own choice unless they are given; its properties have the same names in capitals.
 SWITCHES = ("enable_cpu_pinning", "enable_hyper_threading")
 
 
@@ -71,6 +71,7 @@ class OpenVino(Backend, Quantizer, Deployer):
     options = OpenVINOOptions
     distributions = ("openvino",)
     quantized_as = ".xml"
+    script_packages = ("numpy", "openvino")
     knobs = (
         Knob(name="enable_cpu_pinning", values=(False,)),
         *HYPER_THREADING,
@@ -121,22 +122,16 @@ class OpenVino(Backend, Quantizer, Deployer):
         with OpenVinoRunner(made, model, case, preparation, self.parse_options(case), plain):
             return plain
 
-    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
-        """See :class:`Deployer`."""
-        return ("numpy", "openvino")
-
     def deployed_as(self, case: Case) -> str:
         """An ONNX graph; OpenVINO's own form of one that is quantized."""
         return ".xml" if case.precision in QUANTIZED else ".onnx"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Writes the graph that is compiled."""
         runner = self.prepare(model, case, preparation)
         assert isinstance(runner, OpenVinoRunner)
         write_graph(runner.path, path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
-        """Compiles the graph with the properties of the case."""
         model = Model(case.model, "", "onnx", inputs)
         runner = OpenVinoRunner(Path(file), model, case, Preparation(Path(), Path()), self.parse_options(case))
         floats = "" if case.model.startswith("onnx:") else "float32"  # a file keeps its own types
@@ -206,7 +201,6 @@ class OpenVinoRunner(Runner, LayerProfiler, Direct):
         return self._tensors(on_host(given))
 
     def give(self, outputs: Any) -> Any:
-        """Views of the request's outputs."""
         return one_or_all([outputs[index] for index in range(len(self.compiled.outputs))])
 
     def _tensors(self, arrays: Inputs) -> list[Any]:
@@ -247,7 +241,6 @@ class OpenVinoRunner(Runner, LayerProfiler, Direct):
         return layers_of(self, self.plain or self.path, feed, runs)
 
     def collect(self, outputs: Any) -> Outputs:
-        """See :class:`~inferlens.backends.base.Runner`."""
         return [as_output(outputs[index]) for index in range(len(self.compiled.outputs))]
 
     def _properties(self) -> dict[str, Any]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from inferlens.backends.availability import refused
-from inferlens.backends.base import Preparation
-from inferlens.backends.onnx.keep import kept_nodes
-from inferlens.backends.onnx.modules import origins
+from inferlens.backends.base import Noted, Preparation
+from inferlens.backends.onnx.modules import kept_nodes, origins
 from inferlens.backends.onnx.quantize import FOLDER, key_of
 from inferlens.backends.openvino.profile import information, original, originals
-from inferlens.backends.quantized import seven_bits
+from inferlens.backends.quantized import from_cache, seven_bits
 from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
@@ -30,14 +28,11 @@ def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation)
     keep = kept_nodes(path, case)
     key = key_of(model, case, *keep, f"nncf {nncf.__version__}", f"openvino {openvino.__version__}")
     made = preparation.cache / FOLDER / key / "openvino.xml"
-    with preparation.phase("quantize") as noted:
-        if made.exists() and not preparation.rebuild:
-            noted.note = "cached"
-            return made
-        made.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(written: Path, _: Noted) -> None:
         logging.getLogger("nncf").setLevel(logging.ERROR)
         feeds = list(calibration_feeds(model, case))
-        with refused("NNCF cannot quantize the graph"), tempfile.TemporaryDirectory(dir=made.parent) as scratch:
+        with refused("NNCF cannot quantize the graph"):
             graph = openvino.Core().read_model(str(path))
             shapes = {spec.name: spec.shape for spec in model.inputs}
             graph.reshape({port: shapes[name] for port in graph.inputs for name in port.names if name in shapes})
@@ -51,11 +46,9 @@ def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation)
                     overflow_fix=nncf.OverflowFix.ENABLE if seven_bits() else None
                 ),
             )
-            written = Path(scratch) / made.name
             openvino.save_model(quantized, str(written), compress_to_fp16=False)
-            written.with_suffix(".bin").rename(made.with_suffix(".bin"))
-            written.rename(made)  # last: where it is, all is
-    return made
+
+    return from_cache(made, preparation, write)
 
 
 def _attends(graph: Any) -> bool:

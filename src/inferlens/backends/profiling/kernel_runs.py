@@ -19,7 +19,6 @@ from msgspec import Struct
 from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched, Origins
 from inferlens.backends.base import Runner
 from inferlens.backends.profiling.layer_runs import NO_RUNS
-from inferlens.backends.profiling.module_hooks import hooked
 from inferlens.backends.profiling.traced_runs import (
     GPU_CLOCK,
     KERNEL,
@@ -31,6 +30,7 @@ from inferlens.backends.profiling.traced_runs import (
     trace_runs,
 )
 from inferlens.errors import Unsupported
+from inferlens.models.work.torch_module import hooked
 from inferlens.record.layer_profile import GpuLimits, Kernel, Kernels
 from inferlens.trace import occupancy, tensor_cores
 
@@ -180,11 +180,9 @@ class Called:
         self._call = call
 
     def infer(self, feed: Sequence[Any]) -> Any:
-        """One call."""
         return self._call(*feed)
 
     def synchronize(self) -> None:
-        """Waits for the GPU."""
         import torch
 
         torch.cuda.synchronize()

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from inferlens.backends.base import Runner
 from inferlens.backends.profiling.layer_runs import Taken, clocked_runs
 from inferlens.backends.profiling.nvtx_ranges import begin_and_end
+from inferlens.models.work.torch_module import hooked
 from inferlens.record.layer_profile import Layer, Layers, Tensor
 
 HOST_CLOCK = "time.perf_counter_ns in forward hooks"
@@ -49,7 +50,6 @@ class GpuMoments:
         self._used = 0
 
     def take(self) -> None:
-        """Records an event."""
         if self._used == len(self._events):
             self._events.append(self._event())
         self._events[self._used].record()
@@ -121,31 +121,12 @@ def add_own_times(taken: dict[int, Taken], run: int, marks: list[int], moments: 
             open_[-1][1] += moment - begin
 
 
-@contextmanager
-def hooked(entering: Callable[..., None], leaving: Callable[..., None]) -> Iterator[None]:
-    """Has every module call ``entering(module, arguments)`` and ``leaving(module, arguments, named, result)``.
-
-    The hooks are PyTorch's global ones. With hooks of its own, ``nn.TransformerEncoderLayer`` leaves its fast path, and
-    what is profiled would not be what was timed.
-    """
-    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-
-    handles: list[Any] = []
-    try:
-        handles.append(register_module_forward_pre_hook(entering))
-        handles.append(register_module_forward_hook(leaving, with_kwargs=True, always_call=True))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def timing_hooks(
-    modules: list[Any], marks: list[int], take: Callable[[], None], paths: Sequence[str] = ()
+    modules: list[Any], marks: list[int], take: Callable[[], None], paths: Sequence[str]
 ) -> AbstractContextManager[None]:
     """Marks and moments of every call of ``modules``, also where a call fails and the model goes on.
 
-    With their ``paths``, each call is a range for NVIDIA's profilers too, where these are asked for.
+    Each call is a range for NVIDIA's profilers too, by its path, where these are asked for.
     """
     numbers = {id(module): index for index, module in enumerate(modules)}
     begin, end = begin_and_end()
@@ -154,7 +135,7 @@ def timing_hooks(
         index = numbers.get(id(module))
         if index is not None:
             marks.append(index)
-            begin(f"module: {paths[index] if paths else ''}")
+            begin(f"module: {paths[index]}")
             take()
 
     def leaving(module: Any, *_: Any) -> None:

@@ -99,7 +99,6 @@ class Spanned:
         self._span: Any = None
 
     def infer(self, feed: Any) -> Any:
-        """One call."""
         import torch
 
         self._span = torch.profiler.record_function(SPAN)
@@ -107,7 +106,6 @@ class Spanned:
         return self._runner.infer(feed)
 
     def synchronize(self) -> None:
-        """Returns when its outputs are ready."""
         self._runner.synchronize()
         self._span.__exit__(None, None, None)
 

@@ -58,6 +58,7 @@ class PyTorch(Backend, Saver, Deployer):
     distributions = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {"module": ("", {}), "exported": ("", {})}
     saves: ClassVar[dict[str, str]] = {".pt2": "exported program"}
+    script_packages = ("torch",)
     knobs = (
         Knob(name="cuda_graph", values=(True,), devices=("cuda",)),
         Knob(name="channels_last", values=(True,)),
@@ -67,11 +68,9 @@ class PyTorch(Backend, Saver, Deployer):
     )
 
     def capabilities(self) -> Capabilities:
-        """CPU always, CUDA where PyTorch sees a GPU."""
         return torch_capabilities(self.variants, ("module", "exported"))
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        """A runner that calls the module, fused if that was asked for."""
         options: PyTorchOptions = self.parse_options(case)
         runner = EagerRunner(model, case, preparation, options)
         self._fuse(model, case, preparation, options)
@@ -110,22 +109,15 @@ class PyTorch(Backend, Saver, Deployer):
             why = "no batch norm reads what a convolution computes for it alone."
             warn_unheeded(options, ("fuse",), why, preparation)
 
-    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
-        """See :class:`Deployer`."""
-        return ("torch",)
-
     def deployed_as(self, case: Case) -> str:  # noqa: ARG002
-        """An exported program."""
         return ".pt2"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Writes the exported program, on the case's device."""
         runner = self.prepare(model, case, preparation)
         assert isinstance(runner, EagerRunner)
         runner.save_program(path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
-        """Calls the module of the program, or replays the call."""
         return program_script(case, self.parse_options(case), file, inputs)
 
 
@@ -133,12 +125,10 @@ class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):
     """Calls the module, or replays a call; its layers are the modules that it calls, and its kernels are theirs."""
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        """Times the modules by forward hooks."""
         check_level(self.preparation, replays=self.graph is not None)
         return layers_of(self, self.model.module, feed, runs, on_gpu=self.case.device == "cuda")
 
     def scopes(self) -> AbstractContextManager[Any]:
-        """Has every module's call be a scope."""
         return module_scopes(self.model.module)
 
     def origins(self, launched: Sequence[Launched]) -> Origins:

@@ -49,13 +49,18 @@ def cast(module: Any, precision: str) -> None:
             tensor.data = tensor.data.to(dtype)
 
 
-def tensor_of(array: Array, spec: TensorSpec, precision: str) -> Any:
-    """A tensor on the CPU with a copy of ``array``: floats in ``precision``, other types as the model names them."""
+def type_of(spec: TensorSpec, precision: str) -> Any:
+    """PyTorch's type of an input: floats are in ``precision``, other types as the model names them."""
     import torch
 
-    if spec.dtype in FLOATS:
-        return torch.tensor(np.asarray(array, np.float32)).to(dtype_of(precision))
-    return torch.tensor(np.asarray(array)).to(getattr(torch, spec.dtype))
+    return dtype_of(precision) if spec.dtype in FLOATS else getattr(torch, spec.dtype)
+
+
+def tensor_of(array: Array, spec: TensorSpec, precision: str) -> Any:
+    """A tensor on the CPU with a copy of ``array``, in the type of :func:`type_of`."""
+    import torch
+
+    return torch.tensor(np.asarray(array, np.float32 if spec.dtype in FLOATS else None)).to(type_of(spec, precision))
 
 
 def free_sizes(spec: TensorSpec) -> dict[int, str]:

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from inferlens.backends.profiling.module_hooks import hooked
 from inferlens.models.inputs import flatten
+from inferlens.models.work.torch_module import hooked
 
 
 def fuse(module: Any, feed: Sequence[Any]) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from inferlens.backends.base import Preparation
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
+from inferlens.models.work.torch_module import taken_apart
 
 
 def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
@@ -19,18 +20,12 @@ def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
 
-    fused = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(
-        False
-    )  # a whole transformer layer as one operator, of which nothing is known
+    counter = FlopCounterMode(display=False)
     try:
-        counter = FlopCounterMode(display=False)
-        with FakeTensorMode(allow_non_fake_inputs=True), counter, torch.no_grad():
+        with taken_apart(), FakeTensorMode(allow_non_fake_inputs=True), counter, torch.no_grad():
             module(*feed)
     except Exception:  # code whose path depends on values, for one
         return {}
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
     own = f"{type(module).__name__}."
     counts = {name: float(sum(each.values())) for name, each in counter.get_flop_counts().items()}
     return {"": counts["Global"]} | {
@@ -41,11 +36,7 @@ def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
 def note_share(
     model: Model, work: dict[str, float], quantized: Collection[str], what: str, preparation: Preparation
 ) -> None:
-    """Notes the share of the work in the ``quantized`` modules; ``Unsupported`` where the model has no such module.
-
-    Args:
-        what: the kinds of modules that can be quantized, for people.
-    """
+    """Notes the share of the work in the ``quantized`` modules; refuses a model without any of the kinds ``what``."""
     if not quantized:
         raise Unsupported(f"Nothing of '{model.name}' can be quantized: it has no modules of {what}.")
     if work.get(""):

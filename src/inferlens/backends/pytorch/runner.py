@@ -25,23 +25,23 @@ from inferlens.backends.availability import (
 )
 from inferlens.backends.base import Absence, Capabilities, Inputs, Outputs, Preparation, Runner, Support, ordered
 from inferlens.backends.clocks import CudaClock, HostClock
-from inferlens.backends.pytorch.cuda_graph import CudaGraph
 from inferlens.backends.pytorch.export import (
     DTYPES,
-    FLOATS,
     cast,
     dtype_of,
     example_feed,
     export_dimensions,
     tensor_of,
+    type_of,
 )
 from inferlens.errors import Unsupported
 from inferlens.models.inputs import flatten, make_inputs
 from inferlens.models.model import Array, Format, Model
 from inferlens.models.sources.files import input_note
-from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, TensorSpec
+from inferlens.spec.case import PRECISIONS, QUANTIZED, Case
 
 Feed = tuple[Any, ...]
+WARMUP = 3  # calls before a capture, on a stream of their own, in which cuDNN and cuBLAS initialise themselves
 
 
 class TorchOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,6 +89,51 @@ def torch_capabilities(
         libraries=torch_versions(torch),
         dynamic_shapes=True,
     )
+
+
+class CudaGraph:
+    """One call as a CUDA graph: captured once, replayed with a single launch.
+
+    A replay reads and writes the very tensors of the capture. A new feed is therefore copied into the captured inputs,
+    once, when it is first seen; replaying with the same feed again copies nothing, as with every other runner whose
+    inputs lie ready on the device. The outputs of one replay are overwritten by the next.
+    """
+
+    def __init__(self, call: Callable[..., Any], feed: Feed) -> None:
+        """Warms ``call`` up on a side stream and captures it with copies of ``feed`` as its inputs, or refuses."""
+        import torch
+
+        self.inputs = tuple(tensor.clone() for tensor in feed)
+        self._bound: Feed | None = None
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARMUP):
+                call(*self.inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        with (
+            refused("The model cannot be captured in a CUDA graph", hint="without cuda_graph"),
+            torch.cuda.graph(self._graph),
+        ):
+            self._outputs = call(*self.inputs)
+
+    def __call__(self, feed: Feed) -> Any:
+        """Replays on the current stream; returns the outputs' tensors, the same ones every time."""
+        if feed is not self._bound:
+            self.bind(feed)
+        self._graph.replay()
+        return self._outputs
+
+    def bind(self, feed: Feed) -> None:
+        """Copies ``feed`` into the captured inputs, in order with the replays of the current stream."""
+        for own, tensor in zip(self.inputs, feed, strict=True):
+            if own.shape != tensor.shape:
+                shapes = f"{tuple(own.shape)}, not {tuple(tensor.shape)}"
+                raise Unsupported(f"The CUDA graph holds inputs of shape {shapes}.")
+            own.copy_(tensor)
+        self._bound = feed
 
 
 class TorchRunner(Runner, Direct):
@@ -179,12 +224,10 @@ class TorchRunner(Runner, Direct):
         return call
 
     def bind(self, feed: Feed) -> None:
-        """Copies ``feed`` into the captured inputs, if the call is replayed."""
         if self.graph is not None:
             self.graph.bind(feed)
 
     def read_by(self, feed: Feed) -> list[Any]:
-        """The captured inputs, if the call is replayed."""
         return list(feed if self.graph is None else self.graph.inputs)
 
     def caller(self) -> Callable[[Feed], Any] | None:
@@ -203,25 +246,21 @@ class TorchRunner(Runner, Direct):
     def place(self, inputs: Inputs) -> Feed:
         """Tensors on the device, in the order of the model's arguments."""
         specs = self.model.inputs
-        return tuple(self._tensor(array, spec) for array, spec in zip(ordered(inputs, specs), specs, strict=True))
+        arrays = zip(ordered(inputs, specs), specs, strict=True)
+        return tuple(self._placed(tensor_of(array, spec, self._stored)) for array, spec in arrays)
 
     def take(self, given: Mapping[str, Any]) -> Feed:
         """The tensors themselves, where type, device and memory order are those of :meth:`place`."""
         import torch
 
-        feed = []
-        for spec in self.model.inputs:
-            dtype = dtype_of(self._stored) if spec.dtype in FLOATS else getattr(torch, spec.dtype)
-            feed.append(self._in_order(torch.as_tensor(given[spec.name]).to(self.case.device, dtype)))
-        return tuple(feed)
+        tensors = ((torch.as_tensor(given[spec.name]), type_of(spec, self._stored)) for spec in self.model.inputs)
+        return tuple(self._placed(tensor, dtype) for tensor, dtype in tensors)
 
     def give(self, outputs: Any) -> Any:
-        """What the module returned, in its own structure."""
         return outputs
 
     @property
     def reuses_outputs(self) -> bool:
-        """Where a CUDA graph is replayed."""
         return self.graph is not None
 
     def save_program(self, path: Path) -> None:
@@ -230,18 +269,15 @@ class TorchRunner(Runner, Direct):
 
         with self.settings(), torch.no_grad(), self.preparation.phase("export"):
             module, sizes = self._moved(), export_dimensions(self.model.module, self.model.inputs)
-            example = example_feed(self.model, self.case, self._stored)
-            feed = tuple(self._in_order(tensor.to(self.case.device)) for tensor in example)
+            feed = tuple(map(self._placed, example_feed(self.model, self.case, self._stored)))
             with refused(f"torch.export cannot export '{self.model.name}'"):
                 program = torch.export.export(module, feed, dynamic_shapes=sizes, strict=False)
             torch.export.save(program, str(path), extra_files=input_note(self.model.inputs, DTYPES[self._stored]))
 
     def collect(self, outputs: Any) -> Outputs:
-        """See :class:`~inferlens.backends.base.Runner`."""
         return [host_array(tensor) for tensor in flatten(outputs)]
 
     def synchronize(self) -> None:
-        """Waits for the current stream's device."""
         if self.case.device == "cuda":
             import torch
 
@@ -299,14 +335,11 @@ class TorchRunner(Runner, Direct):
             module.to(memory_format=torch.channels_last)
         return module
 
-    def _tensor(self, array: Array, spec: TensorSpec) -> Any:
-
-        return self._in_order(tensor_of(array, spec, self._stored).to(self.case.device))
-
-    def _in_order(self, tensor: Any) -> Any:
-        """The tensor in the memory order of the case; itself if that is its own."""
+    def _placed(self, tensor: Any, dtype: Any = None) -> Any:
+        """The tensor on the device and in the memory order of the case, and of that type; itself if it is so."""
         import torch
 
+        tensor = tensor.to(self.case.device, dtype)
         last = self.channels_last and tensor.dim() == 4
         return tensor.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
 

@@ -64,11 +64,8 @@ def torch_script(
 def program_script(
     case: Case, options: Any, file: str, inputs: tuple[TensorSpec, ...], *then: str, imports: Sequence[str] = ()
 ) -> str:
-    """The script for a module in an exported program; the lines ``then`` make something of ``model``.
-
-    ``imports`` are modules beside PyTorch's own.
-    """
+    """The script for a module in an exported program; the lines ``then`` make something of ``model``."""
     last = ".to(memory_format=torch.channels_last)" if options.channels_last else ""
     load = [f"model = {PROGRAM.format(beside(file))}{last}", *then]
     floats = "fp32" if options.autocast or case.precision in QUANTIZED else ""
-    return torch_script(case, options, inputs, load, imports=[f"import {each}" for each in imports], floats=floats)
+    return torch_script(case, options, inputs, load, imports=imports, floats=floats)

@@ -20,7 +20,7 @@ from inferlens.backends.availability import (
 )
 from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support, tolerance_of
 from inferlens.backends.onnx.export import check_precision, copy_onnx, onnx_file
-from inferlens.backends.onnx.keep import kept_nodes
+from inferlens.backends.onnx.modules import kept_nodes
 from inferlens.backends.onnx.quantize import for_tensorrt, quantized_onnx, to_quantize
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.tensorrt.engine import KIND, EngineJob, build_to, built, examiner
@@ -57,6 +57,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
     distributions = ("tensorrt", "tensorrt-rtx")
     saves: ClassVar[dict[str, str]] = {".engine": KIND, ".plan": KIND}
     quantized_as = ".onnx"
+    script_packages = ("torch", "tensorrt", "tensorrt-rtx")
     knobs = (
         Knob(name="cuda_graph", values=(True,)),
         # TensorRT for RTX uses TF32 unasked, and times no tactics.
@@ -125,7 +126,6 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         )
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Writes an engine, and its provenance beside it."""
         self.build(model, case, preparation, path)
 
     def build(self, model: Model, case: Case, preparation: Preparation, path: Path, builds: int = 1) -> BuildReport:
@@ -145,12 +145,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         copy_onnx(self._onnx(model, case, preparation, options), path)
         return plain
 
-    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
-        """See :class:`Deployer`."""
-        return ("torch", "tensorrt", "tensorrt-rtx")
-
     def deployed_as(self, case: Case) -> str:
-        """An engine."""
         if self.parse_options(case).plugins:
             raise Unsupported("Libraries of plugins do not go with an engine.", hint="a case without plugins")
         return ".engine"
@@ -163,7 +158,6 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
             self.build(model, case, preparation, path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
-        """Opens the engine and calls it, or captures the call and replays it."""
         return tensorrt_script(case, file, inputs, self.parse_options(case), KINDS[case.variant].module)
 
     def times_kernels(self, case: Case) -> bool:

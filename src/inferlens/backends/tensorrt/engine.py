@@ -26,7 +26,7 @@ from inferlens.models import provenance
 from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Model
 from inferlens.models.provenance import Provenance
-from inferlens.models.sources.files import broken_file
+from inferlens.models.sources.onnx import onnx_graph, weight_files
 from inferlens.record.build_report import Build, BuildReport, LayerDifference
 from inferlens.record.files import sha256, write_whole
 from inferlens.record.record import Gpu
@@ -70,13 +70,7 @@ class EngineJob:
     @cached_property
     def onnx_sha256(self) -> str:
         """Hash of the ONNX file and of the files beside it that hold its larger weights."""
-        import onnx
-        from onnx.external_data_helper import ExternalDataInfo, uses_external_data
-
-        with broken_file(self.path):
-            graph = onnx.load(str(self.path), load_external_data=False).graph
-            beside = {ExternalDataInfo(tensor).location for tensor in graph.initializer if uses_external_data(tensor)}
-            return sha256(self.path, *(self.path.parent / name for name in sorted(beside)))
+        return sha256(self.path, *weight_files(self.path, onnx_graph(self.path)))
 
     @property
     def timings(self) -> Path | None:

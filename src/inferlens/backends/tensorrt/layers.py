@@ -210,11 +210,9 @@ def recorder(module: Any) -> Any:
             self._report: Report = []
 
         def report_layer_time(self, layer_name: str, ms: float) -> None:
-            """TensorRT's call for every layer."""
             self._report.append((layer_name, ms))
 
         def take(self) -> Report:
-            """What was reported since the last time."""
             report, self._report = self._report, []
             return report
 

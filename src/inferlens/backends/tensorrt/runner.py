@@ -128,15 +128,12 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins, Direct):
         return self._outputs
 
     def read_by(self, feed: Feed) -> list[Any]:
-        """The feed's own tensors, or the captured ones."""
         return list((self._own if self._graphs else feed).values())
 
     def synchronize(self) -> None:
-        """Waits for the runner's stream."""
         self.calls[0].stream.synchronize()
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        """Times the engine's layers by TensorRT's own profiler."""
         check_level(self.preparation, replays=bool(self._graphs))
         self.infer(feed)  # with the feed bound
         layers, bindings = profiled_engine(self, self.calls[0], feed, runs, self.onnx)
@@ -157,7 +154,6 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins, Direct):
         return {part: size for part, size in sizes.items() if size > 0}
 
     def collect(self, outputs: Any) -> Outputs:
-        """See :class:`Runner`."""
         tensors = outputs.outputs if isinstance(outputs, BoundContext) else outputs
         return [host_array(tensor) for tensor in tensors]
 

@@ -1,6 +1,6 @@
-"""Running an engine: the opened :class:`Engine`, and :class:`Call`, one way of calling it with memory of its own.
+"""Running an engine: the opened :class:`Engine`, and :class:`BoundContext`, one way of calling it with its own memory.
 
-A context reads and writes memory by address, so a :class:`Call` keeps every tensor for as long as its context lives.
+A context reads and writes memory by address, so a :class:`BoundContext` keeps every tensor while its context lives.
 """
 
 from __future__ import annotations

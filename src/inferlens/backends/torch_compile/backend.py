@@ -29,7 +29,7 @@ from inferlens.backends.pytorch.export import free_sizes
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, not_entered, torch_capabilities
 from inferlens.backends.pytorch.script import program_script
 from inferlens.backends.torch_compile.layers import Compiler, InductorNames
-from inferlens.backends.torch_compile.quantize import OPERATORS, quantized_module
+from inferlens.backends.torch_compile.quantize import OPERATORS, quantize_linear, quantized_module
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
@@ -106,7 +106,6 @@ class TorchCompile(Backend, Deployer):
         return replace(can, supports=tuple(supports), limits=can.limits | limits)
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        """A runner that compiles when it is entered."""
         options: TorchCompileOptions = self.parse_options(case)
         same = SAME_WITHOUT_GRAPHS.get(case.variant)
         if same and case.device != "cuda":
@@ -147,29 +146,25 @@ class TorchCompile(Backend, Deployer):
         return Hint(asked=True) if case.variant in modes else Hint(f"{cls.name}:{mode}")
 
     def packages(self, case: Case) -> tuple[str, ...]:
-        """See :class:`Deployer`."""
         return ("torch", "triton", *["torchao"] * (case.precision in QUANTIZED))
 
     def deployed_as(self, case: Case) -> str:
-        """An exported program."""
         if case.precision in QUANTIZED and case.device == "cuda":
             raise Unsupported("What torchao quantized for a GPU is not deployed.", hint="--backend tensorrt, an engine")
         return ".pt2"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Writes the exported program, on the case's device."""
         runner = self.prepare(model, case, preparation)
         assert isinstance(runner, CompiledRunner)
         runner.save_program(path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
-        """Compiles the module of the program when it is first called."""
         options: TorchCompileOptions = self.parse_options(case)
         how = f"mode={case.variant!r}, dynamic={options.dynamic}, fullgraph={options.fullgraph}"
         quantized = case.precision in QUANTIZED
         set_here = [name for name in CONFIGURED if getattr(options, name) or (quantized and name == "freezing")]
         config = [f"torch._inductor.config.{name} = True" for name in set_here]
-        compiled, imports = f"model = torch.compile(model, {how})", [OPERATORS] * quantized
+        compiled, imports = f"model = torch.compile(model, {how})", [f"import {OPERATORS}"] * quantized
         return program_script(case, options, file, inputs, *config, compiled, imports=imports)
 
 
@@ -200,20 +195,16 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         by_row = case.precision == "fp8" and options.fp8_scales == "row"
         on_gpu = "bf16" if by_row else "fp16"
         super().__init__(model, case, preparation, options, rest=on_gpu if case.device == "cuda" else "fp32")
-        self._fp8_scales = options.fp8_scales
-        self._dynamic = options.dynamic
-        self._fullgraph = options.fullgraph
-        self._configured = {name: getattr(options, name) for name in CONFIGURED}
+        self._options = options
         self._graphs = case.device == "cuda" and case.variant in GRAPH_MODES  # CUDA's
         self._compiler: Compiler | None = None  # where layers or kernels are to be told
         self._matched: MatchedKernels | None = None
 
     @contextmanager
     def settings(self) -> Iterator[None]:
-        """Those of all that runs in PyTorch, and Inductor's configuration."""
         from torch._inductor import config
 
-        with super().settings(), config.patch(self._configured):
+        with super().settings(), config.patch({name: getattr(self._options, name) for name in CONFIGURED}):
             yield
 
     def without_gradients(self) -> AbstractContextManager[Any]:
@@ -228,9 +219,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
     def __enter__(self) -> CompiledRunner:
         if self._quantizes_linear:
-            from inferlens.backends.torch_compile.linear import quantize_linear
-
-            quantize_linear(self._moved(), self.model, self.case, self.preparation, self._fp8_scales)
+            quantize_linear(self._moved(), self.model, self.case, self.preparation, self._options.fp8_scales)
         super().__enter__()
         from torch._inductor.async_compile import shutdown_compile_workers
 
@@ -263,7 +252,8 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         import torch
 
         how: dict[str, Any] = {"backend": self._compiler} if self._compiler else {"mode": self.case.variant}
-        compiled = torch.compile(self.forward(module), dynamic=self._dynamic, fullgraph=self._fullgraph, **how)
+        how |= {"dynamic": self._options.dynamic, "fullgraph": self._options.fullgraph}
+        compiled = torch.compile(self.forward(module), **how)
         feed = self.seeded_feed()
         for tensor, spec in zip(feed, self.model.inputs, strict=True):
             for index in free_sizes(spec):
@@ -278,7 +268,6 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
     @property
     def reuses_outputs(self) -> bool:
-        """Where its CUDA graphs are replayed."""
         return self._graphs
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:

@@ -344,7 +344,6 @@ class InductorNames(OperatorNames):
         return found
 
     def absent(self) -> dict[str, str]:
-        """CUDA graphs that were left out."""
         return {"cuda_graph": NO_GRAPHS} if self._graphs else {}
 
 

@@ -1,31 +1,33 @@
-"""Quantizes a module to int8 for Inductor on x86 CPUs, by torchao: exported, calibrated, and converted.
+"""Quantizes a module for Inductor, by torchao: to int8 on x86 CPUs, exported, calibrated, and converted; on a GPU its
+linear layers, whose inputs get their ranges in every call.
 
-Inductor computes a product in int8 where its weights are constants, so what is quantized is compiled with ``freezing``.
+On the CPU Inductor computes a product in int8 where its weights are constants, so that is compiled with ``freezing``.
 """
 
 from __future__ import annotations
 
 import math
-import tempfile
 import warnings
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from inferlens.backends.availability import refused
-from inferlens.backends.base import Preparation
+from inferlens.backends.base import Noted, Preparation
 from inferlens.backends.onnx.quantize import FOLDER, key_of
 from inferlens.backends.pytorch.export import example_feed, tensor_of
-from inferlens.backends.quantized import beside_record, measured, seven_bits
+from inferlens.backends.pytorch.quantize import flops_by_module, note_share
+from inferlens.backends.quantized import beside_record, from_cache, measured, seven_bits
 from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
 from inferlens.spec.case import Case
-from inferlens.spec.keep import kept, unknown_layer
+from inferlens.spec.keep import check_kept, kept
 
 SUFFIX = ".pt2"
 # The operators of a quantized program, and how Inductor computes them in int8: without it they run, in fp32.
 OPERATORS = "torchao.quantization.pt2e.quantizer.x86_inductor_quantizer"
+LEAST_ROWS, MULTIPLE = 17, 8  # of inputs, and of both sizes of weights, that torch._int_mm takes on a GPU
 PRODUCTS = ("convolution", "conv1d", "conv2d", "conv3d", "linear", "addmm", "mm", "matmul", "bmm")
 
 
@@ -64,30 +66,17 @@ def _keeping(x86: Any, layers: list[str]) -> Any:
     return Keeping()
 
 
-def _path(module: Any, name: str) -> str:
-    """``name``, if the model has a module of it."""
-    known = [path for path, _ in module.named_modules()]
-    if name not in known:
-        raise unknown_layer(name, known)
-    return name
-
-
 def quantized_program(model: Model, case: Case, preparation: Preparation) -> Path:
     """The file of the exported program with its products in int8, from the cache or made and put there."""
     torch, torchao = library("torch", extra="torch"), library("torchao", extra="quantize")
     key = key_of(model, case, f"torchao {torchao.__version__}", f"torch {torch.__version__}", case.keep)
     made = preparation.cache / FOLDER / key / f"torch_compile{SUFFIX}"
-    with preparation.phase("quantize") as noted:
-        if made.exists() and not preparation.rebuild:
-            noted.note = "cached"
-            return made
-        made.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=made.parent) as scratch:
-            written = Path(scratch) / made.name
-            with refused(f"'{model.name}' cannot be quantized"):
-                torch.export.save(_quantized(model, case), str(written))
-            written.rename(made)
-    return made
+
+    def write(path: Path, _: Noted) -> None:
+        with refused(f"'{model.name}' cannot be quantized"):
+            torch.export.save(_quantized(model, case), str(path))
+
+    return from_cache(made, preparation, write)
 
 
 def _quantized(model: Model, case: Case) -> Any:
@@ -101,7 +90,8 @@ def _quantized(model: Model, case: Case) -> Any:
         # Strict: the quantizer tells calls of one module from each other. Guards are nodes that it does not know.
         feed = example_feed(model, case, "fp32")
         exported = torch.export.export(model.module, feed, strict=True).module(check_guards=False)
-        quantizer = _keeping(x86, [_path(model.module, name) for name in kept(case)])
+        check_kept(case, [path for path, _ in model.module.named_modules()] if model.module is not None else ())
+        quantizer = _keeping(x86, list(kept(case)))
         quantizer.set_global(x86.get_default_x86_inductor_quantization_config(reduce_range=seven_bits()))
         observed = pt2e.prepare_pt2e(exported, quantizer)
         for arrays in calibration_feeds(model, case):
@@ -145,3 +135,52 @@ def _shape(node: Any) -> tuple[int, ...]:
             return ()
         node = node.args[0]
     return tuple(node.meta["val"].shape)
+
+
+def quantize_linear(
+    module: Any, model: Model, case: Case, preparation: Preparation, fp8_scales: str = "tensor"
+) -> None:
+    """Gives the linear layers of ``module``, in place, weights in the case's precision, which their inputs get too.
+
+    Args:
+        module: that of ``model``, on the device, in the type of all that is not quantized.
+        fp8_scales: what has one scale in fp8, ``tensor`` or ``row``.
+    """
+    import torch
+
+    quantization = library("torchao.quantization", extra="quantize")
+    known, keep = dict(module.named_modules()), kept(case)
+    check_kept(case, known)
+
+    def is_taken(each: Any, path: str) -> bool:
+        # Attention calls the weights of its last layer, which is of a subclass, itself.
+        return type(each) is torch.nn.Linear and not any(f"{path}.".startswith(f"{layer}.") for layer in keep)
+
+    def fits(path: str) -> bool:
+        sizes = known[path].in_features, known[path].out_features
+        rows = work.get(path, math.inf) / (2 * math.prod(sizes))
+        return rows >= LEAST_ROWS and not any(size % MULTIPLE for size in sizes)
+
+    linear, what = [path for path, each in known.items() if is_taken(each, path)], "linear layers"
+    with preparation.phase("quantize"):
+        device = next((each.device for each in module.parameters()), "cpu")
+        feed = (tensor.to(device) for tensor in example_feed(model, case, _floats(module)))
+        work = flops_by_module(module, tuple(feed))
+        if linear and case.precision == "int8":
+            linear, what = [*filter(fits, linear)], f"linear layers of {LEAST_ROWS} rows or more and sizes in eights"
+        note_share(model, work, linear, what, preparation)
+        if case.precision == "int8":
+            config = quantization.Int8DynamicActivationInt8WeightConfig()
+        else:
+            scales = {"tensor": quantization.PerTensor, "row": quantization.PerRow}[fp8_scales]()
+            config = quantization.Float8DynamicActivationFloat8WeightConfig(granularity=scales)
+        with refused(f"torchao cannot quantize '{model.name}'"):
+            quantization.quantize_(module, config, lambda _, path: path in linear)
+
+
+def _floats(module: Any) -> str:
+    """The precision of a module's weights."""
+    import torch
+
+    kinds = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+    return next((kinds[each.dtype] for each in module.parameters() if each.dtype in kinds), "fp32")

@@ -67,6 +67,7 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
     options = TorchTensorRTOptions
     distributions = ("torch-tensorrt", "torch-tensorrt-rtx")
     saves = KINDS
+    script_packages = ("torch", "torch-tensorrt", "torch-tensorrt-rtx", "tensorrt", "tensorrt-rtx")
     knobs = (
         Knob(name="cuda_graph", values=(True,)),
         Knob(name="min_block_size", values=(1, 10), variants=tuple(FRONT_ENDS)),
@@ -103,10 +104,8 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         )
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        """A runner that compiles when it is entered."""
-        if case.variant == LOADED:
-            return LoadedRunner(model, case, preparation, self.parse_options(case), load())
-        return self._runner(model, case, preparation, self.parse_options(case), load())
+        made = LoadedRunner if case.variant == LOADED else self._runner
+        return made(model, case, preparation, self.parse_options(case), load())
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Compiles and writes an exported program (``.ep``) or TorchScript (``.ts``), and beside it what it is."""
@@ -133,10 +132,6 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         )  # fmt: skip
         provenance.write(path, made)
 
-    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
-        """See :class:`Deployer`."""
-        return ("torch", "torch-tensorrt", "torch-tensorrt-rtx", "tensorrt", "tensorrt-rtx")
-
     def deployed_as(self, case: Case) -> str:
         """What the front end can be saved as; of a file, what it is."""
         if case.variant == LOADED:
@@ -155,7 +150,6 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
             self.save(model, case, preparation, path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
-        """Loads the module, which holds its engines."""
         options: TorchTensorRTOptions = self.parse_options(case)
         autocast = options.autocast or (case.variant == LOADED and bool(provenance.option_of(case.model, "autocast")))
         opened = f"torch.jit.load({beside(file)})" if file.endswith(".ts") else PROGRAM.format(beside(file))

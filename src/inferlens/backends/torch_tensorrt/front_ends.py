@@ -19,7 +19,7 @@ import msgspec
 from msgspec import structs
 
 from inferlens.backends.availability import first_lines, quiet
-from inferlens.backends.pytorch.export import FLOATS, WRAPPED, dtype_of, export_dimensions, flat_outputs, free_sizes
+from inferlens.backends.pytorch.export import WRAPPED, export_dimensions, flat_outputs, free_sizes, type_of
 from inferlens.backends.pytorch.runner import Feed, not_entered
 from inferlens.backends.torch_tensorrt.library import counting_cache, dynamo_settings, script_settings
 from inferlens.backends.torch_tensorrt.partitions import (
@@ -81,7 +81,6 @@ class CompilingRunner(ReplayingRunner):
         return self
 
     def build(self, module: Any) -> Callable[..., Any]:
-        """Compiles."""
         from inferlens.backends.torch_tensorrt.layers import collected, detailed_engines
 
         cache = counting_cache(self.options, self.library, self.preparation)
@@ -127,21 +126,18 @@ class CompilingRunner(ReplayingRunner):
         )
 
     def example(self) -> Feed:
-        """Input tensors that show which sizes vary (see :func:`example_specs`)."""
-        specs = example_specs(self.model.inputs)
+        """Input tensors that show which sizes vary (see :func:`example_shape`)."""
+        specs = tuple(structs.replace(spec, shape=example_shape(spec)) for spec in self.model.inputs)
         return self.place(make_inputs(dataclasses.replace(self.model, inputs=specs), self.case.seed))
 
     def inputs(self) -> list[Any]:
         """``torch_tensorrt.Input`` of each input."""
-        import torch
-
         inputs = []
         for spec in self.model.inputs:
-            dtype = dtype_of(self._stored) if spec.dtype in FLOATS else getattr(torch, spec.dtype)
             shapes: dict[str, Any] = {"shape": spec.shape}
             if spec.dynamic:
                 shapes = dict(zip(("min_shape", "opt_shape", "max_shape"), spec.profile, strict=True))
-            inputs.append(self.library.module.Input(**shapes, dtype=dtype, name=spec.name))
+            inputs.append(self.library.module.Input(**shapes, dtype=type_of(spec, self._stored), name=spec.name))
         return inputs
 
     def _known(self) -> dict[str, Any]:
@@ -194,7 +190,6 @@ class Dynamo(CompilingRunner):
     instead = "--backend torch_tensorrt:compile"
 
     def export(self, module: Any) -> Any:
-        """An exported program."""
         import torch
 
         quantized: AbstractContextManager[Any] = nullcontext()
@@ -282,23 +277,19 @@ class ScriptedFrontEnd(CompilingRunner):
     wrapped: ClassVar[str] = ""  # the path of the model in what is compiled, if that is not the model itself
 
     def keywords(self) -> dict[str, Any]:
-        """Keyword arguments of ``torch_tensorrt.ts.compile``."""
         return script_settings(self.options, self.case)
 
     def compile(self, program: Any, keywords: dict[str, Any]) -> Callable[..., Any]:
-        """A script module with engines in it."""
         compiled = self.library.module.ts.compile(program, inputs=self.inputs(), **keywords)
         return cast("Callable[..., Any]", compiled)
 
     def save(self, path: Path) -> None:
-        """As TorchScript (``.ts``)."""
         import torch
 
         with compiling(self.model.name, f"save as {path.suffix}"):
             torch.jit.save(self.compiled, str(path))
 
     def partition(self, assumed_gpu: str) -> Partition:  # noqa: ARG002
-        """None beforehand."""
         raise Unsupported(
             "The TorchScript front end has a partition only when it has built.", hint="--backend torch_tensorrt:dynamo"
         )
@@ -334,7 +325,6 @@ class Scripted(ScriptedFrontEnd):
     variant = "ts-script"
 
     def export(self, module: Any) -> Any:
-        """The scripted module."""
         import torch
 
         with quiet():
@@ -346,16 +336,13 @@ FRONT_ENDS: dict[str, type[CompilingRunner]] = {
 }
 
 
-def example_specs(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    """The inputs with the sizes of an example that shows which of them vary."""
-    return tuple(structs.replace(spec, shape=_example(spec)) for spec in specs)
-
-
 def moved_optimum(specs: tuple[TensorSpec, ...]) -> dict[str, tuple[int, ...]]:
     """The shapes to be fastest at, by input name, where they cannot be those that were asked for."""
-    return {spec.name: _example(spec) for spec in specs if spec.dynamic and _example(spec) != spec.profile[1]}
+    examples = {spec.name: example_shape(spec) for spec in specs}
+    return {spec.name: examples[spec.name] for spec in specs if spec.dynamic and examples[spec.name] != spec.profile[1]}
 
 
-def _example(spec: TensorSpec) -> tuple[int, ...]:
+def example_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """The sizes of an example that shows which of them vary."""
     least, best, most = spec.profile
     return tuple(2 if low < high and size < 2 else size for low, size, high in zip(least, best, most, strict=True))

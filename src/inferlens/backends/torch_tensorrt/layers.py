@@ -100,7 +100,6 @@ class PythonEngine(Inside):
         """A profiler cannot be taken away again."""
 
     def take(self) -> Report:
-        """See :class:`Inside`."""
         return list(self._recorder.take())
 
 
@@ -127,7 +126,6 @@ class NativeEngine(Inside):
         shutil.rmtree(self._folder)
 
     def take(self) -> Report:
-        """See :class:`Inside`."""
         written = [path.read_text(errors="replace") for path in sorted(self._folder.glob(WRITTEN))]
         sums = numbered([each for text in written for each in read_sums(text)])
         report = [(key[0], (total - self._sums.get(key, 0.0)) / 1e3) for key, total in sums.items()]

@@ -15,7 +15,7 @@ from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
 from inferlens.spec.case import Case
-from inferlens.spec.keep import kept, unknown_layer
+from inferlens.spec.keep import check_kept, kept
 
 CONFIGS = {"int8": "INT8_DEFAULT_CFG", "fp8": "FP8_DEFAULT_CFG"}
 
@@ -24,10 +24,7 @@ def quantize_module(model: Model, case: Case, preparation: Preparation) -> None:
     """Quantizes convolutions and linear layers of the model's module, in place, on the CPU and in fp32."""
     import torch
 
-    known = dict(model.module.named_modules()) if model.module is not None else {}
-    for layer in kept(case):
-        if layer not in known:
-            raise unknown_layer(layer, known)
+    check_kept(case, dict(model.module.named_modules()) if model.module is not None else ())
     work = flops_by_module(model.module, example_feed(model, case, "fp32"))
     modelopt = library("modelopt.torch.quantization", extra=EXTRA)  # late: it takes seconds
 

@@ -64,11 +64,9 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
         return layers
 
     def scopes(self) -> AbstractContextManager[Any]:
-        """Names in the trace for what PyTorch runs between engines."""
         return self._interior().scopes()
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
-        """Layers of the engines, and parts that PyTorch runs."""
         return self._interior().origins(launched)
 
     def _interior(self) -> Interior:

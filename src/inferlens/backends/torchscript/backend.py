@@ -64,6 +64,7 @@ class TorchScript(Backend, Saver, Deployer):
     options = TorchScriptOptions
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {"torchscript": ("script", {})}
     saves: ClassVar[dict[str, str]] = {".pt": "TorchScript"}
+    script_packages = ("torch",)
     knobs = (
         Knob(name="optimize_for_inference", values=(True,), without=("freeze",)),  # which it does first
         Knob(name="freeze", values=(True,), without=("optimize_for_inference",)),
@@ -72,11 +73,9 @@ class TorchScript(Backend, Saver, Deployer):
     )
 
     def capabilities(self) -> Capabilities:
-        """CPU always, CUDA where PyTorch sees a GPU."""
         return torch_capabilities(self.variants, ("module", "exported", "torchscript"))
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        """A runner that traces or scripts when it is entered."""
         options: TorchScriptOptions = self.parse_options(case)
         if model.format == "exported" and case.variant == "script":
             raise Unsupported("An exported program has no source to script.", hint="--backend torchscript:trace")
@@ -86,13 +85,9 @@ class TorchScript(Backend, Saver, Deployer):
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Writes the traced or scripted module, on the CPU, with a note of its inputs."""
-        import torch
-
         runner = self.prepare(model, structs.replace(case, device="cpu"), preparation)
-        with runner, quiet():
-            assert isinstance(runner, ScriptRunner)
-            notes = input_note(model.inputs, DTYPES[case.precision])
-            torch.jit.save(runner.script, str(path), _extra_files=notes)
+        assert isinstance(runner, ScriptRunner)
+        runner.save(path)
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
@@ -101,25 +96,15 @@ class TorchScript(Backend, Saver, Deployer):
             return Hint(asked=True)
         return super().hint(case, option, value, facts)
 
-    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
-        """See :class:`Deployer`."""
-        return ("torch",)
-
     def deployed_as(self, case: Case) -> str:  # noqa: ARG002
-        """TorchScript."""
         return ".pt"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Writes the script module, on the device of the case; it is frozen and optimised once it is loaded."""
-        import torch
-
         plain = structs.replace(self.parse_options(case), freeze=False, optimize_for_inference=False)
-        with ScriptRunner(model, case, preparation, plain) as runner, quiet():
-            assert isinstance(runner, ScriptRunner)
-            torch.jit.save(runner.script, str(path), _extra_files=input_note(model.inputs, DTYPES[case.precision]))
+        ScriptRunner(model, case, preparation, plain).save(path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
-        """Loads it, and freezes or optimises it as the case does."""
         options: TorchScriptOptions = self.parse_options(case)
         load = [f"model = torch.jit.load({beside(file)}).eval()"]
         if options.optimize_for_inference:
@@ -138,10 +123,13 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
         self._wrapped = ""  # the path of the model in what was traced or scripted
         self._matched: MatchedKernels | None = None
 
-    @property
-    def script(self) -> Any:
-        """The script module, once the runner is entered."""
-        return self._call
+    def save(self, path: Path) -> None:
+        """Writes the script module, with a note of its inputs; the runner is not entered yet."""
+        import torch
+
+        with self, quiet():
+            notes = input_note(self.model.inputs, DTYPES[self.case.precision])
+            torch.jit.save(self._call, str(path), _extra_files=notes)
 
     def build(self, module: Any) -> Callable[..., Any]:
         """Traces or scripts, then freezes and optimises as asked, or refuses for the reason that TorchScript gives."""
@@ -158,7 +146,6 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
         return script  # type: ignore[no-any-return]
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        """Times the operators by torch.profiler."""
         check_level(self.preparation)
         return layers_of(self, self._names(feed), feed, runs, on_gpu=self.case.device == "cuda")
 
@@ -173,7 +160,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
     def _names(self, feed: Feed) -> ScriptNames:
         modules, on_gpu = Modules(self.model.module, self._wrapped), self.case.device == "cuda"
-        return ScriptNames(self, modules, feed, on_gpu=on_gpu, frozen=not hasattr(self.script, "training"))
+        return ScriptNames(self, modules, feed, on_gpu=on_gpu, frozen=not hasattr(self._call, "training"))
 
     def _script(self, module: Any) -> Any:
         import torch

@@ -147,7 +147,6 @@ class ScriptNames(OperatorNames):
         return found
 
     def absent(self) -> dict[str, str]:
-        """Tensors that were not seen."""
         count = self._without_tensors
         return {"tensors": f"not known of {count} operators that were fused."} if count else {}
 

@@ -89,7 +89,7 @@ class Cpus:
         """Mean and least frequency of the CPUs in hertz, from cpufreq (kHz) or else ``/proc/cpuinfo`` (MHz)."""
         hertz = [int(text) * 1000 for text in self._texts("cpufreq/scaling_cur_freq") if text.isdigit()]
         if not hertz:
-            known = re.findall(r"^processor\s*: (\d+)$|^cpu MHz\s*: ([\d.]+)$", _text(self._proc / "cpuinfo"), re.M)
+            known = re.findall(r"^processor\s*: (\d+)$|^cpu MHz\s*: ([\d.]+)$", text_of(self._proc / "cpuinfo"), re.M)
             pairs = itertools.pairwise(known)
             hertz = [round(float(mhz) * 1e6) for (cpu, _), (_, mhz) in pairs if mhz and int(cpu) in self.usable]
         if not hertz:
@@ -106,7 +106,7 @@ class Cpus:
 
     def _texts(self, file: str) -> Iterator[str]:
         """What a file of each CPU says, empty where there is none."""
-        return (_text(self._cpus / f"cpu{cpu}" / file) for cpu in sorted(self.usable))
+        return (text_of(self._cpus / f"cpu{cpu}" / file) for cpu in sorted(self.usable))
 
 
 class Tree:
@@ -132,7 +132,7 @@ class Tree:
                 found.append(pid)
                 # Children of all threads. The file is there with CONFIG_PROC_CHILDREN, which distributions set.
                 for file in (self._proc / str(pid) / "task").glob("*/children"):
-                    waiting += map(int, _text(file).split())
+                    waiting += map(int, text_of(file).split())
         return found
 
     def seconds(self) -> float | None:
@@ -141,7 +141,7 @@ class Tree:
         User and system times are fields 14 to 17 of ``stat``.
         """
         # A process's name may hold anything, also spaces and brackets.
-        fields = {pid: _text(self._proc / str(pid) / "stat").rpartition(")")[2].split() for pid in self.pids()}
+        fields = {pid: text_of(self._proc / str(pid) / "stat").rpartition(")")[2].split() for pid in self.pids()}
         if not fields.get(self._pid):
             return None
         return sum(int(ticks) for each in fields.values() for ticks in each[11:15]) * TICK
@@ -203,7 +203,8 @@ def _seconds(path: Path, pattern: str) -> float:
     return int(found[1]) / 1e6
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """What a small file says; empty where there is none."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):

@@ -83,9 +83,10 @@ class Timm(Source):
         return Opened(format="module", module=module, inputs=inputs, fresh=True, source=f"timm {timm.__version__}")
 
     def preparation(self, name: str, spec: TensorSpec) -> Callable[[Any], Array]:
-        data = library("timm", extra="models").data
-        known = data.resolve_data_config({"input_size": spec.shape[1:]}, pretrained_cfg=_timm_configuration(name))
-        made = data.create_transform(**known)
+        timm = library("timm", extra="models")
+        trained = timm.get_pretrained_cfg(name).to_dict()  # the size of its images, and how they are cut and normalized
+        known = timm.data.resolve_data_config({"input_size": spec.shape[1:]}, pretrained_cfg=trained)
+        made = timm.data.create_transform(**known)
         return lambda image: np.asarray(made(image))
 
 
@@ -242,9 +243,3 @@ def _model_inputs(module: Any, config: Any) -> tuple[TensorSpec, ...]:
     if getattr(config, "is_encoder_decoder", False):
         specs.append(TensorSpec("decoder_input_ids", (1, 32), "int64", 0, config.vocab_size))
     return tuple(specs)
-
-
-def _timm_configuration(name: str) -> dict[str, Any]:
-    """What timm knows of a model's training: the size of its images, and how they are cut and normalized."""
-    found: dict[str, Any] = library("timm", extra="models").get_pretrained_cfg(name).to_dict()
-    return found

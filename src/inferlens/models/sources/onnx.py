@@ -116,9 +116,7 @@ def weight_files(path: Path, model: Any) -> list[Path]:
 
 def onnx_file_precision(path: Path) -> str:
     """As :func:`graph_precision`, of a file."""
-    import onnx
-
-    return graph_precision(onnx.load(str(path), load_external_data=False))
+    return graph_precision(onnx_graph(path))
 
 
 def graph_precision(model: Any) -> str:

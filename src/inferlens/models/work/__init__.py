@@ -17,25 +17,15 @@ from inferlens.spec.case import Case
 
 # Bytes of an element of what a model holds in fp32, by the precision that it runs in.
 ELEMENT = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
-UNCOUNTED = (
-    "torchscript",
-    "openvino",
-    "engine",
-    "torch_tensorrt",
-    "fake",
-)  # formats that do not show what they compute
-
-
+# Formats that do not show what they compute.
+UNCOUNTED = ("torchscript", "openvino", "engine", "torch_tensorrt", "fake")
 Makers = Callable[[Path], Mapping[str, tuple[str, ...]]]
 
 
 def count(model: Model, case: Case, makers: Makers = lambda _: {}) -> Work:
     """The work of ``model`` at the inputs and in the precision of ``case``; never raises.
 
-    Args:
-        model: as it was loaded; it is left as it is.
-        case: what it will run as.
-        makers: of an ONNX file, the paths of the modules that made each tensor, by its name.
+    ``makers`` gives, of an ONNX file, the paths of the modules that made each tensor, by its name.
     """
     element = ELEMENT.get(case.precision, 4)
     if case.options.get("inference_precision", "case") not in ("case", "f32"):

@@ -88,11 +88,7 @@ class Made:
 
 
 class ByteCounter:
-    """Adds up operators as they come.
-
-    Args:
-        given: storages of the model's inputs. All that is read and neither given nor made is a weight.
-    """
+    """Adds up operators as they come; what they read and is neither ``given``, an input, nor made is a weight."""
 
     def __init__(self, given: Iterable[Hashable]) -> None:
         self._given = set(given)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from inferlens.models.inputs import kind_of
 from inferlens.models.work.byte_counter import ByteCounter, ModuleCall, Seen
 from inferlens.record.work import Work
 from inferlens.spec.case import TensorSpec
@@ -41,12 +42,9 @@ STACK = "nn_module_stack"  # of a node's meta: from the model down, by call, pat
 
 
 def count_module(module: Any, inputs: tuple[TensorSpec, ...], element: int) -> Work:
-    """The work of one call of ``module``.
+    """The work of one call of ``module``, which is on any device, in evaluation mode, and left as it is.
 
-    Args:
-        module: on any device, in evaluation mode; it is left as it is.
-        inputs: its arguments, by position.
-        element: bytes of an element that is float32 in the module.
+    ``element`` is the bytes of an element that is float32 in the module.
 
     Raises whatever the module raises; also if what it does depends on values, which there are none of.
     """
@@ -57,7 +55,7 @@ def count_module(module: Any, inputs: tuple[TensorSpec, ...], element: int) -> W
     with FakeCopyMode(fake):
         copied = copy.deepcopy(module)
     with taken_apart(), torch.no_grad(), fake:
-        feed = tuple(torch.empty(spec.shape, dtype=_dtype(spec)) for spec in inputs)
+        feed = tuple(torch.empty(spec.shape, dtype=getattr(torch, kind_of(spec))) for spec in inputs)
         counter = Counter(ByteCounter(_storage(tensor) for tensor in feed), element)
         exported = isinstance(copied, torch.fx.GraphModule) and any(node.meta.get(STACK) for node in copied.graph.nodes)
         result = counter.by_node(copied, feed) if exported else counter.by_call(copied, feed)
@@ -80,6 +78,25 @@ def taken_apart() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
+@contextmanager
+def hooked(entering: Callable[..., None], leaving: Callable[..., None]) -> Iterator[None]:
+    """Has every module call ``entering(module, arguments)`` and ``leaving(module, arguments, named, result)``.
+
+    The hooks are PyTorch's global ones. With hooks of its own, ``nn.TransformerEncoderLayer`` leaves its fast path, and
+    what is profiled would not be what was timed.
+    """
+    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+    handles: list[Any] = []
+    try:
+        handles.append(register_module_forward_pre_hook(entering))
+        handles.append(register_module_forward_hook(leaving, with_kwargs=True, always_call=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 class Counter:
     """Knows which module is being called, and counts every operator to it."""
 
@@ -91,8 +108,6 @@ class Counter:
 
     def by_call(self, module: Any, feed: tuple[Any, ...]) -> Any:
         """Counts one call of ``module``; what it returns. A module that has several paths goes by its first."""
-        from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-
         paths = {id(part): (path, type(part).__name__) for path, part in module.named_modules()}
 
         def entering(part: Any, _: Any) -> None:
@@ -103,14 +118,8 @@ class Counter:
             if id(part) in paths:
                 self._open.pop()
 
-        # Hooks of PyTorch's own list: hooks of a module's own would change what some modules do.
-        hooks = register_module_forward_pre_hook(entering), register_module_forward_hook(leaving, always_call=True)
-        try:
-            with _mode(self._operator):
-                return module(*feed)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with hooked(entering, leaving), _mode(self._operator):
+            return module(*feed)
 
     def by_node(self, module: Any, feed: tuple[Any, ...]) -> Any:
         """The same of an exported program, which calls no modules: each node is part of the one it came from."""
@@ -185,13 +194,6 @@ def _mode(tell: Callable[..., None]) -> Any:
             return result
 
     return Mode()
-
-
-def _dtype(spec: TensorSpec) -> Any:
-    """That of the module before it is cast: float32 for every float."""
-    import torch
-
-    return torch.float32 if "float" in spec.dtype and spec.dtype != "float64" else getattr(torch, spec.dtype)
 
 
 def _storage(tensor: Any) -> int:
