@@ -105,6 +105,25 @@ def test_the_answer_names_the_next_and_how_the_fastest_of_each_batch_size_is_use
     assert re.findall(r"Use it[^:]*", said) == ["Use it at batch 1", "Use it at batch 32"]
 
 
+def test_the_index_says_not_decided_where_the_answer_does() -> None:
+    folders = [ROOT / "examples" / "cpu" / "quantized" / name for name in ("mobilenet_v2", "resnet50")]
+    said = html.fragment(list(answer(found_in(folders))))
+    assert re.findall(r"<td>(likeliest \(\d+ %\)|not decided)</td>", said) == ["likeliest (93 %)", "not decided"]
+    assert "resnet50: not decided openvino:cpu int8" in said
+
+
+def test_three_findings_are_worth_acting_on_and_those_of_many_cases_are_folded() -> None:
+    page = page_of(EXAMPLES / "kernels" / "resnet50")
+    worth = page[page.index("Worth acting on") : page.index('id="comparison"')]
+    assert re.findall(r"<p>(\d)\. ", worth) == ["1", "2", "3"]
+    assert worth.count("<p>Try: ") == 3
+    assert "Finding 1 is of pytorch · batch 1: 13.3x the time of the fastest there" in worth
+    assert '<details id="findings"><summary>Findings of each case' in page
+    trees = re.findall(r"<h3>Modules · (.*?)</h3>", page)
+    assert trees == [f"torchvision:resnet50 · x={batch}x3x224x224 · fp16 · NVIDIA H200" for batch in (1, 32)]
+    assert re.search(r"<summary>Kernels · tensorrt:rtx fp16 · torchvision:resnet50 · x=32x3", page)
+
+
 def test_traces_are_drawn_side_by_side_and_step_by_step() -> None:
     folders = [EXAMPLES / "traces" / name for name in ("ttrt_fp16_bs8", "pytorch_bs1")]
     page = page_of(*folders)
