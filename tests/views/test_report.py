@@ -97,9 +97,9 @@ def test_a_backend_has_one_colour_in_all_charts(tmp_path: Path) -> None:
 def test_the_answer_names_the_next_and_how_the_fastest_of_each_batch_size_is_used(tmp_path: Path) -> None:
     records = [each for each in gpu_records((1, 32)) if (each.case.backend, each.case.batch) != ("tensorrt", 32)]
     said = html.fragment(list(answer(found_in([kept(tmp_path, records)]))))
+    names = ["tensorrt fp16", "onnxruntime:<wbr>tensorrt fp16", "pytorch fp32"]
     assert re.findall(r'class="name">(.*?)</th>', said) == [
-        "tensorrt fp16", "onnxruntime:tensorrt fp16", "pytorch fp32",
-        "onnxruntime:tensorrt fp16", "torch_compile:inductor fp16", "pytorch fp32",
+        *names, names[1], "torch_compile:<wbr>inductor fp16", names[2],
     ]  # fmt: skip
     assert "energy" not in said  # of which nothing is known
     assert re.findall(r"Use it[^:]*", said) == ["Use it at batch 1", "Use it at batch 32"]
@@ -239,6 +239,20 @@ def test_many_models_and_machines_begin_with_an_index(tmp_path: Path) -> None:
     assert re.findall(r"<summary>[^<]*?: \w+", said) == [
         "<summary>resnet18, Intel Xeon Platinum 8480C: openvino", "<summary>resnet18, NVIDIA H200, batch 1: tensorrt",
     ]  # fmt: skip
+
+
+def test_long_cells_are_whole_and_bars_of_characters_are_pictures() -> None:
+    libraries = ", ".join(f"library-{number} 1.{number}" for number in range(60))
+    columns = [Column("", "", numeric=False, fold=True), Column("", "", numeric=False)]
+    lines = [Line("libraries", (libraries, "█▎")), Line("none", ("", ""))]
+    said = html.fragment([Table("", "machine", columns, lines)])
+    assert libraries in said
+    assert '<span class="blocks" aria-hidden="true">█▎</span>' in said
+
+
+def test_commands_in_markdown_are_code(tmp_path: Path) -> None:
+    text, _ = markdown.render_report(report(found_in([kept(tmp_path, cpu_records())])), "pictures")
+    assert re.search(r"^Repeat it: `inferlens bench resnet18 .*`$", text, re.M)
 
 
 def test_broken_files_are_said_and_the_rest_is_shown(tmp_path: Path) -> None:
@@ -401,7 +415,11 @@ def test_dark_and_narrow(browser: Any, tmp_path: Path, page: str) -> None:
     tab.locator("nav button").click()
     assert tab.evaluate(PAPER) == "rgb(255, 255, 255)" != dark
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    wide = tab.locator("figure:has([download='roofline-1.csv'])")
+    assert (wide.get_by_role("status").is_visible(), wide.get_attribute("tabindex")) == (True, "0")
     tab.set_viewport_size({"width": 1100, "height": 800})
+    wide.get_by_role("status").wait_for(state="hidden")
+    assert wide.get_attribute("tabindex") == "-1"
     cut = "[...document.querySelectorAll('#answer .scroll')].filter(each => each.scrollWidth > each.clientWidth).length"
     assert tab.evaluate(cut) == 0  # the answer is seen whole
     assert troubles == []

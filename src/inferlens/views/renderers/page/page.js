@@ -67,6 +67,17 @@ function filterable(table, tools) {
   tools.append(box, more);
 }
 
+// Says of what is wider than the page that it goes on.
+function sideways(frame, inside) {
+  const hint = made("span", "scroll it sideways →", { className: "soft", hidden: true });
+  hint.setAttribute("role", "status");
+  new ResizeObserver(() => {
+    hint.hidden = frame.scrollWidth <= frame.clientWidth;
+    frame.tabIndex = hint.hidden ? -1 : 0; // for the keys that scroll
+  }).observe(inside);
+  return hint;
+}
+
 // Of tables that hide some columns every one can be shown or hidden, one by one or all of them.
 function widened(table, tools) {
   const heads = [...table.tHead.rows[0].cells];
@@ -84,9 +95,7 @@ function widened(table, tools) {
     all.setAttribute("aria-pressed", String(on));
     heads.forEach((_, place) => turn(place, on || first[place]));
   });
-  const hint = made("span", "scroll it sideways →", { className: "soft", hidden: true });
-  hint.setAttribute("role", "status");
-  new ResizeObserver(() => { hint.hidden = table.offsetWidth <= table.parentElement.clientWidth; }).observe(table);
+  const hint = sideways(table.parentElement, table);
   tools.append(all);
   const list = made("details", "", { className: "columns" });
   const choice = made("div", "");
@@ -183,6 +192,7 @@ function asJson(link) {
 }
 
 document.querySelectorAll("figure svg.marks").forEach(hideable);
+for (const words of document.querySelectorAll("figcaption")) words.append(" ", sideways(words.parentElement, words.parentElement));
 document.querySelectorAll("figcaption a[download$='.csv']").forEach(asJson);
 for (const table of document.querySelectorAll("table")) {
   const tools = made("div", "", { className: "tools" });
