@@ -56,7 +56,7 @@ def script() -> str:
 
 def pictured(title: str, svg: str, about: str, *, style: str, scripts: Sequence[str]) -> str:
     """The page of one picture for white paper, with scripts of its own; ``svg`` is escaped already."""
-    body = f'{_head(title)}<figure class="white">{svg}</figure><p class="soft">{_said(about)}</p>'
+    body = f'{_head(title)}<main><figure class="white">{svg}</figure><p class="soft">{_said(about)}</p></main>'
     return page(f"{title} – Inferlens", body, style=style, scripts=[*scripts, script()], libraries=True)
 
 
