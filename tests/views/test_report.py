@@ -39,7 +39,7 @@ from inferlens.views.table import Column, Document, Line, Table
 from inferlens.views.traced.step_chart import of_steps
 from tests.commands import inferlens
 
-from .samples import cpu_records, gpu_records
+from .samples import case, cpu_records, gpu_records, record
 from .test_contract import SETS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -49,9 +49,9 @@ BROWSERS = {"chromium": ("chromium",), "firefox": ("firefox-esr", "firefox")}
 
 
 def kept(folder: Path, records: list[Any]) -> Path:
-    for number, record in enumerate(records):
+    for number, one in enumerate(records):
         (folder / str(number)).mkdir(parents=True)
-        (folder / str(number) / "record.json").write_bytes(encode(record))
+        (folder / str(number) / "record.json").write_bytes(encode(one))
     return folder
 
 
@@ -193,6 +193,7 @@ def test_it_loads_nothing_and_its_identifiers_are_its_own(page: str) -> None:
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
     assert policy
     assert policy[1].startswith("default-src 'none'; style-src 'sha256-")
+    assert policy[1].endswith("; base-uri 'none'; form-action 'none'")
     assert "unsafe" not in policy[1]
     assert not re.search(r'<[^>]+ style="', page)
     names = re.findall(r'\bid="([^"]*)"', page)
@@ -438,8 +439,11 @@ def test_all_is_printed_but_what_is_to_be_clicked(browser: Any, tmp_path: Path) 
 
 
 def test_hostile_names_do_nothing(browser: Any, tmp_path: Path) -> None:
-    tab, troubles = opened(browser, tmp_path, page_of(kept(tmp_path / "r", SETS["hostile"])))
+    long = case(model="\u202egnol" + "n" * 10_000, options={"name": "\u05d0" * 10_000})
+    tab, troubles = opened(browser, tmp_path, page_of(kept(tmp_path / "r", [*SETS["hostile"], record(long)])))
     assert tab.locator("img").count() == 0
+    assert "\u202e" not in tab.content()
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert troubles == []
 
 

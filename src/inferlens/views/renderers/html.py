@@ -73,7 +73,7 @@ def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = (),
     allowed = [f"style-src {chr(39)}unsafe-inline{chr(39)}" if libraries else f"style-src {_digest(style)}"]
     allowed += [f"script-src {' '.join(map(_digest, scripts))}"] * bool(scripts)
     allowed += ["img-src data: blob:"] * libraries
-    policy = "; ".join(["default-src 'none'", *allowed])
+    policy = "; ".join(["default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"])
     found: str = (
         _environment()
         .get_template("page.html")
