@@ -109,12 +109,12 @@ def _index(tables: Sequence[Sequence[Row]]) -> Table:
     told |= {name for name in ("precision", "batch") if len({getattr(row, name) for row in found}) > 1}
     plainly = [replace(each, wide=False, bars="") for each in COLUMNS]  # bars of unlike models compare nothing
     columns = [
-        *([Column("device_name", "machine", numeric=False)] if len({row.machine for row in found}) > 1 else []),
         *(each for each in plainly if each.key in ("precision", "batch") and each.key in told),
         Column("way", "fastest", numeric=False, fold=True),
         *(each for each in plainly if each.key in ("median", "items_per_second")),
         *(each for each in plainly if each.title == "speed-up"),
         Column("", "how sure", numeric=False, write=_sure),
+        *([Column("device_name", "machine", numeric=False)] if len({row.machine for row in found}) > 1 else []),
     ]
     return Table("", "model", columns, [Line.of(_short(row), columns, row) for row in found])
 

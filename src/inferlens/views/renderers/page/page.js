@@ -95,7 +95,6 @@ function widened(table, tools) {
     all.setAttribute("aria-pressed", String(on));
     heads.forEach((_, place) => turn(place, on || first[place]));
   });
-  const hint = sideways(table.parentElement, table);
   tools.append(all);
   const list = made("details", "", { className: "columns" });
   const choice = made("div", "");
@@ -108,7 +107,7 @@ function widened(table, tools) {
   });
   list.append(made("summary", "columns"), choice);
   list.addEventListener("keydown", (event) => { if (event.key === "Escape") list.open = false; });
-  tools.append(list, hint);
+  tools.append(list);
 }
 
 function foldable(table, tools) {
@@ -200,7 +199,8 @@ for (const table of document.querySelectorAll("table")) {
   filterable(table, tools);
   widened(table, tools);
   foldable(table, tools);
-  if (tools.children.length) table.parentElement.before(tools);
+  tools.append(sideways(table.parentElement, table));
+  table.parentElement.before(tools);
 }
 
 for (const line of document.querySelectorAll(".command")) {
