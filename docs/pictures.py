@@ -26,7 +26,7 @@ DOCS = Path(__file__).parent
 PICTURES = DOCS / "pictures"
 SHOWN = DOCS.parent / "examples" / "h200" / "tensorrt" / "resnet50"
 WIDTH = 100  # columns of the terminal
-PAGE = "1100,1000"  # pixels of the page that are seen
+PAGE = "1200,1720"  # pixels of the page that are seen: down to its first chart
 # Rich's own frame, but for its web font: a picture that asks for nothing from the network. Every line's length is set,
 # so any monospaced font fits.
 FRAME = """\

@@ -39,7 +39,7 @@ from inferlens.views.table import Column, Document, Line, Table
 from inferlens.views.traced.step_chart import of_steps
 from tests.commands import inferlens
 
-from .samples import cpu_records, gpu_records
+from .samples import case, cpu_records, gpu_records, record
 from .test_contract import SETS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -49,9 +49,9 @@ BROWSERS = {"chromium": ("chromium",), "firefox": ("firefox-esr", "firefox")}
 
 
 def kept(folder: Path, records: list[Any]) -> Path:
-    for number, record in enumerate(records):
+    for number, one in enumerate(records):
         (folder / str(number)).mkdir(parents=True)
-        (folder / str(number) / "record.json").write_bytes(encode(record))
+        (folder / str(number) / "record.json").write_bytes(encode(one))
     return folder
 
 
@@ -97,12 +97,31 @@ def test_a_backend_has_one_colour_in_all_charts(tmp_path: Path) -> None:
 def test_the_answer_names_the_next_and_how_the_fastest_of_each_batch_size_is_used(tmp_path: Path) -> None:
     records = [each for each in gpu_records((1, 32)) if (each.case.backend, each.case.batch) != ("tensorrt", 32)]
     said = html.fragment(list(answer(found_in([kept(tmp_path, records)]))))
+    names = ["tensorrt fp16", "onnxruntime:<wbr>tensorrt fp16", "pytorch fp32"]
     assert re.findall(r'class="name">(.*?)</th>', said) == [
-        "tensorrt fp16", "onnxruntime:tensorrt fp16", "pytorch fp32",
-        "onnxruntime:tensorrt fp16", "torch_compile:inductor fp16", "pytorch fp32",
+        *names, names[1], "torch_compile:<wbr>inductor fp16", names[2],
     ]  # fmt: skip
     assert "energy" not in said  # of which nothing is known
     assert re.findall(r"Use it[^:]*", said) == ["Use it at batch 1", "Use it at batch 32"]
+
+
+def test_the_index_says_not_decided_where_the_answer_does() -> None:
+    folders = [ROOT / "examples" / "cpu" / "quantized" / name for name in ("mobilenet_v2", "resnet50")]
+    said = html.fragment(list(answer(found_in(folders))))
+    assert re.findall(r"<td>(likeliest \(\d+ %\)|not decided)</td>", said) == ["likeliest (93 %)", "not decided"]
+    assert "resnet50: not decided openvino:cpu int8" in said
+
+
+def test_three_findings_are_worth_acting_on_and_those_of_many_cases_are_folded() -> None:
+    page = page_of(EXAMPLES / "kernels" / "resnet50")
+    worth = page[page.index("Worth acting on") : page.index('id="comparison"')]
+    assert re.findall(r"<p>(\d)\. ", worth) == ["1", "2", "3"]
+    assert worth.count("<p>Try: ") == 3
+    assert "Finding 1 is of pytorch · batch 1: 13.3x the time of the fastest there" in worth
+    assert '<details id="findings"><summary>Findings of each case' in page
+    trees = re.findall(r"<h3>Modules · (.*?)</h3>", page)
+    assert trees == [f"torchvision:resnet50 · x={batch}x3x224x224 · fp16 · NVIDIA H200" for batch in (1, 32)]
+    assert re.search(r"<summary>Kernels · tensorrt:rtx fp16 · torchvision:resnet50 · x=32x3", page)
 
 
 def test_traces_are_drawn_side_by_side_and_step_by_step() -> None:
@@ -174,6 +193,7 @@ def test_it_loads_nothing_and_its_identifiers_are_its_own(page: str) -> None:
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
     assert policy
     assert policy[1].startswith("default-src 'none'; style-src 'sha256-")
+    assert policy[1].endswith("; base-uri 'none'; form-action 'none'")
     assert "unsafe" not in policy[1]
     assert not re.search(r'<[^>]+ style="', page)
     names = re.findall(r'\bid="([^"]*)"', page)
@@ -220,6 +240,20 @@ def test_many_models_and_machines_begin_with_an_index(tmp_path: Path) -> None:
     assert re.findall(r"<summary>[^<]*?: \w+", said) == [
         "<summary>resnet18, Intel Xeon Platinum 8480C: openvino", "<summary>resnet18, NVIDIA H200, batch 1: tensorrt",
     ]  # fmt: skip
+
+
+def test_long_cells_are_whole_and_bars_of_characters_are_pictures() -> None:
+    libraries = ", ".join(f"library-{number} 1.{number}" for number in range(60))
+    columns = [Column("", "", numeric=False, fold=True), Column("", "", numeric=False)]
+    lines = [Line("libraries", (libraries, "█▎")), Line("none", ("", ""))]
+    said = html.fragment([Table("", "machine", columns, lines)])
+    assert libraries in said
+    assert '<span class="blocks" aria-hidden="true">█▎</span>' in said
+
+
+def test_commands_in_markdown_are_code(tmp_path: Path) -> None:
+    text, _ = markdown.render_report(report(found_in([kept(tmp_path, cpu_records())])), "pictures")
+    assert re.search(r"^Repeat it: `inferlens bench resnet18 .*`$", text, re.M)
 
 
 def test_broken_files_are_said_and_the_rest_is_shown(tmp_path: Path) -> None:
@@ -382,7 +416,11 @@ def test_dark_and_narrow(browser: Any, tmp_path: Path, page: str) -> None:
     tab.locator("nav button").click()
     assert tab.evaluate(PAPER) == "rgb(255, 255, 255)" != dark
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    wide = tab.locator("figure:has([download='roofline-1.csv'])")
+    assert (wide.get_by_role("status").is_visible(), wide.get_attribute("tabindex")) == (True, "0")
     tab.set_viewport_size({"width": 1100, "height": 800})
+    wide.get_by_role("status").wait_for(state="hidden")
+    assert wide.get_attribute("tabindex") == "-1"
     cut = "[...document.querySelectorAll('#answer .scroll')].filter(each => each.scrollWidth > each.clientWidth).length"
     assert tab.evaluate(cut) == 0  # the answer is seen whole
     assert troubles == []
@@ -401,8 +439,11 @@ def test_all_is_printed_but_what_is_to_be_clicked(browser: Any, tmp_path: Path) 
 
 
 def test_hostile_names_do_nothing(browser: Any, tmp_path: Path) -> None:
-    tab, troubles = opened(browser, tmp_path, page_of(kept(tmp_path / "r", SETS["hostile"])))
+    long = case(model="\u202egnol" + "n" * 10_000, options={"name": "\u05d0" * 10_000})
+    tab, troubles = opened(browser, tmp_path, page_of(kept(tmp_path / "r", [*SETS["hostile"], record(long)])))
     assert tab.locator("img").count() == 0
+    assert "\u202e" not in tab.content()
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert troubles == []
 
 

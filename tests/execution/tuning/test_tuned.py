@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 import shutil
@@ -78,6 +80,17 @@ def test_every_format_has_all_that_was_tried(here: Path) -> None:
     page = (here / "page.html").read_text()
     assert page.index("FASTEST") < page.index("What its settings do") < page.index("Everything that was tried")
     assert page.count("<tr") == 1 + 2 + 3 + 1 + count, "the finals, three of the search with them, and all"
+
+
+def test_a_report_answers_once_and_has_the_records_of_all_finals(once: tuple[Path, Tuned], here: Path) -> None:
+    assert inferlens("report", "results", "-o", "page.html", cwd=here).returncode == 0
+    page = (here / "page.html").read_text()
+    assert re.findall(r"<h2>(.*?)</h2>", page) == ["Answer", "Tuning", "How it was measured"]
+    answer = page[: page.index('id="tuning"')]
+    assert answer.count("<b>FASTEST</b>") == answer.count("<table>") == 1
+    (packed,) = re.findall(r'download="records.jsonl.gz" href="data:application/gzip;base64,([^"]*)"', page)
+    lines = gzip.decompress(base64.b64decode(packed)).splitlines()
+    assert {json.loads(line)["id"] for line in lines} == {record.id for record in once[1].finals}
 
 
 def test_the_screen_has_the_answer_five_rows_effects_and_what_was_left_out(here: Path) -> None:

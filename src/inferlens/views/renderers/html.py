@@ -21,10 +21,12 @@ from inferlens.views.report.blocks import Block, Picture, Report
 from inferlens.views.table import Column, Document, Line, Table, longest
 
 FILES = Path(__file__).parent / "page"
-_LONGEST, _SHORT = 300, 13  # characters of a text, and of names that never run on
+_LONGEST, _SENTENCE, _SHORT = 300, 3000, 13  # characters of a text, of a cell that folds, of names that never run on
 _ROWS = 300  # of a table, until all are asked for: as page.js has it
 _PLAIN = "!()*,-./:;=?@_~+$|"  # in an address, as they are
 _HEAD = re.compile(r"^(|[^A-Z]*?: )([A-Z]{4,}(?: [A-Z]{4,})*)(?: · )?")
+_JOINT = re.compile(r"(?<=\w):(?=\w)")  # where a name may be broken: torch_compile:default
+_BLOCKS = {chr(code) for code in range(0x2581, 0x2590)}  # that a terminal draws bars of
 _COMMAND = re.compile(r"^([A-Z][^:?]*[:?] +)?inferlens[ .]\w+")
 
 
@@ -54,7 +56,7 @@ def script() -> str:
 
 def pictured(title: str, svg: str, about: str, *, style: str, scripts: Sequence[str]) -> str:
     """The page of one picture for white paper, with scripts of its own; ``svg`` is escaped already."""
-    body = f'{_head(title)}<figure class="white">{svg}</figure><p class="soft">{_said(about)}</p>'
+    body = f'{_head(title)}<main><figure class="white">{svg}</figure><p class="soft">{_said(about)}</p></main>'
     return page(f"{title} – Inferlens", body, style=style, scripts=[*scripts, script()], libraries=True)
 
 
@@ -71,7 +73,7 @@ def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = (),
     allowed = [f"style-src {chr(39)}unsafe-inline{chr(39)}" if libraries else f"style-src {_digest(style)}"]
     allowed += [f"script-src {' '.join(map(_digest, scripts))}"] * bool(scripts)
     allowed += ["img-src data: blob:"] * libraries
-    policy = "; ".join(["default-src 'none'", *allowed])
+    policy = "; ".join(["default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"])
     found: str = (
         _environment()
         .get_template("page.html")
@@ -98,7 +100,8 @@ def _environment() -> Any:
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     environment.filters |= {
-        "said": _said, "answered": _answered, "kind": lambda each: type(each).__name__, "command": _COMMAND.match,
+        "said": _said, "named": _named, "cell": _cell, "answered": _answered,
+        "kind": lambda each: type(each).__name__, "command": _COMMAND.match,
         "columns": _columns, "classes": _classes, "row": _row, "bars": _bars, "units": _units,
         "shape": _shape,
         "drawn": _drawn, "link": lambda each: _link(each.data, each.kind),
@@ -106,12 +109,24 @@ def _environment() -> Any:
     return environment
 
 
-def _said(value: str) -> Any:
+def _said(value: str, longest: int = _LONGEST) -> Any:
     """A text as it is shown: of one line, not of thousands of characters, and escaped."""
     from markupsafe import escape
 
     text = plain(value)
-    return escape(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")
+    return escape(text if len(text) <= longest else text[: longest - 1] + "…")
+
+
+def _named(value: str, longest: int = _LONGEST) -> Any:
+    """A name, which is broken between its words if it has to be."""
+    return _safe(_JOINT.sub(":<wbr>", str(_said(value, longest))))
+
+
+def _cell(value: str, column: Column) -> Any:
+    """What stands in a cell; a bar of characters is in a bar's colour, and nothing to a screen reader."""
+    if value and _BLOCKS.issuperset(value):
+        return _safe(f'<span class="blocks" aria-hidden="true">{value}</span>')
+    return _named(value, _SENTENCE) if column.fold else _said(value)
 
 
 def _answered(line: str) -> Any:

@@ -53,6 +53,13 @@ def _short(text: str, longest: int = _LONGEST) -> str:
     return text if len(text) <= longest else f"{text[:half]}…{text[-half:]}"
 
 
+def _command(text: str) -> str:
+    """What says a command, with that as it is to be typed; nothing where it says none."""
+    words, name, rest = plain(text).partition("inferlens ")
+    said = name and "`" not in rest and (not words or words.endswith((": ", "? ")))
+    return f"{escape(words)} `{name}{rest}`".lstrip() if said else ""
+
+
 def _bold(text: str) -> str:
     return f"**{text}**" if text else ""
 
@@ -77,7 +84,7 @@ def render_report(report: Report, folder: str) -> tuple[str, dict[str, bytes]]:
             elif isinstance(each, Table):
                 yield from _table(chosen([each], None)[0])  # type: ignore[arg-type]
             elif isinstance(each, str):
-                yield escape(each)
+                yield _command(each) or escape(each)
 
     text = [f"# {escape(report.title)}", *written(report.sections, 2)]
     return "\n\n".join(block for block in text if block) + "\n", pictures

@@ -11,7 +11,7 @@ from inferlens.analysis.tuned import Tuned, beneath, load_tuned, tunings_in
 from inferlens.errors import InferlensError
 from inferlens.record.profile_store import LoadedProfiles, load_profiles
 from inferlens.record.record import Record
-from inferlens.record.store import load_records
+from inferlens.record.store import BEST, load_records
 from inferlens.trace import several
 from inferlens.views.picture import colours_of
 from inferlens.views.plain import plain
@@ -70,14 +70,18 @@ def found_in(paths: Sequence[Path]) -> Found:
         if not path.exists():
             raise InferlensError(f"{path} does not exist.", expected="a folder with results", hint="inferlens bench")
     folders = tunings_in(paths) or [folder for path in paths for folder in beneath(path)]
+    winners = set()
     for folder in folders:
         try:
             found.tunings.append(load_tuned(folder))
+            winners.add(folder.parent / BEST)
         except InferlensError as error:
             found.problems.append(str(error))
     found.traces = list(dict.fromkeys(trace for path in paths for trace in several.traces_under(path)))
     for load in (_records, _profiles):
         load(found, [path for path in paths if path not in found.traces])
+    # What a tuning left ready to be used is shown with it.
+    found.records = [each for each in found.records if found.folders.get(each.id) not in winners]
     if not (found.records or found.profiles.profiles or found.tunings or found.traces):
         what = f"There is nothing to report in {', '.join(map(str, paths))}. {' '.join(found.problems[:2])}"
         raise InferlensError(

@@ -40,7 +40,8 @@ def how_it_was_measured(found: Found) -> Iterator[Block]:
             yield Download("table.csv.gz", about, "application/gzip", gzip.compress(numbers, 6, mtime=0))
         else:
             yield Download("table.csv", about, "text/csv", numbers)
-        yield packed(found.records)
+    if found.every:
+        yield packed(found.every)
     yield from found.problems
 
 

@@ -10,8 +10,8 @@ from functools import partial
 from inferlens.analysis.runs import CaseRuns, latest
 from inferlens.analysis.tuned import facts_of
 from inferlens.record.record import machine_name
-from inferlens.units import ABSENT, listing
-from inferlens.views.answer import AnswerLine, answers, likely
+from inferlens.units import ABSENT, listing, plural
+from inferlens.views.answer import AnswerLine, answers, likely, probable
 from inferlens.views.chart import chart_of, drawn, leading, names_of
 from inferlens.views.picture import picture
 from inferlens.views.plain import plain
@@ -27,8 +27,8 @@ from inferlens.views.rows import Row, by, ways
 from inferlens.views.table import Column, Line, Table
 
 MOST_CHARTS, MOST_SAMPLES, MOST_WHOLE = 6, 3, 2  # tables of which charts are drawn, those of samples, all of them
-MOST_ANSWERS = 12  # beneath the index of many models
-FINDINGS = 6  # lines: three findings with their hints
+MOST_ANSWERS, MOST_BATCHES = 12, 3  # beneath the index of many models; in the line of one of them
+FINDINGS, WHOLE = 6, 1000  # lines: three findings with their hints; of which a page has room for as many as there are
 # What the answer costs, beside its speed.
 _COSTS = ("batch", "median", "items_per_second", "energy", "speed-up", "accuracy", "drop", "error", "build",
           "host_peak", "device_peak")  # fmt: skip
@@ -46,7 +46,10 @@ def answer(found: Found) -> Iterator[Block]:
         finals = finals_of(tuned)
         said = answer_of(tuned, finals) if finals else []
         yield Table(headline(finals) if finals else "", "", (), (), answer=said[:1])
-        yield from [*said[1:], *(each for each in sentences(tuned, facts_of(tuned)) if each.startswith("Use"))]
+        yield from said[1:]
+        if finals:
+            yield _costs(finals, ways(finals))
+        yield from (each for each in sentences(tuned, facts_of(tuned)) if each.startswith("Use"))
     tables = by(found.rows, "table")
     if len(tables) == 1:
         lines = answers(tables[0])
@@ -62,10 +65,12 @@ def answer(found: Found) -> Iterator[Block]:
 
 def _worth_acting_on(found: Found) -> Iterator[Table]:
     """The few findings that matter most, each in a sentence with what to try beneath it."""
-    for each in findings_of(found.judged, lines=FINDINGS, brief=True).blocks():
+    for each in findings_of(found.judged, lines=WHOLE, brief=True, measured=found.rows).blocks():
         if isinstance(each, Table) and each.lines:
-            said = [" ".join(filter(None, [f"{line.name}." * bool(line.name), line.cells[1]])) for line in each.lines]
-            yield Table("Worth acting on", "", (), (), about=f"{each.title}. {_BRACKETS}", sentences=said)
+            lines = each.lines[:FINDINGS]
+            said = [" ".join(filter(None, [f"{line.name}." * bool(line.name), line.cells[1]])) for line in lines]
+            about = " ".join([f"{each.title}. {_BRACKETS}", *each.answer])
+            yield Table("Worth acting on", "", (), (), about=about, sentences=said)
 
 
 def _more(table: Sequence[Row], lines: Sequence[AnswerLine], found: Found) -> Iterator[Block]:
@@ -92,6 +97,8 @@ def _of_many(tables: Sequence[Sequence[Row]], found: Found) -> Iterator[Block]:
         if number <= MOST_ANSWERS:
             shared = mine[0].where.rpartition(", ")[0] + ", "  # model and machine, said once
             said = " · ".join([mine[0].brief, *(each.brief.removeprefix(shared) for each in mine[1:])])
+            if len(mine) > MOST_BATCHES:
+                said = f"{shared}{plural(len(mine), 'batch size')}"
             yield Section(f"answer-{number}", said, list(_more(table, mine, found)), folded=True)
 
 
@@ -102,12 +109,12 @@ def _index(tables: Sequence[Sequence[Row]]) -> Table:
     told |= {name for name in ("precision", "batch") if len({getattr(row, name) for row in found}) > 1}
     plainly = [replace(each, wide=False, bars="") for each in COLUMNS]  # bars of unlike models compare nothing
     columns = [
-        *([Column("device_name", "machine", numeric=False)] if len({row.machine for row in found}) > 1 else []),
         *(each for each in plainly if each.key in ("precision", "batch") and each.key in told),
         Column("way", "fastest", numeric=False, fold=True),
         *(each for each in plainly if each.key in ("median", "items_per_second")),
         *(each for each in plainly if each.title == "speed-up"),
         Column("", "how sure", numeric=False, write=_sure),
+        *([Column("device_name", "machine", numeric=False)] if len({row.machine for row in found}) > 1 else []),
     ]
     return Table("", "model", columns, [Line.of(_short(row), columns, row) for row in found])
 
@@ -115,7 +122,7 @@ def _index(tables: Sequence[Sequence[Row]]) -> Table:
 def _sure(row: Row) -> str:
     """In a word, whether it is known to be the fastest."""
     if row.standing == "likeliest":
-        return f"likeliest{likely(row.chance)}"
+        return f"likeliest{likely(row.chance)}" if probable(row) else "not decided"
     return {"equal": "equally fast as others", "once": "measured once"}.get(row.standing, "sure")
 
 

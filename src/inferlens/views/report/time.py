@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from inferlens.analysis.profile.graph import source_of
 from inferlens.analysis.profile.graph_fold import graph_of
@@ -15,8 +16,10 @@ from inferlens.views.profiled.module_columns import LEVELS
 from inferlens.views.report.blocks import Block, Picture, Section
 from inferlens.views.report.found import Found
 from inferlens.views.report.partitions import partitions
+from inferlens.views.table import Table
 
 MOST_CASES = 8  # of which layers, kernels and rooflines are drawn
+FEW = 4  # cases of which all findings, or rooflines, that are open when the page is
 MOST_ROWS = 40
 MOST_GRAPH, MOST_GRAPHS = 400_000, 1_000_000  # characters of a graph, and of all of them
 SOON = 20.0  # seconds in which a graph is laid out
@@ -34,12 +37,14 @@ def time(found: Found) -> Iterator[Block]:
 
 def _profiled(found: Found) -> Iterator[Block]:
     loaded, room = found.profiles, MOST_GRAPHS
-    yield from findings.document(found.judged, whole=True).blocks()
+    every = findings.document(found.judged, whole=True).blocks()
+    yield Section("findings", "Findings of each case", every, folded=len(found.judged) > FEW)
     grouped = groups(loaded)
-    yield from icicle.icicles(grouped)
-    yield from modules.document(grouped, depth=DEEPEST).blocks()
-    for place, of in enumerate(roofline.roofed(loaded)[:MOST_CASES], 1):
-        yield from plots.pictured(f"roofline-{place}", of)
+    yield from _modules(grouped)
+    roofs = roofline.roofed(loaded)[:MOST_CASES]
+    drawn_roofs = [each for place, of in enumerate(roofs, 1) for each in plots.pictured(f"roofline-{place}", of)]
+    if drawn_roofs:
+        yield Section("rooflines", "Rooflines", drawn_roofs, folded=len(roofs) > FEW)
     for level in LEVELS:
         for place, case in enumerate(of_level(loaded, level)[:MOST_CASES], 1):
             if case.profile.level == level and case.profile.status == "ok":
@@ -49,7 +54,18 @@ def _profiled(found: Found) -> Iterator[Block]:
                     drawn = _graph(case, place, room)
                     blocks += drawn
                     room -= sum(len(each.svg()) for each in drawn if isinstance(each, Picture))
-                yield Section(f"{level}s-{place}", f"{level.capitalize()}s · {plain(case.name)}", blocks, folded=True)
+                what = " · ".join([plain(case.name), *[case.headline] * (len(grouped) > 1)])
+                yield Section(f"{level}s-{place}", f"{level.capitalize()}s · {what}", blocks, folded=True)
+
+
+def _modules(grouped: Sequence[Sequence[ProfiledCase]]) -> Iterator[Section]:
+    """Of each model with its inputs and machine the modules, as boxes and beneath them as a tree."""
+    boxes = {each.name: each for each in icicle.icicles(grouped)}
+    for number, group in enumerate(grouped, 1):
+        head, *tree = modules.document([group], depth=DEEPEST).blocks()
+        assert isinstance(head, Table)
+        drawn = [boxes[name] for name in (f"modules-{number}",) if name in boxes]
+        yield Section(f"tree-{number}", f"Modules · {head.title}", [replace(head, title=""), *drawn, *tree])
 
 
 def _graph(case: ProfiledCase, place: int, room: int) -> list[Block]:

@@ -67,6 +67,17 @@ function filterable(table, tools) {
   tools.append(box, more);
 }
 
+// Says of what is wider than the page that it goes on.
+function sideways(frame, inside) {
+  const hint = made("span", "scroll it sideways →", { className: "soft", hidden: true });
+  hint.setAttribute("role", "status");
+  new ResizeObserver(() => {
+    hint.hidden = frame.scrollWidth <= frame.clientWidth;
+    frame.tabIndex = hint.hidden ? -1 : 0; // for the keys that scroll
+  }).observe(inside);
+  return hint;
+}
+
 // Of tables that hide some columns every one can be shown or hidden, one by one or all of them.
 function widened(table, tools) {
   const heads = [...table.tHead.rows[0].cells];
@@ -84,9 +95,6 @@ function widened(table, tools) {
     all.setAttribute("aria-pressed", String(on));
     heads.forEach((_, place) => turn(place, on || first[place]));
   });
-  const hint = made("span", "scroll it sideways →", { className: "soft", hidden: true });
-  hint.setAttribute("role", "status");
-  new ResizeObserver(() => { hint.hidden = table.offsetWidth <= table.parentElement.clientWidth; }).observe(table);
   tools.append(all);
   const list = made("details", "", { className: "columns" });
   const choice = made("div", "");
@@ -99,7 +107,7 @@ function widened(table, tools) {
   });
   list.append(made("summary", "columns"), choice);
   list.addEventListener("keydown", (event) => { if (event.key === "Escape") list.open = false; });
-  tools.append(list, hint);
+  tools.append(list);
 }
 
 function foldable(table, tools) {
@@ -183,6 +191,7 @@ function asJson(link) {
 }
 
 document.querySelectorAll("figure svg.marks").forEach(hideable);
+for (const words of document.querySelectorAll("figcaption")) words.append(" ", sideways(words.parentElement, words.parentElement));
 document.querySelectorAll("figcaption a[download$='.csv']").forEach(asJson);
 for (const table of document.querySelectorAll("table")) {
   const tools = made("div", "", { className: "tools" });
@@ -190,7 +199,8 @@ for (const table of document.querySelectorAll("table")) {
   filterable(table, tools);
   widened(table, tools);
   foldable(table, tools);
-  if (tools.children.length) table.parentElement.before(tools);
+  tools.append(sideways(table.parentElement, table));
+  table.parentElement.before(tools);
 }
 
 for (const line of document.querySelectorAll(".command")) {
