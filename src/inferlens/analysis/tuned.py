@@ -222,7 +222,7 @@ def facts_of(tuned: Tuned) -> list[CandidateFacts]:
             build=value(every[digest], "build"),
             came=WINNER if digest == winner else _came(each, tuned, named.get(digest, "")),
             metric=real.metric if real else "",
-            accuracy=worth(real) if real else None,
+            accuracy=worth(real),
         )
         found.append(facts)
     return sorted(found, key=lambda each: each.came != WINNER)

@@ -15,9 +15,16 @@ from inferlens.analysis.profile.kernels import (
     short_name,
     short_names,
 )
-from inferlens.analysis.profile.layers import LayerRow, LayerTable, ProfileRow, Reconciliation, RunTimes, layer_table
+from inferlens.analysis.profile.layers import (
+    LayerRow,
+    LayerTable,
+    ProfileRow,
+    Reconciliation,
+    RunTimes,
+    layer_table,
+    waits_for_host,
+)
 from inferlens.analysis.profile.modules import path_of
-from inferlens.analysis.profile.waiting import waits_for_host
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level, Tensor
 from inferlens.units import ABSENT, kibibytes, milliseconds, percent, plural
