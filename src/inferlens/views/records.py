@@ -6,7 +6,7 @@ names and reasons, which may come from anywhere, through ``plain``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -189,11 +189,14 @@ def _screen(shown: Sequence[Row], where: str, top: int | None) -> list[Table | s
     longest = max(map(len, comparisons))
     least = min(longest, LEAST_ROWS if len(comparisons) == 1 else 2)
     enough, few = range(longest, least - 1, -1), range(least - 1, 0, -1)
-    for most, then in [(most, then) for some in (enough, few) for then in (True, False) for most in some]:
-        blocks = _blocks(shown, where, most, then=then)
-        if terminal.height(chosen(blocks, None), WIDTH) <= LINES:
-            return blocks
-    return _briefly(shown, where)
+    tries = ((most, then) for some in (enough, few) for then in (True, False) for most in some)
+    return fitting(_blocks(shown, where, most, then=then) for most, then in tries) or _briefly(shown, where)
+
+
+def fitting(tries: Iterable[Sequence[Table | str]]) -> list[Table | str]:
+    """The first that fits on a screen; empty if none does."""
+    able = (list(blocks) for blocks in tries if terminal.height(chosen(blocks, None), WIDTH) <= LINES)
+    return next(able, [])
 
 
 def _blocks(shown: Sequence[Row], where: str, most: int | None = None, *, then: bool = True) -> list[Table | str]:
@@ -205,14 +208,14 @@ def _blocks(shown: Sequence[Row], where: str, most: int | None = None, *, then: 
 
 def _briefly(shown: Sequence[Row], where: str) -> list[Table | str]:
     """The answer of each comparison alone."""
-    every, blocks = answers(shown, whole=True), list[Table | str]()
-    for count in range(min(len(every), LINES), 0, -1):
+    every = answers(shown, whole=True)
+
+    def first(count: int) -> list[Table | str]:
         left = len(every) - count
         more = [f"{left} more: inferlens show {where or 'RESULTS'} --format json"] if left else []
-        blocks = [*(each.brief for each in every[:count]), *more, *_next(shown, where)]
-        if terminal.height(blocks, WIDTH) <= LINES:
-            break
-    return blocks
+        return [*(each.brief for each in every[:count]), *more, *_next(shown, where)]
+
+    return fitting(map(first, range(min(len(every), LINES), 0, -1))) or first(1)
 
 
 def table_of(
