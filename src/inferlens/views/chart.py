@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from inferlens.errors import InferlensError, check_choice
+from inferlens.errors import InferlensError
 from inferlens.record.record import Record
 from inferlens.units import listing, milliseconds, ratio, ratio_range
 from inferlens.views import View, picture
@@ -20,7 +20,6 @@ from inferlens.views.answer import probable, written
 from inferlens.views.picture import (
     DASHES,
     SHAPES,
-    THEMES,
     Part,
     Theme,
     colours_of,
@@ -60,16 +59,9 @@ class Chart(View):
     def __init__(
         self, *, reference: str | None = None, format: str = "svg", theme: str = "auto", top: int | None = None
     ) -> None:
-        """
-        Args:
-            reference: words that name the row others are compared with; ``None`` is the usual one.
-            format: ``svg``, ``png``, ``pdf``, or ``html``, which is interactive.
-            theme: ``auto``, ``light`` or ``dark``, as of :func:`inferlens.views.picture.drawn`.
-            top: ways that are drawn at most, the fastest first; ``None``: 30, of several batch sizes 8.
-        """
+        """``format`` and ``theme`` as of :func:`inferlens.views.picture.drawn`; ``top``: ways that are drawn."""
         super().__init__(reference=reference)
-        picture.check(format)
-        check_choice("theme", theme, ("auto", *THEMES))
+        picture.check(format, theme=theme)
         self.format = format
         self.theme = theme
         self.top = top

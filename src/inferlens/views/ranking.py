@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from inferlens.analysis.findings.notes import AUTOCORRELATED, ordered
-from inferlens.analysis.race import Aim, Race, race
+from inferlens.analysis.race import FinalsAim, Race, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import IN_TURNS
 from inferlens.spec.case import bare
@@ -38,7 +38,7 @@ def ranked(
     rows: Sequence[Row],
     runs: Mapping[tuple[str, str], CaseRuns],
     named: str | None,
-    aim: Aim | None = None,
+    aim: FinalsAim | None = None,
 ) -> list[Row]:
     """The rows of a comparison with speed-ups, the fastest marked: the reference, ranked rows, wrong ones, failures.
 

@@ -27,7 +27,6 @@ from inferlens.analysis.profile.graph import (
     precision_of,
 )
 from inferlens.analysis.profile.modules import Path, ancestor, path_of
-from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Layer, Tensor
 from inferlens.units import plural
 
@@ -46,11 +45,7 @@ def graph_of(source: GraphSource, *, regions: str = "module", depth: int | None 
         regions: ``module`` for regions of modules, ``fused`` or ``none`` for none.
         depth: a module that is as deep as this, 1 or more, is one node; beyond the deepest nothing is folded.
             ``None``: as deep as gives :data:`READABLE` nodes at most.
-
-    Raises:
-        InferlensError: for other regions.
     """
-    check_choice("kind of regions", regions, REGIONS)
     owners = owners_of(source.layers)
     deepest = max((len(owner) for owner in owners if owner), default=0)
     shown, groups = _groups(source, owners, deepest, depth)

@@ -177,9 +177,8 @@ def roofline(
         rows = list(_by_module(rows, whole, kinds, rule_of("split", flops_of(work)), depth))
     floored = [row for row in rows if row.floor is not None]
     known, floor = sum(row.time for row in floored), sum(row.floor or 0.0 for row in floored)
-    bound = _bound(waits_for_host(profile, runs, record), known, floor)
+    bound, busy = _bound(waits_for_host(profile, runs, record), known, floor), gpu_busy(profile, runs)
     rows = [_claimed(row, whole, bound) for row in rows]
-    busy = gpu_busy(profile, runs)
     timed_parts: Literal["layer", "kernel"] = "layer" if profile.layers else "kernel"
     return Roofline(
         rows=tuple(rows), by=timed_parts if by == "layer" else by, timed=timed_parts, precision=precision,

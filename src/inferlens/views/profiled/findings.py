@@ -103,9 +103,7 @@ def document(
     """The findings of each case; for people the few that matter most of all cases together.
 
     Args:
-        cases: as :func:`judged` makes them.
-        top: how many of each case; ``None``: all for programs.
-        whole: whether people get all findings of each case, too.
+        cases: as :func:`judged` makes them; of each the ``top`` findings, or with ``whole`` all for people, too.
         lines: of findings for people, where they ask for no number.
         brief: without headings and notes.
         measured: rows of the ways that were measured, of which it is said first which one is fastest.

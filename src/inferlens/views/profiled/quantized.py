@@ -32,15 +32,10 @@ LAYERS = (
 
 
 def document(found: Quantization, name: str, device: str, *, layers: bool = True) -> Document:
-    """All of it.
+    """All of it; ``name`` is the model's as it was asked for, ``device`` what cases run on if nobody says.
 
-    Args:
-        found: what came of it.
-        name: the model's, as it was asked for.
-        device: what cases run on there if nobody says.
-        layers: whether people are shown what each layer loses, if that is known.
+    ``layers``: whether people are shown what each layer loses, if that is known.
     """
-
     shown = len(found.layers) if layers else 0
 
     def blocks(rows: int, outputs: int | None = None, *, brief: bool = False) -> Sequence[Table | str]:

@@ -26,14 +26,9 @@ _OF_OUTPUTS = ("precision", "calibration", "backend")  # axes that outputs diffe
 def document(
     records: Sequence[Record], axis: str, reference: str | None = None, *, where: str = "", top: int | None = None
 ) -> Document:
-    """What there is to show of records by an axis, as of :func:`crossed`.
+    """What there is to show of records by an axis, as of :func:`crossed`; ``where`` is the folder that they lie in.
 
-    Args:
-        records: in any order; of each case the latest run counts.
-        axis: one of :data:`AXES`.
-        reference: words that name the row that speed-ups on a machine are against; ``None`` is the usual one.
-        where: the folder that they lie in, for the commands to go on with.
-        top: lines of each table that a screen shows; ``None``: as many as fit.
+    ``top`` is how many lines of each table a screen shows; ``None``: as many as fit.
     """
     found = crossed(records, axis, reference)
 

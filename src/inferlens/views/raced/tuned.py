@@ -62,12 +62,7 @@ _TRIED = (
 
 
 def document(tuned: Tuned, reference: str | None = None, top: int | None = None) -> Document:
-    """What there is to show of a tuning.
-
-    Args:
-        tuned: how it ended.
-        reference: words that name the row others are compared with; ``None`` is the usual one.
-        top: rows on a screen; ``None``: five, if as many ran.
+    """What there is to show of a tuning; ``top``: rows on a screen; ``None``: five, if as many ran.
 
     Raises:
         InferlensError: if ``reference`` names no row of the finals.
