@@ -39,11 +39,7 @@ _VIEWS: dict[str, tuple[Callable[[Analysis], Columns], tuple[str, ...]]] = {
 
 
 def traces_in(folder: Path) -> list[Path]:
-    """The traces in a folder by name, numbers in it as numbers.
-
-    Raises:
-        InferlensError: if the folder cannot be read.
-    """
+    """The traces in a folder by name, numbers in it as numbers; InferlensError if the folder cannot be read."""
     return sorted((path for path in _entries(folder) if path.name.endswith(SUFFIXES) and path.is_file()), key=_natural)
 
 

@@ -106,8 +106,9 @@ def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) ->
         keys = {row.id: f"{names[row.id]}, {row.io} io" for row in table}
     first = _first(comparisons, names, top or (MOST_OF_EACH if several else MOST))
     chosen = [row for row in table if names[row.id] in first]
-    series = list(dict.fromkeys(keys[row.id] for row in sorted(chosen, key=_from_the_largest) if drawn(row)))
     able = [row for row in chosen if drawn(row)]
+    largest_first = sorted(able, key=lambda row: (-(row.batch or 0), _seconds(row)))
+    series = list(dict.fromkeys(keys[row.id] for row in largest_first))
     shades = {keys[row.id]: colours[plain(row.backend)] for row in chosen}
     panels = (
         [_lines(able, keys, {name: shades[name] for name in series})] if len({row.batch for row in able}) > 1 else []
@@ -233,10 +234,6 @@ def _seconds(row: Row) -> float:
 def _order(row: Row) -> tuple[bool, float]:
     """The fastest first, what has no bar last."""
     return not drawn(row), _seconds(row)
-
-
-def _from_the_largest(row: Row) -> tuple[int, float]:
-    return -(row.batch or 0), _seconds(row)
 
 
 def _first(comparisons: Sequence[Sequence[Row]], names: dict[str, str], most: int) -> set[str]:

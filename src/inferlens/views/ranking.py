@@ -42,11 +42,8 @@ def ranked(
 ) -> list[Row]:
     """The rows of a comparison with speed-ups, the fastest marked: the reference, ranked rows, wrong ones, failures.
 
-    Args:
-        rows: in any order.
-        runs: what was measured, by id and machine of its row.
-        named: words that name the reference, if they fit a row.
-        aim: what they are compared by, as of :func:`inferlens.analysis.race.race`.
+    ``runs`` are what was measured, by id and machine of its row; words that are ``named`` name the reference, if they
+    fit a row.
     """
     among = race({row.id: runs[row.id, row.machine] for row in rows}, aim=aim)
     metric = "median" if any(row.median is not None for row in rows) else "iterations_per_second"

@@ -95,17 +95,12 @@ def document(
     top: int | None = None,
     every_run: bool = False,
 ) -> Document:
-    """What there is to show of records.
+    """What there is to show of records, ``reference`` as of :func:`inferlens.views.rows.rows`.
 
     Args:
-        records: in any order; of each case the latest run counts.
-        reference: words that name the row others are compared with; ``None`` is the usual one.
         where: the folder that they lie in, for the commands to go on with.
         top: rows of each comparison that a screen shows; ``None``: as many as fit.
         every_run: whether each run is shown, in tables of its own, the oldest first.
-
-    Raises:
-        InferlensError: if ``reference`` names no row.
     """
     shown, lacking = _run_by_run(records, reference) if every_run else (rows(records, reference, notes=False), [])
     many = not every_run and top is None and LEAST_HEIGHT * len(by(shown, "table")) > LINES

@@ -69,11 +69,7 @@ def trace_findings(analysis: Analysis) -> list[Finding]:
 
 
 def evidence_of(profiles: Profile | Sequence[Profile], record: Record | None = None) -> Evidence:
-    """What the rules look at, as :func:`findings` takes it.
-
-    Raises:
-        InferlensError: if the profiles are of different cases, or there are none.
-    """
+    """What the rules look at; takes and refuses what :func:`findings` does."""
     several = (profiles,) if isinstance(profiles, Profile) else tuple(profiles)
     if len({each.case.digest for each in several}) != 1:
         raise InferlensError("Findings are for one case at a time.", expected="one profile, or several levels of it")

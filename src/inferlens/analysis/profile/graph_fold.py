@@ -56,7 +56,8 @@ def graph_of(source: GraphSource, *, regions: str = "module", depth: int | None 
         more = f": modules are unfolded {shown} of {deepest} deep, --depth {shown + 1} unfolds more"
         folded = f"{plural(len(source.layers), 'layer')} are drawn as {plural(len(groups), 'node')}"
         notes.append(f"{folded}{more if shown <= deepest else ''}.")
-    paths = [_region_path(owners, group, shown) for group in groups]
+    # A layer lies in its module, a folded node beside what its module has around it.
+    paths = [(node.module or ())[: -1 if node.role == "folded" else None] for node in nodes]
     found = _regions(paths, nodes) if regions == "module" else ()
     edges = _with_ends(source, nodes, _between(edges, place), [(place[index], tensor) for index, tensor in ends])
     return Graph(
@@ -188,13 +189,6 @@ def _with_ends(source: GraphSource, nodes: list[Node], edges: list[Edge], ends: 
         led.append(Edge(tail=tail, head=len(nodes), tensors=(tensor,)))
         nodes.append(Node(name=tensor.name, role="output", inputs=(tensor,)))
     return [edge for edge in led if edge.tail >= 0]
-
-
-def _region_path(owners: Owners, group: range, depth: int) -> Path:
-    """The module that a node lies in: a layer's own, a folded node's with the module itself left out."""
-    folded = len(group) > 1
-    known = [owner[:depth] if folded else owner for index in group if (owner := owners[index]) is not None]
-    return (ancestor(known)[:-1] if folded else known[0]) if known else ()
 
 
 def _regions(paths: Sequence[Path], nodes: Sequence[Node], first: int = 0, level: int = 0) -> tuple[Region, ...]:

@@ -93,11 +93,7 @@ KernelTable = ProfileTable[KernelRow, GpuAccount]
 
 
 def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: By = "name") -> KernelTable | str:
-    """The kernels of a profile by ``name`` or by ``launch``, or the sentence that says why there are none.
-
-    Raises:
-        InferlensError: if there is no such way.
-    """
+    """The kernels of a profile, in one of the :data:`WAYS`, or the sentence that says why there are none."""
     check_choice("way to group kernels", by, WAYS)
     kernels, runs = profile.kernels, runs_of(profile, "kernel", unprofiled)
     if isinstance(runs, str) or kernels is None:

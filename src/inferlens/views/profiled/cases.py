@@ -130,10 +130,8 @@ def of_level(loaded: LoadedProfiles, level: Level | None) -> list[ProfiledCase]:
 def referenced(group: Sequence[ProfiledCase], words: str | None) -> list[ProfiledCase]:
     """The group with its reference first: the one that ``words`` name, else the usual one, else the first that ran.
 
-    The usual one is plain (fp32, no options) and of the backend that the others' outputs were checked against.
-
-    Raises:
-        InferlensError: if ``words`` fit more than one.
+    The usual one is plain (fp32, no options) and of the backend that the others' outputs were checked against. Words
+    that fit several are an InferlensError.
     """
     able = [one for one in group if one.profile.status == "ok"] or list(group)
     checked = [one.record.agreement.reference for one in group if one.record and one.record.agreement]
@@ -152,11 +150,7 @@ def referenced(group: Sequence[ProfiledCase], words: str | None) -> list[Profile
 
 
 def check_reference(every: Sequence[ProfiledCase], words: str | None) -> None:
-    """Refuses a reference that fits no profile.
-
-    Raises:
-        InferlensError: if there is none.
-    """
+    """Refuses a reference that fits no profile, with an InferlensError."""
     if words and not any(one.fits(words) for one in every):
         raise InferlensError(f"No case fits the reference '{words}'.", expected=_labels(every))
 

@@ -79,11 +79,7 @@ class ModuleTree:
 
 
 def columns(group: Sequence[ProfiledCase], level: Level | None, reference: str | None) -> ModuleTree:
-    """The columns of profiles that can be compared, one for each case; ``level`` and ``reference`` as of a document.
-
-    Raises:
-        InferlensError: if ``reference`` fits several cases.
-    """
+    """The columns of profiles that can be compared, one for each case; ``level`` and ``reference`` as of a document."""
     cases: dict[str, dict[Level, ProfiledCase]] = {}
     for one in group:
         cases.setdefault(one.profile.case.digest, {})[one.profile.level] = one

@@ -72,11 +72,8 @@ def chart_of(
 
 def drawable(row: Row, measure: str) -> bool:
     """Whether a row is a point; wrong ones are, too."""
-    return row.ok and row.median is not None and _value(row, measure) is not None
-
-
-def _value(row: Row, measure: str) -> float | None:
-    return {"error": row.error, "accuracy": row.accuracy, "memory": _memory(row), "energy": row.energy}[measure]
+    values = {"error": row.error, "accuracy": row.accuracy, "memory": _memory(row), "energy": row.energy}
+    return row.ok and row.median is not None and values[measure] is not None
 
 
 def _memory(row: Row) -> int | None:
