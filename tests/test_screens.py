@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -44,10 +43,10 @@ def folders(pattern: str) -> list[Path]:
 def _once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record's row is worked out once for all commands, and what a picture looks like is no matter of the screen."""
 
-    def row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, **more: Any) -> rows.Row:
-        key = (*(record.id for record in run.records), inputs, device, *more.values())
+    def row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> rows.Row:
+        key = (*(record.id for record in run.records), inputs, *words)
         if key not in ROWS:
-            ROWS[key] = worked_out(run, inputs, device, **more)
+            ROWS[key] = worked_out(run, inputs, words)
         return ROWS[key]
 
     worked_out = rows._row

@@ -35,8 +35,8 @@ def accuracy_of(run: CaseRuns) -> Accuracy | None:
 
 def measured_drop(found: Accuracy | None) -> float | None:
     """How far a measure is below the reference's; how often answers are the same without labels is no measure."""
-    known = worth(found) if found and found.metric != AGREEMENT else None
-    return known.drop if known else None
+    known = worth(found)
+    return known.drop if known and found and found.metric != AGREEMENT else None
 
 
 class WorthOfTwo(Struct, frozen=True, kw_only=True):
@@ -64,11 +64,11 @@ def worth_of_two(a: Accuracy | None, b: Accuracy | None) -> WorthOfTwo | None:
 
 
 @lru_cache(maxsize=256)
-def worth(found: Accuracy) -> Worth | None:
+def worth(found: Accuracy | None) -> Worth | None:
     """What values add up to; ``None`` without any. Without labels what differs from fp32 is all that can be lost."""
-    own, other = found.values, found.reference_values
-    if not own:
+    if not found or not found.values:
         return None
+    own, other = found.values, found.reference_values
     value, share = fmean(own), len(own) > 1 and {*own, *other} <= {0.0, 1.0}
     interval = share_interval(sum(own), len(own)) if share else difference_of_means(own, [0.0] * len(own))
     if found.metric == AGREEMENT and not other:

@@ -10,7 +10,7 @@ from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import Columns
 from inferlens.trace.memory import holders
 from inferlens.trace.modules import module_tree
-from inferlens.trace.reader import read, read_cached
+from inferlens.trace.reader import read_cached
 from inferlens.trace.tables import kernels, operators, stepping, timeline
 from inferlens.trace.trace import Category
 
@@ -83,5 +83,4 @@ def load_trace(path: Path | str, step: int | str | None = None, *, cache: bool =
     Raises:
         InferlensError: if there is no trace, or no such step. Its frames need polars.
     """
-    file = Path(path)
-    return LoadedTrace(Analysis(read_cached(file) if cache else read(file), step))
+    return LoadedTrace(Analysis(read_cached(Path(path), cache), step))

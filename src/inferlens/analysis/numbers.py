@@ -87,7 +87,7 @@ def _energy(run: CaseRuns) -> dict[str, Any]:
 def _accuracy(run: CaseRuns) -> dict[str, Any]:
     """What the answers are worth, and what that is below fp32."""
     found = accuracy_of(run)
-    known = worth(found) if found else None
+    known = worth(found)
     if not found or not known:
         return {}
     values = {"metric": found.metric, "accuracy": known.value, "accuracy_share": known.share, "top5": found.top5}

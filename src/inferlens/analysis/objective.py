@@ -118,8 +118,7 @@ def _error(run: CaseRuns) -> float | None:
 
 
 def _drop(run: CaseRuns) -> float | None:
-    found = accuracy_of(run)
-    known = worth(found) if found else None
+    known = worth(accuracy_of(run))
     return known.drop if known else None
 
 

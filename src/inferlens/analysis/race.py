@@ -11,14 +11,16 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
 
 from inferlens.analysis.interference.samples import finite, steady_samples
+from inferlens.analysis.objective import value
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import IN_TURNS, Metric, Record
+from inferlens.spec.objective import Objective
 from inferlens.stats.between_process import Centre, centres
 from inferlens.stats.compare import LogRatio
 from inferlens.stats.quantiles import median
@@ -30,14 +32,12 @@ PROBABLE = 0.75  # from which probability on the likeliest is called probably fa
 Kind = Literal["fastest", "equal", "likeliest", "once", "none"]
 
 
-class Aim(Protocol):
-    """What a race is about, if not about latency."""
+@dataclass(frozen=True)
+class FinalsAim:
+    """What finals are about: an objective, and who breaks a limit (by the digests of their cases) and cannot win."""
 
-    def centres(self, records: Sequence[Record]) -> Sequence[Centre | None]:
-        """What is compared, of records that were measured together; the less the better."""
-
-    def may_win(self, runs: CaseRuns) -> bool:
-        """Whether a case may be the best."""
+    objective: Objective
+    barred: frozenset[str] = frozenset()
 
 
 class RaceAnswer(Struct, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ def race(
     *,
     metric: Metric | None = None,
     most: int = MOST_ROUNDS,
-    aim: Aim | None = None,
+    aim: FinalsAim | None = None,
 ) -> Race:
     """The race among cases, by the threshold and the level that they were measured with.
 
@@ -144,7 +144,8 @@ def race(
     alone: dict[str, dict[Hashable, Centre]] = {}
     for key, members in together.items():
         mine = [record for _, record in members]
-        for (name, record), centre in zip(members, aim.centres(mine) if aim else centres_of(mine, metric), strict=True):
+        known = centres_for(aim.objective, mine) if aim else centres_of(mine, metric)
+        for (name, record), centre in zip(members, known, strict=True):
             if centre:
                 processes.setdefault(name, []).append((record.created, centre))
                 if round_of(record):
@@ -167,7 +168,7 @@ def race(
         ranked=frozenset(
             name
             for name, runs in cases.items()
-            if name in entries and runs.ranked and (aim is None or aim.may_win(runs))
+            if name in entries and runs.ranked and not (aim and runs.first.case.digest in aim.barred)
         ),
         level=look_level(most if raced else 0, level),
         alone=alone_level(level),
@@ -201,6 +202,14 @@ def centres_of(records: Sequence[Record], metric: Metric) -> list[Centre | None]
     machine = np.median(logs, axis=0)
     logs = np.median(logs - machine, axis=1) + np.median(machine)
     return [Centre(float(log), centre.variance) for log, centre in zip(logs, found, strict=True) if centre]
+
+
+def centres_for(objective: Objective, records: Sequence[Record]) -> list[Centre | None]:
+    """The logarithm of what is to be small, of each of some records that were measured together."""
+    if objective.name == "latency":
+        return centres_of(records, "latency")
+    known = [value(each, objective.name) for each in records]
+    return [Centre(math.log(objective.measure.cost(each)), None) if each else None for each in known]
 
 
 def _seconds(samples: Sequence[float], metric: Metric) -> Sequence[float]:

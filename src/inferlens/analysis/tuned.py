@@ -6,10 +6,8 @@ could be tried there. Both are read strictly: a tuning of which a part is broken
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +17,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.accuracy import Worth, accuracy_of, worth
 from inferlens.analysis.objective import value, with_export
-from inferlens.analysis.race import RaceAnswer, centres_of, race
+from inferlens.analysis.race import FinalsAim, RaceAnswer, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.files import decoded, files_under, write_whole
@@ -27,7 +25,6 @@ from inferlens.record.record import Record
 from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, of_a_tuning
 from inferlens.spec.case import Case
 from inferlens.spec.objective import MEASURES, Constraint, Objective
-from inferlens.stats.between_process import Centre
 
 SCHEMA = "inferlens.tuned/1"
 TUNED = "tuned.json"
@@ -150,30 +147,6 @@ class Tuned(Struct, frozen=True, kw_only=True):
         return tuple(record for trial in self.trials if not trial.final for record in trial.records)
 
 
-@dataclass(frozen=True)
-class FinalsAim:
-    """What finals are about: an objective, and who breaks a limit (by the digests of their cases) and cannot win."""
-
-    objective: Objective
-    barred: frozenset[str] = frozenset()
-
-    def centres(self, records: Sequence[Record]) -> list[Centre | None]:
-        """See :class:`inferlens.analysis.race.Aim`."""
-        return centres_for(self.objective, records)
-
-    def may_win(self, runs: CaseRuns) -> bool:
-        """See :class:`inferlens.analysis.race.Aim`."""
-        return runs.first.case.digest not in self.barred
-
-
-def centres_for(objective: Objective, records: Sequence[Record]) -> list[Centre | None]:
-    """The logarithm of what is to be small, of each of some records that were measured together."""
-    if objective.name == "latency":
-        return centres_of(records, "latency")
-    known = [value(each, objective.name) for each in records]
-    return [Centre(math.log(objective.measure.cost(each)), None) if each else None for each in known]
-
-
 class CandidateFacts(Struct, frozen=True, kw_only=True):
     """What is known of a candidate, in the units of the measures.
 
@@ -222,7 +195,7 @@ def facts_of(tuned: Tuned) -> list[CandidateFacts]:
             build=value(every[digest], "build"),
             came=WINNER if digest == winner else _came(each, tuned, named.get(digest, "")),
             metric=real.metric if real else "",
-            accuracy=worth(real) if real else None,
+            accuracy=worth(real),
         )
         found.append(facts)
     return sorted(found, key=lambda each: each.came != WINNER)

@@ -115,11 +115,17 @@ def _usual(words: dict[str, Any]) -> bool:
 def _paged(path: Path, output: Path, format: str) -> bool:
     """Writes the page of a report, if the traces can be read more than once, and charts can be drawn here."""
     from inferlens.cli import screen
+    from inferlens.errors import MissingLibrary
     from inferlens.trace.several import traces_under
+    from inferlens.views import picture
     from inferlens.views.report.found import Found
     from inferlens.views.report.page import report
 
-    if not path.exists() or not screen.can_draw():
+    try:
+        picture.converter()
+    except MissingLibrary:
+        return False
+    if not path.exists():
         return False
     found = Found(traces=list(traces_under(path)))
     if not any(each.overview for each in found.looked):

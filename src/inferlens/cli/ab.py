@@ -117,12 +117,8 @@ def show(found: ABResult | ABSteps, file: Path | None, as_json: bool) -> None:
         screen.document(document(found), "json")
     else:
         answer, _, rest = str(found).partition("\n\n")
-        screen.text(f"{bold(answer) if screen.terminal()['color'] else answer}\n\n{rest}\n\n{last}")
-
-
-def bold(text: str) -> str:
-    """As terminals print it."""
-    return f"\x1b[1m{text}\x1b[0m"
+        bold = f"\x1b[1m{answer}\x1b[0m" if screen.terminal()["color"] else answer
+        screen.text(f"{bold}\n\n{rest}\n\n{last}")
 
 
 def next_step(found: ABResult | ABSteps, arguments: list[str]) -> str:

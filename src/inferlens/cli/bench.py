@@ -111,11 +111,7 @@ def measured(plan: Plan) -> tuple[list[Record], bool]:
 
 
 def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, **how: Any) -> None:
-    """Shows what was measured and says where it is kept.
-
-    Raises:
-        typer.Exit: if it was interrupted, or nothing ran.
-    """
+    """Shows what was measured and says where it is kept; exits if it was interrupted, or nothing ran."""
     from inferlens.record.store import safe_name
 
     if records:

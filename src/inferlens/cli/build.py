@@ -50,6 +50,7 @@ def build(
     from inferlens.execution.deploy.build import able, single
     from inferlens.execution.deploy.build import build as build_file
     from inferlens.units import parse_duration
+    from inferlens.views.table import Document
 
     backend = backend or able(Builder)[0]
     given = [*(option or ())]
@@ -77,7 +78,7 @@ def build(
     screen.warnings(done.warnings)
     assert done.found
     if json:
-        screen.data(done.found)
+        screen.document(Document(list, data=lambda: done.found), "json")
     else:
         screen.text(text(done.found))
 

@@ -55,11 +55,7 @@ app = typer.Typer(
 
 
 def run() -> int:
-    """Does what the command line says; its exit code.
-
-    Raises:
-        InferlensError: if its words are none of a command's.
-    """
+    """Does what the command line says; its exit code, or an InferlensError if its words are none of a command's."""
     try:
         code = app(prog_name="inferlens", standalone_mode=False)
     except _USAGE_ERROR as error:

@@ -149,23 +149,14 @@ def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> Non
 
 
 def refuse(words: Mapping[str, Any], how: str) -> None:
-    """Refuses options that mean nothing ``with`` or ``without`` --torch-profiler.
-
-    Raises:
-        InferlensError: for the first that was given.
-    """
+    """Refuses the first option that was given and means nothing ``with`` or ``without`` --torch-profiler."""
     for name in (name for name, value in words.items() if value is not None):
         hint = "--torch-profiler too" if how == "without" else "two commands"
         raise InferlensError(f"--{name.replace('_', '-')} means nothing {how} --torch-profiler.", hint=hint)
 
 
 def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
-    """Takes traces of every case, and says where they are and how to look at them.
-
-    Raises:
-        Exit: with code 1 if none could be taken.
-        InferlensError: if the words mean nothing.
-    """
+    """Takes traces of every case, and says where they are and how to look at them; exits with 1 if there are none."""
     from inferlens.backends.profiling.traced_runs import Tracing
     from inferlens.cli.progress import Bar
     from inferlens.execution.trace import run

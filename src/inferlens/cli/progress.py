@@ -64,7 +64,6 @@ class Bar(Observer):
         self._bar.stop()
 
     def planned(self, cases: Sequence[Planned]) -> None:
-        """See :class:`Observer`."""
         self._cases, self._since = list(cases), self._clock()
         self._left = Counter(planned.case.digest for planned in cases)
         self._bar.update(self._task, total=len(cases))
@@ -73,42 +72,33 @@ class Bar(Observer):
                 self._say(f"{found.asked} is {found.spec}.")
 
     def doing(self, what: str) -> None:
-        """See :class:`Observer`."""
         self._draw(what)
 
     def part(self, name: str) -> None:
-        """See :class:`Observer`."""
         self._say(f"{name}:")
 
     def began(self, case: Case) -> None:
-        """See :class:`Observer`."""
         self._label = self._short(case)
         self._draw(f"{self._label}: starting")
 
     def phase(self, name: PhaseName) -> None:
-        """See :class:`Observer`."""
         self._draw(f"{self._label}: {BEFORE_STEADY.get(name, name)}")
 
     def progress(self, share: float) -> None:
-        """See :class:`Observer`."""
         self._draw(f"{self._label}: measuring", share)
 
     def again(self, case: Case, why: str) -> None:
-        """See :class:`Observer`."""
         self._say(f"{self._short(case)}: measuring again: {CAUSES.get(why, why) or 'disturbed'}")
 
     def done(self, record: Record, folder: Path) -> None:  # noqa: ARG002 - where it lies is said once, at the end
-        """See :class:`Observer`."""
         self.records.append(record)
         self.ended(record.case, ending(record), ran=record.status == "ok", best=self._is_best(record))
 
     def discarded(self, records: Sequence[Record]) -> None:
-        """See :class:`Observer`."""
         gone = {record.id for record in records}
         self.records = [record for record in self.records if record.id not in gone]
 
     def remark(self, text: str) -> None:
-        """See :class:`Observer`."""
         self._say(text)
 
     def ended(self, case: Case, how: str, *, ran: bool = True, best: bool = False) -> None:
@@ -128,7 +118,6 @@ class Bar(Observer):
         self._draw("")
 
     def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:  # noqa: ARG002 - are in ``standing``
-        """See :class:`Observer`."""
         of = f" of {finals}" if number <= finals else ""
         self._say(f"{'final ' if finals else ''}round {number}{of}: {standing}")
 

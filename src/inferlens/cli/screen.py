@@ -52,13 +52,6 @@ def warnings(found: Iterable[Warning]) -> None:
     notes(warning.sentence for warning in found)
 
 
-def data(value: Any) -> None:
-    """Prints a value as indented JSON to standard output, for machines."""
-    import msgspec
-
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n")
-
-
 @contextmanager
 def busy(what: str) -> Iterator[Callable[[str], None]]:
     """Shows on a terminal that something is under way; gives what to tell the name of each step to."""
@@ -109,8 +102,7 @@ def show(
         if not how.get("output"):
             text(drawn.decode() if isinstance(drawn, bytes) else drawn)
         if output := how.get("output") or how.get("file"):
-            write(output, drawn)
-            note(f"Wrote {output}.")
+            save(output, drawn)
     else:
         shown = of_records(records, reference, where=where, top=top, every_run=every_run)
         document(shown, format, **how)
@@ -126,19 +118,10 @@ def document(
     file: Path | None = None,
     bars: bool = False,
 ) -> None:
-    """Prints a document to standard output, made for this terminal; or writes it to a file.
+    """Prints a document to standard output, made for this terminal; or writes it to the file ``output``.
 
-    Args:
-        shown: the document.
-        format: one of every table's.
-        wide: whether to show all columns.
-        columns: those to show instead.
-        output: the file to write it to, rather than to print it.
-        file: a file to write it to as well.
-        bars: whether to draw times as bars.
-
-    Raises:
-        InferlensError: if the file's ending is none of :data:`ENDINGS` and no format is given, or it cannot be written.
+    ``file`` is one to write it to as well, the others are as the commands have them. Raises InferlensError if a file's
+    ending is none of :data:`ENDINGS` and no format is given, or it cannot be written.
     """
     from inferlens.views.bars import barred
     from inferlens.views.table import render
@@ -218,18 +201,6 @@ def write(output: Path, drawn: str | bytes, option: str = "--output") -> None:
         raise InferlensError(f"{output} cannot be written: {error.strerror}.", hint=hint) from error
 
 
-def can_draw() -> bool:
-    """Whether charts can be drawn here."""
-    from inferlens.errors import MissingLibrary
-    from inferlens.views import picture
-
-    try:
-        picture.converter()
-    except MissingLibrary:
-        return False
-    return True
-
-
 def report(made: Report, output: Path, format: str) -> None:
     """Writes a page; of Markdown its pictures too, into a folder beside it."""
     from inferlens.views.renderers import html, markdown
@@ -242,7 +213,7 @@ def report(made: Report, output: Path, format: str) -> None:
     save(output, drawn, format)
 
 
-def save(output: Path, drawn: str | bytes, format: str) -> None:
+def save(output: Path, drawn: str | bytes, format: str = "") -> None:
     """Writes what was asked for, and says so; what is to be a PDF comes as a page."""
     if format == "pdf" and isinstance(drawn, str):
         from inferlens.views.renderers import pdf
@@ -260,8 +231,7 @@ def log(found: Log, output: Path | None = None) -> None:
             f"The last lines; all of them are in {found.path}." if found.path else "The last lines, as the record has."
         )
     if output is not None:
-        write(output, f"{found.text}\n")
-        note(f"Wrote {output}.")
+        save(output, f"{found.text}\n")
     elif found.text:
         text(found.text)
     else:

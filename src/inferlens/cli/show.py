@@ -122,8 +122,7 @@ def plot(
             raise InferlensError(
                 f"There are {len(tunings)} tunings, a picture each.", hint=f"inferlens plot {tunings[0]}"
             )
-        screen.write(output, render(load_tuned(tunings[0]), format, theme or "auto", reference))
-        screen.note(f"Wrote {output}.")
+        screen.save(output, render(load_tuned(tunings[0]), format, theme or "auto", reference))
         return
     chart = Chart(reference=reference, format=format, theme=theme or "auto", top=top)
     loaded = load_records(paths)

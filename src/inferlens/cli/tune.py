@@ -138,8 +138,7 @@ def studied(
     where = Path(request.plan.output) / safe_name(found.values[0].records[0].model.name)
     screen.document(document(found, str(where)), format, file=None if drawing else file)
     if file and drawing:
-        screen.write(file, picture(found, file.suffix.lower()[1:]))
-        screen.note(f"Wrote {file}.")
+        screen.save(file, picture(found, file.suffix.lower()[1:]))
     if not any(record.status == "ok" for value in found.values for record in value.records):
         raise typer.Exit(1)
 

@@ -66,11 +66,7 @@ class TraceBuilder:
         self._most: int | None = None
 
     def add(self, events: Sequence[Event]) -> None:
-        """Some more events, in any order.
-
-        Raises:
-            InferlensError: if memory has no room for them.
-        """
+        """Some more events, in any order; InferlensError if memory has no room for them."""
         self._add([event for event in events if event.ph == "X"])
         others = [event for event in events if event.ph != "X"]
         memory = [event for event in others if event.name == "[memory]" and event.args and event.ts is not None]

@@ -49,13 +49,15 @@ def read(source: Path | bytes) -> Trace:
     return builder.trace(reader.about)
 
 
-def read_cached(path: Path) -> Trace:
+def read_cached(path: Path, cache: bool = True) -> Trace:
     """A trace, from what is kept of it if that is up to date; else it is read, and kept if that took long.
+
+    Without ``cache`` nothing is kept, nor looked at.
 
     Raises:
         InferlensError: as :func:`inferlens.trace.read`.
     """
-    if not path.is_file():
+    if not (cache and path.is_file()):
         return read(path)
     stamp, file = (VERSION, *_stamp(path)), path.with_name(path.name + SUFFIX)
     with suppress(Exception):  # whatever a file that is not there or is damaged makes the libraries raise

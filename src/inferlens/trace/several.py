@@ -29,7 +29,7 @@ SUFFIXES = (".json", ".json.gz", ".json.zst")
 _RANK = re.compile(r"rank[-_]?(\d+)", re.I)
 _NUMBER = re.compile(r"(\d+)")
 _CLOCKS = 1_000_000_000  # nanoseconds that the clocks of a job's machines may differ by
-_USE = ("utilization", "sm_efficiency", "occupancy", "tensor_share", "tensor_untold")
+USE = ("utilization", "sm_efficiency", "occupancy", "tensor_share", "tensor_untold")
 BOTH, NEW, GONE = "", "new", "gone"
 _VIEWS: dict[str, tuple[Callable[[Analysis], Columns], tuple[str, ...]]] = {
     "operators": (lambda one: operators(one, "shapes"), ("name", "shapes")),
@@ -39,11 +39,7 @@ _VIEWS: dict[str, tuple[Callable[[Analysis], Columns], tuple[str, ...]]] = {
 
 
 def traces_in(folder: Path) -> list[Path]:
-    """The traces in a folder by name, numbers in it as numbers.
-
-    Raises:
-        InferlensError: if the folder cannot be read.
-    """
+    """The traces in a folder by name, numbers in it as numbers; InferlensError if the folder cannot be read."""
     return sorted((path for path in _entries(folder) if path.name.endswith(SUFFIXES) and path.is_file()), key=_natural)
 
 
@@ -131,7 +127,7 @@ def run_of(name: str, overview: Overview) -> dict[str, Any]:
         "name": name,
         "step_time": overview.step_time,
         "bound": overview.bound,
-        **{key: getattr(gpu, key, None) for key in _USE},
+        **{key: getattr(gpu, key, None) for key in USE},
         **{part.lower(): overview.parts[part] for part in ("kernel", "copy", "runtime", "CPU")},
         "waiting": overview.waiting if overview.gpus else None,
     }

@@ -59,11 +59,7 @@ class Steps:
         return len(self.names)
 
     def only(self, name: str) -> Steps:
-        """The step of that number alone, which then counts.
-
-        Raises:
-            InferlensError: if there is none.
-        """
+        """The step of that number alone, which then counts; InferlensError if there is none."""
         places = np.flatnonzero(self.names == name)[:1]
         if not len(places):
             raise InferlensError(f"The trace has no step {name}.", expected=f"one of {', '.join(self.names[:20])}")

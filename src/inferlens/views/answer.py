@@ -106,12 +106,9 @@ def doubts(row: Row) -> list[str]:
 
 
 def answers(rows: Sequence[Row], *, whole: bool = False, told: Callable[[Row], str] | None = None) -> list[AnswerLine]:
-    """The answer of each comparison among rows.
+    """The answer of each comparison among rows; ``told`` is what is said of a row, by default its latency or its rate.
 
-    Args:
-        rows: as :func:`inferlens.views.rows.rows` gives them.
-        whole: whether each says of which model, device and precision it is, also where all are of one.
-        told: what is said of a row; by default its latency, or its rate.
+    ``whole``: whether each says of which model, device and precision it is, also where all are of one.
     """
     tables, found = by(rows, "table"), []
     varies = len(by(rows, "comparison")) > 1 and len({row.precision for row in rows}) > 1

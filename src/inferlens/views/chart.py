@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from inferlens.errors import InferlensError, check_choice
+from inferlens.errors import InferlensError
 from inferlens.record.record import Record
 from inferlens.units import listing, milliseconds, ratio, ratio_range
 from inferlens.views import View, picture
@@ -20,7 +20,6 @@ from inferlens.views.answer import probable, written
 from inferlens.views.picture import (
     DASHES,
     SHAPES,
-    THEMES,
     Part,
     Theme,
     colours_of,
@@ -60,16 +59,9 @@ class Chart(View):
     def __init__(
         self, *, reference: str | None = None, format: str = "svg", theme: str = "auto", top: int | None = None
     ) -> None:
-        """
-        Args:
-            reference: words that name the row others are compared with; ``None`` is the usual one.
-            format: ``svg``, ``png``, ``pdf``, or ``html``, which is interactive.
-            theme: ``auto``, ``light`` or ``dark``, as of :func:`inferlens.views.picture.drawn`.
-            top: ways that are drawn at most, the fastest first; ``None``: 30, of several batch sizes 8.
-        """
+        """``format`` and ``theme`` as of :func:`inferlens.views.picture.drawn`; ``top``: ways that are drawn."""
         super().__init__(reference=reference)
-        picture.check(format)
-        check_choice("theme", theme, ("auto", *THEMES))
+        picture.check(format, theme=theme)
         self.format = format
         self.theme = theme
         self.top = top
@@ -114,8 +106,9 @@ def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) ->
         keys = {row.id: f"{names[row.id]}, {row.io} io" for row in table}
     first = _first(comparisons, names, top or (MOST_OF_EACH if several else MOST))
     chosen = [row for row in table if names[row.id] in first]
-    series = list(dict.fromkeys(keys[row.id] for row in sorted(chosen, key=_from_the_largest) if drawn(row)))
     able = [row for row in chosen if drawn(row)]
+    largest_first = sorted(able, key=lambda row: (-(row.batch or 0), _seconds(row)))
+    series = list(dict.fromkeys(keys[row.id] for row in largest_first))
     shades = {keys[row.id]: colours[plain(row.backend)] for row in chosen}
     panels = (
         [_lines(able, keys, {name: shades[name] for name in series})] if len({row.batch for row in able}) > 1 else []
@@ -241,10 +234,6 @@ def _seconds(row: Row) -> float:
 def _order(row: Row) -> tuple[bool, float]:
     """The fastest first, what has no bar last."""
     return not drawn(row), _seconds(row)
-
-
-def _from_the_largest(row: Row) -> tuple[int, float]:
-    return -(row.batch or 0), _seconds(row)
 
 
 def _first(comparisons: Sequence[Sequence[Row]], names: dict[str, str], most: int) -> set[str]:

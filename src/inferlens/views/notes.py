@@ -35,13 +35,9 @@ _COLUMNS = [Column("", "", numeric=False, fold=True)]
 def document(
     records: Sequence[Record], *, every: bool = False, paths: str = "RESULTS", made: Sequence[Row] | None = None
 ) -> Document:
-    """The notes of the latest run of each case.
+    """The notes of the latest run of each case, on a screen as many as it holds, or with ``every`` case by case.
 
-    Args:
-        records: in any order.
-        every: whether a screen shows them case by case too, rather than as much as it holds.
-        paths: the words that the records were asked for by.
-        made: their rows, where somebody has them.
+    ``paths`` are the words that the records were asked for by, ``made`` their rows, where somebody has them.
     """
     shown = rows(records) if made is None else made
     runs = {(run.first.id, machine_name(run.first.environment)): run for run in latest(records)}

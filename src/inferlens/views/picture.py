@@ -16,7 +16,7 @@ from functools import cache
 from itertools import cycle
 from typing import Any
 
-from inferlens.errors import InferlensError, MissingLibrary
+from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.views.plain import plain
 from inferlens.views.renderers.html import page
 from inferlens.views.report.blocks import Picture
@@ -114,11 +114,12 @@ draw();
 """
 
 
-def check(format: str, hint: str = "--output compare.svg") -> None:
-    """Refuses a format that is none of :data:`FORMATS`, with an :class:`InferlensError`."""
+def check(format: str, hint: str = "--output compare.svg", theme: str = "auto") -> None:
+    """Refuses a format that is none of :data:`FORMATS`, and a theme that there is not, with an InferlensError."""
     if format not in FORMATS:
         what = f"A picture cannot be written as '{format}'."
         raise InferlensError(what, expected=", ".join(FORMATS), hint=hint)
+    check_choice("theme", theme, ("auto", *THEMES))
 
 
 def drawn(document: Callable[[Theme], Part], format: str, title: str, theme: str = "auto") -> str | bytes:

@@ -7,7 +7,7 @@ import unicodedata
 
 from msgspec.structs import replace
 
-from inferlens.spec.case import CALL_MODE, Case
+from inferlens.spec.case import AXES, CALL_MODE, Case
 from inferlens.spec.commands import bench_words
 
 
@@ -22,6 +22,12 @@ def cut(text: str, longest: int) -> str:
     """A text without its middle, if it is longer."""
     half = longest // 2
     return text if len(text) <= longest else f"{text[: half - 1]}…{text[-half:]}"
+
+
+def words_of(case: Case, *unsaid: str) -> list[str]:
+    """Backend, what else is said of a case but for the axes ``unsaid``, and its options; none of them empty."""
+    said = (word for axis in AXES if axis.name not in unsaid for word in axis.words(case))
+    return [word for word in (case.backend_label, *said, case.options_label) if word]
 
 
 def profile_command(case: Case, *, gpu: bool) -> str:

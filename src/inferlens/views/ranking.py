@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from inferlens.analysis.findings.notes import AUTOCORRELATED, ordered
-from inferlens.analysis.race import Aim, Race, race
+from inferlens.analysis.race import FinalsAim, Race, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import IN_TURNS
 from inferlens.spec.case import bare
@@ -38,15 +38,12 @@ def ranked(
     rows: Sequence[Row],
     runs: Mapping[tuple[str, str], CaseRuns],
     named: str | None,
-    aim: Aim | None = None,
+    aim: FinalsAim | None = None,
 ) -> list[Row]:
     """The rows of a comparison with speed-ups, the fastest marked: the reference, ranked rows, wrong ones, failures.
 
-    Args:
-        rows: in any order.
-        runs: what was measured, by id and machine of its row.
-        named: words that name the reference, if they fit a row.
-        aim: what they are compared by, as of :func:`inferlens.analysis.race.race`.
+    ``runs`` are what was measured, by id and machine of its row; words that are ``named`` name the reference, if they
+    fit a row.
     """
     among = race({row.id: runs[row.id, row.machine] for row in rows}, aim=aim)
     metric = "median" if any(row.median is not None for row in rows) else "iterations_per_second"

@@ -6,7 +6,7 @@ names and reasons, which may come from anywhere, through ``plain``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -95,17 +95,12 @@ def document(
     top: int | None = None,
     every_run: bool = False,
 ) -> Document:
-    """What there is to show of records.
+    """What there is to show of records, ``reference`` as of :func:`inferlens.views.rows.rows`.
 
     Args:
-        records: in any order; of each case the latest run counts.
-        reference: words that name the row others are compared with; ``None`` is the usual one.
         where: the folder that they lie in, for the commands to go on with.
         top: rows of each comparison that a screen shows; ``None``: as many as fit.
         every_run: whether each run is shown, in tables of its own, the oldest first.
-
-    Raises:
-        InferlensError: if ``reference`` names no row.
     """
     shown, lacking = _run_by_run(records, reference) if every_run else (rows(records, reference, notes=False), [])
     many = not every_run and top is None and LEAST_HEIGHT * len(by(shown, "table")) > LINES
@@ -189,11 +184,14 @@ def _screen(shown: Sequence[Row], where: str, top: int | None) -> list[Table | s
     longest = max(map(len, comparisons))
     least = min(longest, LEAST_ROWS if len(comparisons) == 1 else 2)
     enough, few = range(longest, least - 1, -1), range(least - 1, 0, -1)
-    for most, then in [(most, then) for some in (enough, few) for then in (True, False) for most in some]:
-        blocks = _blocks(shown, where, most, then=then)
-        if terminal.height(chosen(blocks, None), WIDTH) <= LINES:
-            return blocks
-    return _briefly(shown, where)
+    tries = ((most, then) for some in (enough, few) for then in (True, False) for most in some)
+    return fitting(_blocks(shown, where, most, then=then) for most, then in tries) or _briefly(shown, where)
+
+
+def fitting(tries: Iterable[Sequence[Table | str]]) -> list[Table | str]:
+    """The first that fits on a screen; empty if none does."""
+    able = (list(blocks) for blocks in tries if terminal.height(chosen(blocks, None), WIDTH) <= LINES)
+    return next(able, [])
 
 
 def _blocks(shown: Sequence[Row], where: str, most: int | None = None, *, then: bool = True) -> list[Table | str]:
@@ -205,14 +203,14 @@ def _blocks(shown: Sequence[Row], where: str, most: int | None = None, *, then: 
 
 def _briefly(shown: Sequence[Row], where: str) -> list[Table | str]:
     """The answer of each comparison alone."""
-    every, blocks = answers(shown, whole=True), list[Table | str]()
-    for count in range(min(len(every), LINES), 0, -1):
+    every = answers(shown, whole=True)
+
+    def first(count: int) -> list[Table | str]:
         left = len(every) - count
         more = [f"{left} more: inferlens show {where or 'RESULTS'} --format json"] if left else []
-        blocks = [*(each.brief for each in every[:count]), *more, *_next(shown, where)]
-        if terminal.height(blocks, WIDTH) <= LINES:
-            break
-    return blocks
+        return [*(each.brief for each in every[:count]), *more, *_next(shown, where)]
+
+    return fitting(map(first, range(min(len(every), LINES), 0, -1))) or first(1)
 
 
 def table_of(

@@ -16,12 +16,12 @@ from inferlens.analysis.findings.notes import Note, notes_of, ordered, worst_agr
 from inferlens.analysis.findings.rules.waiting import bound_by
 from inferlens.analysis.numbers import numbers
 from inferlens.analysis.objective import build_seconds, device_peak, host_peak
-from inferlens.analysis.race import Aim
+from inferlens.analysis.race import FinalsAim
 from inferlens.analysis.runs import CaseRuns, device_name, latest
 from inferlens.record.record import Record, card_name, machine_name
 from inferlens.spec.case import TensorSpec, shown_together, with_batch
 from inferlens.units import plural
-from inferlens.views.plain import plain, profile_command
+from inferlens.views.plain import plain, profile_command, words_of
 from inferlens.views.ranking import check_named, ranked
 
 # Words for outputs that are not wrong and yet not what they should be, by the codes of notes.
@@ -229,7 +229,7 @@ def ways(table: Sequence[Row]) -> dict[str, str]:
 
 
 def rows(
-    records: Sequence[Record], reference: str | None = None, aim: Aim | None = None, *, notes: bool = True
+    records: Sequence[Record], reference: str | None = None, aim: FinalsAim | None = None, *, notes: bool = True
 ) -> list[Row]:
     """Rows of the latest run of each case, comparison by comparison: the fastest first, failures last.
 
@@ -287,8 +287,7 @@ def _named(runs: Sequence[CaseRuns]) -> list[Row]:
         if not inputs:
             fixed = (TensorSpec(spec.name, spec.shape, spec.dtype, spec.low, spec.high) for spec in case.inputs)
             inputs = with_batch(tuple(fixed), case.batch)
-        device = "" if said else case.device
-        found.append(_row(run, inputs, device, python=shown.python))
+        found.append(_row(run, inputs, words_of(shown, "batch", *["device"] * said)))
     return _told_apart(_machines_told_apart(found, runs))
 
 
@@ -328,25 +327,19 @@ def _told_apart(found: Sequence[Row]) -> list[Row]:
     return named
 
 
-def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str, python: str) -> Row:
-    """What one run says by itself; ``device`` is a word of the name where it is not the same for all.
-
-    ``python`` is what the environment is called that it ran in.
-    """
+def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> Row:
+    """What one run says by itself; ``words`` are those of its name."""
     record = run.first
     case, agreement = record.case, worst_agreement(run)
     said = {warning.code for each in run.records for warning in each.warnings}
-    lowered = "(TF32)" if "lower-precision" in said else ""
-    words = [case.backend_label, case.precision, lowered, device]
-    words += ["" if case.threads is None else plural(case.threads, "thread"), *case.call_mode]
-    words += [f"python={python}" if python else "", case.options_label]
+    lowered = ["(TF32)"] * ("lower-precision" in said)  # behind the precision
     batch = inputs[0].shape[0] if inputs and inputs[0].shape else case.batch
     return Row(
         id=record.id,
         folder=case.folder,
         created=record.created,
         model=case.model,
-        name=" ".join(word for word in words if word),
+        name=" ".join([*words[:2], *lowered, *words[2:]]),
         label=case.label,
         backend=case.backend_label,
         precision=case.precision,

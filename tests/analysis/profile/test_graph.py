@@ -99,8 +99,6 @@ def test_regions_are_modules_with_more_than_one_node():
     (region,) = graph_of(deep).regions
     assert (region.label, region.inner) == ("model.encoder.layers.0", ())
     assert not graph_of(residual(), regions="none").regions
-    with pytest.raises(InferlensError, match="no kind of regions 'modules'"):
-        graph_of(residual(), regions="modules")
 
 
 @pytest.mark.parametrize("depth", [0, 2])

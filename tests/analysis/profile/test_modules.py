@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from inferlens.analysis.profile.layers import Runs, runs_of
-from inferlens.analysis.profile.modules import ModuleTable, ancestor, module_table, path_of, rule_of
-from inferlens.errors import InferlensError
+from inferlens.analysis.profile.modules import ModuleTable, ancestor, module_table, path_of
 from inferlens.record.work import ModuleWork, Work
 from tests.analysis.profile.samples import eager, fused, layer, nasty, other, profile
 from tests.views.samples import case
@@ -165,5 +164,3 @@ def test_paths():
     assert ancestor([("a",), ("b",)]) == ancestor([(), ("b",)]) == ()
     assert ancestor([("ab",), ("ac",)]) == ()
     assert ancestor([("a", "b")]) == ("a", "b")
-    with pytest.raises(InferlensError, match="no rule for fused layers 'spilt'"):
-        rule_of("spilt")

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from inferlens.analysis.objective import host_peak
-from inferlens.analysis.race import race
+from inferlens.analysis.race import FinalsAim, race
 from inferlens.analysis.runs import CaseRuns
-from inferlens.analysis.tuned import TRIALS, FinalsAim, Trial, Tuned, facts_of
+from inferlens.analysis.tuned import TRIALS, Trial, Tuned, facts_of
 from inferlens.backends.base import Preparation, Runner
 from inferlens.backends.fake import BEST, Fake
 from inferlens.execution import worker

@@ -45,7 +45,8 @@ def findings(
     """
     seen = dataclasses.replace(evidence_of(profiles, record), plain=plain)
     made = [each for rule in rules_of("profile") for each in rule(seen)]
-    return sorted((_of_a_run(each, seen) for each in made), key=_rank)
+    # What concerns time comes first.
+    return sorted((_of_a_run(each, seen) for each in made), key=lambda each: (each.about != "time", -weight(each)))
 
 
 def trace_findings(analysis: Analysis) -> list[Finding]:
@@ -68,11 +69,7 @@ def trace_findings(analysis: Analysis) -> list[Finding]:
 
 
 def evidence_of(profiles: Profile | Sequence[Profile], record: Record | None = None) -> Evidence:
-    """What the rules look at, as :func:`findings` takes it.
-
-    Raises:
-        InferlensError: if the profiles are of different cases, or there are none.
-    """
+    """What the rules look at; takes and refuses what :func:`findings` does."""
     several = (profiles,) if isinstance(profiles, Profile) else tuple(profiles)
     if len({each.case.digest for each in several}) != 1:
         raise InferlensError("Findings are for one case at a time.", expected="one profile, or several levels of it")
@@ -93,11 +90,6 @@ def unseen(seen: Evidence) -> list[str]:
 def _of_a_run(of: Finding, seen: Evidence) -> Finding:
     unprofiled = of.seconds is not None and of.whole is not None and of.whole == seen.latency
     return replace(of, whole=None if of.seconds is None else of.whole or seen.profiled, unprofiled=unprofiled)
-
-
-def _rank(of: Finding) -> tuple[bool, float]:
-    """Lowest first."""
-    return of.about != "time", -weight(of)
 
 
 def weight(of: Finding) -> float:

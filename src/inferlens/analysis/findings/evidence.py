@@ -263,14 +263,12 @@ class Evidence:
         """How the case gets what an option of that name does, whatever its backend has for it."""
         return hints.hint(self.case, option, value, self.facts)
 
-    def command(
-        self, *asks: str, others: bool = False, larger: bool = False, what: str = "bench", more: Sequence[str] = ()
-    ) -> str:
+    def command(self, *asks: str, others: bool = False, larger: bool = False, what: str = "bench") -> str:
         """A command to paste: ``what`` of the case, asked for more, with a ``larger`` batch or all ``others`` too."""
         device = "cuda" if self.profiles[0].environment.gpus else "cpu"
         batches = [(self.case.batch or 1) * times for times in LARGER] if larger else []
         words = bench_words(self.case, device, list(filter(None, asks)), others=others, batches=batches)
-        return shlex.join(["inferlens", what, *words, *more])
+        return shlex.join(["inferlens", what, *words])
 
     # Of the unprofiled calls
 

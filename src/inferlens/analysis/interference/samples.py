@@ -37,9 +37,6 @@ class Series:
     unsteady: int
 
 
-NONE = Series((), 0, 0, 0)
-
-
 def steady_samples(record: Record, metric: Metric) -> Series:
     """The samples of a metric that statistics are of; none if the case did not run to its end.
 
@@ -67,7 +64,7 @@ def _steady_samples(same: _Same, metric: Metric) -> Series:
     record = same.record
     taken, explicit = _taken(record, metric), record.budget.explicit
     if not taken.size:
-        return NONE
+        return Series((), 0, 0, 0)
     marks = record.window_marks if metric == "throughput" else record.marks
     kept = np.ones(taken.size, dtype=bool)
     if marks and marks.count == taken.size and not explicit:

@@ -13,16 +13,8 @@ from inferlens.record.layer_profile import Kernel, Layer
 from inferlens.trace.precision import kernel_precision
 
 Family = Literal[
-    "",
-    "convolution",
-    "matrix product",
-    "normalisation",
-    "activation",
-    "elementwise",
-    "reformat",
-    "cast",
-    "quantize",
-    "copy",
+    "", "convolution", "matrix product", "normalisation", "activation", "elementwise",
+    "reformat", "cast", "quantize", "copy",
 ]  # fmt: skip
 POINTWISE: tuple[Family, ...] = ("normalisation", "activation", "elementwise")
 DENSE: tuple[Family, ...] = ("convolution", "matrix product")

@@ -27,7 +27,6 @@ from inferlens.analysis.profile.graph import (
     precision_of,
 )
 from inferlens.analysis.profile.modules import Path, ancestor, path_of
-from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Layer, Tensor
 from inferlens.units import plural
 
@@ -46,11 +45,7 @@ def graph_of(source: GraphSource, *, regions: str = "module", depth: int | None 
         regions: ``module`` for regions of modules, ``fused`` or ``none`` for none.
         depth: a module that is as deep as this, 1 or more, is one node; beyond the deepest nothing is folded.
             ``None``: as deep as gives :data:`READABLE` nodes at most.
-
-    Raises:
-        InferlensError: for other regions.
     """
-    check_choice("kind of regions", regions, REGIONS)
     owners = owners_of(source.layers)
     deepest = max((len(owner) for owner in owners if owner), default=0)
     shown, groups = _groups(source, owners, deepest, depth)
@@ -61,7 +56,8 @@ def graph_of(source: GraphSource, *, regions: str = "module", depth: int | None 
         more = f": modules are unfolded {shown} of {deepest} deep, --depth {shown + 1} unfolds more"
         folded = f"{plural(len(source.layers), 'layer')} are drawn as {plural(len(groups), 'node')}"
         notes.append(f"{folded}{more if shown <= deepest else ''}.")
-    paths = [_region_path(owners, group, shown) for group in groups]
+    # A layer lies in its module, a folded node beside what its module has around it.
+    paths = [(node.module or ())[: -1 if node.role == "folded" else None] for node in nodes]
     found = _regions(paths, nodes) if regions == "module" else ()
     edges = _with_ends(source, nodes, _between(edges, place), [(place[index], tensor) for index, tensor in ends])
     return Graph(
@@ -193,13 +189,6 @@ def _with_ends(source: GraphSource, nodes: list[Node], edges: list[Edge], ends: 
         led.append(Edge(tail=tail, head=len(nodes), tensors=(tensor,)))
         nodes.append(Node(name=tensor.name, role="output", inputs=(tensor,)))
     return [edge for edge in led if edge.tail >= 0]
-
-
-def _region_path(owners: Owners, group: range, depth: int) -> Path:
-    """The module that a node lies in: a layer's own, a folded node's with the module itself left out."""
-    folded = len(group) > 1
-    known = [owner[:depth] if folded else owner for index in group if (owner := owners[index]) is not None]
-    return (ancestor(known)[:-1] if folded else known[0]) if known else ()
 
 
 def _regions(paths: Sequence[Path], nodes: Sequence[Node], first: int = 0, level: int = 0) -> tuple[Region, ...]:

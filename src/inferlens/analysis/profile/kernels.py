@@ -93,11 +93,7 @@ KernelTable = ProfileTable[KernelRow, GpuAccount]
 
 
 def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: By = "name") -> KernelTable | str:
-    """The kernels of a profile by ``name`` or by ``launch``, or the sentence that says why there are none.
-
-    Raises:
-        InferlensError: if there is no such way.
-    """
+    """The kernels of a profile, in one of the :data:`WAYS`, or the sentence that says why there are none."""
     check_choice("way to group kernels", by, WAYS)
     kernels, runs = profile.kernels, runs_of(profile, "kernel", unprofiled)
     if isinstance(runs, str) or kernels is None:
@@ -179,7 +175,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 
 def _by_arguments(names: Sequence[str], short: str) -> list[str]:
     """With those template arguments that are not the same in all: ``splitKreduce_kernel<…, float>``."""
-    every = [_parts(_arguments(_after_name(name))) for name in names]
+    every = [_parts(_arguments(_parted(name)[1])) for name in names]
     if len({len(each) for each in every}) != 1:
         return [short] * len(names)
     differ = [place for place, values in enumerate(zip(*every, strict=True)) if len(set(values)) > 1]
@@ -205,10 +201,11 @@ def _by_hashes(names: Sequence[str], short: str) -> list[str]:
     return [short + each[:HASH_DIGITS] for each in hashes]
 
 
-def _after_name(name: str) -> str:
-    """A demangled name from its template arguments on."""
+def _parted(name: str) -> tuple[str, str]:
+    """A demangled name with its namespaces, and what comes behind it, from its template arguments on."""
     plain = _NOISE.sub("", name).removeprefix("void ").strip()
-    return plain[found.end() :] if (found := _NAME.match(plain)) else ""
+    found = _NAME.match(plain)
+    return (found[0], plain[found.end() :]) if found else (plain, "")
 
 
 def short_name(name: str) -> str:
@@ -217,14 +214,12 @@ def short_name(name: str) -> str:
     Of the template arguments the first stays that is no data type: the functor of an elementwise kernel, the kernel
     within a wrapper. Different kernels may have the same: :func:`short_names` tells them apart.
     """
-    plain = _NOISE.sub("", name).removeprefix("void ").strip()
-    found = _NAME.match(plain)
-    if not found or found.end() == len(plain):
-        return plain.rpartition("::")[2] or name
-    rest = plain[found.end() :]
-    own = found[0].rpartition("::")[2]
+    whole, rest = _parted(name)
+    own = whole.rpartition("::")[2]
+    if not rest:
+        return own or name
     if not rest.startswith("<"):
-        return own if rest.startswith("(") else plain
+        return own if rest.startswith("(") else whole + rest
     names = (each[0] for each in _NAME.finditer(_arguments(rest)) if not _COMMON.match(each[0]))
     inner = next(names, "").rpartition("::")[2]
     return inner if inner and own in _ALONE else f"{own}<{inner or '…'}>"

@@ -21,10 +21,13 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 from numpy.typing import NDArray
 
+from inferlens.analysis.interference.samples import steady_samples
 from inferlens.analysis.profile.families import computed_in
 from inferlens.record.layer_profile import Kernels, Level, Profile, Tensor
+from inferlens.record.record import Record
+from inferlens.stats.host_bound import enqueueing_takes_all, gpu_waits
 from inferlens.stats.intervals import ends, median_interval, ratio_interval
-from inferlens.stats.quantiles import summarise
+from inferlens.stats.quantiles import median, summarise
 
 LEAST_RUNS_TO_TRIM = 4
 _LONGEST = 86400.0  # what takes longer than a day is no run: sums of such times need not be finite, nor fit a trace
@@ -253,12 +256,12 @@ def reconciliation(runs: Runs, unprofiled: Sequence[float] = ()) -> Reconciliati
 
 def profiling_cost(runs: Runs, unprofiled: Sequence[float] = ()) -> ProfilingCost:
     """What these runs took against calls that are not profiled; ``unprofiled`` as in :func:`layer_table`."""
-    profiled, median = runs.profiled.tolist(), float(np.median(runs.profiled))
+    profiled, middle = runs.profiled.tolist(), float(np.median(runs.profiled))
     before = float(np.median(unprofiled)) if len(unprofiled) else None
     low, high = ends(ratio_interval(profiled, unprofiled) if before else None)
     return ProfilingCost(
-        runs=runs.count, whole=runs.times(runs.whole), profiled=median, unprofiled=before,
-        cost=median / before if before else None, cost_low=low, cost_high=high,
+        runs=runs.count, whole=runs.times(runs.whole), profiled=middle, unprofiled=before,
+        cost=middle / before if before else None, cost_low=low, cost_high=high,
     )  # fmt: skip
 
 
@@ -291,7 +294,7 @@ def _in_a_call(runs: Runs, profile: Profile, call: float) -> Runs:
         return runs
     scale = whole = call / profiled
     if kernels_alone(profile):
-        busy = busy_of(profile.kernels, runs) if profile.kernels else runs.sums
+        busy = gpu_busy(profile, runs)
         taken = 0.0 if busy is None else runs.typical(busy)
         scale = min(1.0, call / taken) if taken > 0 else 1.0
     return replace(runs, whole=runs.whole * whole, layers=runs.layers * scale, whole_scale=whole, scale=scale)
@@ -306,6 +309,29 @@ def busy_of(kernels: Kernels, runs: Runs) -> Array | None:
     """Seconds of each run in which the GPU ran anything; ``None`` if these are no times, or not as many as runs."""
     busy = np.asarray(kernels.busy, dtype=np.float64)
     return busy * runs.scale if busy.shape == runs.whole.shape and are_times(busy) else None
+
+
+def gpu_busy(profile: Profile, runs: Runs) -> Array | None:
+    """Seconds of each run of a profile in which a kernel ran; ``None`` where nobody timed kernels alone."""
+    if not kernels_alone(profile):
+        return None
+    return busy_of(profile.kernels, runs) if profile.kernels else runs.sums
+
+
+def waits_for_host(profile: Profile, runs: Runs, record: Record | None) -> bool:
+    """Whether unprofiled calls of a case on a GPU are bound by the host, so that faster layers and kernels win nothing.
+
+    Of kernels it is known how long the GPU works; of layers the record of these calls, which ``runs`` are scaled to,
+    tells how long enqueueing takes.
+    """
+    latency = steady_samples(record, "latency").samples if record else ()
+    if not (record and latency) or profile.case.device == "cpu":
+        return False
+    busy, call = gpu_busy(profile, runs), median(latency)
+    if busy is not None:
+        return gpu_waits(call - runs.typical(busy), call)
+    enqueue = steady_samples(record, "enqueue time").samples
+    return bool(enqueue) and enqueueing_takes_all(median(enqueue), call)
 
 
 def are_times(values: Array | Sequence[float]) -> bool:

@@ -28,7 +28,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.profile.layers import Array, Runs, RunTimes
-from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Profile
 from inferlens.record.work import Work
 
@@ -61,12 +60,7 @@ def flops_of(work: Work | None) -> dict[Path, float]:
 
 
 def rule_of(name: str, flops: Mapping[Path, float] | None = None) -> Rule:
-    """What share of a layer goes to which of the modules that it was fused from; ``flops`` are those of the modules.
-
-    Raises:
-        InferlensError: if there is no rule of that name.
-    """
-    check_choice("rule for fused layers", name, RULES)
+    """What share of a layer goes to which of the modules that it was fused from; ``flops`` are those of the modules."""
 
     def known(paths: Sequence[Path]) -> dict[Path, float]:
         return {path: flops[path] for path in paths if flops and flops.get(path, 0.0) > 0}
@@ -217,9 +211,6 @@ def module_table(
         rule: what becomes of fused layers, one of :data:`RULES`.
         depth: modules deeper than this, 1 or more, are folded into those above; ``None``: none are.
         right: for each profile whether its outputs are right; what is wrong is not marked. Empty: all are.
-
-    Raises:
-        InferlensError: if there is no such rule.
     """
     # What a model has to do is the same on every backend: one profile that says it serves for all.
     flops = next((found for profile, _ in profiles if (found := flops_of(profile.work))), {})

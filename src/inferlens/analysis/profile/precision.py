@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from inferlens.analysis.profile import families
-from inferlens.analysis.profile.families import computed_in, is_conversion
+from inferlens.analysis.profile.families import DENSE, computed_in, is_conversion, of_layer
 from inferlens.analysis.profile.layers import Runs
 from inferlens.analysis.profile.part_work import work_of
 from inferlens.record.layer_profile import Kernel, Layer, Profile
@@ -68,7 +67,8 @@ def _work(profile: Profile, found: Sequence[str]) -> tuple[dict[str, float], lis
     units = work_of(parts, work)[0] if work and work.modules else []
     done = {unit.parts: unit.work.flops for unit in units if unit.work and unit.work.flops > 0}
     whole = sum(each.flops for each in work.modules) if work else 0.0
-    dense = [place for place, part in enumerate(parts) if isinstance(part, Layer) and _is_dense(part)]
+    layers = [(place, part) for place, part in enumerate(parts) if isinstance(part, Layer)]
+    dense = [place for place, part in layers if of_layer(part.kind, part.name) in DENSE]
     if not done or whole <= 0:
         return {}, dense
     shares: dict[str, float] = {}
@@ -79,7 +79,3 @@ def _work(profile: Profile, found: Sequence[str]) -> tuple[dict[str, float], lis
     if rest > 0:
         shares[""] = shares.get("", 0.0) + rest
     return shares, sorted({*dense, *(place for places in done for place in places)})
-
-
-def _is_dense(layer: Layer) -> bool:
-    return families.of_layer(layer.kind, layer.name) in families.DENSE

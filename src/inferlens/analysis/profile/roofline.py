@@ -23,10 +23,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.interference.samples import latencies
-from inferlens.analysis.profile.layers import runs_of
+from inferlens.analysis.profile.layers import gpu_busy, runs_of, waits_for_host
 from inferlens.analysis.profile.modules import Path, Rule, flops_of, path_of, rule_of
 from inferlens.analysis.profile.part_work import PartWork, work_of
-from inferlens.analysis.profile.waiting import gpu_works, waits_for_host
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Record
@@ -178,12 +177,12 @@ def roofline(
         rows = list(_by_module(rows, whole, kinds, rule_of("split", flops_of(work)), depth))
     floored = [row for row in rows if row.floor is not None]
     known, floor = sum(row.time for row in floored), sum(row.floor or 0.0 for row in floored)
-    bound = _bound(waits_for_host(profile, runs, record), known, floor)
+    bound, busy = _bound(waits_for_host(profile, runs, record), known, floor), gpu_busy(profile, runs)
     rows = [_claimed(row, whole, bound) for row in rows]
     timed_parts: Literal["layer", "kernel"] = "layer" if profile.layers else "kernel"
     return Roofline(
         rows=tuple(rows), by=timed_parts if by == "layer" else by, timed=timed_parts, precision=precision,
-        ceilings=ceilings, rate=rate, time=whole, bound=bound, works=gpu_works(profile, runs),
+        ceilings=ceilings, rate=rate, time=whole, bound=bound, works=None if busy is None else runs.typical(busy),
         outside=runs.typical(runs.outside), known=known, floor=floor,
         won=None if bound or not floored else min(known - floor, whole),
         least=max(sum(each.flops for each in work.modules) / rate if rate else 0.0, weights / ceilings.bandwidth, 0.0),

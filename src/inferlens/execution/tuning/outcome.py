@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from statistics import mean
 
 from inferlens.analysis.objective import violations
-from inferlens.analysis.tuned import Candidate, Effect, Trial, Untried, centres_for
+from inferlens.analysis.race import centres_for
+from inferlens.analysis.tuned import Candidate, Effect, Trial, Untried
 from inferlens.backends import importable
 from inferlens.execution.tuning.space import Space
 from inferlens.record.record import Record

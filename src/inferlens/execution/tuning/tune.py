@@ -24,8 +24,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.objective import miss, violations, with_export
-from inferlens.analysis.race import Race, RaceAnswer, race
-from inferlens.analysis.tuned import TUNED, FinalsAim, Trial, Tuned, centres_for, keep
+from inferlens.analysis.race import FinalsAim, Race, RaceAnswer, centres_for, race
+from inferlens.analysis.tuned import TUNED, Trial, Tuned, keep
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.launching.estimate import build_factor, seconds_by

@@ -18,7 +18,7 @@ from inferlens.analysis.compare.cases import MISSING, Compared, ComparedCase, Si
 from inferlens.analysis.compare.environment_diff import Difference, about
 from inferlens.errors import check_choice
 from inferlens.record.record import Metric
-from inferlens.spec.case import AXES, Case, shown_together
+from inferlens.spec.case import Case, shown_together
 from inferlens.stats.intervals import ends
 from inferlens.units import (
     ABSENT,
@@ -32,7 +32,7 @@ from inferlens.units import (
     significant,
 )
 from inferlens.views import table
-from inferlens.views.plain import plain, profile_command
+from inferlens.views.plain import plain, profile_command, words_of
 from inferlens.views.table import Column, Document, Table
 
 SCHEMA = "inferlens.comparison/1"
@@ -177,19 +177,11 @@ def unit(metric: Metric) -> str:
 def names_of(cases: Sequence[Case], *, unsaid: Sequence[str] = ()) -> list[str]:
     """Names of one model's cases: backend, precision, and what else tells them apart, without the axes ``unsaid``."""
     alike = {*unsaid, *(name for name in ("batch", "device") if len({getattr(case, name) for case in cases}) == 1)}
-    shown = [axis for axis in AXES if axis.name not in alike]
-    found = [
-        " ".join(
-            filter(
-                None, [case.backend_label, *(word for axis in shown for word in axis.words(case)), case.options_label]
-            )
-        )
-        for case in shown_together(cases)
-    ]
+    found = [" ".join(words_of(case, *alike)) for case in shown_together(cases)]
     hidden = [(", ".join(map(str, case.inputs)), case.weights or "", f"seed {case.seed}") for case in cases]
-    for words_of in zip(*hidden, strict=True):
-        counts, differ = Counter(found), len(set(words_of)) > 1
-        pairs = zip(found, words_of, strict=True)
+    for words in zip(*hidden, strict=True):
+        counts, differ = Counter(found), len(set(words)) > 1
+        pairs = zip(found, words, strict=True)
         found = [f"{name} {word}".strip() if differ and counts[name] > 1 else name for name, word in pairs]
     return [plain(name) for name in found]
 
@@ -328,19 +320,23 @@ def _csv(compared: Compared) -> tuple[list[str], list[list[object]]]:
 
 def sentences(compared: Compared) -> list[str]:
     """What is to be said of ``compared`` where there is no table, the most important first."""
-    every = lines(compared)
-    slower = sorted(
-        (line for line in every if line.of.verdict == "SLOWER"), key=lambda line: -abs(line.of.change or 0.0)
-    )
-    told = [f"{line.full}, {line.change}" for line in slower]
+    told = [f"{line.full}, {line.change}" for line in changed(compared, "SLOWER")]
     alone = [
         f"{line.full} ({line.why or _verdict(line.of).lower()})"
-        for line in every
+        for line in lines(compared)
         if line.of.verdict == "DID NOT RUN" and not line.of.on_neither
     ]
     found = [answer(compared), f"Slower: {first(told)}." if told else ""]
     found += [f"Not compared: {first(alone)}." if alone else "", *notes(compared)]
     return [sentence for sentence in found if sentence]
+
+
+def changed(compared: Compared, *verdicts: Verdict) -> list[CaseLine]:
+    """The cases of some verdicts, those that changed most first."""
+    return sorted(
+        (line for verdict in verdicts for line in lines(compared) if line.of.verdict == verdict),
+        key=lambda line: -abs(line.of.change or 0.0),
+    )
 
 
 def first(names: Sequence[str]) -> str:

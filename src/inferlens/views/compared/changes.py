@@ -35,11 +35,7 @@ def drawn(compared: Compared, format: str) -> str | bytes:
 
 
 def spec(compared: Compared) -> Callable[[Theme], dict[str, Any]]:
-    """What makes the Vega-Lite document for a theme.
-
-    Raises:
-        InferlensError: if no case ran on both sides.
-    """
+    """What makes the Vega-Lite document for a theme; InferlensError if no case ran on both sides."""
     able = [line for line in lines(compared) if line.of.compared and line.of.change is not None]
     if not able:
         raise InferlensError("There is nothing to draw: no case ran on both sides.", hint="the table, which says why")

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from inferlens.analysis.compare.cases import Compared, matches
+from inferlens.analysis.compare.cases import Compared, Verdict, matches
 from inferlens.analysis.compare.environment_diff import about
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.record.record import Record
 from inferlens.units import percent
-from inferlens.views.compared import CaseLine, answer, changes, document, first, headline, lines, next_steps, table_of
+from inferlens.views.compared import answer, changed, changes, document, first, headline, next_steps, table_of
 from inferlens.views.picture import converter, picture
 from inferlens.views.plain import plain
 from inferlens.views.renderers.csv import written
@@ -50,9 +50,9 @@ def report(compared: Compared, base: Sequence[Record], candidate: Sequence[Recor
 
 def _answer(compared: Compared) -> Iterator[Block]:
     yield Table(headline(compared), "", (), (), answer=[answer(compared)])
-    for verdict in ("SLOWER", "FASTER"):
-        found = [f"{line.full}, {line.change}" for line in _changed(compared, verdict)]
-        if found:
+    verdicts: tuple[Verdict, ...] = ("SLOWER", "FASTER")
+    for verdict in verdicts:
+        if found := [f"{line.full}, {line.change}" for line in changed(compared, verdict)]:
             yield f"{verdict.capitalize()}: {first(found)}."
     if compared.comparisons:
         small = percent(compared.threshold)
@@ -60,15 +60,6 @@ def _answer(compared: Compared) -> Iterator[Block]:
     if any(one.unlike for one in compared.differences):
         yield _UNLIKE
     yield from next_steps(compared)
-
-
-def _changed(compared: Compared, verdict: str) -> list[CaseLine]:
-    """The cases of a verdict, those that changed most first."""
-    return sorted((line for line in lines(compared) if line.of.verdict == verdict), key=_by_change)
-
-
-def _by_change(line: CaseLine) -> float:
-    return -abs(line.of.change or 0.0)
 
 
 def _chart(compared: Compared) -> list[Block]:
@@ -83,8 +74,7 @@ def _samples(compared: Compared, base: Sequence[Record], candidate: Sequence[Rec
     if compared.metric != "latency":
         return
     runs = {id(of): match for of, match in zip(compared.cases, matches(base, candidate), strict=True)}
-    changed = [line for verdict in ("SLOWER", "FASTER") for line in _changed(compared, verdict)]
-    for number, line in enumerate(sorted(changed, key=_by_change)[:MOST_SAMPLES], 1):
+    for number, line in enumerate(changed(compared, "SLOWER", "FASTER")[:MOST_SAMPLES], 1):
         sides = zip(("base", "candidate"), runs[id(line.of)], strict=True)
         ways = [(name, side) for name, side in sides if side and side.processes]
         yield picture(f"samples-{number}", _SPREAD.format(line.full), partial(samples.spread, ways))

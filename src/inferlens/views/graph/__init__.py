@@ -85,12 +85,7 @@ def render(
 ) -> str | bytes:
     """Graphs side by side: text for SVG, HTML and JSON, bytes for PNG.
 
-    Args:
-        graphs: at least one.
-        format: one of :data:`FORMATS`.
-        title: what all of them are of.
-        fused: whether layers show what they were fused from, a row each.
-        deadline: seconds in which it has to be laid out.
+    ``title`` is what all of them are of; ``fused``: whether layers show what they were fused from, a row each.
 
     Raises:
         InferlensError: for another format, for too many graphs, or if a library is missing.

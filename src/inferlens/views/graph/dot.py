@@ -40,13 +40,7 @@ _FRAME, _DARK = "#57606A", "#24292F"
 
 
 def dot(graphs: Sequence[Graph], title: str, *, fused: bool) -> str:
-    """All graphs side by side, with title, legend and notes above them.
-
-    Args:
-        graphs: of which text is only text here, whatever is in their names.
-        title: what all of them are of.
-        fused: whether layers show what they were fused from, a row each.
-    """
+    """All graphs side by side, with title, legend and notes above them; what is in their names is only text here."""
     most = max((node.share or 0.0 for graph in graphs for node in graph.nodes), default=0.0)
     font = FONT.replace("'", "")
     lines = [

@@ -13,8 +13,8 @@ from inferlens.record.layer_profile import Level, Profile
 from inferlens.record.profile_store import LoadedProfiles, latest
 from inferlens.record.record import Record, card_name, machine_name
 from inferlens.spec.case import shown_together
-from inferlens.units import listing, plural
-from inferlens.views.plain import plain
+from inferlens.units import listing
+from inferlens.views.plain import plain, words_of
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,8 @@ def of_level(loaded: LoadedProfiles, level: Level | None) -> list[ProfiledCase]:
 def referenced(group: Sequence[ProfiledCase], words: str | None) -> list[ProfiledCase]:
     """The group with its reference first: the one that ``words`` name, else the usual one, else the first that ran.
 
-    The usual one is plain (fp32, no options) and of the backend that the others' outputs were checked against.
-
-    Raises:
-        InferlensError: if ``words`` fit more than one.
+    The usual one is plain (fp32, no options) and of the backend that the others' outputs were checked against. Words
+    that fit several are an InferlensError.
     """
     able = [one for one in group if one.profile.status == "ok"] or list(group)
     checked = [one.record.agreement.reference for one in group if one.record and one.record.agreement]
@@ -152,11 +150,7 @@ def referenced(group: Sequence[ProfiledCase], words: str | None) -> list[Profile
 
 
 def check_reference(every: Sequence[ProfiledCase], words: str | None) -> None:
-    """Refuses a reference that fits no profile.
-
-    Raises:
-        InferlensError: if there is none.
-    """
+    """Refuses a reference that fits no profile, with an InferlensError."""
     if words and not any(one.fits(words) for one in every):
         raise InferlensError(f"No case fits the reference '{words}'.", expected=_labels(every))
 
@@ -170,16 +164,13 @@ def named(group: Sequence[ProfiledCase], *, tell_level: bool = True) -> list[Pro
 
     ``tell_level``: profiles of kernels say so where others are of layers.
     """
-    devices = {one.profile.case.device for one in group}
+    unsaid = ["batch", *["device"] * (len({one.profile.case.device for one in group}) == 1)]
     tell_level = tell_level and len({one.profile.level for one in group}) > 1
     seen: dict[str, int] = {}
     found = []
     for one, case in zip(group, shown_together([one.profile.case for one in group]), strict=True):
-        words = [case.backend_label, case.precision, case.device if len(devices) > 1 else ""]
-        words += ["" if case.threads is None else plural(case.threads, "thread"), *case.call_mode]
-        words += [f"python={case.python}" if case.python else "", case.options_label]
-        words += ["kernels"] if tell_level and one.profile.level == "kernel" else []
-        name = plain(" ".join(word for word in words if word))
+        words = [*words_of(case, *unsaid), *["kernels"] * (tell_level and one.profile.level == "kernel")]
+        name = plain(" ".join(words))
         number = seen[name] = seen.get(name, 0) + 1
         found.append(ProfiledCase(one.profile, one.record, f"{name} ({number})" if number > 1 else name))
     return found

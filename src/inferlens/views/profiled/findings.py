@@ -17,7 +17,7 @@ from inferlens.stats.quantiles import median
 from inferlens.units import duration, listing, percent, plural, ratio
 from inferlens.views.plain import plain
 from inferlens.views.profiled.cases import ProfiledCase, of_level, told_apart
-from inferlens.views.profiled.profile_tables import few, few_names
+from inferlens.views.profiled.profile_tables import CASE, few, few_names
 from inferlens.views.renderers.terminal import wrap
 from inferlens.views.rows import Row
 from inferlens.views.table import Column, Document, Line, Table
@@ -25,7 +25,6 @@ from inferlens.views.table import Column, Document, Line, Table
 SCHEMA = "inferlens.findings/1"
 LINES, ROOM, WIDTH = 18, 84, 100  # that findings and notes fill, characters of each, and of a screen
 COLUMNS = (Column("", "could win", "of call", keep=1), Column("", "finding", numeric=False, fold=True))
-CASE = ("model", "case", "digest", "profile")
 # Names of a finding in CSV, as in JSON.
 FIELDS = ("rule", "about", "subject", "sentence", "seconds", "whole", "share", "advice")
 
@@ -104,9 +103,7 @@ def document(
     """The findings of each case; for people the few that matter most of all cases together.
 
     Args:
-        cases: as :func:`judged` makes them.
-        top: how many of each case; ``None``: all for programs.
-        whole: whether people get all findings of each case, too.
+        cases: as :func:`judged` makes them; of each the ``top`` findings, or with ``whole`` all for people, too.
         lines: of findings for people, where they ask for no number.
         brief: without headings and notes.
         measured: rows of the ways that were measured, of which it is said first which one is fastest.
@@ -246,9 +243,7 @@ def _object(of: Judged, top: int | None) -> dict[str, Any]:
 
 def _lines(cases: Sequence[Judged], top: int | None) -> Iterable[Sequence[object]]:
     for of in cases:
-        profile = of.case.profile
-        case = (profile.case.model, profile.case.label, profile.case.digest, profile.id)
         for place, each in enumerate(of.found[:top], 1):
             fields = msgspec.to_builtins(each)
             numbers = msgspec.json.encode(each.numbers).decode()
-            yield [*case, place, *(fields[name] for name in FIELDS), numbers]
+            yield [*of.case.fields, place, *(fields[name] for name in FIELDS), numbers]

@@ -15,9 +15,16 @@ from inferlens.analysis.profile.kernels import (
     short_name,
     short_names,
 )
-from inferlens.analysis.profile.layers import LayerRow, LayerTable, ProfileRow, Reconciliation, RunTimes, layer_table
+from inferlens.analysis.profile.layers import (
+    LayerRow,
+    LayerTable,
+    ProfileRow,
+    Reconciliation,
+    RunTimes,
+    layer_table,
+    waits_for_host,
+)
 from inferlens.analysis.profile.modules import path_of
-from inferlens.analysis.profile.waiting import waits_for_host
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level, Tensor
 from inferlens.units import ABSENT, kibibytes, milliseconds, percent, plural
@@ -129,19 +136,9 @@ OWN = {
 def document(
     level: Level, cases: Sequence[ProfiledCase], *, sort: str = "time", top: int | None = None, by: By = "name"
 ) -> Document:
-    """The layers or the kernels of each case.
+    """The layers or the kernels of each case, in one of the orders of :data:`SORTS`.
 
-    Args:
-        level: which of them.
-        cases: profiles, named.
-        sort: ``time``, what takes most first; ``order``, that of execution; of kernels ``calls``, what is launched most
-            first.
-        top: how many rows, those that come first in that order, in that of execution those that take most; ``None``:
-            :data:`.profile_tables.TOP` for people, all for programs.
-        by: a row for each ``name`` of a kernel, or for each ``launch``.
-
-    Raises:
-        InferlensError: for another order, or another way to group kernels.
+    Of that of execution the ``top`` rows are those that take most; ``None``: what fits for people, all for programs.
     """
     kind = by if level == "kernel" else "layer"
     every = shown(level, cases, sort, by)

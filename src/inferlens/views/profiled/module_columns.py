@@ -11,13 +11,13 @@ from inferlens.analysis.profile.layers import (
     Reconciliation,
     Runs,
     RunTimes,
-    busy_of,
+    gpu_busy,
     kernels_alone,
     reconciliation,
     runs_of,
+    waits_for_host,
 )
 from inferlens.analysis.profile.modules import MOST_UNKNOWN, ModuleTable
-from inferlens.analysis.profile.waiting import waits_for_host
 from inferlens.record.layer_profile import Level
 from inferlens.views.profiled.cases import ProfiledCase, named, referenced
 
@@ -45,9 +45,8 @@ class ModuleColumn:
     @cached_property
     def busy(self) -> RunTimes | None:
         """How long the GPU ran any kernel, or the sum of layers that are timed as such; ``None`` if not known."""
-        kernels = self.case.profile.kernels
-        busy = busy_of(kernels, self.runs) if kernels else self.runs.sums
-        return self.runs.times(busy) if self.of_kernels and busy is not None else None
+        busy = gpu_busy(self.case.profile, self.runs) if self.of_kernels else None
+        return None if busy is None else self.runs.times(busy)
 
     @cached_property
     def waits(self) -> bool:
@@ -80,11 +79,7 @@ class ModuleTree:
 
 
 def columns(group: Sequence[ProfiledCase], level: Level | None, reference: str | None) -> ModuleTree:
-    """The columns of profiles that can be compared, one for each case; ``level`` and ``reference`` as of a document.
-
-    Raises:
-        InferlensError: if ``reference`` fits several cases.
-    """
+    """The columns of profiles that can be compared, one for each case; ``level`` and ``reference`` as of a document."""
     cases: dict[str, dict[Level, ProfiledCase]] = {}
     for one in group:
         cases.setdefault(one.profile.case.digest, {})[one.profile.level] = one

@@ -65,15 +65,10 @@ def document(
     lines: int = LINES,
     brief: bool = False,
 ) -> Document:
-    """The modules of each model.
+    """The modules of each model, of profiles of every level that can be compared.
 
     Args:
-        groups: profiles of every level that can be compared, of each model.
-        level: ``layer`` or ``kernel``, whose times are shown; ``None``: kernels if every case that ran has them traced
-            to modules, layers otherwise.
-        depth: how deep to unfold; ``None``: the modules that take most for people, all for programs.
-        reference: words that name the case that is the first column.
-        fused: what becomes of layers fused from several modules, one of ``RULES``.
+        groups: the profiles of each model; the others but the last two are as of the command.
         lines: of a tree and its notes, for people, where no depth is asked for.
         brief: without a title, and with one note.
 

@@ -71,11 +71,7 @@ class TimelineRow(NamedTuple):
 
 
 def check_file(path: Path) -> None:
-    """Refuses a file name whose ending is no format of a trace.
-
-    Raises:
-        InferlensError: if it does not end in one of ``FORMATS``.
-    """
+    """Refuses a file name whose ending is none of ``FORMATS``, with an InferlensError."""
     if not path.name.lower().endswith(FORMATS):
         raise InferlensError(
             f"A trace cannot be written as '{path.name}'.", expected=" or ".join(FORMATS), hint="--trace trace.json.gz"

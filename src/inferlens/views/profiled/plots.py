@@ -54,21 +54,13 @@ Drawing = tuple[str | bytes, list[str]]
 
 
 def boxes(cases: Sequence[ShownCase[PartTable]], format: str, top: int | None = None) -> Drawing:
-    """The ``top`` rows of each case as boxes: text, or bytes of a PNG; and a sentence on each case that has none.
-
-    Raises:
-        InferlensError: if a library is missing, or if no layer has a time.
-    """
+    """The ``top`` rows of each case as boxes, and a sentence on each that has none; InferlensError if none has any."""
     cases = [replace(each, top=top or TOP) for each in cases]
     return _panels(cases, format, _boxes, lambda table: any(table.runs.was_timed), "No layer has a time.")
 
 
 def rooflines(cases: Sequence[ShownCase[Roofline]], format: str) -> Drawing:
-    """The roofline of each case, as :func:`boxes`.
-
-    Raises:
-        InferlensError: if a library is missing, or if no case has floors.
-    """
+    """The roofline of each case, as :func:`boxes`."""
     return _panels(cases, format, _roofline, lambda found: any(map(_has_point, found.rows)), "Nothing in it computes.")
 
 

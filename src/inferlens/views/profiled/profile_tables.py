@@ -67,15 +67,9 @@ def document(
     names: Sequence[str],
     lines: Callable[[ShownCase[T], T], Iterable[Sequence[object]]],
 ) -> Document:
-    """What programs get of each case, beside what people do.
+    """What programs get of each case (the ``top`` of its rows, which are ``noun``), beside the ``blocks`` of people.
 
-    Args:
-        noun: what the rows are, in the plural, or the table's name.
-        cases: with all of their rows.
-        top: how many of them programs get; ``None``: all.
-        blocks: what people see.
-        data: what JSON has of a case besides its rows.
-        names: fields of CSV after those of the case; ``lines``: their values.
+    ``data`` is what JSON has of a case besides; ``names`` and ``lines`` are fields of CSV after those of the case.
     """
 
     def told(of: ShownCase[T]) -> dict[str, Any]:

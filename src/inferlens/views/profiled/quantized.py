@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -11,8 +12,7 @@ from inferlens import units
 from inferlens.record.quantization import Quantization, Written
 from inferlens.spec.commands import bench_words
 from inferlens.spec.keep import kept
-from inferlens.views.records import LINES, WIDTH
-from inferlens.views.renderers import terminal
+from inferlens.views.records import LINES, fitting
 from inferlens.views.table import Column, Document, Line, Table, share
 
 NAMED = 6  # layers in a sentence
@@ -32,15 +32,10 @@ LAYERS = (
 
 
 def document(found: Quantization, name: str, device: str, *, layers: bool = True) -> Document:
-    """All of it.
+    """All of it; ``name`` is the model's as it was asked for, ``device`` what cases run on if nobody says.
 
-    Args:
-        found: what came of it.
-        name: the model's, as it was asked for.
-        device: what cases run on there if nobody says.
-        layers: whether people are shown what each layer loses, if that is known.
+    ``layers``: whether people are shown what each layer loses, if that is known.
     """
-
     shown = len(found.layers) if layers else 0
 
     def blocks(rows: int, outputs: int | None = None, *, brief: bool = False) -> Sequence[Table | str]:
@@ -53,14 +48,9 @@ def document(found: Quantization, name: str, device: str, *, layers: bool = True
     def screen() -> Sequence[Table | str]:
         """As much as fits: fewer layers, then the worst outputs alone, then no command as long as its layers."""
         few, most = range(min(shown, LINES), min(shown, LEAST) - 1, -1), len(found.best.outputs)
-        tried: list[tuple[int, int | None, bool]] = [(rows, None, False) for rows in few]
-        for brief in (False, True):
-            tried += [(few[-1], outputs, brief) for outputs in range(min(most, LINES), 0, -1)]
-        for rows, outputs, brief in tried:
-            made = blocks(rows, outputs, brief=brief)
-            if terminal.height(made, WIDTH) <= LINES:
-                break
-        return made
+        fewer = [(outputs, brief) for brief in (False, True) for outputs in range(min(most, LINES), 0, -1)]
+        worst = (blocks(few[-1], outputs, brief=brief) for outputs, brief in fewer)
+        return fitting(chain(map(blocks, few), worst)) or blocks(few[-1], 1, brief=True)
 
     return Document(
         lambda: blocks(shown),

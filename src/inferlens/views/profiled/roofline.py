@@ -97,13 +97,7 @@ def roofed(
 ) -> list[ShownCase[Roofline]]:
     """The floors of the latest profile of each case, at each level, or why it has none.
 
-    Args:
-        loaded: what could be read.
-        by: what rows are; ``depth`` as :func:`.roofline` takes it.
-        sort: ``won``, the largest possible gain first; ``time``, what takes most; ``order``.
-
-    Raises:
-        InferlensError: if there are no such rows, or for another order.
+    ``by`` and ``depth`` as :func:`.roofline` takes them, ``sort`` one of :data:`SORTS`; InferlensError for others.
     """
     check_choice("order of floors", sort, SORTS)
 

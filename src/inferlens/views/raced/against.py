@@ -23,7 +23,7 @@ from inferlens.views.chart import (
     names_of,
     where_of,
 )
-from inferlens.views.picture import THEMES, Theme, finished, stacked, title
+from inferlens.views.picture import Theme, finished, stacked, title
 from inferlens.views.plain import cut, plain
 from inferlens.views.raced.scatter import ACCURACY, ENERGY, ERROR, MEMORY, PanelAxis, least_error, panel
 from inferlens.views.records import headline
@@ -49,15 +49,9 @@ def render(
     reference: str | None = None,
     theme: str = "auto",
 ) -> str | bytes:
-    """The picture: text for SVG and HTML, bytes for PNG.
-
-    Raises:
-        InferlensError: if there is no such measure, format or theme, or nothing to draw.
-        MissingLibrary: if what draws is not there.
-    """
+    """The picture, as :func:`inferlens.views.picture.drawn`; InferlensError if there is nothing to draw."""
     check_choice("measure", measure, AGAINST)
-    picture.check(format)
-    check_choice("theme", theme, ("auto", *THEMES))
+    picture.check(format, theme=theme)
     picture.converter()
     shown = rows(records, reference)
     if not any(drawable(row, measure) for row in shown):
@@ -78,11 +72,8 @@ def chart_of(
 
 def drawable(row: Row, measure: str) -> bool:
     """Whether a row is a point; wrong ones are, too."""
-    return row.ok and row.median is not None and _value(row, measure) is not None
-
-
-def _value(row: Row, measure: str) -> float | None:
-    return {"error": row.error, "accuracy": row.accuracy, "memory": _memory(row), "energy": row.energy}[measure]
+    values = {"error": row.error, "accuracy": row.accuracy, "memory": _memory(row), "energy": row.energy}
+    return row.ok and row.median is not None and values[measure] is not None
 
 
 def _memory(row: Row) -> int | None:

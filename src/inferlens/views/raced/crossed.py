@@ -263,12 +263,7 @@ class Crossed:
 
 
 def crossed(records: Sequence[Record], axis: str, reference: str | None = None) -> list[Crossed]:
-    """Records by an axis: a table for each machine, or one of all of them.
-
-    Args:
-        records: in any order; of each case the latest run counts.
-        axis: one of :data:`AXES`.
-        reference: words that name the row that speed-ups on a machine are against; ``None`` is the usual one.
+    """Records by one of :data:`AXES`: a table for each machine, or one of all of them.
 
     Raises:
         InferlensError: if there is no such axis, all cases are alike in it, or ``reference`` names no row.

@@ -12,10 +12,10 @@ from inferlens.units import ABSENT, drop, error_size, listing, milliseconds, plu
 from inferlens.views.answer import answers
 from inferlens.views.plain import plain
 from inferlens.views.raced.crossed import Crossed, CrossedCell, CrossedLine, crossed
-from inferlens.views.records import LINES, WIDTH, headline, measured_again, notes_beneath
+from inferlens.views.records import WIDTH, fitting, headline, measured_again, notes_beneath
 from inferlens.views.renderers import terminal
 from inferlens.views.rows import by
-from inferlens.views.table import Column, Document, Line, Table, chosen
+from inferlens.views.table import Column, Document, Line, Table
 
 SCHEMA = "inferlens.crossed/1"
 LEAST_ROWS = 5  # of each table, though it be more than a screen: they were asked for
@@ -26,14 +26,9 @@ _OF_OUTPUTS = ("precision", "calibration", "backend")  # axes that outputs diffe
 def document(
     records: Sequence[Record], axis: str, reference: str | None = None, *, where: str = "", top: int | None = None
 ) -> Document:
-    """What there is to show of records by an axis, as of :func:`crossed`.
+    """What there is to show of records by an axis, as of :func:`crossed`; ``where`` is the folder that they lie in.
 
-    Args:
-        records: in any order; of each case the latest run counts.
-        axis: one of :data:`AXES`.
-        reference: words that name the row that speed-ups on a machine are against; ``None`` is the usual one.
-        where: the folder that they lie in, for the commands to go on with.
-        top: lines of each table that a screen shows; ``None``: as many as fit.
+    ``top`` is how many lines of each table a screen shows; ``None``: as many as fit.
     """
     found = crossed(records, axis, reference)
 
@@ -46,13 +41,12 @@ def document(
         return [*(_table(each, where, most, width, said=said) for each in found), *again, *picture]
 
     def screen() -> list[Table | str]:
+        if top is not None:
+            return blocks(top, WIDTH)
         longest = max(len(table.lines) for table in blocks() if isinstance(table, Table))
-        fewer = [(longest, True), *((most, False) for most in range(longest, LEAST_ROWS, -1)), (LEAST_ROWS, False)]
-        for most, said in fewer if top is None else [(top, True)]:
-            shown = blocks(most, WIDTH, said=said)
-            if terminal.height(chosen(shown, None), WIDTH) <= LINES:
-                break
-        return shown
+        fewer = [(longest, True), *((most, False) for most in range(longest, LEAST_ROWS, -1))]
+        shown = fitting(blocks(most, WIDTH, said=said) for most, said in fewer)
+        return shown or blocks(LEAST_ROWS, WIDTH, said=False)
 
     return Document(blocks, lambda: _data(found, axis), lambda: _csv(found, axis), f"By {axis} – Inferlens", screen)
 

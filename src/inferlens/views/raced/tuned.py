@@ -32,10 +32,9 @@ from inferlens.units import (
 )
 from inferlens.views.answer import answers, written
 from inferlens.views.plain import plain
-from inferlens.views.records import COLUMNS, LINES, WIDTH, remark, table_of
-from inferlens.views.renderers import terminal
+from inferlens.views.records import COLUMNS, WIDTH, fitting, remark, table_of
 from inferlens.views.rows import Row, by, rows
-from inferlens.views.table import Column, Document, Line, Table, chosen
+from inferlens.views.table import Column, Document, Line, Table
 
 SCHEMA = "inferlens.tuning/1"
 SHOWN = 5  # rows, where as many ran
@@ -63,12 +62,7 @@ _TRIED = (
 
 
 def document(tuned: Tuned, reference: str | None = None, top: int | None = None) -> Document:
-    """What there is to show of a tuning.
-
-    Args:
-        tuned: how it ended.
-        reference: words that name the row others are compared with; ``None`` is the usual one.
-        top: rows on a screen; ``None``: five, if as many ran.
+    """What there is to show of a tuning; ``top``: rows on a screen; ``None``: five, if as many ran.
 
     Raises:
         InferlensError: if ``reference`` names no row of the finals.
@@ -140,14 +134,13 @@ def _as_data(tuned: Tuned, one: CandidateFacts) -> dict[str, Any]:
 
 def _screen(tuned: Tuned, shown: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None) -> list[Table | str]:
     """As much as fits on a screen: with shorter names, or fewer rows, those of the search first."""
-    blocks: list[Table | str] = []
-    for most, fold in itertools.product(range(top or max(SHOWN, len(shown)), 0, -1), (True, False)):
-        blocks = [
-            each if isinstance(each, str) else changed(each, fold=fold) for each in _blocks(tuned, shown, facts, most)
-        ]
-        if top or terminal.height(chosen(blocks, None), WIDTH) <= LINES:
-            break
-    return blocks
+
+    def blocks(most: int, fold: bool = True) -> list[Table | str]:
+        found = _blocks(tuned, shown, facts, most)
+        return [each if isinstance(each, str) else changed(each, fold=fold) for each in found]
+
+    fewer = itertools.product(range(max(SHOWN, len(shown)), 0, -1), (True, False))
+    return blocks(top) if top else fitting(itertools.starmap(blocks, fewer)) or blocks(1, fold=False)
 
 
 def _blocks(
@@ -155,14 +148,19 @@ def _blocks(
 ) -> list[Table | str]:
     """The finals' table, those of the search that fill it up, and what there is to say."""
     if not shown:
-        return ["Nothing ran with right outputs.", *_failures(facts), *sentences(tuned, facts)]
+        failures = [f"{plain(one.case.way)}: {plain(one.came)}" for one in facts[:MOST_NAMES]]
+        return ["Nothing ran with right outputs.", *failures, *sentences(tuned, facts)]
     finals = by(shown, "table")[0]
     table = table_of(finals, None, most, _columns(tuned))
     table = changed(table, title=table.title.rpartition(" · ")[0])
     more = most - len(finals) if most > len(finals) else 0
     winner = next((row for row in shown if tuned.best and row.label == tuned.best.label), None)
     others = [one for one in facts if not (one.candidate.out or one.candidate.final) and one.candidate.speedup]
-    fills = [_filling(_record(tuned, one), one.candidate, winner, table, finals) for one in others[:more] if winner]
+    records = {record.id: record for record in tuned.searched}
+    fills = [
+        _filling(records[one.candidate.record], one.candidate, winner, table, finals)
+        for one in others[:more] if winner
+    ]  # fmt: skip
     answer = [*answer_of(tuned, finals), *_against_defaults(tuned, facts, finals)]
     return [changed(table, lines=[*table.lines, *fills], answer=answer), *sentences(tuned, facts)]
 
@@ -187,15 +185,6 @@ def _columns(tuned: Tuned) -> list[Column]:
         return remark(row, builds=False) or "breaks a limit" * (row.label in barred)
 
     return [*columns, changed(COLUMNS[-1], write=said, keep=2)]
-
-
-def _failures(facts: Sequence[CandidateFacts]) -> list[str]:
-    """Why nothing won: the first few reasons."""
-    return [f"{plain(one.case.way)}: {plain(one.came)}" for one in facts[:MOST_NAMES]]
-
-
-def _record(tuned: Tuned, one: CandidateFacts) -> Record:
-    return next(record for record in tuned.searched if record.id == one.candidate.record)
 
 
 def _filling(record: Record, candidate: Candidate, winner: Row, table: Table, finals: Sequence[Row]) -> Line:

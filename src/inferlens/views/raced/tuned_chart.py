@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from inferlens.analysis.tuned import WINNER, CandidateFacts, Tuned, facts_of
-from inferlens.errors import InferlensError, check_choice
+from inferlens.errors import InferlensError
 from inferlens.units import error_size, mebibytes, plural, ratio, ratio_range, score
 from inferlens.views import picture
 from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH
-from inferlens.views.picture import THEMES, Theme, colours_of, finished, stacked, title
+from inferlens.views.picture import Theme, colours_of, finished, stacked, title
 from inferlens.views.plain import cut, plain
 from inferlens.views.raced.scatter import ACCURACY, ERROR, MEMORY, PanelAxis, least_error, panel
 from inferlens.views.raced.tuned import finals_of
@@ -28,14 +28,8 @@ _MIB = 2.0**-20
 
 
 def render(tuned: Tuned, format: str, theme: str = "auto", reference: str | None = None) -> str | bytes:
-    """The chart: text for SVG and HTML, bytes for PNG.
-
-    Raises:
-        InferlensError: if nothing was timed, the format is none, or ``reference`` names no row of the finals.
-        MissingLibrary: if what draws is not there.
-    """
-    picture.check(format, "--output tuning.svg")
-    check_choice("theme", theme, ("auto", *THEMES))
+    """The chart, as :func:`inferlens.views.picture.drawn`; raises as :func:`spec`."""
+    picture.check(format, "--output tuning.svg", theme)
     picture.converter()
     return picture.drawn(spec(tuned, reference), format, _model(tuned), theme)
 

@@ -10,11 +10,10 @@ from inferlens.units import duration, plural
 from inferlens.views.answer import answers
 from inferlens.views.plain import plain
 from inferlens.views.raced import tuned as one
-from inferlens.views.records import LINES, WIDTH
 from inferlens.views.records import document as of_records
-from inferlens.views.renderers import terminal
+from inferlens.views.records import fitting
 from inferlens.views.rows import rows
-from inferlens.views.table import Document, Table, chosen
+from inferlens.views.table import Document, Table
 
 SCHEMA = "inferlens.tunings/1"
 
@@ -40,11 +39,11 @@ def document(every: Sequence[Tuned], reference: str | None = None, top: int | No
     def screen() -> Sequence[Table | str]:
         if not raced:
             return told()
-        for most in range(len(records), 0, -1):
-            found = [*_by_budget((of_records(records, reference, top=most).screen or list)()), *sentences(every)]
-            if terminal.height(chosen(found, None), WIDTH) <= LINES:
-                return found
-        return [*(each.brief for each in answers(rows(records), whole=True)), *sentences(every)]
+        found = fitting(
+            [*_by_budget((of_records(records, reference, top=most).screen or list)()), *sentences(every)]
+            for most in range(len(records), 0, -1)
+        )
+        return found or [*(each.brief for each in answers(rows(records), whole=True)), *sentences(every)]
 
     return Document(
         blocks=blocks,

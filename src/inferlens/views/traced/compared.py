@@ -53,11 +53,7 @@ _SHAPES = Column("shapes", "shapes", "", shapes, 4, numeric=False, most=36)
 
 
 def compared(before: Analysis, after: Analysis, view: str, selection: Selection) -> TraceView:
-    """One view of a base and a candidate.
-
-    Raises:
-        InferlensError: if the view compares nothing.
-    """
+    """One view of a base and a candidate; InferlensError if the view compares nothing."""
     if view not in COMPARED:
         raise InferlensError(f"The view '{view}' does not compare traces.", expected=", ".join(COMPARED))
     if view == "overview":

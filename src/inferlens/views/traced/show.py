@@ -16,7 +16,7 @@ from inferlens.errors import InferlensError, check_choice
 from inferlens.trace import several
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.columns import Columns
-from inferlens.trace.reader import read, read_cached
+from inferlens.trace.reader import read_cached
 from inferlens.units import duration, milliseconds, plural
 from inferlens.views.plain import plain
 from inferlens.views.table import FOR_PROGRAMS, FORMATS, Column, Document, Line, Table
@@ -63,7 +63,7 @@ def document(
     """
 
     def load(file: Path) -> Analysis:
-        return Analysis(read_cached(file) if cache else read(file), step)
+        return Analysis(read_cached(file, cache), step)
 
     check_choice("format", format, FORMATS)
     views, keys = _words("view", view, VIEWS), _words("--by", by, BY)

@@ -10,7 +10,7 @@ from typing import Any
 from inferlens.errors import InferlensError
 from inferlens.trace import several
 from inferlens.trace.analysis import Analysis, Overview
-from inferlens.trace.reader import read, read_cached
+from inferlens.trace.reader import read_cached
 from inferlens.trace.steps import PARTS
 from inferlens.trace.tables import stepping
 from inferlens.units import duration, listing, milliseconds, percent, plural
@@ -36,7 +36,7 @@ def render(path: Path, format: str, *, step: str | None = None, cache: bool = Tr
     """
 
     def load(file: Path) -> Analysis:
-        return Analysis(read_cached(file) if cache else read(file), step)
+        return Analysis(read_cached(file, cache), step)
 
     runs = ([(each.name, each) for each in several.traces_in(path)] or several.runs_in(path)) if path.is_dir() else []
     if len(runs) > 1:

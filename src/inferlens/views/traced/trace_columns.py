@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from inferlens.trace.several import USE
 from inferlens.trace.steps import PARTS
 from inferlens.units import ABSENT, byte_count, duration, microseconds, milliseconds, significant
 from inferlens.views.bars import bar
@@ -102,10 +103,7 @@ def _columns(keys: str) -> tuple[Column, ...]:
     return tuple(replace(_COLUMNS[key.rstrip("*")], wide=key[-1] == "*") for key in keys.split(", "))
 
 
-USE = ("utilization", "sm_efficiency", "occupancy", "tensor_share", "tensor_untold")
-GPUS = _columns(
-    "utilization, sm_efficiency, occupancy, tensor_share, tensor_untold, compute_capability, multiprocessors, memory"
-)
+GPUS = _columns(", ".join((*USE, "compute_capability", "multiprocessors", "memory")))
 SHARES = (*_columns("time, share"), _words("share", "", keep=3, write=_bar))
 OPERATORS = _columns("calls, device_self, device_total, host_self, host_total*, eligible*, tensor_share")
 KERNELS = _columns(

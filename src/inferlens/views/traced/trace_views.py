@@ -11,6 +11,7 @@ from inferlens.trace import memory
 from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import Columns
 from inferlens.trace.modules import NO_MODULE, module_tree
+from inferlens.trace.several import USE
 from inferlens.trace.steps import PARTS
 from inferlens.trace.tables import CUT_OFF, kernels, operators, stepping, timeline
 from inferlens.units import ABSENT, duration, listing, milliseconds, percent, plural
@@ -174,8 +175,8 @@ def _gpus(made: Overview) -> Columns:
         name = f"{gpu.device}: {gpu.name}" if gpu.name else f"GPU {gpu.device}"
         capability = known.compute_capability if known and known.major else ABSENT
         size = (known.multiprocessors, known.memory) if known else (None, None)
-        rows.append((name, *(getattr(gpu, each) for each in trace_columns.USE), capability, *size))
-    return Columns.named(("name", *trace_columns.USE, "compute_capability", "multiprocessors", "memory"), rows)
+        rows.append((name, *(getattr(gpu, each) for each in USE), capability, *size))
+    return Columns.named(("name", *USE, "compute_capability", "multiprocessors", "memory"), rows)
 
 
 def _shares(name: str, title: str, first: str, parts: Mapping[str, float], step: float) -> TraceTable:

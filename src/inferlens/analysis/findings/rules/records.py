@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from inferlens.analysis.accuracy import worth
+from inferlens.analysis.accuracy import measured_drop, worth
 from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.analysis.findings.rules.waiting import bound_by
 from inferlens.analysis.findings.thresholds import GPU_FLOOR, LESS_ACCURATE, PARTLY, SLOW_RATE, UNEVEN
 from inferlens.analysis.interference import mark
 from inferlens.analysis.interference.samples import Series, latencies, steady_samples
-from inferlens.record.record import AGREEMENT, EMPTY_KERNEL, Record
+from inferlens.record.record import EMPTY_KERNEL, Record
 from inferlens.spec.case import Budget
 from inferlens.stats.diagnostics import diagnostics
 from inferlens.stats.intervals import half_width
@@ -124,16 +124,11 @@ def partly_quantized(seen: RecordEvidence) -> Iterator[Finding]:
 @rule("less-accurate", of="record", hint="More calibration data, other ranges, or --keep for the layers that lose it.")
 def less_accurate(seen: RecordEvidence) -> Iterator[Finding]:
     """Answers that are worth less than those of fp32, by more than chance."""
-    accuracy = seen.record.accuracy
-    known = worth(accuracy) if accuracy and accuracy.metric != AGREEMENT else None
-    if (
-        accuracy
-        and known
-        and known.drop_interval
-        and (known.drop or 0.0) > LESS_ACCURATE
-        and known.drop_interval.low > 0
-    ):
-        yield found("{metric} is {drop:percent} below fp32.", metric=accuracy.metric, drop=known.drop)
+    accuracy, known = seen.record.accuracy, worth(seen.record.accuracy)
+    sure = known and known.drop_interval and known.drop_interval.low > 0
+    drop = measured_drop(accuracy) or 0.0
+    if accuracy and sure and drop > LESS_ACCURATE:
+        yield found("{metric} is {drop:percent} below fp32.", metric=accuracy.metric, drop=drop)
 
 
 @rule("random-calibration", of="record", hint="Give real data to --calibration.")
