@@ -94,7 +94,13 @@ def show_trace(
 
     try:
         format = screen.format_of(format, output)
-        if output and format in ("html", "pdf") and not columns and _usual(words) and _paged(path, output, format):
+        if (
+            output
+            and format in ("html", "pdf")
+            and not columns
+            and _usual(words)
+            and _paged(path, words["against"], output, format)
+        ):
             return
         shown, notes = document(path, "html" if format == "pdf" else format, cache=not no_cache, wide=wide, **words)
         screen.notes(notes[:MOST_NOTES])
@@ -107,12 +113,12 @@ def show_trace(
 
 
 def _usual(words: dict[str, Any]) -> bool:
-    """Whether a trace is shown as it usually is, and so as the page of a report has it."""
-    usual = {"view": "overview", "by": "name"}
+    """Whether a trace is shown as it usually is, and so as the page of a report has it; beside another one, too."""
+    usual = {"view": "overview", "by": "name", "against": words.get("against")}
     return all(value == usual.get(name) for name, value in words.items())
 
 
-def _paged(path: Path, output: Path, format: str) -> bool:
+def _paged(path: Path, base: Path | None, output: Path, format: str) -> bool:
     """Writes the page of a report, if the traces can be read more than once, and charts can be drawn here."""
     from inferlens.cli import screen
     from inferlens.errors import MissingLibrary
@@ -125,10 +131,12 @@ def _paged(path: Path, output: Path, format: str) -> bool:
         picture.converter()
     except MissingLibrary:
         return False
-    if not path.exists():
+    paths = [base, path] if base else [path]
+    if not all(each.exists() for each in paths):
         return False
-    found = Found(traces=list(traces_under(path)))
-    if not any(each.overview for each in found.looked):
+    traces = [list(traces_under(each)) for each in paths]
+    found = Found(traces=[each for one in traces for each in one])
+    if not any(each.overview for each in found.looked) or (base and [*map(len, traces)] != [1, 1]):
         return False  # and why is said where it is read again
     screen.report(report(found), output, format)
     return True
