@@ -227,6 +227,7 @@ class Tuner:
             self.scheduler.discard(records)
             best = self.search.best if self.search.seen else None
             said = f"best so far {self.candidates.cases[best].way}" if best else "nothing ran yet"
+            said += ", beyond a limit" * (best in self.search.barred)
             self.scheduler.observer.round(number, [each.case for each in planned], said)
         return True
 
@@ -267,15 +268,17 @@ class Tuner:
         return LEAST_PATIENCE + longest
 
     def _learn(self, search: Search, records: Sequence[Record]) -> None:
-        """What a round says of the objective; candidates that break a constraint are out."""
-        able = [each for each in records if each.ranked and not violations(each, self.request.constraints)]
+        """What a round says of the objective; candidates of which no limit can be told are out."""
+        limits, point = self.request.constraints, self.candidates.point
+        able = [each for each in records if each.ranked and math.inf not in miss(each, limits)]
         for each in records:
             if each.ranked:
                 self.first.setdefault(each.case.digest, each)
         self.seconds = seconds_by(self.first.values(), self.scheduler.plan)
-        found: dict[Point, float | None] = {self.candidates.point(each.case): None for each in records}
+        found: dict[Point, float | None] = {point(each.case): None for each in records}
         centres = centres_for(self.request.objective, able)
-        found |= {self.candidates.point(one.case): each.log for one, each in zip(able, centres, strict=True) if each}
+        found |= {point(one.case): each.log for one, each in zip(able, centres, strict=True) if each}
+        search.barred = {point(each.case) for each in self.first.values() if violations(each, limits)}
         search.add(found)
 
     def _peaks(self) -> Iterable[float]:
@@ -285,9 +288,8 @@ class Tuner:
         """The best few, the fastest way with defaults, and the reference; or who met before."""
         if before:
             return [record.case for record in before[0].records]
-        chosen = (
-            [self.candidates.cases[point] for point in self.search.finalists()] if self.search.seen else self._nearest()
-        )
+        kept = self.search.seen and self.search.best not in self.search.barred
+        chosen = [self.candidates.cases[point] for point in self.search.finalists()] if kept else self._nearest()
         ran = [each.case for each in self.space.families if each.case.digest in self.first]
         usual = sorted(ran, key=self._log_of)[:1]
         reference = [case for case in self.space.references if case.digest in self.first][:1]
