@@ -81,6 +81,18 @@ def test_what_worked_before_and_fails_once_stays_and_so_do_its_neighbours() -> N
     assert any(point.family == best.family and point.settings - best.settings for point in search.belief.points)
 
 
+def test_what_breaks_a_limit_is_tuned_only_while_nothing_keeps_it() -> None:
+    search = begun()
+    while points := search.propose():
+        search.barred |= {point for point in points if "freeze" not in point.settings}
+        search.add({point: log(point) for point in points})
+    assert "freeze" in search.best.settings
+    assert all("freeze" in point.settings for point in search.finalists())
+    tuned = {each.point.family for each in search.seen if len(each.point.settings) > 1}
+    assert search.best.family in tuned
+    assert len(tuned) < len(FAMILIES)
+
+
 def test_what_is_proposed_follows_from_what_was_added() -> None:
     one, other = begun(), begun()
     rounds = run(one)

@@ -92,6 +92,7 @@ def test_families_are_every_backend_variant_and_precision_that_works_here() -> N
     why = {(each.case.backend_label, each.case.precision): str(each.refusal) for each in found.refused}
     assert "no kernels" in why["onnxruntime:cpu", "fp16"]
     assert "no CUDA provider" in why["onnxruntime:cuda", "fp32"]
+    assert found.references[0].label == "pytorch fp32 batch 1 cpu"
 
 
 def test_what_runs_on_another_device_is_not_tried_unless_it_is_asked_for() -> None:

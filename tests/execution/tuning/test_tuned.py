@@ -177,6 +177,14 @@ def test_what_was_not_tried_says_why_and_what_would_have_it_tried() -> None:
     assert {each.name: each for each in untried(space(LAPTOP, RESNET))}["onnxruntime:cpu fp16"].why
 
 
+def test_a_tuning_that_ran_out_of_time_says_what_it_did_not_reach(tmp_path: Path) -> None:
+    tuned = tune(tmp_path, only=("fake:fast", "fake:steady"), budget=1e-6)
+    assert not tuned.over
+    assert "Not tried: fake:steady (time was over)" in shown(tuned)
+    assert tuned.best
+    assert tuned.best.precision == "fp32", "the others are as fast"
+
+
 # The folder
 
 

@@ -130,7 +130,7 @@ def saver(path: Path, backend: str | None = None) -> str:
     known = {suffix: name for name, kind in kinds if issubclass(kind, Saver) for suffix in kind.saves}
     if path.suffix not in known:
         raise InferlensError(
-            f"{f'The backend {names[0]}' if backend else 'Nothing here'} writes no models to files named "
+            f"{f'{names[0]} writes no models' if backend else 'Nothing writes models'} to files named "
             f"'{path.suffix or path.name}'.",
             expected=f"one of {', '.join(sorted(known))}" if known else "a backend that writes models to files",
             hint=suggestion(path.suffix, known) or ("inferlens export without --backend" if backend else ""),

@@ -147,3 +147,12 @@ def untried(space: Space) -> tuple[Untried, ...]:
         if each.refusal and (label, each.case.precision) not in tried:
             found.append(Untried(name=name, why=each.refusal.what, hint=each.refusal.hint))
     return tuple({each.name: each for each in reversed(found)}.values())[::-1]
+
+
+def unreached(space: Space, trials: Sequence[Trial]) -> list[Untried]:
+    """Backends of which no family was tried because the time was over, and precisions of others."""
+    met = [record.case for trial in trials for record in trial.records]
+    digests, labels = {case.digest for case in met}, {case.backend_label for case in met}
+    left = [each.case for each in space.families if each.case.digest not in digests]
+    names = [each.backend_label + f" {each.precision}" * (each.backend_label in labels) for each in left]
+    return [Untried(name=name, why="time was over", hint="a longer --budget") for name in dict.fromkeys(names)]

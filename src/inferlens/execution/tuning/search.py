@@ -58,6 +58,8 @@ class Search:
         neighbours: points that differ from one by a setting more, less or of another value.
         cost: what a point costs to measure, in seconds.
         group: how many are measured in a round, beside the best.
+        barred: points that were measured and break a limit. The best is one of them, and their families are tuned, only
+            while nothing keeps the limits.
     """
 
     families: Sequence[Point]
@@ -66,10 +68,11 @@ class Search:
     group: int = GROUP
     seen: list[Observed] = field(default_factory=list)
     failed: set[Point] = field(default_factory=set)
+    barred: set[Point] = field(default_factory=set)
     rounds: int = 0
 
     def add(self, found: Mapping[Point, float | None]) -> None:
-        """What a round found: logarithms of times; ``None`` of what failed, is wrong or breaks a constraint.
+        """What a round found: logarithms of times; ``None`` of what failed or is wrong.
 
         What has worked before stays among the candidates: something else may have ended it.
         """
@@ -92,7 +95,7 @@ class Search:
         while len(chosen) < self.group:
             gain = belief.gain(self._best_place)
             worth = [
-                each / self.cost(point) if each >= LEAST_GAIN and point not in (*best, *chosen) else 0.0
+                each / self.cost(point) if each >= LEAST_GAIN and point not in {*best, *chosen, *self.barred} else 0.0
                 for point, each in zip(belief.points, gain, strict=True)
             ]
             place = max(range(len(worth)), key=worth.__getitem__)
@@ -104,8 +107,7 @@ class Search:
 
     def finalists(self) -> list[Point]:
         """The best, and those that may be faster."""
-        belief, best = self.belief, self._best_place
-        measured = {each.point for each in self.seen}
+        belief, best, measured = self.belief, self._best_place, self._eligible
         chances = belief.chance(best)
         others = [place for place, point in enumerate(belief.points) if place != best and point in measured]
         others = sorted((place for place in others if chances[place] >= LEAST_CHANCE), key=lambda each: -chances[each])
@@ -118,20 +120,27 @@ class Search:
 
     @property
     def _best_place(self) -> int:
-        measured = {each.point for each in self.seen}
-        mean = self.belief.mean
-        places = [place for place, point in enumerate(self.belief.points) if point in measured]
+        mean, eligible = self.belief.mean, self._eligible
+        places = [place for place, point in enumerate(self.belief.points) if point in eligible]
         return min(places, key=lambda place: float(mean[place]))
+
+    @property
+    def _eligible(self) -> set[Point]:
+        """What was measured and keeps all limits; where nothing does, all that was measured."""
+        measured = {each.point for each in self.seen}
+        return measured - self.barred or measured
 
     @cached_property
     def belief(self) -> Belief:
         """What is believed of the measured ones, of their neighbours, and of what those lead to."""
         measured = list(dict.fromkeys(each.point for each in self.seen))
         belief = believe(self.seen, measured)
-        limit = float(belief.mean.min()) + REACH
-        near = [point for point, mean in zip(measured, belief.mean, strict=True) if mean <= limit]
+        means = {point: float(mean) for point, mean in zip(measured, belief.mean, strict=True)}
+        eligible = self._eligible
+        limit = min(means[point] for point in eligible) + REACH
+        near = [point for point in measured if point in eligible and means[point] <= limit]
         best_of: dict[str, Point] = {}  # of each family the one that seems best
-        for point in sorted(near, key=lambda each: float(belief.mean[measured.index(each)])):
+        for point in sorted(near, key=means.__getitem__):
             best_of.setdefault(point.family, point)
         pool = dict.fromkeys(measured)
         for start in best_of.values():

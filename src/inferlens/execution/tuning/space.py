@@ -74,6 +74,13 @@ class Space:
     refused: tuple[Planned, ...]
     knobs: Mapping[str, tuple[Knob, ...]]
 
+    @property
+    def references(self) -> list[Case]:
+        """Families of the backend that outputs are checked against, those in fp32 first."""
+        both = [(each.case, each.reference) for each in self.families]
+        own = [case for case, reference in both if reference and reference.backend == case.backend]
+        return sorted((case for case in own if not case.options), key=lambda case: case.precision != "fp32")
+
     def values(self, case: Case) -> dict[str, tuple[Option, ...]]:
         """The values beside the default of each knob that may do something in the case's family."""
         found: dict[str, dict[Option, None]] = {}

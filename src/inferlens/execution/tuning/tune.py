@@ -101,7 +101,7 @@ class Finals(KeptRounds):
         return super()._next_meeting(number)
 
     def _tell(self, number: int, contenders: Sequence[Case]) -> None:
-        self.scheduler.observer.round(number, contenders, self._standing(), BUILDS)
+        self.scheduler.observer.round(number, contenders, self._standing() or contenders[0].way, BUILDS)
 
     def _hold(self, meeting: Sequence[Entrant], numbers: Sequence[int]) -> None:
         self.scheduler.builds_anew = numbers[0] <= BUILDS and self.anew
@@ -178,8 +178,9 @@ class Tuner:
         """The search, with what earlier runs have learned; where the CPU only builds, more side by side."""
         builders = len(usable_cpus()) // 3 if self._on_gpu else 0
         self.seconds = seconds_by((), self.scheduler.plan)
+        first = [*self.space.references[:1], *(each.case for each in self.space.families)]
         search = Search(
-            families=[self.candidates.point(each.case) for each in self.space.families],
+            families=list(dict.fromkeys(map(self.candidates.point, first))),
             neighbours=self.candidates.neighbours,
             cost=lambda point: self.seconds(self.candidates.cases[point]),
             group=min(max(GROUP, builders), 2 * GROUP),
@@ -226,6 +227,7 @@ class Tuner:
             self.scheduler.discard(records)
             best = self.search.best if self.search.seen else None
             said = f"best so far {self.candidates.cases[best].way}" if best else "nothing ran yet"
+            said += ", beyond a limit" * (best in self.search.barred)
             self.scheduler.observer.round(number, [each.case for each in planned], said)
         return True
 
@@ -266,15 +268,17 @@ class Tuner:
         return LEAST_PATIENCE + longest
 
     def _learn(self, search: Search, records: Sequence[Record]) -> None:
-        """What a round says of the objective; candidates that break a constraint are out."""
-        able = [each for each in records if each.ranked and not violations(each, self.request.constraints)]
+        """What a round says of the objective; candidates of which no limit can be told are out."""
+        limits, point = self.request.constraints, self.candidates.point
+        able = [each for each in records if each.ranked and math.inf not in miss(each, limits)]
         for each in records:
             if each.ranked:
                 self.first.setdefault(each.case.digest, each)
         self.seconds = seconds_by(self.first.values(), self.scheduler.plan)
-        found: dict[Point, float | None] = {self.candidates.point(each.case): None for each in records}
+        found: dict[Point, float | None] = {point(each.case): None for each in records}
         centres = centres_for(self.request.objective, able)
-        found |= {self.candidates.point(one.case): each.log for one, each in zip(able, centres, strict=True) if each}
+        found |= {point(one.case): each.log for one, each in zip(able, centres, strict=True) if each}
+        search.barred = {point(each.case) for each in self.first.values() if violations(each, limits)}
         search.add(found)
 
     def _peaks(self) -> Iterable[float]:
@@ -284,13 +288,11 @@ class Tuner:
         """The best few, the fastest way with defaults, and the reference; or who met before."""
         if before:
             return [record.case for record in before[0].records]
-        chosen = (
-            [self.candidates.cases[point] for point in self.search.finalists()] if self.search.seen else self._nearest()
-        )
-        families = [each for each in self.space.families if each.case.digest in self.first]
-        usual = sorted((each.case for each in families), key=self._log_of)[:1]
-        plain = [each.case for each in families if each.reference and each.reference.backend == each.case.backend]
-        reference = sorted((case for case in plain if not case.options), key=lambda case: case.precision != "fp32")[:1]
+        kept = self.search.seen and self.search.best not in self.search.barred
+        chosen = [self.candidates.cases[point] for point in self.search.finalists()] if kept else self._nearest()
+        ran = [each.case for each in self.space.families if each.case.digest in self.first]
+        usual = sorted(ran, key=self._log_of)[:1]
+        reference = [case for case in self.space.references if case.digest in self.first][:1]
         every = [*chosen, *usual, *reference]
         return list({case.digest: case for case in every}.values())
 
@@ -306,8 +308,12 @@ class Tuner:
     def _tuned(self, finals: Finals, answer: RaceAnswer, over: bool) -> Tuned:
         equal = [each for each in finals.entrants if each.id in answer.fastest]
         point = self.candidates.point
-        plainest = {each.id: len(point(each.planned.case).settings) for each in equal}
-        best = min(equal, key=lambda each: (plainest[each.id], each.id != answer.best), default=None)
+
+        def changed(each: Entrant) -> tuple[int, bool, bool]:
+            case = each.planned.case
+            return len(point(case).settings), case.precision != "fp32", each.id != answer.best
+
+        best = min(equal, key=changed, default=None)
         folder = self._ship(best) if best else ""
         trials, case = tuple(self.kept.trials), best.planned.case if best else None
         objective, limits = self.request.objective, self.request.constraints
@@ -320,7 +326,7 @@ class Tuner:
             candidates=outcome.candidates(trials, case, objective, limits, point),
             effects=outcome.effects(trials, case, objective, point) if case else (),
             size=size(self.space),
-            untried=outcome.untried(self.space),
+            untried=(*outcome.unreached(self.space, trials), *outcome.untried(self.space)),
             over=over,
             seconds=time.monotonic() - self.begin,
             missed=tuple(each.sentence for each in violations(best.runs, limits)) if best else (),
