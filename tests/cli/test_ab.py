@@ -24,7 +24,7 @@ def test_in_processes_of_its_own(tmp_path: Path) -> None:
     assert verdict.startswith("B is FASTER: 0.500x the time of A (0.500 to 0.500), 95 % sure, 3 rounds, ")
     assert (common, sides) == ("demo · fp32 · batch 1 · cpu", ["A  fake:steady  4.00 ms", "B  fake:fast    2.00 ms"])
     assert last == "The records: inferlens show results"
-    assert "[2/40] fake:fast 2.00 ms" in done.stderr
+    assert "[2/2] fake:fast 2.00 ms" in done.stderr
     assert "round 3: B takes 0.500x the time of A" in done.stderr
     assert len(load_records([tmp_path / "results"]).records) == 6
 

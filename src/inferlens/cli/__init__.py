@@ -99,7 +99,7 @@ def show_trace(
             and format in ("html", "pdf")
             and not columns
             and _usual(words)
-            and _paged(path, words["against"], output, format)
+            and _paged(path, words.get("against"), output, format)
         ):
             return
         shown, notes = document(path, "html" if format == "pdf" else format, cache=not no_cache, wide=wide, **words)

@@ -90,7 +90,7 @@ def bench(
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
     format, plan = "json" if json else format, read_plan(words)
-    screen.check(format)  # an unknown format is refused before hours of measuring
+    screen.check(format, columns)  # what is unknown is refused before hours of measuring
     screen.format_of("table", file)
     if dry_run:
         return screen.document(listed(plan), "json" if json else "table", file=file)

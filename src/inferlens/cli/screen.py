@@ -63,16 +63,18 @@ def busy(what: str) -> Iterator[Callable[[str], None]]:
         yield lambda step: status.update(f"{what}: {step}")
 
 
-def check(format: str) -> type[View] | None:
+def check(format: str, columns: str | None = None) -> type[View] | None:
     """The view of that name, or ``None`` if it is a format of every table, told before hours of measuring.
 
     Raises:
-        InferlensError: if there is no such format or view, or it draws pictures.
+        InferlensError: if there is no such format, view or column, or it draws pictures.
     """
     from inferlens.errors import InferlensError, check_choice
     from inferlens.views import VIEWS
+    from inferlens.views.records import check_columns
     from inferlens.views.table import FORMATS
 
+    check_columns(columns)
     if format in FORMATS:
         return None
     check_choice("format", format, (*FORMATS, *VIEWS.names()))

@@ -79,7 +79,7 @@ def tune(
     from inferlens.execution.tuning.space import tried
     from inferlens.views.raced.tunings import document
 
-    format = "json" if json else format
+    format = _format_of_tables("json" if json else format)
     if study is not None:
         given = {"within": limits, "space": space, "only": only, "without": without, "dry-run": dry_run}
         given |= {"devices": devices, "ray": ray, "on": on}
@@ -95,6 +95,15 @@ def tune(
     screen.document(document(tuned), format, file=file)
     if not any(each.best for each in tuned):
         raise typer.Exit(1)
+
+
+def _format_of_tables(format: str) -> str:
+    """The format, if it is one of every table; what is unknown is refused before hours of measuring."""
+    from inferlens.errors import check_choice
+    from inferlens.views.table import FORMATS
+
+    check_choice("format", format, FORMATS)
+    return format
 
 
 def _run(search: Callable[[Any], T]) -> T:
@@ -125,9 +134,7 @@ def studied(
     from inferlens.record.store import safe_name
     from inferlens.units import parse_duration
     from inferlens.views.raced.study import document, picture
-    from inferlens.views.table import FORMATS
 
-    check_choice("format", format, FORMATS)
     drawing = file is not None and file.suffix.lower() in PICTURES
     screen.format_of("svg" if drawing else "table", file)
     if needless := [name for name, value in others.items() if value]:

@@ -182,7 +182,7 @@ def _measured(
         words["mode"] = "throughput" if rule.metric == "throughput" else "latency"
         plans, pair = planned_pair(asked, models, words)
         budget = replace(plans[0].budget, threshold=rule.threshold, level=rule.level)
-        observer.planned(pair * rule.max_rounds)
+        observer.planned(pair)
         scheduler = stack.enter_context(
             scheduled(replace(plans[0], budget=budget), observer, pair, live_files(*models))
         )

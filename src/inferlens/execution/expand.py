@@ -115,7 +115,8 @@ def refuse_if_none_runs(planned: Sequence[Planned]) -> None:
         return
     first, *others = refusals.values()
     if not others:
-        raise InferlensError(first.what, expected=first.expected, hint=first.hint)
+        ways = listing([*dict.fromkeys(each.case.backend_label for each in planned)])
+        raise InferlensError(f"{ways}: {first.what}", expected=first.expected, hint=first.hint)
     more = f" And {plural(len(others), 'more reason')}."
     raise InferlensError(f"No case of this plan can run here. {first.what}{more}", hint="--dry-run, which lists them")
 

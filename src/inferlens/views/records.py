@@ -128,6 +128,12 @@ def document(
     )
 
 
+def check_columns(columns: str | None) -> None:
+    """Refuses what no column is called, before anything is measured."""
+    names = [name for name in (columns or "").split(",") if not name.strip().startswith("vs")]  # which the records say
+    chosen([Table("", "", COLUMNS, [])], ",".join(names))
+
+
 def _run_by_run(records: Sequence[Record], reference: str | None) -> tuple[list[Row], list[str]]:
     """The rows of each run, and which runs have no such ``reference``, and so their own."""
     found, lacking = [], []

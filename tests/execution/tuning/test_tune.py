@@ -27,6 +27,7 @@ from inferlens.record.store import load_records
 from inferlens.spec.case import Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan
+from inferlens.spec.toml_file import toml_words
 from inferlens.views.raced.tuned import document
 from inferlens.views.table import render
 
@@ -89,7 +90,7 @@ def test_where_no_default_keeps_a_limit_settings_may(tmp_path: Path) -> None:
 
 def test_a_plan_file_repeats_the_winner(tmp_path: Path) -> None:
     best = best_of(tune(tmp_path))
-    words = Plan.from_file(tmp_path / "demo" / "best" / "best.toml")
+    words = toml_words(tmp_path / "demo" / "best" / "best.toml", "plan")
     assert words["option"] == {"fake": best.options}
 
 

@@ -40,12 +40,10 @@ def requested(plan: Plan, objective: str, within: Texts, budget: Duration) -> Re
     for each in constraints:
         if (needs := each.measure.needs) and not getattr(plan, needs):
             raise InferlensError(f"{each.name} is not known without data to evaluate.", hint=f"--{needs} DATA")
-    return Request(
-        plan=plan,
-        objective=Objective.parse(objective),
-        constraints=constraints,
-        budget=parse_duration(str(budget)),
-    )
+    seconds = parse_duration(str(budget))
+    if not seconds:
+        raise InferlensError("In no time nothing is tuned.", expected="a --budget such as 10m")
+    return Request(plan=plan, objective=Objective.parse(objective), constraints=constraints, budget=seconds)
 
 
 def tuned(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer) -> list[Tuned]:

@@ -262,7 +262,9 @@ def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
     finals = sum(one.candidate.final for one in facts)
     met = f", {finals} in {plural(tuned.answer.rounds, 'final round')}" if tuned.answer.rounds else ""
     counts = f"{len(facts):,} of {plural(tuned.size, 'candidate')}"
-    said.append(f"Tried {counts} in {duration(tuned.seconds)}{met}; {ended}.")
+    out = sum(bool(one.candidate.out) for one in facts)
+    lost = f", {out:,} out (-o tuned.html says why)" if out and tuned.best else ""
+    said.append(f"Tried {counts} in {duration(tuned.seconds)}{met}{lost}; {ended}.")
     said += left_out(tuned.untried)
     if tuned.folder:
         folder = plain(tuned.folder)
