@@ -91,15 +91,15 @@ def test_a_live_module_is_measured_with_the_right_answers(cluster: Cluster, tmp_
 
 def test_a_node_that_is_killed_takes_its_running_cases_along_and_no_more(cluster: Cluster, tmp_path: Path) -> None:
     killer = Killer(cluster, after=3)
-    words: dict[str, Any] = {"batch": "1,2,3", "option": "fake.latency=4,5,6", "iterations": 10, "warmup": 1}
-    words |= {"backend": "fake:steady", "quick": True, "mode": "latency"}
+    words: dict[str, Any] = {"batch": "1,2,3,4,5,6", "option": "fake.latency=4,5", "iterations": 10, "warmup": 1}
+    words |= {"backend": "fake:steady", "quick": True, "mode": "latency"}  # more than both nodes take at once
     records = inferlens.bench("fake:demo", ray=cluster.address, output=tmp_path, observer=killer, **words)
     assert killer.left < 0
     assert any("A worker was lost" in text and len(text) < 200 for text in killer.remarks)
     stored = load_records(tmp_path).records
     assert sorted(each.id for each in stored) == sorted(each.id for each in records)
     assert set(Counter(each.case.digest for each in stored).values()) == {1}
-    assert len(stored) == 9
+    assert len(stored) == 12
     for each in stored:
         expected = (each.case.options["latency"] + (each.case.batch or 1) - 1) / 1e3  # type: ignore[operator]
         assert (each.status, each.samples("latency")[0]) == ("ok", pytest.approx(expected))
