@@ -19,7 +19,7 @@ from inferlens.analysis.race import Race, race
 from inferlens.analysis.runs import CaseRuns, latest
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record, machine_name
-from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case
+from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case, shown_together
 from inferlens.stats.compare import LogRatio, Spread, between, seen_spread
 from inferlens.stats.intervals import ends
 from inferlens.units import listing, ratio, ratio_spread
@@ -55,6 +55,7 @@ AXES = {
     ),
     "backend": CrossedAxis(lambda row, _: row.backend, lambda _: {"backend": "", "variant": "", "options": {}}),
     "calibration": _field("calibration", ""),
+    "python": _field("python", ""),
     "model": _field("model", ""),
     "machine": CrossedAxis(lambda row, _: row.machine, lambda _: {}),
 }
@@ -300,6 +301,10 @@ def _values(shown: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], name
     if name == "machine":
         said = {row.machine: row.device_name for row in sorted(shown, key=lambda row: row.device != "cpu")}
         return {value: said[value] for value in found}
+    if name == "python":
+        cases = [runs[row.id, row.machine].first.case for row in shown]
+        pairs = zip(cases, shown_together(cases), strict=True)
+        return {case.python: plain(short.python) or "this one" for case, short in pairs}
     if name == "model":
         return dict(zip(found, _short(found), strict=True))
     return {value: plain(str(value)) if value not in (None, "") else "default" for value in found}
