@@ -133,6 +133,8 @@ def test_machines_are_never_compared_and_of_several_models_the_fastest_right_way
         ("openvino", 2.0),
         ("tensorrt", 4.0),
     ]
+    alone = [record for record in records if record.case.model == "torchvision:resnet18"]
+    assert list(lines_of(alone, "machine")) == ["resnet18"]
     text = shown(records, "machine")
     assert "NVIDIA H200" in " ".join(text.split())
     assert " against " not in text

@@ -2,7 +2,7 @@
 
 A cell is compared with the first one of its line: by the one rule of ``analysis.race`` where both do the same work,
 else by their processes. Machines are never compared: there a cell's speed-up is against its own machine's reference.
-Where there are several models a line is a model, and its cells are the fastest ways that are right.
+Of machines, and where there are several models, a line is a model, and its cells are the fastest ways that are right.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Crossed:
     @cached_property
     def of_models(self) -> bool:
         """Whether a line is a model."""
-        return self.axis != "model" and len({row.model for row in self.rows}) > 1
+        return self.axis == "machine" or (self.axis != "model" and len({row.model for row in self.rows}) > 1)
 
     def case(self, row: Row) -> Case:
         """The case of a row."""
@@ -283,7 +283,7 @@ def crossed(records: Sequence[Record], axis: str, reference: str | None = None) 
         able = [name for name, values in said.items() if len(values) > 1]
         what = f"There is nothing to show by {axis}.{alike}"
         raise InferlensError(what, expected=f"something that differs: {listing(able) or 'nothing does here'}")
-    if axis != "machine" or len(said["model"]) == 1:  # else the notes of the fastest ways are enough
+    if axis != "machine":  # there the notes of the fastest ways are enough
         shown = noted(shown, runs)
     machines = [[row for row in shown if row.machine == name] for name in said["machine"]]
     groups = [shown] if axis == "machine" else machines
