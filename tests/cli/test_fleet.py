@@ -56,7 +56,7 @@ def test_each_objective_is_a_table_and_what_was_out_of_reach_is_tried_again(
         (FLEET.partition("[machines")[0], "names no machines"),
         (FLEET.replace('"latency"', '"speed"'), "no objective of a fleet 'speed'"),
         ("mode = 'both'" + FLEET, "A fleet has no 'mode'"),
-        (FLEET.replace("launcher", "lancher"), "no word of a plan 'lancher'"),
+        (FLEET.replace("launcher", "lancher"), "For the machine 'lab': There is no word of a plan 'lancher'"),
         (FLEET.replace("[machines.here]", ""), "no launcher 'nowhere'"),
     ],
 )
@@ -65,6 +65,12 @@ def test_bad_files_are_refused(wrong: str, said: str, tmp_path: Path) -> None:
     done = inferlens("fleet", "fleet.toml", cwd=tmp_path)
     assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False)
     assert not (tmp_path / "results").exists()
+
+
+def test_a_machine_on_which_nothing_ran_is_an_exit_code(tmp_path: Path) -> None:
+    words = FLEET.partition("[machines.lab]")[0].replace("quick", 'option = "fake.trouble=raise"\nquick')
+    (tmp_path / "fleet.toml").write_text(words)
+    assert inferlens("fleet", "fleet.toml", cwd=tmp_path).returncode == 1
 
 
 def test_an_interrupted_one_goes_on_with_the_parts_that_are_left(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import platform
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -19,7 +21,7 @@ from inferlens.execution.launching import local, parts, resume
 from inferlens.execution.launching.alone import AloneJob
 from inferlens.execution.launching.launcher import LAUNCHERS, Launcher, Worker, WorkerLost, launcher_of
 from inferlens.execution.launching.local import Card, chosen_of, shares
-from inferlens.execution.launching.on_ray import Needs, needs_of
+from inferlens.execution.launching.on_ray import Needs, needs_of, serve
 from inferlens.execution.protocol import TELLS, Observer, Order, Telling
 from inferlens.execution.tuning.several import TuneJob
 from inferlens.measure import environment
@@ -406,6 +408,24 @@ def test_all_that_an_observer_is_told_of_a_part_is_something_it_can_be_told() ->
 
 def node(cpus: float, gpus: float = 0, kind: str = "") -> dict[str, Any]:
     return {"Resources": {"CPU": cpus, **({"GPU": gpus, f"accelerator_type:{kind}": 1.0} if gpus else {})}}
+
+
+def test_what_fails_on_a_node_with_a_full_disk_is_the_nodes_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    plan = Plan.from_words({"model": "fake:nothing-like-it", "backend": "onnxruntime", "device": "cpu"})
+    order = msgspec.json.encode(Order.of(parts.survey, parts.SurveyJob(plan=plan, run="1")))
+    ((answer, _, _),) = serve(order, {}, "", "1")
+    assert b"failed" in answer
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match=f"No space left on device: '{platform.node()}:"):
+        list(serve(order, {}, "", "1"))
 
 
 def test_what_workers_ask_of_ray() -> None:

@@ -108,6 +108,15 @@ def test_of_batch_sizes_the_time_of_one_item_counts():
     assert "batch 8 against batch 1, for one item: 4.00x" in shown(records, "batch")
 
 
+def test_environments_stand_beside_each_other_by_their_short_names():
+    cases = [case("openvino", python=f"/envs/{name}/bin/python") for name in ("old", "new")]
+    records = [record for each, seconds in zip(cases, (10e-3, 20e-3), strict=True) for record in ran(each, seconds)]
+    (table,) = crossed(records, "python")
+    ((cells),) = (line.cells for line in table.lines)
+    assert [*table.names.values()] == ["old", "new"]
+    assert cells[cases[1].python].speedup == pytest.approx(0.5)
+
+
 def test_machines_are_never_compared_and_of_several_models_the_fastest_right_way_is_shown():
     there = {"environment": CARD}
     records = []
@@ -124,6 +133,8 @@ def test_machines_are_never_compared_and_of_several_models_the_fastest_right_way
         ("openvino", 2.0),
         ("tensorrt", 4.0),
     ]
+    alone = [record for record in records if record.case.model == "torchvision:resnet18"]
+    assert list(lines_of(alone, "machine")) == ["resnet18"]
     text = shown(records, "machine")
     assert "NVIDIA H200" in " ".join(text.split())
     assert " against " not in text

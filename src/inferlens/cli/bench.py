@@ -113,13 +113,15 @@ def measured(plan: Plan) -> tuple[list[Record], bool]:
 def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, **how: Any) -> None:
     """Shows what was measured and says where it is kept; exits if it was interrupted, or nothing ran."""
     from inferlens.record.store import safe_name
+    from inferlens.spec.where import Where
 
     if records:
         folders = sorted({str(Path(plan.output) / safe_name(record.model.name)) for record in records})
         where = folders[0] if len(folders) == 1 else plan.output
         screen.show(records, format, plan.reference or None, where=where, **how)
     if interrupted:
-        screen.note(f"Interrupted; {len(records)} measured cases are kept.")
+        goes_on = "; the same command goes on from here" * (plan.where != Where())
+        screen.note(f"Interrupted; what was measured is kept{goes_on}.")
         raise typer.Exit(130)
     if not any(record.status == "ok" for record in records):
         raise typer.Exit(1)

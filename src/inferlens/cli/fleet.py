@@ -35,10 +35,11 @@ def fleet(
     if dry_run:
         return screen.document(listed(found))
     failure: InferlensError | None = None
+    idle = False
     for part in found.left():
         screen.note(f"{part.machine}, {part.objective}:")
         try:
-            _, interrupted = measured(part.plan)
+            records, interrupted = measured(part.plan)
         except InferlensError as error:
             failure = error
             screen.note(f"{part.machine} was left out: {error}")
@@ -47,13 +48,13 @@ def fleet(
             screen.note("Interrupted; the same command goes on from here.")
             raise typer.Exit(130)
         found.finish(part)
+        idle |= bool(records) and all(each.status != "ok" for each in records)
     if failure and not found.done:
         raise failure
     show(found)
     if failure:
         screen.note("What was left out is tried again by the same command.")
-        raise typer.Exit(1)
-    return None
+    raise typer.Exit(1 if failure or idle else 0)
 
 
 def show(of: Fleet) -> None:
@@ -80,7 +81,7 @@ def show(of: Fleet) -> None:
             screen.document(document(records, "machine", where=str(where), top=most))
         else:
             screen.text("\n".join(map(str, answers(rows(records, notes=False))[:most])))
-        screen.text(f"\nMore: inferlens show {where}{' --by machine' * several}\n")
+        screen.text(f"\nMore: inferlens show {where}{' --by machine' * several}\n\n")
 
 
 def listed(of: Fleet) -> Document:

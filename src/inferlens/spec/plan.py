@@ -97,7 +97,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         for name in words:
             check_choice("word of a plan", name, sorted(_WORDS))
         if not words.get("model"):
-            raise InferlensError("The plan names no model.", hint="inferlens bench resnet18")
+            raise InferlensError("The plan names no model.", expected="a name, a file or a factory, such as resnet18")
         return Plan(
             model=texts(words["model"]),
             backend=texts(words.get("backend", ())),

@@ -5,7 +5,7 @@ import pytest
 
 from inferlens import InferlensError
 from inferlens.analysis.compare.cases import compare
-from inferlens.analysis.compare.environment_diff import differences
+from inferlens.analysis.compare.environment_diff import differences, sentence
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import Environment, Gpu, ModelFacts
 from inferlens.spec.case import Budget, TensorSpec
@@ -107,6 +107,12 @@ def test_every_field_of_the_budget_is_looked_at_but_the_deadline():
         other = Budget(**{field.name: values[type(getattr(Budget(), field.name))]})
         pair = ran(budget=Budget())[0], ran(run="new", budget=other)[0]
         assert bool(differences([pair])) == (field.name not in ("timeout", "threshold", "level", "within")), field.name
+
+
+def test_what_both_have_is_said_before_what_one_lacks():
+    one, other = (msgspec.structs.replace(WHERE, libraries=each) for each in ({"b": "1"}, {"a": "1", "b": "2"}))
+    found = differences([(ran(environment=one)[0], ran(run="new", environment=other)[0])])
+    assert sentence(found[::-1]) == sentence(found) == "b 1 / 2, a not there / 1"
 
 
 def test_unlike_machines_are_refused_with_all_that_differs():

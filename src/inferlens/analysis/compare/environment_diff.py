@@ -53,8 +53,9 @@ def differences(pairs: Sequence[Pair]) -> tuple[Difference, ...]:
 
 
 def sentence(found: Sequence[Difference]) -> str:
-    """The differences of one pair, in a few words: ``torch 2.9.1 / 2.14.1``."""
-    return ", ".join(one_line(f"{each.field} {each.base} / {each.candidate}") for each in found)
+    """The differences of one pair, in a few words: ``torch 2.9.1 / 2.14.1``; what only one has comes last."""
+    ordered = sorted(found, key=lambda each: NOT_THERE in (each.base, each.candidate))
+    return ", ".join(one_line(f"{each.field} {each.base} / {each.candidate}") for each in ordered)
 
 
 def refusal(unlike: Sequence[Difference], cases: int) -> InferlensError:

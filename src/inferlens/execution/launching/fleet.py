@@ -54,7 +54,7 @@ class Fleet:
             check_choice("objective of a fleet", each, OBJECTIVES)
         self.output = Path(str(words.pop("output", "results")))
         self.parts = [
-            FleetPart(name, objective, self._plan({**words, **own}, objective))
+            FleetPart(name, objective, self._plan(name, {**words, **own}, objective))
             for objective in self.objectives
             for name, own in machines.items()
         ]
@@ -62,10 +62,14 @@ class Fleet:
         self._file = self.output / f".fleet-{sha256(data)[:12]}.json"
         self.done: list[str] = msgspec.json.decode(self._file.read_bytes()) if self._file.exists() else []
 
-    def _plan(self, words: Mapping[str, Any], objective: str) -> Plan:
+    def _plan(self, machine: str, words: Mapping[str, Any], objective: str) -> Plan:
         if beside := next((name for name in ("mode", "output") if name in words), None):
             raise InferlensError(f"A fleet has no '{beside}' of a machine or plan.", hint="objectives, and one output")
-        return Plan.from_words({**words, "mode": objective, "output": str(self.folder(objective))})
+        try:
+            return Plan.from_words({**words, "mode": objective, "output": str(self.folder(objective))})
+        except InferlensError as error:
+            what = f"For the machine '{machine}': {error.what}"
+            raise InferlensError(what, expected=error.expected, hint=error.hint) from error
 
     def folder(self, objective: str) -> Path:
         """Where the records of an objective lie."""

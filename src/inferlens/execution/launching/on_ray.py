@@ -36,6 +36,7 @@ from inferlens.spec.toml_file import toml_words
 
 LOCAL = "local"
 LARGEST, MOST = 8 << 20, 32 << 20  # bytes of a file, and of all files, that come back with a record
+ROOM = 1 << 20  # bytes that a node has to have on its disk
 ACCELERATOR = "accelerator_type:"  # as Ray names the resource of a node that has one
 HERE = "127.0.0.1"
 PATIENCE = 5.0  # seconds for an address to answer
@@ -96,8 +97,9 @@ class OnRay(Launcher):
         try:
             self.ray.init(**words)
         except Exception as error:  # Ray raises nearly every type there is
-            what = f"Ray cannot be reached at '{address}': {str(error).strip().splitlines()[0]}."
-            raise InferlensError(what, hint="ray status, or --ray local") from error
+            what = f"Ray cannot be reached at '{address}': {str(error).strip().splitlines()[0].rstrip('.')}."
+            hint = "ray status; RAY_AUTH_MODE=token, if the cluster asks for a token; or --ray local"
+            raise InferlensError(what, hint=hint) from error
         self._ours = True
 
     def workers(self, most: int) -> Sequence[Worker]:
@@ -146,8 +148,10 @@ class RayWorker(Worker):
                 if isinstance(event, Told):
                     _hear(event, relative, files, output, places, observer)
         except (ray.exceptions.RuntimeEnvSetupError, ray.exceptions.RayTaskError) as error:
+            if isinstance(cause := getattr(error, "cause", None), OSError):  # such as a full disk: of this node alone
+                raise WorkerLost(str(cause)) from error
             lines = str(error).strip().splitlines()
-            hint = "--runtime-env with a file that says pip = ['inferlens'], or inferlens on every node"
+            hint = "inferlens on every node, or a plan file with runtime_env"
             raise InferlensError(f"A node cannot run this: {lines[-1] if lines else error}.", hint=hint) from error
         except ray.exceptions.RayError as error:
             raise WorkerLost(str(error).strip().splitlines()[0].partition(". ")[0]) from error
@@ -284,9 +288,23 @@ def serve(order: bytes, files: Mapping[str, bytes], folder: str, threads: str | 
         thread.start()
         known: set[str] = set()
         while (event := events.get()) is not None:
+            if isinstance(event, Answered) and result_of(task, bytes(event.result)).status != "ok":
+                _check_room(output)
             if isinstance(event, (Told, Answered)):
                 yield _packed(event, output, known)
         thread.join()
+
+
+def _check_room(scratch: Path) -> None:
+    """What fails on a node whose disk is full is no fault of the part.
+
+    Raises:
+        OSError: if it is.
+    """
+    try:
+        (scratch / ".room").write_bytes(bytes(ROOM))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, f"{socket.gethostname()}:{scratch}") from error
 
 
 def _packed(event: Told | Answered, output: Path, known: set[str]) -> tuple[bytes, str, dict[str, bytes]]:

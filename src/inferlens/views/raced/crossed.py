@@ -2,7 +2,7 @@
 
 A cell is compared with the first one of its line: by the one rule of ``analysis.race`` where both do the same work,
 else by their processes. Machines are never compared: there a cell's speed-up is against its own machine's reference.
-Where there are several models a line is a model, and its cells are the fastest ways that are right.
+Of machines, and where there are several models, a line is a model, and its cells are the fastest ways that are right.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from inferlens.analysis.race import Race, race
 from inferlens.analysis.runs import CaseRuns, latest
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record, machine_name
-from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case
+from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case, shown_together
 from inferlens.stats.compare import LogRatio, Spread, between, seen_spread
 from inferlens.stats.intervals import ends
 from inferlens.units import listing, ratio, ratio_spread
@@ -55,6 +55,7 @@ AXES = {
     ),
     "backend": CrossedAxis(lambda row, _: row.backend, lambda _: {"backend": "", "variant": "", "options": {}}),
     "calibration": _field("calibration", ""),
+    "python": _field("python", ""),
     "model": _field("model", ""),
     "machine": CrossedAxis(lambda row, _: row.machine, lambda _: {}),
 }
@@ -103,7 +104,7 @@ class Crossed:
     @cached_property
     def of_models(self) -> bool:
         """Whether a line is a model."""
-        return self.axis != "model" and len({row.model for row in self.rows}) > 1
+        return self.axis == "machine" or (self.axis != "model" and len({row.model for row in self.rows}) > 1)
 
     def case(self, row: Row) -> Case:
         """The case of a row."""
@@ -277,7 +278,7 @@ def crossed(records: Sequence[Record], axis: str, reference: str | None = None) 
         able = [name for name, values in said.items() if len(values) > 1]
         what = f"There is nothing to show by {axis}.{alike}"
         raise InferlensError(what, expected=f"something that differs: {listing(able) or 'nothing does here'}")
-    if axis != "machine" or len(said["model"]) == 1:  # else the notes of the fastest ways are enough
+    if axis != "machine":  # there the notes of the fastest ways are enough
         shown = noted(shown, runs)
     machines = [[row for row in shown if row.machine == name] for name in said["machine"]]
     groups = [shown] if axis == "machine" else machines
@@ -295,6 +296,10 @@ def _values(shown: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], name
     if name == "machine":
         said = {row.machine: row.device_name for row in sorted(shown, key=lambda row: row.device != "cpu")}
         return {value: said[value] for value in found}
+    if name == "python":
+        cases = [runs[row.id, row.machine].first.case for row in shown]
+        pairs = zip(cases, shown_together(cases), strict=True)
+        return {case.python: plain(short.python) or "this one" for case, short in pairs}
     if name == "model":
         return dict(zip(found, _short(found), strict=True))
     return {value: plain(str(value)) if value not in (None, "") else "default" for value in found}

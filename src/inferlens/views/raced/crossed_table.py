@@ -52,7 +52,7 @@ def document(
 
 
 def _table(of: Crossed, where: str, most: int | None, width: int | None, *, said: bool = True) -> Table:
-    if of.axis == "machine" and of.of_models:
+    if of.axis == "machine":
         return _fleet(of, where, most, width)
     columns = [column for value in of.values for column in _columns(of, value)]
     alone = len(by(of.rows, "comparison")) == 1
@@ -141,9 +141,9 @@ def _columns(of: Crossed, value: Any) -> list[Column]:
         return Column("", name, unit, lambda line: write(line.cells[value]) if value in line.cells else ABSENT, **how)
 
     against = of.names[of.values[0]]
-    against = "speed-up" if of.axis == "machine" else f"vs {against if len(against) <= _LONGEST else 'first'}"
+    against = f"vs {against if len(against) <= _LONGEST else 'first'}"
     shown = [column("ms", lambda cell: cell.word or milliseconds(cell.row.seconds_per_call))]
-    if of.axis == "machine" or (of.of_one and not first):
+    if of.of_one and not first:
         shown.append(column("per item" if of.axis == "batch" else against, lambda cell: cell.times, keep=1))
     if of.of_models:
         way = "way" if of.axis == "precision" else "name"
