@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -32,6 +33,12 @@ class Cluster:
         self.second = self.cluster.add_node(**words)
         self.address = self.cluster.address
 
+    def working(self) -> bool:
+        """Whether a case is measured on the second node."""
+        (raylet,) = self.second.all_processes["raylet"]
+        found = psutil.Process(raylet.process.pid).children(recursive=True)
+        return any("inferlens.execution.worker" in each.cmdline() for each in found)
+
     def kill(self) -> None:
         """Kills the second node."""
         self.cluster.remove_node(self.second, allow_graceful=False)
@@ -45,15 +52,16 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Killer(Observer):
-    """Kills a node after so many records."""
+    """Kills a node after so many records, once there is work on it."""
 
     def __init__(self, cluster: Cluster, after: int) -> None:
-        self.cluster, self.left = cluster, after
+        self.cluster, self.left, self.killed = cluster, after, False
         self.remarks: list[str] = []
 
     def done(self, record: Record, folder: Path) -> None:
         self.left -= 1
-        if not self.left:
+        if self.left <= 0 and not self.killed and self.cluster.working():
+            self.killed = True
             self.cluster.kill()
 
     def remark(self, text: str) -> None:
@@ -91,15 +99,20 @@ def test_a_live_module_is_measured_with_the_right_answers(cluster: Cluster, tmp_
 
 def test_a_node_that_is_killed_takes_its_running_cases_along_and_no_more(cluster: Cluster, tmp_path: Path) -> None:
     killer = Killer(cluster, after=3)
-    words: dict[str, Any] = {"batch": "1,2,3,4,5,6", "option": "fake.latency=4,5", "iterations": 10, "warmup": 1}
-    words |= {"backend": "fake:steady", "quick": True, "mode": "latency"}  # more than both nodes take at once
+    words: dict[str, Any] = {
+        "batch": "1,2,3",
+        "option": "fake.latency=4,5,6,7,8,9,10,11",
+        "iterations": 10,
+        "warmup": 1,
+    }
+    words |= {"backend": "fake:steady", "quick": True, "mode": "latency"}  # too many to be over before the end is seen
     records = inferlens.bench("fake:demo", ray=cluster.address, output=tmp_path, observer=killer, **words)
-    assert killer.left < 0
-    assert any("A worker was lost" in text and len(text) < 200 for text in killer.remarks)
+    assert killer.killed
+    assert any("A worker was lost" in text and len(text) < 200 for text in killer.remarks), killer.remarks
     stored = load_records(tmp_path).records
     assert sorted(each.id for each in stored) == sorted(each.id for each in records)
     assert set(Counter(each.case.digest for each in stored).values()) == {1}
-    assert len(stored) == 12
+    assert len(stored) == 24
     for each in stored:
         expected = (each.case.options["latency"] + (each.case.batch or 1) - 1) / 1e3  # type: ignore[operator]
         assert (each.status, each.samples("latency")[0]) == ("ok", pytest.approx(expected))
