@@ -54,16 +54,19 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
-def run(python: Path, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def python(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [str(python), "-m", "inferlens", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, timeout=300, check=False)
+    return subprocess.run(words, capture_output=True, text=True, env=environment, cwd=cwd, timeout=300, check=False)
+
+
+def run(bare: Path, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return python(str(bare), "-m", "inferlens", *arguments, cwd=cwd)
 
 
 def test_there_is_no_framework_in_it(bare: Path) -> None:
     names = ("torch", "onnx", "onnxruntime", "openvino", "vl_convert", "transformers")
     code = f"from importlib.util import find_spec; print([name for name in {names} if find_spec(name)])"
-    assert subprocess.run([str(bare), "-c", code], capture_output=True, text=True, check=False).stdout == "[]\n"
+    assert python(str(bare), "-c", code).stdout == "[]\n"
     done = run(bare, "--help")
     assert all(command in done.stdout for command in ("bench", "show", "plot", "doctor", "backends"))
 
