@@ -154,10 +154,11 @@ class Scheduler:
         found: list[Record] = []
         left = list(processes)
         while left:
-            next_ones = [planned for planned, _ in left[:MOST_LOADING] if not planned.refusal]
-            peak = max([TYPICAL_MEMORY, *(self.references.of(planned).memory for planned in next_ones)])
-            count = min(MOST_LOADING, len(usable_cpus()) // 2, int(memory_left() / (SPARE * peak)))
-            few, left = left[: max(count, 1)], left[max(count, 1) :]
+            few = left[: max(1, min(MOST_LOADING, len(usable_cpus()) // 2))]
+            if len(few) > 1:
+                peaks = [self.references.of(planned).memory for planned, _ in few if not planned.refusal]
+                few = few[: max(1, int(memory_left() / (SPARE * max([TYPICAL_MEMORY, *peaks]))))]
+            left = left[len(few) :]
             found += self._measure_loaded(few) if len(few) > 1 else [self.measure(*few[0])[0]]
         return found
 

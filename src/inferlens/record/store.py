@@ -240,6 +240,6 @@ def discarded_if_cut_short(*folders: Path) -> Iterator[None]:
         yield
     except BaseException:
         for folder in folders:
-            if not any(folder.glob("record.json*")):
+            if not (folder / RECORD).exists():
                 shutil.rmtree(folder, ignore_errors=True)
         raise
