@@ -18,7 +18,7 @@ QUICK = ("--warmup", "2", "--iterations", "100")
 
 
 def test_in_processes_of_its_own(tmp_path: Path) -> None:
-    done = started("ab", "fake:demo", "fake:steady", "fake:fast", *QUICK, cwd=tmp_path)
+    done = started("ab", "fake:demo", "fake:steady", "fake:fast", *QUICK, "--max-rounds", "3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     verdict, _, common, *sides, _, last = done.stdout.splitlines()
     assert verdict.startswith("B is FASTER: 0.500x the time of A (0.500 to 0.500), 95 % sure, 3 rounds, ")

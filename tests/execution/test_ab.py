@@ -19,7 +19,7 @@ from inferlens.analysis.compare.ab_result import ABRule
 from inferlens.analysis.runs import latest
 from inferlens.execution import ab as running
 from inferlens.execution import child_process as processes
-from inferlens.execution import interleaver, scheduler, survey
+from inferlens.execution import interleaver, rounds, scheduler, survey
 from inferlens.execution.expand import Planned
 from inferlens.execution.scheduler import Scheduler
 from inferlens.models.model import ModelInfo
@@ -95,6 +95,18 @@ def test_records_are_those_of_one_run_in_alternating_order(tmp_path: Path) -> No
     assert [len(repeats.records) for repeats in latest(records)] == [3, 3]
     assert {*found.base.records, *found.candidate.records} == {record.id for record in records}
     assert all(record.budget.mode == "latency" for record in records)
+
+
+def test_some_rounds_are_held_at_once_where_there_are_cpus_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "usable_cpus", lambda: range(6))
+    looks: list[ABResult] = []
+    words: dict[str, Any] = {"max_rounds": 6, "iterations": 20, "on_round": looks.append}
+    found = ab(tmp_path, "fake:noisy latency=4", "fake:noisy latency=4.07", **words)
+    assert [look.rounds for look in looks] == [1, 4, 6]
+    assert (found.verdict, found.end) == ("UNDECIDED", "rounds")
+    assert sorted(record.repeat for record in load_records([tmp_path]).records) == sorted([*range(1, 7)] * 2)
 
 
 def test_throughput_is_compared_as_calls_a_second(tmp_path: Path) -> None:

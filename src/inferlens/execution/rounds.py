@@ -37,7 +37,7 @@ REACH_ALONE, REACH = 4.0, 1.25
 REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speed-ups are known
 USUAL_ROUNDS = 10  # at most; with --thorough MOST_ROUNDS
 ROUND_WARMUP, ROUND_SERIES = 0.3, 2.0  # seconds of each case in what is held at once
-AT_ONCE = 16  # processes at most of rounds that are held at once, where each has a CPU
+AT_ONCE = 4  # rounds at most that are held at once, where each process has a CPU
 
 
 @dataclass
@@ -230,7 +230,7 @@ def budget_of_rounds(budget: Budget, at_once: int = 1) -> Budget:
 
 def rounds_at_once(firsts: Sequence[Record]) -> int:
     """How many rounds of cases are held at once, by a record of each: one, or more where each process has a CPU."""
-    count = min(AT_ONCE, len(usable_cpus())) // len(firsts)
+    count = min(AT_ONCE, len(usable_cpus()) // len(firsts))
     return count if count > 1 and fit_together([*firsts] * count) else 1
 
 
