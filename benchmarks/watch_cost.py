@@ -98,7 +98,7 @@ def compare(
                 if not on:
                     found[on] = _ask(child)
                     continue
-                with Monitor(child.pid, gpu=gpu, before=before) as watch:
+                with Monitor(lambda: [child.pid], gpu=gpu, before=before) as watch:
                     _until_it_sees(watch)
                     found[on] = _ask(child)
             pairs.append((found[True], found[False]))

@@ -25,6 +25,7 @@ from inferlens import cli
 from inferlens.execution import child_process as processes
 from inferlens.execution import rounds, scheduler, trace, worker
 from inferlens.execution.child_process import Outcome
+from inferlens.execution.interleaver import Interleaver
 from inferlens.execution.protocol import Answered, Event, Job, Observer, Order, Task, TaskResult, result_of
 from inferlens.execution.tuning import tune
 from inferlens.record.record import Status
@@ -89,7 +90,7 @@ def stay(patch: pytest.MonkeyPatch) -> None:
     for module in (rounds, scheduler):
         patch.setattr(module, "usable_cpus", lambda: range(2))
     patch.setattr(processes, "launch", launch)
-    patch.setattr(scheduler, "together", lambda every: [each(None) for each in every])
+    patch.setattr(Interleaver, "run", lambda _, every: [each(None) for each in every])
 
 
 def shorten(patch: pytest.MonkeyPatch) -> None:

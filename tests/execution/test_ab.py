@@ -19,8 +19,9 @@ from inferlens.analysis.compare.ab_result import ABRule
 from inferlens.analysis.runs import latest
 from inferlens.execution import ab as running
 from inferlens.execution import child_process as processes
-from inferlens.execution import interleaver, rounds, scheduler, survey
+from inferlens.execution import rounds, survey
 from inferlens.execution.expand import Planned
+from inferlens.execution.interleaver import Interleaver
 from inferlens.execution.scheduler import Scheduler
 from inferlens.models.model import ModelInfo
 from inferlens.spec.plan import Plan
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_process")
 QUICK: dict[str, Any] = {"warmup": 2, "iterations": 30}
 
 
-LAUNCH, TOGETHER = processes.launch, interleaver.together
+LAUNCH, RUN = processes.launch, Interleaver.run
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def fresh_processes(one_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(survey, "probe", probe)
     monkeypatch.setattr(processes, "launch", LAUNCH)
-    monkeypatch.setattr(scheduler, "together", TOGETHER)
+    monkeypatch.setattr(Interleaver, "run", RUN)
 
 
 def ab(folder: Path, a: str, b: str, **words: Any) -> ABResult:

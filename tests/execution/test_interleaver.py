@@ -20,7 +20,7 @@ from inferlens.execution import child_process as launch
 from inferlens.execution import scheduler as running
 from inferlens.execution.expand import Planned
 from inferlens.execution.interference import Interference
-from inferlens.execution.interleaver import MORE, OVER, Interleaver, Shared, Slot, together
+from inferlens.execution.interleaver import MORE, OVER, Interleaver, Shared, Slot
 from inferlens.execution.measure_case import BenchmarkJob, Reference, benchmark
 from inferlens.execution.protocol import Began, Event, Observer, Order
 from inferlens.execution.scheduler import Scheduler
@@ -234,7 +234,7 @@ def test_what_fails_before_it_has_a_process_ends_both(slots: tuple[Heard, Heard]
         heard.waits()
 
     with pytest.raises(OSError, match="disk"):
-        together([waits, fails])
+        Interleaver().run([waits, fails])
 
 
 def test_what_ends_one_ends_the_other(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_what_ends_one_ends_the_other(tmp_path: Path) -> None:
 
     begun = threading.Event()
     with pytest.raises(KeyboardInterrupt):
-        together([fails, waits])
+        Interleaver().run([fails, waits])
     assert sleeper.returncode == -signal.SIGKILL
 
 

@@ -75,7 +75,7 @@ def work(process: subprocess.Popen[str], seconds: float) -> tuple[float, float, 
 def run() -> tuple[Before, MachineLog, tuple[float, float, int]]:
     """The GPU before, the log of three seconds of work, and when and how much was done."""
     before = gpu_before(1.0)
-    with worker() as process, Monitor(process.pid, gpu=True, before=before) as watch:
+    with worker() as process, Monitor(lambda: [process.pid], gpu=True, before=before) as watch:
         work(process, 0.5)  # until the first reading is there
         span = work(process, 3.0)
     return before, watch.log(), span
@@ -122,7 +122,7 @@ def test_energy_is_between_idle_power_and_the_largest_reading(run: Run) -> None:
 def test_another_process_is_foreign_or_unknown_and_never_denied() -> None:
     """On the system's own process numbers it is found; in a container it may be hidden, which has to be said."""
     before = gpu_before()
-    with worker() as process, Monitor(process.pid, gpu=True, before=before) as watch:
+    with worker() as process, Monitor(lambda: [process.pid], gpu=True, before=before) as watch:
         work(process, 1.5)
         with worker() as other:
             tell(other, 2.0)

@@ -94,11 +94,6 @@ class Slot:
         return self._interleaver.seed
 
     @property
-    def watches(self) -> int:
-        """How many are watched at once, this one included."""
-        return 1 if self.alone else len(self._interleaver.slots)
-
-    @property
     def alone(self) -> bool:
         """Whether its turn lasts until its process has ended."""
         return self._interleaver.alone
@@ -118,10 +113,6 @@ class Slot:
         with self._interleaver.lock:
             self.pid, self._answers = pid, answers
             self._interleaver.look(self)
-
-    def neighbours(self) -> list[int]:
-        """The numbers of the others' processes that have begun."""
-        return [slot.pid for slot in self._interleaver.slots if slot is not self and slot.pid is not None]
 
     def waits(self, enough: bool) -> None:
         """The process has done what it had to, but for the first time, and asks for its turn."""
@@ -165,6 +156,10 @@ class Interleaver:
         self.seed = random.randrange(1_000_000)
         self.stopped = False
 
+    def pids(self) -> list[int]:
+        """The numbers of the processes that have begun, and not ended."""
+        return [slot.pid for slot in self.slots if slot.pid is not None and not slot.ended]
+
     def after(self, slot: Slot) -> Slot:
         """The next one that has not ended; itself, if it is the last."""
         place = self.slots.index(slot)
@@ -197,24 +192,22 @@ class Interleaver:
             for slot in self.slots:
                 slot.kill()
 
+    def run(self, every: Sequence[Callable[[Slot], Outcome]]) -> list[Outcome]:
+        """What functions return that run at the same time, each with its slot; an error of one ends all of them."""
 
-def together(every: Sequence[Callable[[Slot], Outcome]], *, alone: bool = False) -> list[Outcome]:
-    """What functions return that run at the same time, each with its slot; an error of one ends all of them."""
-    interleaver = Interleaver(len(every), alone=alone)
+        def one(do: Callable[[Slot], Outcome], slot: Slot) -> Outcome:
+            try:
+                return do(slot)
+            except BaseException:
+                self.stop()
+                raise
+            finally:
+                slot.end()  # also if it never came to a process
 
-    def run(do: Callable[[Slot], Outcome], slot: Slot) -> Outcome:
-        try:
-            return do(slot)
-        except BaseException:
-            interleaver.stop()
-            raise
-        finally:
-            slot.end()  # also if it never came to a process
-
-    with ThreadPoolExecutor(len(every), "inferlens-turns") as pool:
-        try:
-            begun = [pool.submit(run, do, slot) for do, slot in zip(every, interleaver.slots, strict=True)]
-            return [each.result() for each in begun]
-        except BaseException:
-            interleaver.stop()
-            raise
+        with ThreadPoolExecutor(len(every), "inferlens-turns") as pool:
+            try:
+                begun = [pool.submit(one, do, slot) for do, slot in zip(every, self.slots, strict=True)]
+                return [each.result() for each in begun]
+            except BaseException:
+                self.stop()
+                raise

@@ -24,7 +24,7 @@ from inferlens.execution import child_process
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.expand import Planned
 from inferlens.execution.interference import Attempt, Interference, interference
-from inferlens.execution.interleaver import Slot, together
+from inferlens.execution.interleaver import Interleaver, Slot
 from inferlens.execution.measure_case import BenchmarkJob, Measured, benchmark
 from inferlens.execution.protocol import Began, Event, Found, J, Observer, Task, refused
 from inferlens.execution.reference_outputs import References
@@ -175,7 +175,8 @@ class Scheduler:
             return first if slot.stopped or first.found.repeat else self._counted(first)
 
         with discarded_if_cut_short(*folders):
-            ended = together([partial(measured, place) for place in range(len(processes))], alone=True)
+            every = [partial(measured, place) for place in range(len(processes))]
+            ended = Interleaver(len(every), alone=True).run(every)
             return [self._counted(one) if isinstance(one, Attempt) else one for one in ended]
 
     def measure_interleaved(self, processes: Sequence[tuple[Planned, int]], budget: Budget) -> list[Record]:
@@ -204,13 +205,21 @@ class Scheduler:
                 )
                 for place, ((planned, repeat), folder) in enumerate(zip(processes, folders, strict=True))
             ]
-            attempts = together(every)
+            turns = Interleaver(len(every))
+            with self._monitor(cases, turns.pids, before) as monitor:
+                attempts = turns.run(every)
+            log = monitor.log()
         records = []
         for place, attempt in enumerate(attempts):
             created = begun + timedelta(milliseconds=place)  # records are read in the order in which they were begun
-            records.append(self._keep(replace(attempt.as_it_is(), created=created)))
+            watched = replace(attempt, created=created, outcome=replace(attempt.outcome, machine=log))
+            records.append(self._keep(watched.as_it_is()))
             self._done(records[-1], attempt.folder)
         return records
+
+    def _monitor(self, cases: Sequence[Planned], started: Callable[[], Sequence[int]], before: Before) -> Monitor:
+        """What watches the machine while processes of cases run."""
+        return Monitor(started, gpu=any(planned.case.device == "cuda" for planned in cases), before=before)
 
     def _done(self, record: Record, folder: Path) -> None:
         self.records.append(record)
@@ -281,7 +290,6 @@ class Scheduler:
             accuracy="" if case.digest in self.accuracies else self.plan.accuracy,
         )  # fmt: skip
         before = before or self._before(case)
-        neighbours = slot.neighbours if slot else tuple
         if not slot:
             self.observer.began(case)
         outcome = self.do(
@@ -289,13 +297,7 @@ class Scheduler:
             job,
             log=folder / LOG,
             on_event=partial(self._heard_interleaved, case) if slot else self.observer.heard,
-            monitor=lambda pid: Monitor(
-                pid,
-                gpu=case.device == "cuda",
-                before=before,
-                beside=neighbours,
-                watches=slot.watches if slot else 1,
-            ),
+            monitor=None if beside else lambda pid: self._monitor([planned], lambda: [pid], before),
             slot=slot,
             timeout=min(self.patience(case), self.plan.budget.timeout),
         )

@@ -32,7 +32,7 @@ def test_load_is_told_apart_from_the_cases_and_children_that_were_waited_for_sti
     stat(tmp_path, user=1000)
     process(tmp_path, 7, (100, 0, 0, 0), children="8 ")
     process(tmp_path, 8, (30, 20, 0, 0))
-    cpus = Cpus(7, usable=(0, 1), root=tmp_path)
+    cpus = Cpus(lambda: [7], usable=(0, 1), root=tmp_path)
     assert set(cpus.load(10.0).values()) == {None}
     stat(tmp_path, user=1150, steal=20)
     process(tmp_path, 7, (120, 10, 50, 20))
@@ -43,7 +43,7 @@ def test_load_is_told_apart_from_the_cases_and_children_that_were_waited_for_sti
 def test_too_short_an_interval_has_no_load_and_once_the_case_has_ended_others_are_not_known(tmp_path: Path) -> None:
     stat(tmp_path, user=1000)
     process(tmp_path, 7, (0, 0, 0, 0))
-    cpus = Cpus(7, usable=(0, 1), root=tmp_path)
+    cpus = Cpus(lambda: [7], usable=(0, 1), root=tmp_path)
     cpus.load(10.0)
     stat(tmp_path, user=1010)
     assert set(cpus.load(10.05).values()) == {None}
@@ -71,10 +71,10 @@ def test_frequencies_throttling_quota_and_pressure(tmp_path: Path) -> None:
         write(tmp_path, f"{folder}/cpufreq/scaling_governor", "performance\n")
         write(tmp_path, f"{folder}/thermal_throttle/core_throttle_count", "3\n")
         write(tmp_path, f"{folder}/thermal_throttle/package_throttle_count", "1\n")
-    write(tmp_path, "proc/7/cgroup", "0::/mine\n")
+    write(tmp_path, "proc/self/cgroup", "0::/mine\n")
     write(tmp_path, "sys/fs/cgroup/mine/cpu.stat", "usage_usec 1\nnr_throttled 2\nthrottled_usec 2500000\n")
     write(tmp_path, "proc/pressure/memory", "some avg10=0.00 total=1500000\nfull avg10=0.00 total=7\n")
-    cpus = Cpus(7, usable=(0, 1), root=tmp_path)
+    cpus = Cpus(lambda: [7], usable=(0, 1), root=tmp_path)
     answers = {name: value for read in list(cpus.readings().values())[2:] for name, value in read(0.0).items()}
     assert answers == {
         "frequency_mean": 2_500_000_000,
@@ -88,11 +88,11 @@ def test_frequencies_throttling_quota_and_pressure(tmp_path: Path) -> None:
 
 def test_frequencies_come_from_cpuinfo_where_there_is_no_cpufreq(tmp_path: Path) -> None:
     write(tmp_path, "proc/cpuinfo", "processor\t: 0\ncpu MHz\t\t: 2600.5\n\nprocessor\t: 1\ncpu MHz\t\t: 100.0\n")
-    assert Cpus(7, usable=(0,), root=tmp_path).frequencies()["frequency_mean"] == 2_600_500_000
+    assert Cpus(lambda: [7], usable=(0,), root=tmp_path).frequencies()["frequency_mean"] == 2_600_500_000
 
 
 def test_a_bare_system_tells_nothing_and_says_so(tmp_path: Path) -> None:
-    cpus = Cpus(7, usable=(0,), root=tmp_path)
+    cpus = Cpus(lambda: [7], usable=(0,), root=tmp_path)
     table = SampledColumns(cpus.readings(), lambda: 1.0)
     table.take()
     assert table.as_columns() == {"times": (1.0,)}
@@ -108,7 +108,7 @@ def test_a_busy_process_is_the_load_of_the_case_or_of_others(mine: bool) -> None
     try:
         assert busy.stdout
         busy.stdout.readline()
-        cpus, work = Cpus(busy.pid if mine else idle.pid), Tree(busy.pid)
+        cpus, work = Cpus(lambda: [busy.pid if mine else idle.pid]), Tree(lambda: [busy.pid])
         begin = time.perf_counter()
         cpus.load(begin)
         used = work.seconds()

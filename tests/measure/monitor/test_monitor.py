@@ -50,12 +50,14 @@ def watched(
             device.millijoules += round(device.milliwatts * seconds)
         return step >= ticks
 
-    cpus = Cpus(PID, usable=(0, 1), root=root)
+    cpus = Cpus(lambda: [PID], usable=(0, 1), root=root)
     cpus.tree.pids = lambda: list(pids)  # type: ignore[method-assign]
     with (
         mock.patch.object(gpu, "in_first_namespace", return_value=first_namespace),
         mock.patch.dict(os.environ, environ or {"HOME": "/"}, clear=True),
-        Monitor(PID, **{"gpu": True, **words}, nvml=nvml, cpus=cpus, clock=lambda: now[0], wait=wait) as watch,
+        Monitor(
+            lambda: [PID], **{"gpu": True, **words}, nvml=nvml, cpus=cpus, clock=lambda: now[0], wait=wait
+        ) as watch,
     ):
         watch._thread.join(10)
     return watch.log()
@@ -211,7 +213,7 @@ def test_a_thread_that_hangs_does_not_hang_the_run(tmp_path: Path, monkeypatch: 
         entered.set()
         return released.wait(60)
 
-    with Monitor(PID, gpu=True, nvml=FakeNvml(), wait=hang) as watch:
+    with Monitor(lambda: [PID], gpu=True, nvml=FakeNvml(), wait=hang) as watch:
         entered.wait(60)
     assert "hung" in watch.log().absent["watch"]
     released.set()
@@ -229,7 +231,7 @@ def test_without_a_gpu_there_is_less_to_wake_up_for(tmp_path: Path) -> None:
 def test_a_real_watch_ends_promptly_and_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     before = threading.active_count()
     monkeypatch.setattr(monitor, "INTERVAL", 60.0)
-    with Monitor(os.getpid()) as watch:
+    with Monitor(lambda: [os.getpid()]) as watch:
         pass
     assert threading.active_count() == before
     log = watch.log()

@@ -35,16 +35,15 @@ class Cpus:
 
     def __init__(
         self,
-        pid: int,  # first process of the case
+        started: Callable[[], Sequence[int]],  # see Tree
         usable: Iterable[int] | None = None,  # numbers of the CPUs; None asks the system
         root: Path = Path("/"),  # where /proc and /sys are
-        beside: Callable[[], Sequence[int]] = tuple,  # other processes that belong to the case, see Tree
     ) -> None:
         self._proc, self._sys = root / "proc", root / "sys"
         self._cpus = self._sys / "devices/system/cpu"
         self.usable = frozenset(usable_cpus() if usable is None else usable)
-        self.tree = Tree(pid, self._proc, beside)
-        self._group = control_group("cpu.stat", pid, root)
+        self.tree = Tree(started, self._proc)
+        self._group = control_group("cpu.stat", root=root)
         self._last: tuple[float, tuple[float, float], float | None] | None = None
         self._joules = Packages(self._sys / "class/powercap")
 
@@ -80,7 +79,7 @@ class Cpus:
         seconds = now - last[0]
         busy, steal = ((after - before) / seconds for after, before in zip(times, last[1], strict=True))
         loads: dict[str, float | None] = {**dict.fromkeys(LOADS), "busy": busy, "steal": max(0.0, steal)}
-        if case is not None and last[2] is not None and case >= last[2]:  # less: one of two in turns has ended
+        if case is not None and last[2] is not None and case >= last[2]:  # less: one of several has ended
             mine = (case - last[2]) / seconds
             loads |= {"case": mine, "others": max(0.0, busy - mine)}
         return {name: None if load is None else round(load, 3) for name, load in loads.items()}
@@ -110,22 +109,18 @@ class Cpus:
 
 
 class Tree:
-    """The processes of a case: the one that was started, and all that it started, with the CPU time they used.
+    """The processes of what is measured: those that were ``started`` for it, and all that they started.
 
-    From proc(5). Processes that outlive the one that started them are not found. ``beside`` gives other processes that
-    belong to them with their descendants.
+    From proc(5). Processes that outlive the one that started them are not found.
     """
 
-    def __init__(self, pid: int, proc: Path = Path("/proc"), beside: Callable[[], Sequence[int]] = tuple) -> None:
-        self._pid, self._proc, self._beside = pid, proc, beside
+    def __init__(self, started: Callable[[], Sequence[int]], proc: Path = Path("/proc")) -> None:
+        self._started, self._proc = started, proc
 
     def pids(self) -> list[int]:
-        """Numbers of all processes that are alive, the first one first; empty once that has ended."""
+        """Numbers of all that are alive; those that have ended take what they have started with them."""
         found: list[int] = []
-        others = self._beside()
-        if not (self._proc / str(self._pid)).exists():
-            return found
-        waiting = [*others, self._pid]
+        waiting = list(self._started())
         while waiting:
             pid = waiting.pop()
             if pid not in found and (self._proc / str(pid)).exists():
@@ -136,13 +131,13 @@ class Tree:
         return found
 
     def seconds(self) -> float | None:
-        """CPU seconds of all of them and of children that were waited for; ``None`` once the first has ended.
+        """CPU seconds of all of them and of children that were waited for; ``None`` where none is alive.
 
         User and system times are fields 14 to 17 of ``stat``.
         """
         # A process's name may hold anything, also spaces and brackets.
         fields = {pid: text_of(self._proc / str(pid) / "stat").rpartition(")")[2].split() for pid in self.pids()}
-        if not fields.get(self._pid):
+        if not any(fields.values()):
             return None
         return sum(int(ticks) for each in fields.values() for ticks in each[11:15]) * TICK
 

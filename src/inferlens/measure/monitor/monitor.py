@@ -1,8 +1,7 @@
-"""The thread that watches the machine while a case runs in another process.
+"""The thread that watches the machine while a case runs in another process, or several in turns.
 
-It has the lowest priority the system knows and wakes up every :data:`INTERVAL`; where many processes take turns, each
-has a watch of its own, which wakes up less often. Only NVML and files of ``/proc`` and ``/sys`` are read. What that
-costs the case is measured by ``python -m benchmarks watch_cost``.
+It has the lowest priority the system knows and wakes up every :data:`INTERVAL`. Only NVML and files of ``/proc`` and
+``/sys`` are read. What that costs the case is measured by ``python -m benchmarks watch_cost``.
 """
 
 from __future__ import annotations
@@ -36,19 +35,16 @@ class Monitor:
 
     def __init__(
         self,
-        pid: int,  # of the case's process
+        started: Callable[[], Sequence[int]],  # the processes, as far as they have begun
         *,
         gpu: bool = False,  # whether to watch the GPU that CUDA calls the first
-        before: Before | None = None,  # that GPU before the process was started
+        before: Before | None = None,  # that GPU before there were any
         nvml: Any = None,  # stands in for nvidia-ml-py
         cpus: Cpus | None = None,  # stands in for this machine's CPUs
         clock: Callable[[], float] = time.perf_counter,  # of the samples that the log is held against
         wait: Callable[[float], bool] | None = None,  # says whether to stop; None: at the end of the context
-        beside: Callable[[], Sequence[int]] = tuple,  # processes that take turns with the case's
-        watches: int = 1,  # how many there are at once, this one included
     ) -> None:
-        self._interval = INTERVAL * max(1.0, watches / 2)
-        self._cpus, self._nvml = cpus or Cpus(pid, beside=beside), nvml
+        self._cpus, self._nvml = cpus or Cpus(started), nvml
         self._wants_gpu, self._before, self._clock = gpu, before or Before(), clock
         self._stop = threading.Event()
         self._wait = wait or self._stop.wait
@@ -80,7 +76,7 @@ class Monitor:
         if gpu and self._gpu:
             gpu |= {"power_basis": self._gpu.power_basis, "power_window": self._gpu.power_window}
         return MachineLog(
-            interval=self._interval,
+            interval=INTERVAL,
             gpu=GpuSamples(**gpu) if gpu else None,
             processes=GpuProcesses(**columns["processes"]) if "processes" in columns else None,
             cpu=CpuSamples(**columns["cpu"]) if "cpu" in columns else None,
@@ -108,7 +104,7 @@ class Monitor:
                         if tick % ticks == 0:
                             table.take()
                     tick += step
-                    if self._wait(step * self._interval):
+                    if self._wait(step * INTERVAL):
                         break
                 for table, _ in every:  # the end of what lasts until here
                     table.take()
