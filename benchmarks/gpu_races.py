@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu_races [--model resnet50,vit_b_16] [--batch 1,32] [-o FOLDER]
 
-What takes long to build is built first, all models at once, into the cache that the races then find it in. The records
-of the races are left in the folder.
+Everything is built first, side by side, into the cache that the races then find it in. The records of the races are
+left in the folder.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from inferlens.record.store import load_records
 BUILD = ("--quick", "--iterations", "5", "--warmup", "2")
 
 
-def bench(model: str, batch: str, words: argparse.Namespace, *more: str) -> subprocess.Popen[str]:
+def bench(model: str, batch: str, words: argparse.Namespace, backend: str, *more: str) -> subprocess.Popen[str]:
     """The command, its screen in a file of the folder."""
-    folder, asked = words.output, [f"--{name}={getattr(words, name)}" for name in ("backend", "precision", "device")]
+    folder, asked = words.output, [f"--{name}={getattr(words, name)}" for name in ("precision", "device")]
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{model}-{batch}.txt").open("w") as screen:
-        given = ["bench", model, "--batch", batch, *asked, "--output", str(folder / model), *more]
+    with (folder / f"{model}-{batch}{f'-{backend}' if more else ''}.txt".replace(":", "-")).open("w") as screen:
+        given = ["bench", model, "--batch", batch, "-b", backend, *asked, "--output", str(folder / model), *more]
         command = [sys.executable, "-m", "inferlens", *given]
         return subprocess.Popen(command, text=True, stdout=screen, stderr=subprocess.STDOUT)
 
@@ -52,14 +52,14 @@ def main() -> None:
     models = words.model.split(",")
     races = [(model, batch) for model in models for batch in words.batch.split(",")]
     begin = time.monotonic()
-    for building in [bench(*each, words, *BUILD) for each in races]:
+    for building in [bench(*each, words, backend, *BUILD) for each in races for backend in words.backend.split(",")]:
         building.wait()
     for model in models:
         shutil.rmtree(words.output / model / model, ignore_errors=True)
     print(f"built in {time.monotonic() - begin:.0f} s", flush=True)
     for model, batch in races:
         begin = time.monotonic()
-        code = bench(model, batch, words).wait()
+        code = bench(model, batch, words, words.backend).wait()
         seconds = time.monotonic() - begin
         print(f"{model}, batch {batch}: {seconds:.0f} s, exit {code}: {answer(model, batch, words.output)}", flush=True)
 

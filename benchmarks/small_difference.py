@@ -1,13 +1,17 @@
 """Whether ``inferlens ab`` finds what made a network 3 % slower, and finds nothing where nothing was done.
 
 ResNet-101 is held against itself with one more of its 33 blocks, and against a copy of itself, at two batch sizes.
+Everything is built before.
 
-    python -m benchmarks.small_difference [--device cuda] [--within 70s] [-o FOLDER]
+    python -m benchmarks.small_difference [--device cuda] [--within 70s] [--other longer,copy] [-o FOLDER]
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
+import time
 
 import torch
 from torchvision.models.resnet import Bottleneck, ResNet
@@ -33,22 +37,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--within", default="70s")
+    parser.add_argument("--other", default="longer,copy")
     parser.add_argument("-o", "--output", default="results/small_difference")
     words = parser.parse_args()
-    cuda = words.device == "cuda"
+    cuda, others = words.device == "cuda", words.other.split(",")
+    case = {
+        "backend": "torch_compile:reduce-overhead" if cuda else "pytorch",
+        "precision": "fp16" if cuda else "fp32",
+        "device": words.device,
+        "output": words.output,  # what is built once is in its cache
+    }
+    command = [sys.executable, "-m", "inferlens", "bench", "--quick", "--iterations", "5", "--warmup", "2"]
+    command += [f"--{name}={value}" for name, value in case.items()]
+    begin = time.monotonic()
+    for building in [
+        subprocess.Popen([*command, f"{HERE}:{name}", f"--input=x={batch}x3x224x224"], stdout=subprocess.DEVNULL)
+        for batch in (1, 32)
+        for name in ("base", *others)
+    ]:
+        building.wait()
+    print(f"built in {time.monotonic() - begin:.0f} s", flush=True)
     for batch in (1, 32):
-        for other in (longer, copy):
-            found = inferlens.ab(
-                f"{HERE}:base",
-                f"{HERE}:{other.__name__}",
-                backend="torch_compile:reduce-overhead" if cuda else "pytorch",
-                precision="fp16" if cuda else "fp32",
-                input=f"x={batch}x3x224x224",
-                device=words.device,
-                within=words.within,
-                output=words.output,  # what is built once is in its cache
-            )
-            print(f"batch {batch}, {other.__name__}: {found.verdict} {found.ratio} {found.interval}", end=" ")
+        for other in others:
+            sides = f"{HERE}:base", f"{HERE}:{other}"
+            found = inferlens.ab(*sides, input=f"x={batch}x3x224x224", within=words.within, **case)
+            print(f"batch {batch}, {other}: {found.verdict} {found.ratio} {found.interval}", end=" ")
             print(f"{found.rounds} rounds, {found.seconds:.0f} s", flush=True)
 
 

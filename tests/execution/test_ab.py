@@ -117,15 +117,15 @@ def test_throughput_is_compared_as_calls_a_second(tmp_path: Path) -> None:
     assert found.candidate.median == pytest.approx(500)
 
 
-@pytest.mark.parametrize(("within", "done"), [("0s", 1), ("22s", 2), ("1h", 4)])
+@pytest.mark.parametrize(("within", "done"), [("0s", 3), ("39s", 4), ("1h", 5)])
 def test_when_the_time_is_up_no_round_is_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, within: str, done: int
 ) -> None:
-    """Each round takes four or five ticks; the first runs whatever the time."""
+    """Each round takes four or five ticks; the first three run whatever the time."""
     monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=itertools.count(0.0, 2.0).__next__))
     sides = ("fake:noisy latency=4", "fake:noisy latency=4.07")
-    found = ab(tmp_path, *sides, within=within, max_rounds=4, iterations=20)
-    assert (found.verdict, found.end, found.rounds) == ("UNDECIDED", "time" if done < 4 else "rounds", done)
+    found = ab(tmp_path, *sides, within=within, max_rounds=5, iterations=20)
+    assert (found.verdict, found.end, found.rounds) == ("UNDECIDED", "time" if done < 5 else "rounds", done)
 
 
 @pytest.mark.parametrize(
@@ -227,8 +227,8 @@ def test_two_modules_of_one_class(tmp_path: Path) -> None:
     larger = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Linear(64, 8))
     words: dict[str, Any] = {**QUICK, "output": str(tmp_path), "within": "0s"}
     found = inferlens.ab(plain, larger, example_inputs=torch.ones(1, 8), **words)
-    assert (found.a.model, found.b.model, found.rounds) == ("live:Sequential", "live:Sequential (B)", 1)
-    assert [record.model.parameters for record in load_records(tmp_path)] == [72, 1096]
+    assert (found.a.model, found.b.model, found.rounds) == ("live:Sequential", "live:Sequential (B)", 3)
+    assert [record.model.parameters for record in load_records(tmp_path).records[:2]] == [72, 1096]
     assert found.outputs
     assert found.outputs.agrees is False
     assert "DIFFERENT OUTPUTS" in str(found)
@@ -269,7 +269,7 @@ def checkouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_one_factory_in_two_checkouts(checkouts: Path) -> None:
     """Each side imports its own code, and its record says from where, and which revision that is."""
     found = inferlens.ab("shop.models:build", checkout="old,new", threads=1, within="0s", **QUICK)
-    records = load_records("results").records
+    records = load_records("results").records[:2]
     assert [(record.case.checkout, record.model.parameters) for record in records] == [("old", 76), ("new", 1096)]
     assert [len(record.environment.git_revision) for record in records] == [len(found.revisions[0]), 12]
     assert found.revisions[1] == records[1].environment.git_revision
@@ -344,7 +344,7 @@ def test_on_a_gpu_they_take_turns_once_it_is_known_that_both_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ab(tmp_path, "fake:steady", "fake:fast", within="0s")
-    records = load_records([tmp_path]).records
+    records = load_records([tmp_path]).records[:2]
     info = ModelInfo(spec="fake:demo", name="demo", format="fake")
     pair = tuple(Planned(replace(record.case, device="cuda"), info, None) for record in records)
     under_way = running.ABRun(Scheduler(Plan(model=("fake:demo",))), pair, ABRule(), lambda _: None, 0.0)

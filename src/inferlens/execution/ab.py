@@ -210,14 +210,14 @@ class ABRun:
         self._records: tuple[list[Record], list[Record]] = ([], [])
         self._failed = False
         self._revisions = _revision(self.pair[0].case), _revision(self.pair[1].case)
-        self._longest = 0.0
+        self._last = 0.0
 
     def run(self) -> ABResult:
         """Rounds until one of the ends is reached."""
         while not self._end():
             begin = time.monotonic()
             self._round(len(self._records[0]) + 1)
-            self._longest = max(self._longest, time.monotonic() - begin)
+            self._last = time.monotonic() - begin
             self.on_round(self.so_far())
         return self.so_far()
 
@@ -273,7 +273,7 @@ class ABRun:
         if self._rounds >= self.rule.max_rounds:
             return "rounds"
         spent = time.monotonic() - self.begin
-        return "time" if self._rounds and spent + self._longest > self.rule.within else ""
+        return "time" if self._rounds >= LEAST_ROUNDS and spent + self._last > self.rule.within else ""
 
     def so_far(self) -> ABResult:
         """How it stands."""

@@ -36,8 +36,9 @@ from inferlens.units import ratio, ratio_range
 REACH_ALONE, REACH = 4.0, 1.25
 REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speed-ups are known
 USUAL_ROUNDS = 10  # at most; with --thorough MOST_ROUNDS
-ROUND_WARMUP, ROUND_SERIES = 0.3, 2.0  # seconds of each case in what is held at once
+ROUND_WARMUP, ROUND_SERIES = 0.3, 2.0  # seconds of a process in a round by itself
 AT_ONCE = 4  # rounds at most that are held at once, where each process has a CPU
+AT_ONCE_SERIES = 12.0  # seconds of all their processes together: less than it takes them to load and build
 
 
 @dataclass
@@ -207,7 +208,7 @@ def records_of_rounds(
 
     Where the memory was too short for all at once, they are measured again, one after the other.
     """
-    budget = scheduler.round_budget or budget_of_rounds(scheduler.plan.budget, len(numbers))
+    budget = scheduler.round_budget or budget_of_rounds(scheduler.plan.budget, len(cases), len(numbers))
     processes = [(planned, number) for number in numbers for planned in cases]
     if together and not scheduler.one_at_a_time:
         found = scheduler.measure_interleaved(processes, budget)
@@ -219,13 +220,15 @@ def records_of_rounds(
         yield scheduler.measure(planned, number, budget)[0]
 
 
-def budget_of_rounds(budget: Budget, at_once: int = 1) -> Budget:
+def budget_of_rounds(budget: Budget, cases: int = 1, at_once: int = 1) -> Budget:
     """What each process of rounds that are held at once measures: what was asked for, or else a short series."""
     mode = "throughput" if budget.mode == "throughput" else "latency"
     if budget.explicit:
         return replace(budget, mode=mode)
     series = ROUND_SERIES if budget.max_time is None else min(budget.max_time, max(ROUND_SERIES, budget.max_time / 4))
-    return replace(budget, mode=mode, warmup_seconds=ROUND_WARMUP / at_once, max_time=series / at_once)
+    if at_once > 1:
+        series = min(series, AT_ONCE_SERIES / (cases * at_once))
+    return replace(budget, mode=mode, warmup_seconds=ROUND_WARMUP / at_once, max_time=series)
 
 
 def rounds_at_once(firsts: Sequence[Record]) -> int:
