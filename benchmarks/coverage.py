@@ -282,13 +282,14 @@ def raced(
     """Verdicts of sequences of at most ``rounds`` rounds, and the mean number of rounds that they took."""
     generator = np.random.default_rng(SEED)
     found: Counter[str] = Counter()
-    taken, level = 0, look_level(rounds) if corrected else 0.95
+    taken = 0
     for _ in range(runs):
         base, other, verdict = list[Centre](), list[Centre](), "UNDECIDED"
         while verdict == "UNDECIDED" and len(base) < rounds:
             base += centres(processes(generator, 1, 50))
             other += centres(processes(generator, 1, 50, times=times))
             if len(base) >= LEAST_ROUNDS:
+                level = look_level(len(base), rounds) if corrected else 0.95
                 verdict = in_turns(base, other, threshold, level).verdict
         found[verdict] += 1
         taken += len(base)

@@ -57,7 +57,7 @@ from inferlens.execution.survey import find, probe
 from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
 from inferlens.stats.between_process import Centre
-from inferlens.stats.standing import MOST_ROUNDS, Entry, alone_level, look_level
+from inferlens.stats.standing import Entry, alone_level, look_level
 from inferlens.units import duration, listing, percent
 
 POOLS = Path(__file__).parent / "pools"
@@ -326,7 +326,7 @@ class Simulated(Rounds):
                 name: Entry(processes=each, rounds=rounds, alone={"run": each[0]})
                 for name, (each, rounds) in self.entries.items()
             }
-            self.__dict__["_race"] = race_of(entries, look_level(MOST_ROUNDS))
+            self.__dict__["_race"] = race_of(entries, look_level(self.held))
         found: Race = self.__dict__["_race"]
         return found
 

@@ -136,7 +136,7 @@ def confirmed(machine: Machine, finalists: Sequence[Point]) -> tuple[Point, list
             continue
         names = {str(point): point for point in finalists}
         entries = {name: Entry(processes=[*rounds[p].values()], rounds=rounds[p]) for name, p in names.items()}
-        found = standing(Layout(entries), entries, threshold=0.02, level=look_level(CONFIRMING))
+        found = standing(Layout(entries), entries, threshold=0.02, level=look_level(number + 1))
         assert found
         leader = names[found.leader]
         left = [leader, *(names[name] for name in found.of("UNDECIDED"))]

@@ -75,10 +75,10 @@ def test_twice_as_fast_is_decided_at_the_first_look(tmp_path: Path) -> None:
     ],
 )
 def test_noise(tmp_path: Path, latency: str, words: dict[str, Any], verdict: str) -> None:
-    found = ab(tmp_path, "fake:noisy latency=4", f"fake:noisy latency={latency}", max_rounds=4, **words)
+    found = ab(tmp_path, "fake:noisy latency=4", f"fake:noisy latency={latency}", max_rounds=5, **words)
     assert found.verdict == verdict, found.sentence
     if verdict == "UNDECIDED":
-        assert (found.end, found.rounds, found.exit_code) == ("rounds", 4, 3)
+        assert (found.end, found.rounds, found.exit_code) == ("rounds", 5, 3)
         assert "probably" in found.sentence
         assert sum(found.odds.values()) == pytest.approx(1)
         assert found.more

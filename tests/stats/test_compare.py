@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferlens.stats.between_process import Centre
-from inferlens.stats.compare import Spread, compare, judge, level_of_looks, seen_spread
-from inferlens.stats.intervals import Interval
+from inferlens.stats.compare import Spread, compare, judge, levels_of_looks, seen_spread
+from inferlens.stats.intervals import Interval, student_quantile
 from tests.stats.series import normal, processes
 
 SERIES = st.lists(st.floats(min_value=1e-6, max_value=10), min_size=1, max_size=25)
@@ -94,7 +94,18 @@ def test_neither_order_nor_unit_matter_and_swapping_the_sides_inverts_the_ratio(
 
 
 def test_levels_of_looks():
-    assert level_of_looks(5, 5, 0.95) == 0.95
-    # Pocock's own constant for five looks with a known variance is 0.0158 for each; an unknown one needs about as much.
-    assert 1 - level_of_looks(96, 100, 0.95) > 0.0158
-    assert 0.05 / 18 < 1 - level_of_looks(3, 20, 0.95) < 0.0158
+    early, late = levels_of_looks(3, 10, 20, 0.95)
+    assert 0.05 / 18 < 1 - late < 1 - early < 0.05
+
+
+def test_a_race_that_is_looked_at_often_errs_as_seldom_as_is_allowed():
+    """Of two that are equal, over twenty rounds."""
+    early, late = levels_of_looks(3, 10, 20, 0.95)
+    levels, rounds = [early] * 8 + [late] * 10, np.arange(3, 21)
+    logs = np.random.default_rng(7).standard_normal((20_000, 20))
+    means = np.stack([logs[:, :count].mean(axis=1) for count in rounds], axis=1)
+    errors = np.stack([logs[:, :count].std(axis=1, ddof=1) / np.sqrt(count) for count in rounds], axis=1)
+    bounds = [student_quantile((1 + level) / 2, count - 1) for level, count in zip(levels, rounds, strict=True)]
+    strayed = np.abs(means) > np.array(bounds) * errors
+    assert strayed.any(axis=1).mean() == pytest.approx(0.05, abs=0.005)
+    assert strayed[:, :8].any(axis=1).mean() == pytest.approx(0.04, abs=0.005)

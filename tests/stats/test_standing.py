@@ -10,8 +10,6 @@ import pytest
 from inferlens.stats.between_process import Centre
 from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS, Entry, Layout, Standing, look_level, standing
 
-LEVEL = look_level(MOST_ROUNDS)
-
 
 def entry(*logs: float, alone: tuple[float, ...] = ()) -> Entry:
     """A case whose processes took turns in the rounds 1, 2, ..., and before them were ``alone``."""
@@ -21,7 +19,8 @@ def entry(*logs: float, alone: tuple[float, ...] = ()) -> Entry:
 
 
 def stand(**entries: Entry) -> Standing:
-    found = standing(Layout(entries), entries, threshold=0.02, level=LEVEL)
+    held = max(len(each.rounds) for each in entries.values())
+    found = standing(Layout(entries), entries, threshold=0.02, level=look_level(held))
     assert found
     return found
 
@@ -45,6 +44,18 @@ def test_ratios_agree_with_each_other_also_where_one_left_after_three_rounds() -
     assert first + second == pytest.approx(both)
     assert first == pytest.approx(np.mean(np.subtract(logs["b"], logs["a"])), abs=0.003)
     assert layout.difference("a", "unknown") is None
+
+
+def test_what_varies_far_more_and_is_far_behind_makes_others_no_less_sure() -> None:
+    near = {
+        "a": entry(0.0, 0.004, -0.003, 0.002),
+        "b": entry(0.05, 0.052, 0.049, 0.051),
+        "c": entry(0.2, 0.2, 0.2, 0.2),
+    }
+    intervals = [
+        stand(**near, slow=entry(*slow)).rivals["b"].interval for slow in ((1, 1.001, 1, 0.999), (1.6, 0.7, 1.2, 0.9))
+    ]
+    assert [each and each.low for each in intervals] == [pytest.approx(intervals[0].low)] * 2
 
 
 def test_equals_are_the_same_and_those_of_few_rounds_are_open() -> None:

@@ -163,6 +163,7 @@ def race(
     raced = any(record.repeat and not record.repeats for _, record in found)
     shared = [set(each) & set(other) for one, each in rounds.items() for two, other in rounds.items() if one < two]
     level = max((record.budget.level for _, record in found), default=0.95)
+    held = max(map(len, shared), default=0)
     return Race(
         entries=entries,
         ranked=frozenset(
@@ -170,10 +171,10 @@ def race(
             for name, runs in cases.items()
             if name in entries and runs.ranked and not (aim and runs.first.case.digest in aim.barred)
         ),
-        level=look_level(most if raced else 0, level),
+        level=look_level(held, most, level) if raced else level,
         alone=alone_level(level),
         threshold=max((record.budget.threshold for _, record in found), default=0.02),
-        rounds=max(map(len, shared), default=0),
+        rounds=held,
     )
 
 

@@ -53,7 +53,10 @@ def ab(
     threshold: Annotated[str, typer.Option(help="The smallest difference that matters.")] = "2%",
     level: Annotated[str, typer.Option(help="How sure the verdict is to be.")] = "95%",
     max_rounds: Annotated[int, typer.Option(help="Rounds at most, each a fresh process of A and one of B.")] = 20,
-    within: Annotated[str, typer.Option(help="Time for all of it; a fourth round or a later one that would end after it is not begun.")] = "10m",
+    within: Annotated[
+        str,
+        typer.Option(help="Time for all of it; after the third, no round is begun that would end later."),
+    ] = "10m",
     interleave: Annotated[str | None, typer.Option(help=INTERLEAVE, show_default="calls, where both fit")] = None,
     iterations: Annotated[int | None, typer.Option(help="Latency samples of each process.")] = None,
     seconds: Annotated[str | None, typer.Option(help="Time for the latency samples of each process.")] = None,

@@ -41,6 +41,7 @@ class Shared(Turn):
     chunk_seconds = 0.15
     chunk_calls = 4
     chunks_a_report = 3
+    alone = False
     lead = 0.06  # OpenVINO is slower by a fifth in the first 0.05 s after a pause
 
     def __init__(self, ask: Callable[[bool], None], answers: int, seed: int) -> None:

@@ -28,14 +28,13 @@ from inferlens.record.record import IN_TURNS, Record
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.reference import references
 from inferlens.stats.intervals import ends
-from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS
+from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS, USUAL_ROUNDS
 from inferlens.units import ratio, ratio_range
 
 # Times the fastest: what took longer by itself meets it in no round, and what took longer in the first of them in none
 # after that, unless it is in doubt later. A single process in fifty is off by a factor of two or more.
 REACH_ALONE, REACH = 4.0, 1.25
 REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speed-ups are known
-USUAL_ROUNDS = 10  # at most; with --thorough MOST_ROUNDS
 ROUND_WARMUP, ROUND_SERIES = 0.3, 2.0  # seconds of a process in a round by itself
 AT_ONCE = 4  # rounds at most that are held at once, where each process has a CPU
 AT_ONCE_SERIES = 12.0  # seconds of all their processes together: less than it takes them to load and build

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -59,6 +60,7 @@ class Scheduler:
     scratch: Path = Path()
     live: Mapping[str, str] = field(default_factory=dict)  # files of live modules, by the full name of each
     idle: Before = field(default_factory=Before)
+    environment: Environment = field(default_factory=environment.collect)  # the machine and its libraries
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     records: list[Record] = field(default_factory=list)  # in the order in which their cases ended
     kept: dict[str, Path] = field(default_factory=dict)  # the folder of each record, by its id
@@ -74,11 +76,6 @@ class Scheduler:
     _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # where each was exported first
     _environments: dict[str, Environment] = field(default_factory=dict)  # of other interpreters
     _futile: int = 0  # cases in a row whose second attempt was disturbed, too
-
-    @cached_property
-    def environment(self) -> Environment:
-        """The machine and its libraries."""
-        return environment.collect()
 
     def environment_for(self, case: Case) -> Environment:
         """The same, as the case's interpreter tells it, with the revision of the case's checkout."""
@@ -381,6 +378,7 @@ def scheduled(
     Files of ``live`` modules are given by the full name of each; ``more`` are other fields of it.
     """
     uses_gpu = any(planned.case.device == "cuda" and not planned.refusal for planned in cases)
-    idle = gpu_before(IDLE_SECONDS) if uses_gpu else Before()
-    with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch:
-        yield Scheduler(plan, observer, Path(scratch), live or {}, idle, **more)
+    with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch, ThreadPoolExecutor(1) as aside:
+        known = aside.submit(environment.collect)
+        idle = gpu_before(IDLE_SECONDS) if uses_gpu else Before()
+        yield Scheduler(plan, observer, Path(scratch), live or {}, idle, known.result(), **more)

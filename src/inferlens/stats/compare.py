@@ -13,11 +13,12 @@ Several comparisons at once share the error: each has the level 1 - (1 - level) 
 (1987), at half their usual error: it is shown, not assumed.
 
 Each look at a race (``stats.standing``) is one more chance to find a difference where there is none. So every look
-has the same stricter level, chosen so that the intervals of all looks hold together with the level asked for: repeated
+has a stricter level, chosen so that the intervals of all looks hold together with the level asked for: repeated
 confidence intervals, C. Jennison and B. W. Turnbull, "Interim analyses: the repeated confidence interval approach",
 Journal of the Royal Statistical Society B 51 (1989), with equal levels as in S. J. Pocock, "Group sequential methods in
-the design and analysis of clinical trials", Biometrika 64 (1977). The level is found by drawing: how often Student's t,
-over growing numbers of independent normal rounds, strays beyond its quantile at any look.
+the design and analysis of clinical trials", Biometrika 64 (1977): of as many rounds as a race usually has, which have
+four fifths of the error, and of those after that. The levels are found by drawing: how often Student's t, over growing
+numbers of independent normal rounds, strays beyond its quantile at any look.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from inferlens.stats.between_process import Centre, around, centres, mean_variance, process_autocorrelation, spread
 from inferlens.stats.intervals import Interval, normal_quantile, student_probability, student_quantile
@@ -38,6 +40,7 @@ Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED"]
 SEED = 20260
 _CHUNKS = 10
 _PATHS = 10_000
+_USUAL_SHARE = 0.8
 
 
 class Spread(Struct, frozen=True, kw_only=True):
@@ -220,28 +223,35 @@ def judge(
 
 
 @lru_cache(maxsize=64)
-def level_of_looks(first: int, last: int, level: float) -> float:
-    """The level of each look after ``first``, ``first`` + 1 ... ``last`` rounds, for all together to have ``level``.
+def levels_of_looks(first: int, usual: int, last: int, level: float) -> tuple[float, float]:
+    """The level of each look after ``first`` to ``usual`` rounds, and of each after that up to ``last``.
 
-    From Student's t of 100,000 drawn sequences of normal rounds, on the safe side of their error.
+    For all together to have ``level``. From Student's t of 100,000 drawn sequences of normal rounds, on the safe side
+    of their error.
     """
-    looks = range(first, last + 1)
-    if len(looks) == 1:
-        return level
-    rounds, chosen, generator = np.arange(1, last + 1), slice(first - 1, last), np.random.default_rng(SEED)
-    rows = []
+    rounds, generator, rows = np.arange(1, last + 1), np.random.default_rng(SEED), []
+    looks = rounds[first - 1 :]
     for _ in range(_CHUNKS):
         drawn = generator.standard_normal((_PATHS, last))
         means = drawn.cumsum(axis=1) / rounds
         squares = (drawn**2).cumsum(axis=1) - rounds * means**2
-        error = np.sqrt(squares[:, chosen] / (rounds[chosen] - 1) / rounds[chosen])
-        rows.append((np.abs(means[:, chosen]) / error).astype(np.float32))
+        error = np.sqrt(squares[:, first - 1 :] / (looks - 1) / looks)
+        rows.append((np.abs(means[:, first - 1 :]) / error).astype(np.float32))
     statistics = np.concatenate(rows)
-    allowed = (1 - level) - 2 * math.sqrt((1 - level) * level / (_CHUNKS * _PATHS))
-    low, high = (1 - level) / len(looks), 1 - level
-    for _ in range(20):
-        middle = math.sqrt(low * high)
-        bounds = np.array([student_quantile(1 - middle / 2, rounds - 1) for rounds in looks], dtype=np.float32)
-        strayed = float((statistics > bounds).any(axis=1).mean())
-        low, high = (middle, high) if strayed <= allowed else (low, middle)
-    return 1 - low
+    drawing = 2 * math.sqrt((1 - level) * level / (_CHUNKS * _PATHS))
+
+    def error_of(strayed: NDArray[np.bool_], looks: Sequence[int], allowed: float) -> tuple[float, NDArray[np.bool_]]:
+        """The error of each look with which no more than the ``allowed`` share of sequences has ``strayed``."""
+        low, high = (1 - level) / len(statistics), 1 - level
+        for _ in range(20):
+            middle = math.sqrt(low * high)
+            bounds = np.array([student_quantile(1 - middle / 2, count - 1) for count in looks], dtype=np.float32)
+            columns = slice(looks[0] - first, looks[-1] - first + 1)
+            found = strayed | (statistics[:, columns] > bounds).any(axis=1)
+            low, high = (middle, high) if found.mean() <= allowed - drawing else (low, middle)
+        return low, found
+
+    none = np.zeros(len(statistics), dtype=bool)
+    early, strayed = error_of(none, range(first, usual + 1), _USUAL_SHARE * (1 - level))
+    late, _ = error_of(strayed, range(usual + 1, last + 1), 1 - level)
+    return 1 - early, 1 - late

@@ -5,8 +5,8 @@ Those that were in rounds are compared by all of these together (:class:`Layout`
 is the one that no other beats. Every other one is SLOWER than it, the SAME within the threshold, or still open: the
 verdict is that of ``stats.compare.judge``, so a race says what a comparison of the two would say.
 
-A race is looked at after each of its rounds, and ends when none is open. Every look has the level of
-``level_of_looks``, so that looking often does not find differences that are not there. That the leader is fastest is
+A race is looked at after each of its rounds, and ends when none is open. A look has its level of
+``levels_of_looks``, so that looking often does not find differences that are not there. That the leader is fastest is
 claimed only where each of the others is shown to be slower: several rivals need no stricter level then, after R. L.
 Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 24 (1982).
 """
@@ -30,14 +30,15 @@ from inferlens.stats.compare import (
     Spread,
     between,
     conclude,
-    level_of_looks,
+    levels_of_looks,
     seen_spread,
 )
 
-LEAST_ROUNDS, MOST_ROUNDS = 3, 20
+LEAST_ROUNDS, USUAL_ROUNDS, MOST_ROUNDS = 3, 10, 20  # of a race: at least, at most, and at most with --thorough
 # Degrees of freedom that others' rounds count for at most, as cases differ in how far their processes do: beside one's
 # own rounds; and for processes that were measured alone.
 BESIDE_ROUNDS, BESIDE_ALONE = 6, 2
+NEAR = 1.5  # times the fastest: what is slower, as it waits for the CPU, may differ from round to round far more
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -137,6 +138,9 @@ class Layout:
     def __init__(self, entries: Mapping[str, Entry]) -> None:
         self.entries = {name: entry for name, entry in entries.items() if entry.processes}
         self._rounds = fit({name: entry.rounds for name, entry in self.entries.items()})
+        effects = self._rounds.effects
+        limit = min(effects.values(), default=0.0) + math.log(NEAR)
+        self._near = fit({name: self.entries[name].rounds for name in effects if effects[name] <= limit})
         self.spread = self._spread()
 
     def _spread(self) -> Spread | None:
@@ -193,26 +197,30 @@ class Layout:
         """By least squares over all rounds.
 
         The variance is that of the two's own rounds, and that of all rounds counts as a few more: G. K. Smyth, "Linear
-        models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3 (2004). What
-        varies within a process does so between rounds, too.
+        models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3 (2004). Of two
+        that are near the fastest those of other such cases alone count, if there is one. What varies within a process does so between
+        rounds, too.
         """
-        found, one, other = self._rounds, self.entries[base].rounds, self.entries[candidate].rounds
+        others = len(self._near.effects) > 2
+        found = self._near if others and (base, candidate) in self._near else self._rounds
+        one, other = self.entries[base].rounds, self.entries[candidate].rounds
         pairs = [other[key].log - one[key].log for key in one if key in other]
         alike = process_autocorrelation([pairs])
         own, worth = spread(pairs, alike) if len(pairs) > 1 else (0.0, 1.0)
         rest = min(BESIDE_ROUNDS, found.freedom - max(len(pairs) - 1, 0))
         variance = (rest * found.variance + (worth - 1) * own / 2) / (rest + worth - 1)
         return LogRatio(
-            log=found.effects[candidate] - found.effects[base],
+            log=self._rounds.effects[candidate] - self._rounds.effects[base],
             error=math.sqrt(variance * found.share(base, candidate) * max(len(pairs), 1) / worth),
             freedom=rest + worth - 1,
             autocorrelation=alike,
         )
 
 
-def look_level(rounds: int, level: float = 0.95) -> float:
-    """The level of one look at a race of so many rounds at most; ``level`` itself where it is looked at once."""
-    return level_of_looks(LEAST_ROUNDS, rounds, level) if rounds else level
+def look_level(held: int, most: int = MOST_ROUNDS, level: float = 0.95) -> float:
+    """The level of the look at a race after so many rounds, of ``most`` at most."""
+    early, late = levels_of_looks(LEAST_ROUNDS, USUAL_ROUNDS, max(most, MOST_ROUNDS, held), level)
+    return early if held <= USUAL_ROUNDS else late
 
 
 def alone_level(level: float = 0.95) -> float:
