@@ -28,7 +28,6 @@ from inferlens.stats.standing import MOST_ROUNDS, Entry, Layout, Standing, alone
 
 PAUSE = 0.03  # seconds between two calls that belong to different turns: a turn begins with calls that are no samples
 LEAST_TURNS = 3
-PROBABLE = 0.75  # from which probability on the likeliest is called probably faster; else nothing is decided
 Kind = Literal["fastest", "equal", "likeliest", "once", "none"]
 
 

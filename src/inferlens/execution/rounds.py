@@ -97,18 +97,21 @@ class Rounds:
 
     def run(self) -> Race:
         """Rounds until it is decided or the time is over."""
-        number, longest = 0, 0.0
+        number, each = 0, 0.0  # rounds so far, and seconds that a process of the last ones took
         most = MOST_ROUNDS if self.scheduler.plan.rounds else USUAL_ROUNDS
         while number < most:
             meeting = self._next_meeting(number)
-            if not meeting or (number >= self.least and time.monotonic() + longest > self.end):
+            if not meeting:
                 break
             begin = time.monotonic()
             count = min(self._at_once(meeting, number + 1), most - number)
+            processes = count * len(meeting)
+            if number >= self.least and begin + each * processes > self.end:
+                break
             self._hold(meeting, range(number + 1, number + 1 + count))
             number += count
-            longest = max(longest, time.monotonic() - begin)
-            self._tell(number, [each.planned.case for each in meeting])
+            each = (time.monotonic() - begin) / processes
+            self._tell(number, [entrant.planned.case for entrant in meeting])
         return self.race
 
     def _tell(self, number: int, contenders: Sequence[Case]) -> None:

@@ -320,6 +320,7 @@ class Scheduler:
             repeat=attempt.repeat,
             repeats=min(self.plan.repeats, 1) if planned.refusal else self.plan.repeats,  # what cannot run is said once
             created=attempt.created.isoformat(timespec="milliseconds"),
+            ended=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             case=planned.case,
             budget=attempt.budget or self.plan.budget,
             status=result.status,

@@ -214,7 +214,7 @@ class Record(Struct, frozen=True, kw_only=True):
 
     Attributes:
         id, run: different for every record, and shared by the records of one command.
-        created: UTC time the case started, ISO 8601.
+        created: UTC time the case started, ISO 8601; ``ended``: when its record was kept, empty in older ones.
         status: how it ended; ``reason`` says why if not ``ok``, ``output_tail`` has the last lines it printed.
         phases: in the order they ran, also those before a failure.
         accuracy: of the first of the run's processes of this case, where it was asked for.
@@ -231,6 +231,7 @@ class Record(Struct, frozen=True, kw_only=True):
     id: str
     run: str = ""
     created: str
+    ended: str = ""
     case: Case
     budget: Budget
     status: Status

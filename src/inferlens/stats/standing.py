@@ -198,8 +198,8 @@ class Layout:
 
         The variance is that of the two's own rounds, and that of all rounds counts as a few more: G. K. Smyth, "Linear
         models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3 (2004). Of two
-        that are near the fastest those of other such cases alone count, if there is one. What varies within a process does so between
-        rounds, too.
+        that are near the fastest those of other such cases alone count, if there is one. What varies within a process
+        does so between rounds, too.
         """
         others = len(self._near.effects) > 2
         found = self._near if others and (base, candidate) in self._near else self._rounds

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.race import PROBABLE
 from inferlens.record.record import AGREEMENT
 from inferlens.units import drop, duration, listing, percent, rate, ratio, ratio_range, score
 from inferlens.views.plain import plain
@@ -27,8 +26,8 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
 
     Attributes:
         where: of what it is, where there are several: model, device, batch.
-        head: ``FASTEST``, ``EQUALLY FAST``, ``LIKELIEST``, ``NOT DECIDED``, ``SHORTEST`` of what was measured once, or
-            ``NONE``.
+        head: ``FASTEST``, ``EQUALLY FAST``, ``LIKELIEST``, ``SHORTEST`` of what was measured once,
+            or ``NONE``; empty of a single way, which is beside no other.
         who: the way that it is, or several; with its time.
         than: by how much against the reference; ``sure``: the interval of that.
         rival: by how much against the next one, or how likely it is, or that it was measured once.
@@ -49,7 +48,7 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
     @property
     def brief(self) -> str:
         """The answer in one line, without the next one."""
-        head = "" if self.head in ("FASTEST", "SHORTEST") else f"{self.head.lower()} "
+        head = "" if self.head in ("", "FASTEST", "SHORTEST") else f"{self.head.lower()} "
         forms = [(f"{self.than} (once)".strip(),)] if self.head == "SHORTEST" else self._forms[2:]
         said = [", ".join(filter(None, [f"{self.where}: {head}{self.who}", *each])) for each in forms]
         return next((each for each in said if len(each) <= LINE), said[-1])
@@ -143,11 +142,10 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
     if best.standing == "likeliest":
         few = "the next" if len(rivals) == 1 else f"{len(rivals)} others"
         every = listing([names[row.id] + f" {told(row)}" * (len(rivals) == 1) for row in rivals])
-        head, how, chance = "NOT DECIDED", "not told apart from", ""
-        if probable(best):
-            head, how, chance = "LIKELIEST", "probably faster than", likely(best.chance)
+        chance = likely(best.chance)
+        how = "probably faster than" if (best.chance or 0.0) > 0.5 else "not told apart from"
         return AnswerLine(
-            where=where, head=head, who=who, than=than, sure=sure,
+            where=where, head="LIKELIEST", who=who, than=than, sure=sure,
             rival=f"{how} {every if len(rivals) <= MOST_RIVALS else few}{chance}", least=f"{how} {few}{chance}",
             decide=plain(best.hint), decides="it" if len(rivals) == 1 else "between the first two",
         )  # fmt: skip
@@ -160,7 +158,7 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
     if following and not following.is_reference:
         interval = ratio_range(following.behind_low, following.behind_high)
         rival = f"{ratio(following.behind)} {names[following.id]} ({interval})"
-    return AnswerLine(where=where, head="FASTEST", who=who, than=than, sure=sure, rival=rival)
+    return AnswerLine(where=where, head="FASTEST" if len(rows) > 1 else "", who=who, than=than, sure=sure, rival=rival)
 
 
 def _than(best: Row, names: dict[str, str]) -> tuple[str, str]:
@@ -187,11 +185,6 @@ def worth(row: Row) -> str:
     lost = drop(row.drop).lstrip("-")
     than = "as fp32" if lost == "0.0 %" else f"{lost} {'below' if row.drop > 0 else 'above'} fp32"
     return f"{row.metric} {accuracy(row)}, {than}"
-
-
-def probable(row: Row) -> bool:
-    """Whether the likeliest is likely enough to be called so."""
-    return (row.chance or 0.0) >= PROBABLE
 
 
 def likely(chance: float | None) -> str:

@@ -16,7 +16,7 @@ from inferlens.errors import InferlensError
 from inferlens.record.record import Record
 from inferlens.units import listing, milliseconds, ratio, ratio_range
 from inferlens.views import View, picture
-from inferlens.views.answer import probable, written
+from inferlens.views.answer import written
 from inferlens.views.picture import (
     DASHES,
     SHAPES,
@@ -145,7 +145,7 @@ def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
     """Names of the rows of one comparison with their roles."""
     fastest = "equally fast" if sum(row.fastest for row in rows) > 1 else "fastest"
     if any(row.fastest and row.standing == "likeliest" for row in rows):
-        fastest = "likeliest" if all(probable(row) for row in rows if row.fastest) else "not decided"
+        fastest = "likeliest"
     several = sum(map(drawn, rows)) > 1
     roles = [["reference"] * row.is_reference + [fastest] * (row.fastest and several) for row in rows]
     return [names[row.id] + f" ({', '.join(mine)})" * bool(mine) for row, mine in zip(rows, roles, strict=True)]
@@ -162,7 +162,6 @@ def answer_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room:
     undecided = [row for rows in comparisons for row in rows if row.fastest and row.standing == "likeliest"]
     timed = any(row.median is not None for rows in comparisons for row in rows)
     verb = f"{'probably ' * bool(undecided)}has the {'lowest latency' if timed else 'highest throughput'}"
-    verb = verb if all(map(probable, undecided)) else "is ahead, not decided,"
     said = f"{first} {verb} at {word}{listing(most)}"
     said = ", ".join([said, *(f"{name} at {listing(where)}" for name, where in others)])
     if len(most) == len(comparisons):
@@ -190,8 +189,7 @@ def _said(rows: Sequence[Row], names: dict[str, str], room: float) -> str:
     if not best:
         return "no way ran with right outputs"
     took, first = written(best[0]), names[best[0].id]
-    likeliest = "most likely the fastest" if probable(best[0]) else "ahead, not decided"
-    how = {"likeliest": likeliest, "once": "fastest, measured once"}.get(best[0].standing, "fastest")
+    how = {"likeliest": "most likely the fastest", "once": "fastest, measured once"}.get(best[0].standing, "fastest")
     if len(ranked) == 1:
         return f"{first} {'does' if best[0].median is None else 'takes'} {took}"
     if len(best) > 1:

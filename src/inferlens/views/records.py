@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -163,6 +164,14 @@ def measured_again(runs: Sequence[tuple[str, int]], hint: str = "") -> list[str]
     return [f"{plain(runs[0][0])} was measured {often} times; the newest run is shown{hint}."]
 
 
+def _took(table: Sequence[Row]) -> str:
+    """How long their command took, from when the first began until the last was kept."""
+    if len({row.command for row in table}) > 1 or not all(row.ended for row in table):
+        return ""
+    first, last = min(row.created for row in table), max(row.ended for row in table)
+    return duration((datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds())
+
+
 def headline(table: Sequence[Row]) -> str:
     """What the rows of a table share: model, inputs, precision, machine; how many ways there are."""
     ran = [row for row in table if row.ok] or table
@@ -178,7 +187,9 @@ def headline(table: Sequence[Row]) -> str:
     ]
     words += [min(precisions) if len(precisions) == 1 else "", " and ".join(dict.fromkeys(devices))]
     words.append(f"run of {ran[0].run[:16].replace('T', ' ')}" if ran[0].run else "")
-    words.append(plural(len({row.name for row in table}), "way"))
+    held = table[0].rounds if len(by(table, "comparison")) == 1 else 0
+    counts = [plural(len({row.name for row in table}), "way"), plural(held, "round") if held else "", _took(table)]
+    words.append(", ".join(filter(None, counts)))
     return " · ".join(plain(word) for word in words if word)
 
 
@@ -281,7 +292,8 @@ def _column(column: Column, table: Sequence[Row]) -> Column:
         return replace(column, wide=any(row.median is not None for row in table))
     if column.title == "speed-up":
         references = {row.backend for row in table if row.is_reference}  # answers and its own row say the rest
-        return replace(column, title=f"vs {min(references)}" if len(references) == 1 else "speed-up")
+        title = f"vs {min(references)}" if len(references) == 1 else "speed-up"
+        return replace(column, title=title, wide=all(row.is_reference for row in table))
     return column
 
 

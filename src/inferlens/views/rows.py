@@ -68,6 +68,7 @@ class Row(Struct, frozen=True, kw_only=True):
         fastest: whether it is the fastest, or equal to it, or may be: the first of its comparison, and those equal.
         chance: of the first, the probability that none is faster; ``None`` where rows were measured once.
         behind: its time over that of the first one.
+        ended: when the last of its records was kept; ``command``: what those of one command share.
         rounds: in how many rounds its comparison took turns; ``threshold``: smaller differences do not matter.
         cpus: threads of the CPU that could be used; ``profile``: the command that shows where its time goes.
         notes: what has to be known of it, the most important first.
@@ -76,6 +77,8 @@ class Row(Struct, frozen=True, kw_only=True):
     id: str
     folder: str
     created: str
+    ended: str
+    command: str
     model: str
     name: str
     label: str
@@ -338,6 +341,8 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> Row
         id=record.id,
         folder=case.folder,
         created=record.created,
+        ended=max(each.ended for each in run.records) if all(each.ended for each in run.records) else "",
+        command=record.run,
         model=case.model,
         name=" ".join([*words[:2], *lowered, *words[2:]]),
         label=case.label,

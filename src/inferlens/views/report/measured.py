@@ -11,7 +11,7 @@ from inferlens.analysis.runs import CaseRuns, latest
 from inferlens.analysis.tuned import facts_of
 from inferlens.record.record import machine_name
 from inferlens.units import ABSENT, listing, plural
-from inferlens.views.answer import AnswerLine, answers, likely, probable
+from inferlens.views.answer import AnswerLine, answers, likely
 from inferlens.views.chart import chart_of, drawn, leading, names_of
 from inferlens.views.picture import picture
 from inferlens.views.plain import plain
@@ -122,7 +122,7 @@ def _index(tables: Sequence[Sequence[Row]]) -> Table:
 def _sure(row: Row) -> str:
     """In a word, whether it is known to be the fastest."""
     if row.standing == "likeliest":
-        return f"likeliest{likely(row.chance)}" if probable(row) else "not decided"
+        return f"likeliest{likely(row.chance)}"
     return {"equal": "equally fast as others", "once": "measured once"}.get(row.standing, "sure")
 
 
