@@ -5,7 +5,6 @@ The timed loops are in ``backends.clocks``, and what is wrong is decided in ``me
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import math
 from collections.abc import Sequence
@@ -143,8 +142,7 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
         feeding = Feeding(runner, model, case, arrays, child.preparation)
         if case.device != "cpu":
             child.turn.of_gpu()
-        gc.collect()
-        gc.freeze()  # what is there by now is looked through no more, which would be in this process's turns
+        series.freeze_objects()
         child.turn.wait()
         first = runner.collect(child.infer_first(runner, feeding.first))
         tolerance = child.backend.tolerance(case)

@@ -156,6 +156,12 @@ def typical_latency(runner: Runner, feeds: Iterator[Any], samples: int = 5) -> f
     return min(runner.clock.time(runner.infer, itertools.islice(feeds, samples), samples).latency)
 
 
+def freeze_objects() -> None:
+    """Has the garbage collector look no more through what is there by now: that takes long beside others in turns."""
+    gc.collect()
+    gc.freeze()
+
+
 @contextmanager
 def collector_off() -> Iterator[None]:
     """The garbage collector off, and as it was afterwards."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -41,7 +40,7 @@ from inferlens.views.answer import DOUBTS, accuracy, answers, doubts
 from inferlens.views.plain import plain
 from inferlens.views.ranking import fits
 from inferlens.views.renderers import terminal
-from inferlens.views.rows import Row, by, noted, rows, ways
+from inferlens.views.rows import Row, by, noted, rows, seconds_of, ways
 from inferlens.views.table import Column, Document, Line, Table, chosen, text
 
 SCHEMA = "inferlens.table/1"
@@ -164,14 +163,6 @@ def measured_again(runs: Sequence[tuple[str, int]], hint: str = "") -> list[str]
     return [f"{plain(runs[0][0])} was measured {often} times; the newest run is shown{hint}."]
 
 
-def _took(table: Sequence[Row]) -> str:
-    """How long their command took, from when the first began until the last was kept."""
-    if len({row.command for row in table}) > 1 or not all(row.ended for row in table):
-        return ""
-    first, last = min(row.created for row in table), max(row.ended for row in table)
-    return duration((datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds())
-
-
 def headline(table: Sequence[Row]) -> str:
     """What the rows of a table share: model, inputs, precision, machine; how many ways there are."""
     ran = [row for row in table if row.ok] or table
@@ -188,8 +179,9 @@ def headline(table: Sequence[Row]) -> str:
     words += [min(precisions) if len(precisions) == 1 else "", " and ".join(dict.fromkeys(devices))]
     words.append(f"run of {ran[0].run[:16].replace('T', ' ')}" if ran[0].run else "")
     held = table[0].rounds if len(by(table, "comparison")) == 1 else 0
-    counts = [plural(len({row.name for row in table}), "way"), plural(held, "round") if held else "", _took(table)]
-    words.append(", ".join(filter(None, counts)))
+    counts = [plural(len({row.name for row in table}), "way"), *[plural(held, "round")] * (held > 0)]
+    took = seconds_of(table)
+    words.append(", ".join([*counts, *([] if took is None else [duration(took)])]))
     return " · ".join(plain(word) for word in words if word)
 
 

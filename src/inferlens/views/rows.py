@@ -7,6 +7,7 @@ calls, never from 1 / latency. Speed-ups are between rows of one *comparison*: m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Literal
 
 from msgspec import Struct, field
@@ -221,6 +222,14 @@ def by(rows: Sequence[Row], name: str) -> list[list[Row]]:
     for row in rows:
         groups.setdefault(getattr(row, name), []).append(row)
     return list(groups.values())
+
+
+def seconds_of(table: Sequence[Row]) -> float | None:
+    """How long the command of all of them took, from when the first began until the last was kept."""
+    if len({row.command for row in table}) > 1 or not all(row.ended for row in table):
+        return None
+    first, last = min(row.created for row in table), max(row.ended for row in table)
+    return (datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds()
 
 
 def ways(table: Sequence[Row]) -> dict[str, str]:
