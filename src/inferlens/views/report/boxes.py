@@ -52,7 +52,7 @@ def _drawn(box: Box, top: float) -> str:
     x, y, wide = box.left * WIDTH, top + box.row * TALL, box.wide * WIDTH
     label = next((each for each in box.names if len(each) * LETTER <= wide - 6), "")
     text = f'<text x="{x + 4:.6g}" y="{y + 14:g}" pointer-events="none">{escape(label)}</text>' if label else ""
-    edge = f' stroke="{THEMES["light"].background}"' if wide > 2 else ""
+    edge = f' stroke="{THEMES["light"].background}"' if wide > 6 else ""
     return (
         f'<rect x="{x:.6g}" y="{y:g}" width="{wide:.4g}" height="{TALL - 1}" fill="{box.colour}" fill-opacity=".38"'
         f'{edge} data-tip="{escape(plain(box.about))}"/>{text}'

@@ -14,6 +14,7 @@ from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.reader import read_cached
 from inferlens.views.picture import picture
 from inferlens.views.report.blocks import Block, Section
+from inferlens.views.report.timeline import timeline
 from inferlens.views.traced import show, step_chart
 from inferlens.views.traced.compared import compared
 from inferlens.views.traced.trace_views import VIEWS, Selection
@@ -42,7 +43,8 @@ def looked(paths: Sequence[Path]) -> Iterator[Looked]:
         try:
             analysis = Analysis(read_cached(path))
             shown = replace(show.shown_of(analysis, path, SHOWN, Selection(top=ROWS)), name="")
-            blocks = [*_steps(analysis, name, number), *show.of([shown], SHOWN, everything=True, look=False).blocks()]
+            tables = show.of([shown], SHOWN, everything=True, look=False).blocks()
+            blocks = [*_pictures(analysis, name, number), *tables]
             answer = VIEWS["overview"](analysis, Selection()).answer
             yield Looked(name, analysis.overview, trace_findings(analysis), answer, blocks)
         except InferlensError as error:
@@ -70,11 +72,13 @@ def differences(paths: Sequence[Path]) -> Iterator[Section]:
             yield Section(re.sub(r"\W+", "-", title), title, [*drawn, *blocks], folded=True)
 
 
-def _steps(analysis: Analysis, name: str, number: int) -> list[Block]:
-    """Its steps as a picture."""
-    how = step_chart.HOW.format(what="a step")
-    drawing = partial(step_chart.of_steps, analysis, name)
-    return [picture(f"steps-{number}", how, drawing)] if len(analysis.steps) else []
+def _pictures(analysis: Analysis, name: str, number: int) -> Iterator[Block]:
+    """What its steps went to, and what ran when in one of them."""
+    if len(analysis.steps):
+        how = step_chart.HOW.format(what="a step")
+        yield picture(f"steps-{number}", how, partial(step_chart.of_steps, analysis, name))
+    if one := timeline(analysis, f"timeline-{number}"):
+        yield one
 
 
 def names(paths: Sequence[Path]) -> list[str]:

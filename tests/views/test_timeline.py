@@ -1,0 +1,54 @@
+"""The picture of what ran when in one step of a trace."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from inferlens.trace import read
+from inferlens.trace.analysis import Analysis
+from inferlens.views.report.timeline import BINS, timeline
+from tests.trace.samples import event, kernel, launch, step, text, training
+
+
+def drawn(data: bytes) -> tuple[list[str], dict[str, tuple[float, float, float]]]:
+    """The names of the lanes, and of each box where it begins, how wide it is, as shares, and how far down it is."""
+    picture = timeline(Analysis(read(data)), "timeline-1")
+    assert picture
+    root = ET.fromstring(picture.svg())
+    wide = float(root.attrib["width"])
+    boxes = {}
+    for each in root.iter("{http://www.w3.org/2000/svg}rect"):
+        left, width, down = (float(each.attrib[name]) for name in ("x", "width", "y"))
+        boxes[each.attrib["data-tip"].split(";")[0]] = (left / wide, width / wide, down)
+    lanes = [each.text or "" for each in root.iter("{http://www.w3.org/2000/svg}text") if "font-weight" in each.attrib]
+    return lanes, boxes
+
+
+def test_host_threads_nest_and_streams_stand_beneath() -> None:
+    lanes, boxes = drawn(training())
+    assert [re.sub(r".* · ", "", each) for each in lanes] == ["thread 1", "stream 7", "stream 8"]
+    assert re.match(r"step [01], \d+ µs · host", lanes[0])
+    linear, mm, call, gemm = (boxes[name] for name in ("aten::linear", "aten::mm", "cudaLaunchKernel", "s16816gemm"))
+    assert mm[1] / linear[1] == pytest.approx(1 / 3, rel=1e-3)
+    assert gemm[1] == pytest.approx(mm[1], rel=1e-3)  # 100 µs each
+    assert linear[2] < mm[2] < gemm[2]
+    assert call[2] in (mm[2], mm[2] + (mm[2] - linear[2]))
+    assert mm[0] - linear[0] == pytest.approx(linear[1] / 6, rel=1e-3)
+
+
+def test_many_short_events_are_few_boxes_that_say_how_many_they_are() -> None:
+    calls = [(launch(n, 2 * n, 1), kernel(n, 2 * n + 0.5, 1.5, "tiny")) for n in range(1, 10_000)]
+    events = [event("aten::big", 1, 20_000), *(each for pair in calls for each in pair)]
+    picture = timeline(Analysis(read(text(step(1, 0, 20_100), *events))), "timeline-1")
+    assert picture
+    boxes = re.findall(r'data-tip="(.*?);', picture.svg())
+    assert len(boxes) <= 3 * BINS
+    told = [re.fullmatch(r"([\d,]+) events", each) for each in boxes]
+    assert sum(int(each[1].replace(",", "")) if each else 1 for each in told) == 2 * len(calls) + 1
+
+
+def test_a_trace_in_which_nothing_happened_has_none() -> None:
+    assert timeline(Analysis(read(text())), "timeline-1") is None
