@@ -10,26 +10,12 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import subprocess
-import sys
-import time
 from pathlib import Path
 
+from benchmarks.side_by_side import BUILD, run_side_by_side
 from inferlens.analysis.race import race
 from inferlens.analysis.runs import latest
 from inferlens.record.store import load_records
-
-BUILD = ("--quick", "--iterations", "5", "--warmup", "2")
-
-
-def bench(model: str, batch: str, words: argparse.Namespace, backend: str, *more: str) -> subprocess.Popen[str]:
-    """The command, its screen in a file of the folder."""
-    folder, asked = words.output, [f"--{name}={getattr(words, name)}" for name in ("precision", "device")]
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{model}-{batch}{f'-{backend}' if more else ''}.txt".replace(":", "-")).open("w") as screen:
-        given = ["bench", model, "--batch", batch, "-b", backend, *asked, "--output", str(folder / model), *more]
-        command = [sys.executable, "-m", "inferlens", *given]
-        return subprocess.Popen(command, text=True, stdout=screen, stderr=subprocess.STDOUT)
 
 
 def answer(model: str, batch: str, folder: Path) -> str:
@@ -51,17 +37,18 @@ def main() -> None:
     words = parser.parse_args()
     models = words.model.split(",")
     races = [(model, batch) for model in models for batch in words.batch.split(",")]
-    begin = time.monotonic()
-    for building in [bench(*each, words, backend, *BUILD) for each in races for backend in words.backend.split(",")]:
-        building.wait()
+
+    def bench(model: str, batch: str, backend: str, *more: str) -> list[str]:
+        asked = [f"--{name}={getattr(words, name)}" for name in ("precision", "device")]
+        return ["bench", model, "--batch", batch, "-b", backend, *asked, "--output", str(words.output / model), *more]
+
+    every = [bench(*each, backend, *BUILD) for each in races for backend in words.backend.split(",")]
+    print(f"built in {run_side_by_side(every, words.output / 'built'):.0f} s", flush=True)
     for model in models:
         shutil.rmtree(words.output / model / model, ignore_errors=True)
-    print(f"built in {time.monotonic() - begin:.0f} s", flush=True)
     for model, batch in races:
-        begin = time.monotonic()
-        code = bench(model, batch, words, words.backend).wait()
-        seconds = time.monotonic() - begin
-        print(f"{model}, batch {batch}: {seconds:.0f} s, exit {code}: {answer(model, batch, words.output)}", flush=True)
+        seconds = run_side_by_side([bench(model, batch, words.backend)], words.output / f"{model}-{batch}")
+        print(f"{model}, batch {batch}: {seconds:.0f} s: {answer(model, batch, words.output)}", flush=True)
 
 
 if __name__ == "__main__":

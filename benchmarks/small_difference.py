@@ -9,14 +9,13 @@ Everything is built before.
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
-import time
+from pathlib import Path
 
 import torch
 from torchvision.models.resnet import Bottleneck, ResNet
 
 import inferlens
+from benchmarks.side_by_side import BUILD, run_side_by_side
 
 HERE = "benchmarks.small_difference"  # it is run as ``__main__``
 
@@ -47,16 +46,13 @@ def main() -> None:
         "device": words.device,
         "output": words.output,  # what is built once is in its cache
     }
-    command = [sys.executable, "-m", "inferlens", "bench", "--quick", "--iterations", "5", "--warmup", "2"]
-    command += [f"--{name}={value}" for name, value in case.items()]
-    begin = time.monotonic()
-    for building in [
-        subprocess.Popen([*command, f"{HERE}:{name}", f"--input=x={batch}x3x224x224"], stdout=subprocess.DEVNULL)
+    asked = [f"--{name}={value}" for name, value in case.items()]
+    every = [
+        ["bench", f"{HERE}:{name}", f"--input=x={batch}x3x224x224", *asked, *BUILD]
         for batch in (1, 32)
         for name in ("base", *others)
-    ]:
-        building.wait()
-    print(f"built in {time.monotonic() - begin:.0f} s", flush=True)
+    ]
+    print(f"built in {run_side_by_side(every, Path(words.output) / 'built'):.0f} s", flush=True)
     for batch in (1, 32):
         for other in others:
             sides = f"{HERE}:base", f"{HERE}:{other}"

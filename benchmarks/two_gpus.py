@@ -1,0 +1,69 @@
+"""Whether all GPUs of a machine take less time for a plan than one of them, and measure the same.
+
+    python -m benchmarks.two_gpus [--model M,...] [--batch 1,8,32] [--backend B,...] [-o FOLDER]
+
+Everything is built first, into the cache of the folder. Then the plan runs on one GPU and on all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+
+from benchmarks.side_by_side import BUILD, run_side_by_side
+from inferlens.record.record import Record
+from inferlens.record.store import load_records
+from inferlens.stats.quantiles import median
+
+BACKENDS = "pytorch,torchscript:trace,torch_compile:reduce-overhead,torch_tensorrt:dynamo,tensorrt:rtx"
+
+
+def medians(records: list[Record]) -> dict[str, float]:
+    """The median latency of each case that ran, by model and case."""
+    found = {}
+    for record in records:
+        samples = next((each.values for each in record.measurements if each.metric == "latency"), ())
+        if record.ranked and samples:
+            found[f"{record.case.model} {record.case.label}"] = median(samples)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="resnet50,vit_b_16,resnet18")
+    parser.add_argument("--batch", default="1,8,32")
+    parser.add_argument("--backend", default=BACKENDS)
+    parser.add_argument("--precision", default="fp16")
+    parser.add_argument("-o", "--output", type=Path, default=Path("results/two_gpus"))
+    words = parser.parse_args()
+    models, folder = words.model.split(","), words.output
+    case = ["--precision", words.precision, "--device", "cuda", "--output", str(folder)]
+    took = run_side_by_side(
+        (
+            ["bench", model, "--batch", batch, "-b", backend, *case, *BUILD]
+            for model in models
+            for batch in words.batch.split(",")
+            for backend in words.backend.split(",")
+        ),
+        folder / "built",
+    )
+    print(f"built in {took:.0f} s", flush=True)
+    plan = ["bench", *models, "--batch", words.batch, "-b", words.backend, *case, "--quick", "--mode", "latency"]
+    seconds, found = {}, {}
+    for devices in ("cuda:0", "all"):
+        before = {record.id for record in load_records(folder).records}
+        seconds[devices] = run_side_by_side([[*plan, "--devices", devices]], folder / devices.replace(":", "-"))
+        found[devices] = medians([each for each in load_records(folder).records if each.id not in before])
+        print(f"{devices}: {seconds[devices]:.0f} s, {len(found[devices])} cases", flush=True)
+    one, every = found.values()
+    apart = sorted((every[name] / one[name] - 1, name) for name in one.keys() & every.keys())
+    print(f"all take {seconds['all'] / seconds['cuda:0']:.0%} of the time of one")
+    print(f"medians apart: {statistics.median(abs(each) for each, _ in apart):.1%} in the median")
+    for each, name in (*apart[:3], *apart[-3:]):
+        print(f"  {each:+.1%} {name}")
+    print(f"{sum(abs(each) <= 0.03 for each, _ in apart)} of {len(apart)} within 3 %")
+
+
+if __name__ == "__main__":
+    main()
