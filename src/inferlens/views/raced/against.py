@@ -24,7 +24,7 @@ from inferlens.views.chart import (
     where_of,
 )
 from inferlens.views.picture import Theme, finished, stacked, title
-from inferlens.views.plain import cut, plain
+from inferlens.views.plain import plain
 from inferlens.views.raced.scatter import ACCURACY, ENERGY, ERROR, MEMORY, PanelAxis, least_error, panel
 from inferlens.views.records import headline
 from inferlens.views.rows import Row, by, rows
@@ -93,21 +93,18 @@ def _block(table: Sequence[Row], measure: str, theme: Theme, colours: Mapping[st
         drawn = panel(_values(points, names), LATENCY, AGAINST[measure], theme, (WIDTH, HEIGHT), _TOOLTIP, colours)
         panels.append({**drawn, "title": where_of(each, comparisons)} if len(able) > 1 else drawn)
     missing = sum(not drawable(row, measure) for row in table)
-    words = [headline(table), "dashed: nothing is better in both"]
+    words = ["dashed: nothing is better in both"]
     wrong = any(row.agrees is False for row in table if drawable(row, measure))
     words += ["crossed out: wrong"] * wrong
     codes = {note.code for row in table for note in row.notes}
     words += ["calibrated with noise, so errors mean little"] * (measure == "error" and "random-calibration" in codes)
     words += [f"{plural(missing, 'way')} without these numbers not drawn"] * bool(missing)
+    words += headline(table).split(" · ")[1:-1]  # the model is in the title
     room = WIDTH + 90  # with what stands beside the axis
+    while len(" · ".join(words)) > room / LETTER:
+        words.pop()
     answer = answer_of(comparisons, names, room / LETTER_OF_TITLE)
-    return stacked(panels, spacing=30, title=title(answer, _lines(words, int(room / LETTER))))
-
-
-def _lines(words: Sequence[str], room: int) -> list[str]:
-    """One line, or a second one for what explains the picture."""
-    whole = " · ".join(words)
-    return [whole] if len(whole) <= room else [cut(words[0], room), cut(" · ".join(words[1:]), room)]
+    return stacked(panels, spacing=30, title=title(answer, " · ".join(words)))
 
 
 def _values(points: Sequence[Row], names: dict[str, str]) -> list[dict[str, Any]]:
