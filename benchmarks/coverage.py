@@ -289,7 +289,7 @@ def raced(
             base += centres(processes(generator, 1, 50))
             other += centres(processes(generator, 1, 50, times=times))
             if len(base) >= LEAST_ROUNDS:
-                level = look_level(len(base), rounds) if corrected else 0.95
+                level = look_level(len(base)) if corrected else 0.95
                 verdict = in_turns(base, other, threshold, level).verdict
         found[verdict] += 1
         taken += len(base)

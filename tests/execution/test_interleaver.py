@@ -59,6 +59,16 @@ def slots() -> tuple[Heard, Heard]:
     return Heard(interleaver.slots[0]), Heard(interleaver.slots[1])
 
 
+def test_one_that_was_killed_while_it_waited_gets_no_turn() -> None:
+    first, second = (Heard(slot) for slot in Interleaver(alone=True).slots)
+    turns: list[str] = []
+    first.slot.on_turn = lambda: turns.append("first")
+    first.waits()
+    first.slot.end()
+    second.slot.end()
+    assert turns == []
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system lets no thread choose its CPU")
 def test_threads_that_call_a_gpu_run_on_the_same_cpu_in_each_turn() -> None:
     answers, theirs = os.pipe()

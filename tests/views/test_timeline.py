@@ -50,5 +50,15 @@ def test_many_short_events_are_few_boxes_that_say_how_many_they_are() -> None:
     assert sum(int(each[1].replace(",", "")) if each else 1 for each in told) == 2 * len(calls) + 1
 
 
+def test_events_without_length_and_those_that_began_before_the_step() -> None:
+    early = [launch(1, 90, 5), kernel(1, 150, 100)]
+    events = [step(1, 100, 100), event("aten::early", 80, 40), event("aten::a", 100, 0), event("aten::b", 101, 0)]
+    picture = timeline(Analysis(read(text(*events, *early))), "timeline-1")
+    assert picture
+    tops = [float(each) for each in re.findall(r'<rect x="[^"]*" y="([^"]*)"', picture.svg())]
+    assert min(tops) >= 26  # beneath the title
+    assert "aten::early" in picture.svg()
+
+
 def test_a_trace_in_which_nothing_happened_has_none() -> None:
     assert timeline(Analysis(read(text())), "timeline-1") is None

@@ -24,7 +24,7 @@ from inferlens.spec.objective import Objective
 from inferlens.stats.between_process import Centre, centres
 from inferlens.stats.compare import LogRatio
 from inferlens.stats.quantiles import median
-from inferlens.stats.standing import MOST_ROUNDS, Entry, Layout, Standing, alone_level, look_level, standing
+from inferlens.stats.standing import Entry, Layout, Standing, alone_level, look_level, standing
 
 PAUSE = 0.03  # seconds between two calls that belong to different turns: a turn begins with calls that are no samples
 LEAST_TURNS = 3
@@ -121,7 +121,6 @@ def race(
     cases: Mapping[str, CaseRuns],
     *,
     metric: Metric | None = None,
-    most: int = MOST_ROUNDS,
     aim: FinalsAim | None = None,
 ) -> Race:
     """The race among cases, by the threshold and the level that they were measured with.
@@ -129,7 +128,6 @@ def race(
     Args:
         cases: by their names.
         metric: what is compared; by default latency, or throughput where nobody measured latency.
-        most: rounds at most, after each of which it was looked at.
         aim: what is compared instead, and who may win.
     """
     metric = metric or ("latency" if any(runs.processes for runs in cases.values()) else "throughput")
@@ -170,7 +168,7 @@ def race(
             for name, runs in cases.items()
             if name in entries and runs.ranked and not (aim and runs.first.case.digest in aim.barred)
         ),
-        level=look_level(held, most, level) if raced else level,
+        level=look_level(held, level) if raced else level,
         alone=alone_level(level),
         threshold=max((record.budget.threshold for _, record in found), default=0.02),
         rounds=held,

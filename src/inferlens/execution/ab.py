@@ -259,7 +259,7 @@ class ABRun:
             return None, {}
         rule = self.rule
         sides = {name: CaseRuns(tuple(records)) for name, records in zip("AB", self._records, strict=True)}
-        found = race(sides, metric=rule.metric, most=rule.max_rounds)
+        found = race(sides, metric=rule.metric)
         ratio = found.against("A", "B")
         odds = ratio.odds(rule.threshold) if ratio and self._rounds > 1 else {}
         return conclude(ratio, threshold=rule.threshold, level=found.level), odds

@@ -6,14 +6,14 @@ asked, and the one whose turn it was asks again or has ended. So one warms up, t
 until all have enough samples.
 
 What one leaves to the next must not be in a sample. Libraries' threads spin for some milliseconds after a call: a
-process lets go when its own have come to rest. And it finds caches full of another one's data and its threads asleep:
-the calls with which a turn begins are not samples (``Turn.lead``).
+process gives up its turn once its own have come to rest. And it finds caches full of another one's data and its threads
+asleep: the calls with which a turn begins are not samples (``Turn.lead``).
 
 Calls of a GPU are made by one thread each, and a CPU is slower for moments, or while something else runs on the same
 core. So those threads run on one CPU in each turn, the same for all, and on another one in the next, and their turns
 are short.
 
-Where each is measured ``alone``, they but load and export side by side: the turn of each lasts until its process has
+Where each is measured ``alone``, they only load and export side by side: the turn of each lasts until its process has
 ended. A build that times kernels takes a turn of its own, too, so that no other build is in what it times.
 """
 
@@ -176,7 +176,7 @@ class Interleaver:
             slot.kill()
         mine = self.after(self.next) if self.next.ended else self.next
         left = [each for each in self.slots if not each.ended]
-        if not mine.waiting or not all(each.asked for each in left):
+        if mine.ended or not mine.waiting or not all(each.asked for each in left):
             return
         self.next = mine
         if self.alone or (len(left) > 1 and not all(each.enough for each in left)):

@@ -37,7 +37,7 @@ REACH_ALONE, REACH = 4.0, 1.25
 REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speed-ups are known
 ROUND_WARMUP, ROUND_SERIES = 0.3, 2.0  # seconds of a process in a round by itself
 AT_ONCE = 4  # rounds at most that are held at once, where each process has a CPU
-AT_ONCE_SERIES = 12.0  # seconds of all their processes together: less than it takes them to load and build
+AT_ONCE_SECONDS = 12.0  # seconds of all their processes together: less than it takes them to load and build
 
 
 @dataclass
@@ -218,6 +218,7 @@ def records_of_rounds(
             yield from found
             return
         scheduler.discard(found)
+        budget = scheduler.round_budget or budget_of_rounds(scheduler.plan.budget)
     for planned, number in processes:
         yield scheduler.measure(planned, number, budget)[0]
 
@@ -229,7 +230,7 @@ def budget_of_rounds(budget: Budget, cases: int = 1, at_once: int = 1) -> Budget
         return replace(budget, mode=mode)
     series = ROUND_SERIES if budget.max_time is None else min(budget.max_time, max(ROUND_SERIES, budget.max_time / 4))
     if at_once > 1:
-        series = min(series, AT_ONCE_SERIES / (cases * at_once))
+        series = min(series, AT_ONCE_SECONDS / (cases * at_once))
     return replace(budget, mode=mode, warmup_seconds=ROUND_WARMUP / at_once, max_time=series)
 
 

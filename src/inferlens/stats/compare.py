@@ -16,8 +16,8 @@ Each look at a race (``stats.standing``) is one more chance to find a difference
 has a stricter level, chosen so that the intervals of all looks hold together with the level asked for: repeated
 confidence intervals, C. Jennison and B. W. Turnbull, "Interim analyses: the repeated confidence interval approach",
 Journal of the Royal Statistical Society B 51 (1989), with equal levels as in S. J. Pocock, "Group sequential methods in
-the design and analysis of clinical trials", Biometrika 64 (1977): of as many rounds as a race usually has, which have
-four fifths of the error, and of those after that. The levels are found by drawing: how often Student's t, over growing
+the design and analysis of clinical trials", Biometrika 64 (1977). Looks up to the usual number of rounds share four
+fifths of the error, later ones the rest. The levels are found by drawing: how often Student's t, over growing
 numbers of independent normal rounds, strays beyond its quantile at any look.
 """
 
@@ -224,9 +224,9 @@ def judge(
 
 @lru_cache(maxsize=64)
 def levels_of_looks(first: int, usual: int, last: int, level: float) -> tuple[float, float]:
-    """The level of each look after ``first`` to ``usual`` rounds, and of each after that up to ``last``.
+    """Two levels, of each look from round ``first`` to ``usual`` and of each later one up to ``last``.
 
-    For all together to have ``level``. From Student's t of 100,000 drawn sequences of normal rounds, on the safe side
+    All looks together have ``level``. From Student's t of 100,000 drawn sequences of normal rounds, on the safe side
     of their error.
     """
     rounds, generator, rows = np.arange(1, last + 1), np.random.default_rng(SEED), []
@@ -241,7 +241,7 @@ def levels_of_looks(first: int, usual: int, last: int, level: float) -> tuple[fl
     drawing = 2 * math.sqrt((1 - level) * level / (_CHUNKS * _PATHS))
 
     def error_of(strayed: NDArray[np.bool_], looks: Sequence[int], allowed: float) -> tuple[float, NDArray[np.bool_]]:
-        """The error of each look with which no more than the ``allowed`` share of sequences has ``strayed``."""
+        """The largest error of a look with which no more than the ``allowed`` share has ``strayed``; and which have."""
         low, high = (1 - level) / len(statistics), 1 - level
         for _ in range(20):
             middle = math.sqrt(low * high)

@@ -35,10 +35,11 @@ from inferlens.stats.compare import (
 )
 
 LEAST_ROUNDS, USUAL_ROUNDS, MOST_ROUNDS = 3, 10, 20  # of a race: at least, at most, and at most with --thorough
+MOST_ASKED_FOR = 100  # of ``inferlens ab``
 # Degrees of freedom that others' rounds count for at most, as cases differ in how far their processes do: beside one's
 # own rounds; and for processes that were measured alone.
 BESIDE_ROUNDS, BESIDE_ALONE = 6, 2
-NEAR = 1.5  # times the fastest: what is slower, as it waits for the CPU, may differ from round to round far more
+NEAR = 1.5  # times the fastest: of near cases only near ones tell how far they vary; slower ones may vary far more
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -138,9 +139,10 @@ class Layout:
     def __init__(self, entries: Mapping[str, Entry]) -> None:
         self.entries = {name: entry for name, entry in entries.items() if entry.processes}
         self._rounds = fit({name: entry.rounds for name, entry in self.entries.items()})
-        effects = self._rounds.effects
-        limit = min(effects.values(), default=0.0) + math.log(NEAR)
-        self._near = fit({name: self.entries[name].rounds for name in effects if effects[name] <= limit})
+        effects, group = self._rounds.effects, self._rounds.connected
+        best = {each: min(effects[name] for name in effects if group[name] == each) for each in {*group.values()}}
+        near = [name for name in effects if effects[name] <= best[group[name]] + math.log(NEAR)]
+        self._near = fit({name: self.entries[name].rounds for name in near})
         self.spread = self._spread()
 
     def _spread(self) -> Spread | None:
@@ -198,8 +200,8 @@ class Layout:
 
         The variance is that of the two's own rounds, and that of all rounds counts as a few more: G. K. Smyth, "Linear
         models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3 (2004). Of two
-        that are near the fastest those of other such cases alone count, if there is one. What varies within a process
-        does so between rounds, too.
+        that are near the fastest only near cases are pooled, if there is a third. What varies within a process does so
+        between rounds, too.
         """
         others = len(self._near.effects) > 2
         found = self._near if others and (base, candidate) in self._near else self._rounds
@@ -217,9 +219,10 @@ class Layout:
         )
 
 
-def look_level(held: int, most: int = MOST_ROUNDS, level: float = 0.95) -> float:
-    """The level of the look at a race after so many rounds, of ``most`` at most."""
-    early, late = levels_of_looks(LEAST_ROUNDS, USUAL_ROUNDS, max(most, MOST_ROUNDS, held), level)
+def look_level(held: int, level: float = 0.95) -> float:
+    """The level of the look at a race after so many rounds."""
+    last = MOST_ROUNDS if held <= MOST_ROUNDS else MOST_ASKED_FOR
+    early, late = levels_of_looks(LEAST_ROUNDS, USUAL_ROUNDS, last, level)
     return early if held <= USUAL_ROUNDS else late
 
 

@@ -18,6 +18,7 @@ from inferlens.views.rows import OF_OUTPUTS, Row, by, ways
 _TF32 = "(TF32)"
 LINE = 100  # characters of an answer among many
 MOST_RIVALS = 3
+PROBABLE = 0.75
 MOST_NAMED = 80  # characters for the names of those that are equally fast; the table has them all
 
 
@@ -143,7 +144,7 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
         few = "the next" if len(rivals) == 1 else f"{len(rivals)} others"
         every = listing([names[row.id] + f" {told(row)}" * (len(rivals) == 1) for row in rivals])
         chance = likely(best.chance)
-        how = "probably faster than" if (best.chance or 0.0) > 0.5 else "not told apart from"
+        how = f"{'probably' if (best.chance or 0.0) >= PROBABLE else 'perhaps'} faster than"
         return AnswerLine(
             where=where, head="LIKELIEST", who=who, than=than, sure=sure,
             rival=f"{how} {every if len(rivals) <= MOST_RIVALS else few}{chance}", least=f"{how} {few}{chance}",

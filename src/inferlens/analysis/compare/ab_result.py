@@ -20,7 +20,7 @@ from inferlens.record.record import Agreement, Metric, Record
 from inferlens.spec.case import AXES, Case, shown_together
 from inferlens.spec.objective import MEASURES
 from inferlens.stats.intervals import Interval, ends
-from inferlens.stats.standing import LEAST_ROUNDS
+from inferlens.stats.standing import LEAST_ROUNDS, MOST_ASKED_FOR
 from inferlens.units import (
     drop,
     duration,
@@ -35,7 +35,6 @@ from inferlens.units import (
     significant,
 )
 
-MOST_ASKED_FOR = 100
 WIDTH = 100  # columns of what is printed
 End = Literal["", "decided", "rounds", "time", "a side did not run"]
 _CODES = {"FASTER": 0, "SAME": 0, "SLOWER": 1, "UNDECIDED": 3, "DID NOT RUN": 4}

@@ -20,8 +20,8 @@ from inferlens.views.report.boxes import Box, svg
 from inferlens.views.traced.step_chart import COLOURS
 
 HOW = "A step from left to right, in the colours above: operators of the host and their calls, then what each GPU ran."
-THREADS, STREAMS, DEEPEST = 3, 6, 4  # of the host, of GPUs, that took the most; rows of a thread
-BINS = 360  # shorter events of a kind that begin in the same of so many parts of the step are one box
+THREADS, STREAMS, DEEPEST = 3, 6, 4  # of the host, of all GPUs together, that took the most; rows of a thread
+BINS = 360  # of a step: short events of one kind that begin in the same bin are one box
 KERNEL, COPY, FILL, COMMUNICATION, RUNTIME, LOADER, CPU, _ = range(len(PARTS))
 
 
@@ -48,11 +48,13 @@ def _threads(trace: Trace, begin: int, end: int) -> Iterator[tuple[str, list[Box
     for thread in np.argsort(-took)[:THREADS].tolist():
         mine = rows[of == thread]
         mine = mine[np.lexsort((-trace.duration[mine], trace.begin[mine]))]
-        # Of events that are in one another: those that have begun less those that have ended.
-        depth = np.arange(len(mine)) - np.searchsorted(np.sort(trace.ends(mine)), trace.begin[mine], "right")
+        # Of events that are in one another: those that have begun less those that have ended. None ends as it begins.
+        ends = np.sort(np.maximum(trace.ends(mine), trace.begin[mine] + 1))
+        depth = np.arange(len(mine)) - np.searchsorted(ends, trace.begin[mine], "right")
         parts = np.full(len(mine), CPU)
         parts[np.isin(trace.category[mine], CALLS)] = RUNTIME
         parts[trace.named(mine, lambda name: "DataLoader" in name)] = LOADER
+        parts[trace.starting(mine, "nccl:", "gloo:")] = COMMUNICATION
         shown = depth < DEEPEST
         process, number = trace.threads[int(threads[thread])]
         yield (
@@ -68,7 +70,7 @@ def _streams(analysis: Analysis, begin: int, end: int) -> Iterator[tuple[str, li
     parts[trace.category[gpu.row] == Category.MEMCPY] = COPY
     parts[trace.category[gpu.row] == Category.MEMSET] = FILL
     parts[communication(trace, analysis.launch_links)] = COMMUNICATION
-    inside = np.flatnonzero((trace.begin[gpu.row] >= begin) & (trace.begin[gpu.row] < end))
+    inside = np.flatnonzero((trace.ends(gpu.row) > begin) & (trace.begin[gpu.row] < end))
     streams, of = np.unique(np.stack([gpu.device[inside], gpu.stream[inside]]), axis=1, return_inverse=True)
     of = of.reshape(-1)
     took = np.bincount(of, trace.duration[gpu.row[inside]], streams.shape[1])
@@ -80,8 +82,8 @@ def _streams(analysis: Analysis, begin: int, end: int) -> Iterator[tuple[str, li
 
 
 def _inside(trace: Trace, rows: Ints, begin: int, end: int) -> Ints:
-    """The events that begin in the step."""
-    found: Ints = rows[(trace.begin[rows] >= begin) & (trace.begin[rows] < end)]
+    """The events that go on in the step, also those that began before it: a host that is ahead launches early."""
+    found: Ints = rows[(trace.ends(rows) > begin) & (trace.begin[rows] < end)]
     return found
 
 
