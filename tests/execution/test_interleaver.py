@@ -75,7 +75,7 @@ def test_threads_that_call_a_gpu_run_on_the_same_cpu_in_each_turn() -> None:
 
     def turns(slot: Slot) -> list[set[int]]:
         turn = Shared(lambda _: None, answers, slot.seed)
-        turn.of_gpu()
+        turn.ready(gpu=True)
         every = []
         for _ in range(20):
             os.write(theirs, MORE)

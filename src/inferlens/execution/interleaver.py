@@ -19,6 +19,7 @@ ended. A build that times kernels takes a turn of its own, too, so that no other
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -61,10 +62,13 @@ class Shared(Turn):
             os.sched_setaffinity(0, {self._random.choice(self._cpus)})  # of this thread, and of those it will start
         self.waited += time.perf_counter() - begin
 
-    def of_gpu(self) -> None:
-        """See :class:`~inferlens.measure.series.Turn`."""
-        self.chunk_seconds, self.lead = 0.05, 0.02
-        if hasattr(os, "sched_setaffinity"):
+    def ready(self, *, gpu: bool) -> None:
+        """See :class:`~inferlens.measure.series.Turn`. Turns are too short to collect garbage among all of it."""
+        gc.collect()
+        gc.freeze()
+        if gpu:
+            self.chunk_seconds, self.lead = 0.05, 0.02
+        if gpu and hasattr(os, "sched_setaffinity"):
             self._cpus = sorted(os.sched_getaffinity(0))
 
 

@@ -140,9 +140,7 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
     with HostIo(runner) if case.io == "host" else runner as runner:
         child.runner = runner
         feeding = Feeding(runner, model, case, arrays, child.preparation)
-        if case.device != "cpu":
-            child.turn.of_gpu()
-        series.freeze_objects()
+        child.turn.ready(gpu=case.device != "cpu")
         child.turn.wait()
         first = runner.collect(child.infer_first(runner, feeding.first))
         tolerance = child.backend.tolerance(case)

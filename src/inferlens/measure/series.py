@@ -37,8 +37,8 @@ class Turn:
     over = True  # whether the other one, if there is one, has enough samples, too, or has ended
     waited = 0.0  # seconds spent waiting so far
 
-    def of_gpu(self) -> None:
-        """Is told that this thread calls a GPU."""
+    def ready(self, *, gpu: bool) -> None:
+        """All is there that will be called; ``gpu`` says that this thread calls one."""
 
     def wait(self, *, enough: bool = False) -> None:
         """Lets the other one go on, and waits for one's own turn; ``enough`` says that one has enough samples."""
@@ -154,12 +154,6 @@ def _lead_in(runner: Runner, feeds: Iterator[Any], seconds: float) -> None:
 def typical_latency(runner: Runner, feeds: Iterator[Any], samples: int = 5) -> float:
     """About how long a call takes, in seconds: the shortest of a few."""
     return min(runner.clock.time(runner.infer, itertools.islice(feeds, samples), samples).latency)
-
-
-def freeze_objects() -> None:
-    """Has the garbage collector look no more through what is there by now: that takes long beside others in turns."""
-    gc.collect()
-    gc.freeze()
 
 
 @contextmanager
