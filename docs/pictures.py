@@ -24,7 +24,7 @@ from inferlens.views.table import render
 
 DOCS = Path(__file__).parent
 PICTURES = DOCS / "pictures"
-SHOWN = DOCS.parent / "examples" / "h200" / "tensorrt" / "resnet50"
+SHOWN = DOCS.parent / "examples" / "h200" / "tensorrt" / "vit_b_16"
 WIDTH = 100  # columns of the terminal
 PAGE = "1200,1720"  # pixels of the page that are seen: down to its first chart
 # Rich's own frame, but for its web font: a picture that asks for nothing from the network. Every line's length is set,

@@ -28,6 +28,7 @@ from inferlens.stats.standing import Entry, Layout, Standing, alone_level, look_
 
 PAUSE = 0.03  # seconds between two calls that belong to different turns: a turn begins with calls that are no samples
 LEAST_TURNS = 3
+PROBABLE = 0.75  # from which probability on something is called probable
 Kind = Literal["fastest", "equal", "likeliest", "once", "none"]
 
 

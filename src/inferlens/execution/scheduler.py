@@ -294,7 +294,8 @@ class Scheduler:
             job,
             log=folder / LOG,
             on_event=partial(self._heard_interleaved, case) if slot else self.observer.heard,
-            monitor=None if beside else lambda pid: self._monitor([planned], lambda: [pid], before),
+            # All that take turns have one in common.
+            monitor=None if slot and not slot.alone else lambda pid: self._monitor([planned], lambda: [pid], before),
             slot=slot,
             timeout=min(self.patience(case), self.plan.budget.timeout),
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from inferlens.analysis.race import PROBABLE
 from inferlens.record.record import AGREEMENT
 from inferlens.units import drop, duration, listing, percent, rate, ratio, ratio_range, score
 from inferlens.views.plain import plain
@@ -18,7 +19,6 @@ from inferlens.views.rows import OF_OUTPUTS, Row, by, ways
 _TF32 = "(TF32)"
 LINE = 100  # characters of an answer among many
 MOST_RIVALS = 3
-PROBABLE = 0.75
 MOST_NAMED = 80  # characters for the names of those that are equally fast; the table has them all
 
 

@@ -14,6 +14,7 @@ from inferlens.analysis.accuracy import WorthOfTwo
 from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, check, metric_of
 from inferlens.analysis.compare.environment_diff import Difference, sentence
 from inferlens.analysis.findings import notes
+from inferlens.analysis.race import PROBABLE
 from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError, one_line
 from inferlens.record.record import Agreement, Metric, Record
@@ -149,7 +150,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
         if not self.odds:
             return "which is faster is not known yet"
         verdict = max(self.odds, key=lambda name: self.odds[name])
-        if self.odds[verdict] <= 0.5:
+        if self.odds[verdict] < PROBABLE:
             return "which is faster is not known yet"
         same = f"A and B are probably equally fast within {percent(self.rule.threshold)}"
         said = same if verdict == "SAME" else f"B is probably {verdict.lower()}"
