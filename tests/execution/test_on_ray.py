@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,11 @@ class Cluster:
     def working(self) -> bool:
         """Whether a case is measured on the second node."""
         (raylet,) = self.second.all_processes["raylet"]
-        found = psutil.Process(raylet.process.pid).children(recursive=True)
-        return any("inferlens.execution.worker" in each.cmdline() for each in found)
+        for each in psutil.Process(raylet.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # it has ended since, or nobody has collected it (ZombieProcess)
+                if "inferlens.execution.worker" in each.cmdline():
+                    return True
+        return False
 
     def kill(self) -> None:
         """Kills the second node."""
