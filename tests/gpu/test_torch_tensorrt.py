@@ -174,23 +174,6 @@ def test_a_saved_module_keeps_its_range_of_sizes(
             agrees(runner, ranged(batch))
 
 
-def test_engines_are_kept_and_used_again(tmp_path: Path) -> None:
-    options = {"engine_cache": True, "immutable_weights": False}
-    found = []
-    try:
-        for _ in range(2):
-            preparation = small.preparation(tmp_path)
-            with prepared("dynamo", "fp32", options, small.model(batch=3), preparation) as runner:
-                agrees(runner, small.model(batch=3))
-            found.append(preparation.facts["engine_cache"])
-    except Unsupported as refusal:  # 2.11 cannot put folded weights into a kept engine of TensorRT for RTX
-        assert "refit" in refusal.what  # noqa: PT017
-        assert "engine_cache" in refusal.hint  # noqa: PT017
-        return
-    assert found == [{"hits": 0, "misses": 1}, {"hits": 1, "misses": 0}]
-    assert preparation.phases[-1].note == "cached"
-
-
 def test_no_engine_is_said_and_one_whole_engine_can_be_demanded(preparation: Preparation) -> None:
     model = small.model(batch=3)
     with prepared("dynamo", "fp32", {"min_block_size": 100}, model, preparation) as runner:

@@ -115,10 +115,8 @@ def test_settings_are_those_of_the_installed_version(preparation: Preparation) -
     ("options", "variant", "library", "help"),
     [
         ({"optimization_level": 5}, "ts-trace", OLD, "dynamo"),
-        ({"engine_cache": True, "immutable_weights": False}, "ts-trace", OLD, "dynamo"),
         ({"use_python_runtime": True}, "dynamo", NEW, "without use_python_runtime"),
         ({"autocast": True}, "compile", NEW, "dynamo"),
-        ({"engine_cache": True}, "dynamo", NEW, "immutable_weights=false"),
         ({"hardware_compatible": True}, "dynamo", NEW, "no hardware_compatible"),
         ({"version_compatible": True}, "dynamo", NEW, "no version_compatible"),
     ],
@@ -129,8 +127,7 @@ def test_what_cannot_be_honoured_is_refused(
     with pytest.raises(Unsupported) as refused:
         settings.check(TorchTensorRTOptions(**options), case(variant, "fp16"), stub(library), preparation)
     assert help in refused.value.hint
-    possible = msgspec.structs.replace(TorchTensorRTOptions(**options), immutable_weights=False)
-    settings.check(possible, case("dynamo", "fp16"), stub(OLD, rtx=False), preparation)
+    settings.check(TorchTensorRTOptions(**options), case("dynamo", "fp16"), stub(OLD, rtx=False), preparation)
     assert not preparation.warnings
 
 

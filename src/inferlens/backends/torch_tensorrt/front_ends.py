@@ -21,7 +21,7 @@ from msgspec import structs
 from inferlens.backends.availability import first_lines, quiet
 from inferlens.backends.pytorch.export import WRAPPED, export_dimensions, flat_outputs, free_sizes, type_of
 from inferlens.backends.pytorch.runner import Feed, not_entered
-from inferlens.backends.torch_tensorrt.library import counting_cache, dynamo_settings, script_settings
+from inferlens.backends.torch_tensorrt.library import dynamo_settings, script_settings
 from inferlens.backends.torch_tensorrt.partitions import (
     OF_SCRIPT,
     Captured,
@@ -37,8 +37,6 @@ from inferlens.models.adapter import in_source
 from inferlens.models.inputs import make_inputs
 from inferlens.record.partition import Partition, Segment, partition_of
 from inferlens.spec.case import QUANTIZED, TensorSpec
-
-WEIGHTS = "without engine_cache: a kept engine's weights must be replaceable"
 
 
 class CompilingRunner(ReplayingRunner):
@@ -83,21 +81,14 @@ class CompilingRunner(ReplayingRunner):
     def build(self, module: Any) -> Callable[..., Any]:
         from inferlens.backends.torch_tensorrt.layers import collected, detailed_engines
 
-        cache = counting_cache(self.options, self.library, self.preparation)
         level = self.preparation.level
         with (
             detailed_engines(self.library, level),
             collected(level) as self._engines,
             watching() as self._graphs,
-            compiling(self.model.name, "compile", hint=WEIGHTS if cache is not None else self.instead),
+            compiling(self.model.name, "compile", hint=self.instead),
         ):
-            keywords = self.keywords()
-            if cache is not None:
-                keywords["custom_engine_cache"] = cache
-            self.compiled = self.compile(self._program if self.exports else module, keywords)
-            if cache is not None:
-                self.preparation.facts["engine_cache"] = {"hits": cache.hits, "misses": cache.misses}
-                self.cached = bool(cache.hits and not cache.misses)
+            self.compiled = self.compile(self._program if self.exports else module, self.keywords())
             self._program = None
             return self.captured(self.compiled)
 

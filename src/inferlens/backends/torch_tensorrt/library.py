@@ -11,7 +11,6 @@ import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -27,11 +26,10 @@ from inferlens.spec.case import Case
 EXTRA = "tensorrt-rtx"
 TITLE = "Torch-TensorRT"
 FLAVOURS = {kind.module: kind.name for kind in KINDS.values()}
-MOST = 5 * 2**30  # bytes of kept engines; the library removes the oldest
 DEFAULT_LEVEL = 3  # TensorRT's own, which then need not be set
 # Options that the TorchScript front end has no word for.
 NOT_IN_SCRIPT = (
-    "optimization_level", "autocast", "version_compatible", "hardware_compatible", "use_python_runtime", "engine_cache",
+    "optimization_level", "autocast", "version_compatible", "hardware_compatible", "use_python_runtime",
 )  # fmt: skip
 OTHER = "--backend torch_tensorrt:dynamo"
 # Options for the choice of tactics, which TensorRT for RTX does not heed: see the backend ``tensorrt``.
@@ -168,7 +166,6 @@ class TorchTensorRTOptions(Struct, frozen=True, forbid_unknown_fields=True):
     immutable_weights: Annotated[bool, Meta(description="engines whose weights cannot be replaced")] = True
     version_compatible: Annotated[bool, Meta(description="engines that later versions of TensorRT can run")] = False
     hardware_compatible: Annotated[bool, Meta(description="engines for other GPUs too, Ampere and newer")] = False
-    engine_cache: Annotated[bool, Meta(description="keep and reuse engines; needs immutable_weights=false")] = False
     use_python_runtime: Annotated[bool, Meta(description="run engines from Python rather than from C++")] = False
     cuda_graph: Annotated[bool, Meta(description="capture the call in a CUDA graph once and replay it")] = False
 
@@ -183,11 +180,6 @@ def check(options: TorchTensorRTOptions, case: Case, library: Library, preparati
         raise Unsupported("autocast is part of an export, and torch.compile makes none.", hint=OTHER)
     if options.use_python_runtime and "use_python_runtime" not in library.settings:
         raise Unsupported("This version chooses its runtime itself.", hint="without use_python_runtime")
-    if options.engine_cache and options.immutable_weights:
-        raise Unsupported(
-            "Torch-TensorRT keeps only engines whose weights can be replaced.",
-            hint="--option torch_tensorrt.immutable_weights=false",
-        )
     if library.rtx:  # what Torch-TensorRT would ignore there without a word
         for name, what in NOT_IN_RTX.items():
             if getattr(options, name):
@@ -200,15 +192,14 @@ def dynamo_settings(
 ) -> dict[str, Any]:
     """Keyword arguments of ``dynamo.compile``, or options of ``torch.compile``, as far as this version knows them."""
     known = library.settings if case.variant == "compile" else library.settings & library.parameters
-    kept = engine_folder(library, preparation) if options.engine_cache else preparation.folder
     wanted = structs.asdict(options) | {
         "torch_executed_ops": set(executed_ops(options.torch_executed_ops)),
         "optimization_level": None if options.optimization_level == DEFAULT_LEVEL else options.optimization_level,
         "disable_tf32": not options.tf32,
         # By default builds share timings in a folder of temporary files; here each case begins with none.
-        "timing_cache_path": str(kept / "timing.cache"),
-        "cache_built_engines": options.engine_cache,
-        "reuse_cached_engines": options.engine_cache and not preparation.rebuild,
+        "timing_cache_path": str(preparation.folder / "timing.cache"),
+        "cache_built_engines": False,
+        "reuse_cached_engines": False,
         # A build that fails is a row with the reason, not a run of PyTorch.
         "pass_through_build_failures": True,
         # Types are the module's own. This is the default in new versions; older ones let the builder choose.
@@ -259,37 +250,3 @@ def _overloads(word: str) -> Iterator[str]:
             hint=suggestion(name, dir(getattr(torch.ops, space))) or "inferlens partition shows the names",
         )
     yield from (f"torch.ops.{space}.{name}.{each}" for each in ([overload] if overload else overloads))
-
-
-def counting_cache(options: TorchTensorRTOptions, library: Library, preparation: Preparation) -> Any:
-    """The library's cache of engines on disk, which counts ``hits`` and ``misses``; ``None`` if none is wanted."""
-    if not options.engine_cache or "cache_built_engines" not in library.settings:
-        return None
-    from torch_tensorrt.dynamo._engine_cache import DiskEngineCache
-
-    class Counting(DiskEngineCache):  # type: ignore[misc]
-        """Counts what is found where it is looked for before a build."""
-
-        hits = 0
-        misses = 0
-
-        def save(self, *arguments: Any, **more: Any) -> None:
-            self.misses += 1
-            super().save(*arguments, **more)
-
-        def load(self, *arguments: Any, **more: Any) -> Any:
-            blob = super().load(*arguments, **more)
-            self.hits += blob is not None
-            return blob
-
-    folder = engine_folder(library, preparation)
-    folder.mkdir(parents=True, exist_ok=True)
-    return Counting(str(folder), MOST)
-
-
-def engine_folder(library: Library, preparation: Preparation) -> Path:
-    """Where built engines are kept: a folder for each GPU and version, which the library's names of engines lack."""
-    import torch
-
-    parts = [*(f"{name}-{version}" for name, version in library.versions.items()), torch.cuda.get_device_name()]
-    return preparation.cache / "torch_tensorrt" / "-".join(parts).replace(" ", "_").replace("/", "_")
