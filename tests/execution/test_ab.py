@@ -129,18 +129,17 @@ def test_when_the_time_is_up_no_round_is_begun(
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "words", "said", "kept"),
+    ("a", "b", "said", "kept"),
     [
-        ("fake:fast trouble=raise", "fake:steady", {"interleave": "processes"}, "A, failed: RuntimeError", 1),
-        ("fake:steady", "fake:fast trouble=raise", {"interleave": "processes"}, "B, failed: RuntimeError", 2),
-        ("fake:steady", "fake:fast error=0.1", {}, "B, outputs wrong: ", 2),
-        ("fake:steady", "fake:fast cuda", {}, "only on cpu", 1),
+        ("fake:fast trouble=raise", "fake:steady", "A, failed: RuntimeError", 2),
+        ("fake:steady", "fake:fast error=0.1", "B, outputs wrong: ", 2),
+        ("fake:steady", "fake:fast cuda", "only on cpu", 1),
     ],
 )
 def test_a_side_that_fails_is_wrong_or_cannot_run_here_ends_it(
-    tmp_path: Path, a: str, b: str, words: dict[str, Any], said: str, kept: int
+    tmp_path: Path, a: str, b: str, said: str, kept: int
 ) -> None:
-    found = ab(tmp_path, a, b, **words)
+    found = ab(tmp_path, a, b)
     assert (found.verdict, found.end, found.exit_code, found.rounds) == ("DID NOT RUN", "a side did not run", 4, 0)
     assert (found.ratio, found.interval) == (None, None)
     assert said in found.sentence
@@ -187,7 +186,6 @@ def test_shared_words_are_of_both_and_a_case_overrules_them(tmp_path: Path) -> N
         ("fake", "fake:fast", {"threshold": 0}, "threshold"),
         ("fake", "fake:fast", {"level": "100%"}, "level"),
         ("fake", "fake:fast", {"within": "soon"}, "no duration"),
-        ("fake", "fake:fast", {"interleave": "layers"}, "calls and processes"),
     ],
 )
 def test_bad_input_is_refused(tmp_path: Path, a: str, b: str, words: dict[str, Any], said: str) -> None:

@@ -24,7 +24,6 @@ PYTHON = (
 )
 BACKEND = "Backend, as name or name:variant, of each side that names none."
 SHARED = "of both sides, unless a case says its own."
-INTERLEAVE = "calls: both processes of a round run at once and take turns; or processes: one runs after the other."
 HAS_A_LOG = ("failed", "timed out", "out of memory", "crashed")
 
 
@@ -57,7 +56,6 @@ def ab(
         str,
         typer.Option(help="Time for all of it; after the third, no round is begun that would end later."),
     ] = "10m",
-    interleave: Annotated[str | None, typer.Option(help=INTERLEAVE, show_default="calls, where both fit")] = None,
     iterations: Annotated[int | None, typer.Option(help="Latency samples of each process.")] = None,
     seconds: Annotated[str | None, typer.Option(help="Time for the latency samples of each process.")] = None,
     max_time: options.MaxTime = None,

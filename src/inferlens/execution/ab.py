@@ -41,9 +41,7 @@ from inferlens.spec.case import Case, environment_of
 from inferlens.spec.plan import Duration, Texts, texts
 from inferlens.stats.compare import Comparison, conclude
 from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS
-from inferlens.units import listing
 
-INTERLEAVE = ("calls", "processes")
 COSTS = ("memory", "build", "error")
 
 
@@ -75,7 +73,6 @@ def ab(
     level: float | str = 0.95,
     max_rounds: int = 20,
     within: Duration = 600.0,
-    interleave: Literal["calls", "processes"] | None = None,
     iterations: int | None = None,
     seconds: Duration | None = None,
     max_time: Duration | None = None,
@@ -98,7 +95,6 @@ def ab(
         backend: of a side that names none; by default the one that reference outputs come from.
         threshold, level: the smallest difference that matters, and how sure the verdict is to be.
         max_rounds, within: rounds at most, each a process of A and one of B; and seconds, or text such as ``"10m"``.
-        interleave: ``calls``: processes of a round take turns, as is usual where both fit; ``processes``: they do not.
             The others are those of :func:`inferlens.bench`, of both sides; what a case says takes precedence.
 
     Raises:
@@ -107,7 +103,7 @@ def ab(
     words = {name: value for name, value in locals().items() if name in _SHARED and value is not None}
     rule = ABRule.from_words(metric, threshold, level, max_rounds, within)
     asked = asked_for(model, a, b, texts(checkout or ()), texts(python or ()))
-    return _measured(asked, example_inputs, words, rule, interleave, observer or Observer(), on_round)
+    return _measured(asked, example_inputs, words, rule, observer or Observer(), on_round)
 
 
 def ab_steps(
@@ -169,13 +165,10 @@ def _measured(
     example: Any,
     words: dict[str, Any],
     rule: ABRule,
-    interleave: str | None,
     observer: Observer,
     on_round: Callable[[ABResult], None],
 ) -> ABResult:
     begin = time.monotonic()
-    if interleave not in (None, *INTERLEAVE):
-        raise InferlensError(f"'{interleave}' cannot be interleaved.", expected=listing(INTERLEAVE))
     observer.doing("looking at the models and both backends")
     with ExitStack() as stack:
         models = named_models(asked, example, stack)
@@ -187,7 +180,7 @@ def _measured(
             scheduled(replace(plans[0], budget=budget), observer, pair, live_files(*models))
         )
         outputs = compared_outputs(pair, scheduler.references.of)
-        return ABRun(scheduler, pair, rule, on_round, begin, interleave, outputs).run()
+        return ABRun(scheduler, pair, rule, on_round, begin, outputs).run()
 
 
 def _revision(case: Case) -> str:
@@ -203,7 +196,6 @@ class ABRun:
     rule: ABRule
     on_round: Callable[[ABResult], None]
     begin: float
-    interleave: str | None = None
     outputs: Agreement | None = None
 
     def __post_init__(self) -> None:
@@ -244,8 +236,8 @@ class ABRun:
 
         On a GPU what a process holds and draws is told by the first round alone, where none is beside it.
         """
-        if self.interleave or all(planned.case.device == "cpu" for planned in self.pair):
-            return self.interleave != "processes"
+        if all(planned.case.device == "cpu" for planned in self.pair):
+            return True
         return all(self._records) and fit_together([records[0] for records in self._records])
 
     @property
