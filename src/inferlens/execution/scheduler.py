@@ -161,57 +161,54 @@ class Scheduler:
 
     def _measure_loaded(self, processes: Sequence[tuple[Planned, int]]) -> list[Record]:
         """Measures cases one after the other that have loaded side by side."""
-        store = Store(Path(self.plan.output))
-        begun = datetime.now(timezone.utc)
         before = self._before(*(planned.case for planned, _ in processes))
-        folders = [store.claim(planned.case, planned.found.name) for planned, _ in processes]
+        with self._claimed(processes) as attempts:
 
-        def measured(place: int, slot: Slot) -> Attempt | Record:
-            first = self._attempt(*processes[place], folders[place], slot=slot, before=before)
-            first = replace(first, created=begun + timedelta(milliseconds=place))
-            return first if slot.stopped or first.found.repeat else self._counted(first)
+            def measured(attempt: Callable[..., Attempt], slot: Slot) -> Attempt | Record:
+                first = attempt(slot=slot, before=before)
+                return first if slot.stopped or first.found.repeat else self._counted(first)
 
-        with discarded_if_cut_short(*folders):
-            every = [partial(measured, place) for place in range(len(processes))]
+            every = [partial(measured, attempt) for attempt in attempts]
             ended = Interleaver(len(every), alone=True).run(every)
             return [self._counted(one) if isinstance(one, Attempt) else one for one in ended]
+
+    @contextmanager
+    def _claimed(self, processes: Sequence[tuple[Planned, int]]) -> Iterator[list[Callable[..., Attempt]]]:
+        """What makes the attempt of each, in a folder that is claimed here; they count as begun in this order."""
+        store, begun = Store(Path(self.plan.output)), datetime.now(timezone.utc)
+        folders = [store.claim(planned.case, planned.found.name) for planned, _ in processes]
+
+        def attempt(place: int, **words: Any) -> Attempt:
+            made = self._attempt(*processes[place], folders[place], **words)
+            return replace(made, created=begun + timedelta(milliseconds=place))
+
+        with discarded_if_cut_short(*folders):
+            yield [partial(attempt, place) for place in range(len(processes))]
 
     def measure_interleaved(self, processes: Sequence[tuple[Planned, int]], budget: Budget) -> list[Record]:
         """Measures cases that can run, with their repeats, each in a fresh process, all at once, in turns; keeps them.
 
         There are no second times: what disturbs one of them disturbs the others as well.
         """
-        store = Store(Path(self.plan.output))
         cases = [planned for planned, _ in processes]
-        folders = [store.claim(planned.case, planned.found.name) for planned in cases]
-        with discarded_if_cut_short(*folders):
-            for planned in cases:
-                self.references.of(planned)  # not while one of them is measured
-            begun = datetime.now(timezone.utc)
-            before = self._before(*(planned.case for planned in cases))  # before one of them is on the GPU
-            labels = [planned.case.label for planned in cases]
-            every = [
-                partial(
-                    self._slotted,
-                    planned,
-                    repeat,
-                    folder,
-                    budget=budget,
-                    before=before,
-                    beside=", ".join(dict.fromkeys(labels[:place] + labels[place + 1 :])),
-                )
-                for place, ((planned, repeat), folder) in enumerate(zip(processes, folders, strict=True))
-            ]
-            turns = Interleaver(len(every))
+        for planned in cases:
+            self.references.of(planned)  # not while one of them is measured
+        before = self._before(*(planned.case for planned in cases))  # before one of them is on the GPU
+        labels = [planned.case.label for planned in cases]
+        with self._claimed(processes) as attempts:
+
+            def measured(place: int, slot: Slot) -> Attempt:
+                beside = ", ".join(dict.fromkeys(labels[:place] + labels[place + 1 :]))
+                return attempts[place](slot=slot, budget=budget, before=before, beside=beside)
+
+            turns = Interleaver(len(attempts))
             with self._monitor(cases, turns.pids, before) as monitor:
-                attempts = turns.run(every)
+                ended = turns.run([partial(measured, place) for place in range(len(attempts))])
             log = monitor.log()
         records = []
-        for place, attempt in enumerate(attempts):
-            created = begun + timedelta(milliseconds=place)  # records are read in the order in which they were begun
-            watched = replace(attempt, created=created, outcome=replace(attempt.outcome, machine=log))
-            records.append(self._keep(watched.as_it_is()))
-            self._done(records[-1], attempt.folder)
+        for one in ended:
+            records.append(self._keep(replace(one, outcome=replace(one.outcome, machine=log)).as_it_is()))
+            self._done(records[-1], one.folder)
         return records
 
     def _monitor(self, cases: Sequence[Planned], started: Callable[[], Sequence[int]], before: Before) -> Monitor:
@@ -236,9 +233,6 @@ class Scheduler:
         for folder in (self.kept[record.id].resolve() for record in records):
             if str(folder) not in wanted:
                 shutil.rmtree(folder, ignore_errors=True)
-
-    def _slotted(self, planned: Planned, repeat: int, folder: Path, slot: Slot, **words: Any) -> Attempt:
-        return self._attempt(planned, repeat, folder, slot=slot, **words)
 
     def _second_time(self, first: Attempt, budget: Budget | None) -> Record | None:
         """The record of a second attempt; none if that did not run."""
