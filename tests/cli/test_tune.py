@@ -66,3 +66,15 @@ def test_several_batches_are_one_screen(tmp_path: Path) -> None:
     assert "best so far" not in again.stderr, "it is the same tuning"
     listed = inferlens("tune", "fake:a", "fake:b", *words, "--dry-run", cwd=tmp_path).stdout
     assert "a fake:fast fp32 batch 1 cpu" in listed
+    listed = inferlens("tune", "fake:a", *words[2:], "--dry-run", "--json", cwd=tmp_path).stdout
+    assert all(each["seconds"] > 0 and each["case"]["backend"] == "fake" for each in json.loads(listed)["candidates"])
+
+
+def test_what_cannot_run_at_all_is_listed_with_its_reasons(tmp_path: Path) -> None:
+    words = ("tune", "fake:demo", "--only", "fake:fast,fake:steady,fp8")
+    done = inferlens(*words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    listed = inferlens(*words, "--dry-run", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert "0 candidates" in listed.stdout
+    assert "fake:steady fp8" in listed.stdout

@@ -261,7 +261,7 @@ def test_rates_alone_are_ranked_by_themselves_and_not_among_latencies():
     found = rows([rates("pytorch", 100.0), rates("openvino", 300.0)])
     (fast,) = (row for row in found if row.fastest)
     assert (fast.name, fast.median, fast.speedup) == ("openvino fp32", None, pytest.approx(3.0))
-    assert "openvino  300 calls/s  3.00x pytorch" in str(answers(found)[0])
+    assert "openvino  300 items/s  3.00x pytorch" in str(answers(found)[0])
     mixed = by_name([record(), rates("openvino", 1e6)])
     assert (mixed["openvino fp32"].ranked, mixed["openvino fp32"].speedup) == (False, None)
     assert mixed["pytorch fp32"].fastest

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 FOR = "What is to be best: latency, latency.p95, latency.p99, throughput, energy or memory."
 WITHIN = "A limit that the answer keeps, as error=1e-2, memory=2GiB, build=10m, p99=5ms; repeatable."
-BUDGET = "Time for all of it."
+BUDGET = "Time for all of it; three final rounds are held even if it is over."
 SPACE = "A file that says what is tried (TOML): backends, precision, and values of knobs."
 ONLY = "Try these alone: backends, BACKEND:VARIANT, precisions, and options as NAME or BACKEND.NAME; with commas."
 WITHOUT = "Leave these out, named as in --only."
@@ -186,7 +186,11 @@ def listed(plan: Plan, what: Tried) -> Document:
 
     return Document(
         lambda: [table],
-        data=lambda: {"schema": "inferlens.space/1", "candidates": list(candidates()), "refused": refused},
-        csv=lambda: (["candidate"], [[case.label] for case in candidates()]),
+        data=lambda: {
+            "schema": "inferlens.space/1",
+            "candidates": [{"case": case, "seconds": seconds(case)} for case in candidates()],
+            "refused": refused,
+        },
+        csv=lambda: (["candidate", "seconds"], [[case.label, seconds(case)] for case in candidates()]),
         title="What would be tried",
     )

@@ -207,5 +207,7 @@ def _where(rows: Sequence[Row], table: Sequence[Row], tables: Sequence[Sequence[
 
 
 def written(row: Row) -> str:
-    """The median latency, or the rate where no latency was measured."""
-    return duration(row.median) if row.median is not None else f"{rate(row.iterations_per_second)} calls/s"
+    """The median latency, or the rate where no latency was measured; a call without a batch is one item."""
+    if row.median is not None:
+        return duration(row.median)
+    return f"{rate(row.items_per_second or row.iterations_per_second)} items/s"

@@ -174,7 +174,6 @@ def test_names_narrow_what_is_tried(
         ({"without": ["latensy"]}, {}, "did you mean .*latency"),
         ({"only": ["fp16"], "without": ["fp16"]}, {}, "No precision is left to try"),
         ({"only": ["fake:fast"]}, {"backend": "fake:steady"}, "No backend or variant is left to try"),
-        ({"only": ["int8"]}, {}, "does not run int8"),
         ({"only": ["pytorch"]}, {"option": "fake.latency=2"}, "for a backend that the plan leaves out"),
     ],
 )

@@ -15,6 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.analysis.tuned import TUNED, WINNER, Tuned, facts_of, load_tuned
+from inferlens.backends import BACKENDS
+from inferlens.backends.base import Capabilities, Support
 from inferlens.errors import InferlensError
 from inferlens.execution.tuning.outcome import untried
 from inferlens.record.store import TRIALS
@@ -24,7 +26,7 @@ from inferlens.views.table import render
 from tests.commands import inferlens
 from tests.execution.tuning.test_space import space
 from tests.execution.tuning.test_tune import tune
-from tests.spec.test_plan import GPU_HOST, LAPTOP, RESNET
+from tests.spec.test_plan import FLOATS, GPU_HOST, LAPTOP, RESNET
 
 pytestmark = pytest.mark.usefixtures("one_process")
 KNOBS = ("fake:steady", "fake:fast", "fp32", "fake.knob_a", "fake.knob_b", "fake.knob_f")
@@ -163,6 +165,11 @@ def test_other_objectives_are_answered_in_their_measure(
         assert all(cost(one.objective or 0.0) > cost(best.objective or 0.0) for one in others)
 
 
+def test_an_objective_that_nothing_here_tells_is_refused_after_one_round(tmp_path: Path) -> None:
+    with pytest.raises(InferlensError, match="energy for one item is not known"):
+        tune(tmp_path, objective="energy", only=("fake:steady", "fake:fast", "fp32", "fake.knob_a"))
+
+
 # What was not tried
 
 
@@ -175,6 +182,17 @@ def test_what_was_not_tried_says_why_and_what_would_have_it_tried() -> None:
     on_gpu = {each.name: each for each in untried(space(GPU_HOST, RESNET))}
     assert on_gpu["torchscript:trace"].hint == "--device cpu"
     assert {each.name: each for each in untried(space(LAPTOP, RESNET))}["onnxruntime:cpu fp16"].why
+
+
+def test_modes_that_are_one_on_this_device_are_tried_by_one() -> None:
+    modes = tuple(Support(each, "cpu", FLOATS) for each in BACKENDS.get("torch_compile").variants)
+    able = {**LAPTOP, "torch_compile": Capabilities(formats=("module",), supports=modes)}
+    left = {each.name for each in untried(space(able, RESNET))}
+    assert not [name for name in left if name.startswith("torch_compile")]
+    left = {each.name for each in untried(space(able, RESNET, {"only": ["torch_compile:max-autotune"]}))}
+    assert {each for each in left if each.startswith("torch_compile")} == {
+        "torch_compile:default", "torch_compile:reduce-overhead",
+    }  # fmt: skip
 
 
 def test_a_tuning_that_ran_out_of_time_says_what_it_did_not_reach(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import mean
 
+from msgspec.structs import replace
+
 from inferlens.analysis.objective import violations
 from inferlens.analysis.race import centres_for
 from inferlens.analysis.tuned import Candidate, Effect, Trial, Untried
-from inferlens.backends import importable
+from inferlens.backends import BACKENDS, importable
 from inferlens.execution.tuning.space import Space
 from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS, Case
@@ -137,6 +139,8 @@ def untried(space: Space) -> tuple[Untried, ...]:
     others = {each.name for each in importable() if [*each.reference_for] != [each.name]}  # that takes its own alone
     whole = others - {label.partition(":")[0] for label in (*labels, *refused)}
     names = [each for each in every if each.partition(":")[0] in others - whole and each not in (*labels, *refused)]
+    alike = {name for each in space.families for name in names if _runs_as(name, each.case) == each.case.backend_label}
+    names = [each for each in names if each not in alike]
     known = {each.case.precision for each in (*space.families, *space.refused)}
     names = [*(each for each in PRECISIONS if each not in known), *sorted(whole), *names]
     found = [Untried(name=name) for name in names]
@@ -147,6 +151,14 @@ def untried(space: Space) -> tuple[Untried, ...]:
         if each.refusal and (label, each.case.precision) not in tried:
             found.append(Untried(name=name, why=each.refusal.what, hint=each.refusal.hint))
     return tuple({each.name: each for each in reversed(found)}.values())[::-1]
+
+
+def _runs_as(label: str, case: Case) -> str:
+    """The label of what a variant would run as in place of the case's; its own, where the case is another backend's."""
+    name, _, variant = label.partition(":")
+    if name != case.backend:
+        return label
+    return BACKENDS.get(name).effective(replace(case, variant=variant)).backend_label
 
 
 def unreached(space: Space, trials: Sequence[Trial]) -> list[Untried]:

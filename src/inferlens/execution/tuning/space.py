@@ -21,13 +21,7 @@ import msgspec
 from inferlens.backends import BACKENDS, importable, reference_of
 from inferlens.backends.base import THREADS, Backend, Capabilities, Knob
 from inferlens.errors import InferlensError, Unsupported, check_choice
-from inferlens.execution.expand import (
-    EVERY_VARIANT,
-    Planned,
-    check_words,
-    default_device,
-    refuse_if_none_runs,
-)
+from inferlens.execution.expand import EVERY_VARIANT, Planned, check_words, default_device
 from inferlens.execution.survey import Named, Surveyed, surveyed
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.models.model import ModelInfo
@@ -148,7 +142,7 @@ def explore(plan: Plan, what: Tried, model: Named | None = None) -> Space:
     of all candidates.
 
     Raises:
-        InferlensError: for a plan or a model that means nothing, or if nothing that is to be tried runs here.
+        InferlensError: for a plan or a model that means nothing, or if nothing is left to try.
     """
     asked = _asked_for(plan, what)
     backends = dict.fromkeys(label.partition(":")[0] for label in sorted(asked.labels))
@@ -176,7 +170,6 @@ def _space(parts: Sequence[Surveyed], what: Tried) -> Space:
                 elsewhere = f"{case.backend_label} runs on {case.device}, and what is tried runs on {listing(devices)}."
                 why = planned.refusal or Unsupported(elsewhere, hint=f"--device {case.device}")
                 refused.append(dataclasses.replace(planned, refusal=why))
-    refuse_if_none_runs([*families.values(), *refused])
     fixed = {*plan.option, *(f"{name}.{THREADS}" for name in able if plan.threads)}
     knobs = {name: tuple(each for each in what.knobs[name] if f"{name}.{each.name}" not in fixed) for name in able}
     return Space(tuple(families.values()), tuple(refused), knobs)
@@ -292,7 +285,7 @@ def _asked_for(plan: Plan, what: Tried) -> Tried:
         precisions &= frozenset(plan.precision)
     if not labels or not precisions:
         kind = PRECISION if labels else FAMILY
-        raise InferlensError(f"No {kind} is left to try.", hint="inferlens doctor, which lists what works here")
+        raise InferlensError(f"No {kind} is left to try.", expected="one that all of what was asked for has in common")
     return dataclasses.replace(what, labels=labels, precisions=precisions)
 
 
@@ -316,7 +309,7 @@ def _names(knobs: Mapping[str, Sequence[Knob]]) -> Names:
     names: dict[str, tuple[Kind, frozenset[str]]] = {}
     for backend in importable():
         labels = _labels(backend)
-        names |= {label: (FAMILY, frozenset([label])) for label in labels}
+        names |= {label: (FAMILY, frozenset([label])) for label in sorted(labels)}
         names[backend.name] = (FAMILY, labels)
     names |= {name: (PRECISION, frozenset([name])) for name in (*PRECISIONS, *QUANTIZED)}
     for backend_name, each in knobs.items():

@@ -23,7 +23,7 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.objective import miss, violations, with_export
+from inferlens.analysis.objective import miss, value, violations, with_export
 from inferlens.analysis.race import FinalsAim, Race, RaceAnswer, centres_for, race
 from inferlens.analysis.tuned import TUNED, Trial, Tuned, keep
 from inferlens.errors import InferlensError
@@ -222,8 +222,8 @@ class Tuner:
             tick, number = time.monotonic(), self.search.rounds + 1
             records = list(records_of_rounds(self.scheduler, planned, [number], together=not self._crowded))
             found = [self._without_export(*each, number) for each in zip(planned, records, strict=True)]
+            self._learn(self.search, found)  # first: of a machine that does not tell the aim nothing is kept
             self.kept.add(Trial(records=tuple(found), seconds=time.monotonic() - tick))
-            self._learn(self.search, found)
             self.scheduler.discard(records)
             best = self.search.best if self.search.seen else None
             said = f"best so far {self.candidates.cases[best].way}" if best else "nothing ran yet"
@@ -265,7 +265,7 @@ class Tuner:
             if self.space.family(record.case) == family
         ]
         longest = PATIENCE * max(needed) * build_factor(case) if needed else FIRST_OF_FAMILY * self.share
-        return LEAST_PATIENCE + longest
+        return math.ceil(LEAST_PATIENCE + longest)
 
     def _learn(self, search: Search, records: Sequence[Record]) -> None:
         """What a round says of the objective; candidates of which no limit can be told are out."""
@@ -274,6 +274,9 @@ class Tuner:
         for each in records:
             if each.ranked:
                 self.first.setdefault(each.case.digest, each)
+        aim = self.request.objective
+        if self.first and all(value(each, aim.name) is None for each in self.first.values()):
+            raise InferlensError(f"The {aim.measure.title} is not known on this machine.", hint="another aim for --for")
         self.seconds = seconds_by(self.first.values(), self.scheduler.plan)
         found: dict[Point, float | None] = {point(each.case): None for each in records}
         centres = centres_for(self.request.objective, able)
