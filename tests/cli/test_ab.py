@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,7 @@ def test_interrupted_steps_are_shown_with_those_that_are_over(tmp_path: Path, mo
     done = inferlens("ab", "fake:demo", "fake", "--python", pythons, *QUICK, cwd=tmp_path)
     assert (done.returncode, "Interrupted" in done.stderr) == (130, True), done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines() if " ms" in line] == ["a", "b", "c"]
+    assert re.findall(r"^\[./.\]", done.stderr, re.M) == ["[1/2]", "[2/2]"] * 2
 
 
 @pytest.mark.parametrize("calls", [5, 9])

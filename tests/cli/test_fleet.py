@@ -56,7 +56,9 @@ def test_each_objective_is_a_table_and_what_was_out_of_reach_is_tried_again(
         (FLEET.partition("[machines")[0], "names no machines"),
         (FLEET.replace('"latency"', '"speed"'), "no objective of a fleet 'speed'"),
         ("mode = 'both'" + FLEET, "A fleet has no 'mode'"),
-        (FLEET.replace("launcher", "lancher"), "For the machine 'lab': There is no word of a plan 'lancher'"),
+        (FLEET.replace("launcher", "lancher"), "For the machine 'lab', latency: There is no word of a plan 'lancher'"),
+        (FLEET.replace("objectives", "objective"), "did you mean objectives?"),
+        (FLEET.replace("max_time", "iterations = 9\nmax_time"), "For the machine 'here', throughput: iterations"),
         (FLEET.replace("[machines.here]", ""), "no launcher 'nowhere'"),
     ],
 )

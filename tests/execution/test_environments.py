@@ -230,6 +230,18 @@ def test_bad_paths_end_a_command_before_anything_runs(pythons: dict[str, str], t
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_path_that_the_shell_would_have_completed_is_told_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As of the second in ``~/old/bin/python,~/new/bin/python``, and of a command that is on the path."""
+    path = script(tmp_path / "python", "exit 1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for given in ("~/python", "python"):
+        with pytest.raises(InferlensError, match=f"There is no interpreter {given}.*Try: {path}$"):
+            interpreter.check(given, {})
+
+
 @pytest.mark.parametrize("words", [{"b": "fake:fast"}, {"a": "fake", "checkout": "a,b"}, {"python": "a,b,c"}])
 def test_environments_are_compared_in_one_case(words: dict[str, str]) -> None:
     with pytest.raises(InferlensError, match="one case of one model"):

@@ -76,7 +76,8 @@ def test_what_nobody_has_and_where_nobody_answers_is_refused(cluster: Cluster, t
     asked = ("bench", "fake:demo", "-b", "fake", "--ray")
     done = command(*asked, cluster.address, "--on", "H200", cwd=tmp_path)
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, "Error: No node of the cluster has 'H200'.")
-    for address, said in (("127.0.0.1:1", "No Ray cluster answers at 127.0.0.1:1"), ("ray://a:1", "Ray client")):
+    nobody = "No Ray cluster answers at 127.0.0.1:1: Connection refused."
+    for address, said in (("127.0.0.1:1", nobody), ("ray://a:1", "Ray client")):
         done = command(*asked, address, cwd=tmp_path)
         assert done.returncode == 2
         assert said in done.stderr
@@ -101,7 +102,9 @@ def test_a_live_module_is_measured_with_the_right_answers(cluster: Cluster, tmp_
     assert load_records(tmp_path).records == [record]
 
 
-def test_a_node_that_is_killed_takes_its_running_cases_along_and_no_more(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_node_that_is_killed_takes_its_running_cases_along_and_no_more(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     killer = Killer(cluster, after=3)
     words: dict[str, Any] = {
         "batch": "1,2,3",
@@ -112,6 +115,7 @@ def test_a_node_that_is_killed_takes_its_running_cases_along_and_no_more(cluster
     words |= {"backend": "fake:steady", "quick": True, "mode": "latency"}  # too many to be over before the end is seen
     records = inferlens.bench("fake:demo", ray=cluster.address, output=tmp_path, observer=killer, **words)
     assert killer.killed
+    assert capsys.readouterr().out == ""  # where a command prints its tables or JSON
     assert any("A worker was lost" in text and len(text) < 200 for text in killer.remarks), killer.remarks
     stored = load_records(tmp_path).records
     assert sorted(each.id for each in stored) == sorted(each.id for each in records)

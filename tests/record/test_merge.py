@@ -63,6 +63,8 @@ def test_a_record_comes_once_however_often_it_is_merged(two: tuple[Path, Path], 
     assert (merge([*two, copy], store).new, merge([*two, store], store).new) == (2, 0)
     assert merge([tmp_path], store).known == 3  # from above the store itself
     assert [record.id for record in load_records(store).records] == ["a", "b"]
+    done = inferlens("merge", "all", "-o", "all", cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "0 new records in all.")
 
 
 def test_light_leaves_what_was_built(two: tuple[Path, Path], tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class Bar(Observer):
         self._bar.stop()
 
     def planned(self, cases: Sequence[Planned]) -> None:
-        self._cases, self._since = list(cases), self._clock()
+        self._cases, self._since, self._done = list(cases), self._clock(), 0
         self._left = Counter(planned.case.digest for planned in cases)
         self._bar.update(self._task, total=len(cases))
         for found in {planned.found.spec: planned.found for planned in cases}.values():

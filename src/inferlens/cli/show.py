@@ -201,8 +201,8 @@ def merge(
     done = joined(paths, output, artefacts=not light)
     left = len(done.problems) - MOST_LEFT
     screen.notes([*done.problems[:MOST_LEFT], *([f"{left:,} more were left out."] if left > 0 else [])])
-    whose = f"of {plural(len(done.machines), 'machine')} and {plural(len(done.models), 'model')}"
+    whose = f" of {plural(len(done.machines), 'machine')} and {plural(len(done.models), 'model')}" * bool(done.machines)
     there = f"; {done.known:,} were there already" if done.known else ""
     there += f"; {done.rewritten:,} with newer facts" if done.rewritten else ""
-    screen.text(f"{plural(done.new, 'new record')} {whose} in {output}{there}.")
+    screen.text(f"{plural(done.new, 'new record')}{whose} in {output}{there}.")
     screen.text(f"To look at them: inferlens show {output}" + " --by machine" * (len(done.machines) > 1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from functools import cache
@@ -63,7 +64,8 @@ def check(interpreter: str, variables: Mapping[str, str]) -> None:
         hint = str(inside) if inside.exists() else ""
         raise InferlensError(f"{interpreter} is a folder.", expected=EXPECTED, hint=hint)
     if not path.exists():
-        raise InferlensError(f"There is no interpreter {interpreter}.", expected=EXPECTED)
+        hint = shutil.which(os.path.expanduser(interpreter)) or ""
+        raise InferlensError(f"There is no interpreter {interpreter}.", expected=EXPECTED, hint=hint)
     said = _said(path, interpreter, variables)
     version = ".".join(map(str, said["python"]))
     if tuple(said["python"]) < LEAST:

@@ -17,7 +17,7 @@ import inferlens
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.files import sha256, write_whole
 from inferlens.record.store import made
-from inferlens.spec.plan import Plan, texts
+from inferlens.spec.plan import WORDS, Plan, texts
 from inferlens.spec.toml_file import toml_words
 
 OBJECTIVES = ("latency", "throughput")
@@ -42,6 +42,8 @@ class Fleet:
 
     def __init__(self, file: Path) -> None:
         words = toml_words(file, "fleet")
+        for name in words:
+            check_choice("word of a fleet", name, ("machines", "objectives", *WORDS))
         machines = words.pop("machines", None)
         if (
             not isinstance(machines, dict)
@@ -68,7 +70,7 @@ class Fleet:
         try:
             return Plan.from_words({**words, "mode": objective, "output": str(self.folder(objective))})
         except InferlensError as error:
-            what = f"For the machine '{machine}': {error.what}"
+            what = f"For the machine '{machine}', {objective}: {error.what}"
             raise InferlensError(what, expected=error.expected, hint=error.hint) from error
 
     def folder(self, objective: str) -> Path:

@@ -40,6 +40,7 @@ ROOM = 1 << 20  # bytes that a node has to have on its disk
 ACCELERATOR = "accelerator_type:"  # as Ray names the resource of a node that has one
 HERE = "127.0.0.1"
 PATIENCE = 5.0  # seconds for an address to answer
+TRIES = "RAY_gcs_server_port_wait_time_s"  # Ray's word for how often it tries to connect, 40 s each; 20 times without
 
 
 class Needs(Struct, frozen=True):
@@ -94,13 +95,22 @@ class OnRay(Launcher):
         if self.environment:
             words["runtime_env"] = self.environment
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what has no GPU of Ray's keeps what is there
+        if once := address != LOCAL and TRIES not in os.environ:
+            os.environ[TRIES] = "1"
         try:
             self.ray.init(**words)
         except Exception as error:  # Ray raises nearly every type there is
             what = f"Ray cannot be reached at '{address}': {str(error).strip().splitlines()[0].rstrip('.')}."
             hint = "ray status; RAY_AUTH_MODE=token, if the cluster asks for a token; or --ray local"
             raise InferlensError(what, hint=hint) from error
+        finally:
+            if once:  # what is started by Ray itself has longer
+                del os.environ[TRIES]
         self._ours = True
+        with suppress(AttributeError):  # Ray has no switch for it: a thread that prints what happens to nodes on our
+            ours = self.ray._private.worker.global_worker  # standard output, and burns a core once the head is gone
+            ours.threads_stopped.set()
+            ours.gcs_error_subscriber.close()
 
     def workers(self, most: int) -> Sequence[Worker]:
         """See :class:`Launcher`; those for which there is no room wait with Ray."""
@@ -242,7 +252,7 @@ def _check_answers(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), PATIENCE).close()
     except (OSError, OverflowError) as error:
-        what = f"No Ray cluster answers at {address}: {error}."
+        what = f"No Ray cluster answers at {address}: {getattr(error, 'strerror', None) or error}."
         raise InferlensError(what, hint="ray status, or --ray local") from error
 
 
