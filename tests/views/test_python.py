@@ -18,7 +18,7 @@ from inferlens import InferlensError, Records, load_profiles, load_records
 from inferlens.cli import bench as command
 from inferlens.cli import tune as tuning
 from inferlens.spec.objective import MEASURES
-from inferlens.spec.plan import _WORDS
+from inferlens.spec.plan import WORDS
 from inferlens.views.rows import Row
 from tests.analysis.compare.sides import ran, saved
 from tests.views.samples import case, cpu_records, gpu_records, sample_records, shown
@@ -132,7 +132,7 @@ def keywords(function: FunctionType) -> dict[str, inspect.Parameter]:
 def test_words_are_those_of_the_command_line_and_typed() -> None:
     bench, profile = keywords(inferlens.bench), keywords(inferlens.profile)
     options = set(inspect.signature(command.bench).parameters) - set(command.OWN)
-    assert {*bench, "model"} - {"observer"} == options == _WORDS - {"checkout", *PLAN_FILE_ALONE}
+    assert {*bench, "model"} - {"observer"} == options == WORDS - {"checkout", *PLAN_FILE_ALONE}
     assert set(profile) - {"level", "runs"} < set(bench)
     for name, each in (*bench.items(), *profile.items()):
         assert each.annotation != "Any" or name == "level"

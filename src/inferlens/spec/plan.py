@@ -95,7 +95,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         """
         words = {name: value for name, value in words.items() if value is not None}
         for name in words:
-            check_choice("word of a plan", name, WORDS)
+            check_choice("word of a plan", name, sorted(WORDS))
         if not words.get("model"):
             raise InferlensError("The plan names no model.", expected="a name, a file or a factory, such as resnet18")
         return Plan(
@@ -117,7 +117,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         )
 
 
-WORDS = sorted(
+WORDS = frozenset(
     ("model", "backend", "option", "input", "weights", "calibration", "keep", "accuracy", "checkout", "trust", "seed",
      "rebuild", "output", "reference",
      *WHERE_WORDS, *RACE_WORDS, *BUDGET_WORDS, *(axis.name for axis in AXES))

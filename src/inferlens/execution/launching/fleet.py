@@ -43,7 +43,7 @@ class Fleet:
     def __init__(self, file: Path) -> None:
         words = toml_words(file, "fleet")
         for name in words:
-            check_choice("word of a fleet", name, ("machines", "objectives", *WORDS))
+            check_choice("word of a fleet", name, ("machines", "objectives", *sorted(WORDS)))
         machines = words.pop("machines", None)
         if (
             not isinstance(machines, dict)
