@@ -184,6 +184,33 @@ def test_noise_is_for_speed_alone_and_the_row_says_so(digits: tuple[Digits, Path
     assert "accuracy meaningless" in answer.doubts(row)
 
 
+class NoProduct(torch.nn.Module):
+    """Nothing to multiply and add."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) + 1
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime:cpu", "openvino", "torch_compile"])
+def test_a_model_without_products_is_not_called_int8(tmp_path: Path, backend: str) -> None:
+    words = {"precision": "int8", "calibration": "random", "backend": backend, **QUICK}
+    (record,) = inferlens.bench(NoProduct().eval(), torch.zeros(1, 64), output=str(tmp_path), **words)
+    if record.status == "unsupported":
+        assert record.reason.startswith("Nothing of 'NoProduct' can be quantized")
+    else:
+        assert record.facts["quantized_share"] == 0
+        (row,) = rows([record])
+        assert {"partly quantized", "accuracy meaningless"} <= {*answer.doubts(row)}
+
+
+def test_openvino_does_not_claim_to_know_what_it_generates_code_for(tmp_path: Path) -> None:
+    small = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(4))).eval()
+    words = {"precision": "int8", "calibration": "random", "backend": "openvino", **QUICK}
+    (record,) = inferlens.bench(small, torch.zeros(8, 32), output=str(tmp_path), **words)
+    assert record.facts["quantized_share"] in (None, 1.0)
+    assert "accuracy meaningless" in answer.doubts(*rows([record]))
+
+
 def test_int8_without_data_is_refused_with_what_to_do(digits: tuple[Digits, Path], tmp_path: Path) -> None:
     with pytest.raises(inferlens.InferlensError) as refused:
         measured(digits, tmp_path, backend="onnxruntime:cpu", calibration=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,9 @@ from onnx import TensorProto
 import inferlens
 from inferlens.execution.deploy.quantize import limit_of
 from inferlens.record.quantization import Quantization
+from inferlens.views.profiled.quantized import document
+from inferlens.views.records import WIDTH
+from inferlens.views.table import render
 from tests.commands import inferlens as command
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -121,6 +125,15 @@ def test_fp8_is_for_tensorrt_by_itself_and_layers_stay_in_fp16(data: str) -> Non
     assert {layer.kinds for layer in found.layers} == {("Gemm",)}
 
 
+def test_a_file_with_fixed_sizes_becomes_one_for_tensorrt_which_takes_fp16(data: str) -> None:
+    torch.onnx.export(
+        Planted().eval(), (torch.zeros(1, 32),), "p.onnx", input_names=["x"], dynamo=True, verbose=False,
+        external_data=False,
+    )  # fmt: skip
+    found = inferlens.quantize("p.onnx", calibration=data, to="fp8", keep="fp16:wide,narrow")
+    assert found.best.error < 0.1
+
+
 def test_what_cannot_be_is_said_before_anything_runs(data: str) -> None:
     for words, hint in (
         ({"backend": "torch_compile"}, "--backend onnxruntime"),
@@ -183,4 +196,25 @@ def test_a_limit_on_the_drop_in_accuracy_is_kept_on_labels(data: str, tmp_path: 
     first, best = found.attempts[0], found.best
     assert (best.metric, best.reference_accuracy) == ("top-1", 1.0)
     assert (best.accuracy_drop or 0) <= 0.02 < (first.accuracy_drop or 0)
+    assert best.accuracy_drop == pytest.approx(1 - (best.accuracy or 0))
+    assert (best.accuracy_drop_low or 0) <= (best.accuracy_drop or 0) <= (best.accuracy_drop_high or 0)
+    assert found.limit == "accuracy-drop=2%"
     assert best.keep
+
+
+def score(infer: Callable[[np.ndarray], list[np.ndarray]]) -> float:
+    """A measure that is no share."""
+    return 1000 + float(infer(np.ones((8, 32), np.float32))[0].mean())
+
+
+def test_a_drop_of_a_measure_of_ones_own_is_a_share_of_its_value(data: str, tmp_path: Path) -> None:
+    found = quantized(data, accuracy="tests.execution.test_quantize_file:score", within="accuracy-drop=1%")
+    best = found.best
+    assert (best.accuracy_share, best.keep) == (False, "")
+    assert best.accuracy_drop == pytest.approx(1 - (best.accuracy or 0) / (best.reference_accuracy or 1))
+    assert "1,000" in render(document(found, "Planted", "cpu"))
+
+
+def test_noise_says_that_accuracy_is_meaningless(data: str) -> None:
+    text = render(document(quantized("random"), "Planted", "cpu"), width=WIDTH)
+    assert "samples of noise: accuracy meaningless" in text

@@ -211,6 +211,12 @@ def test_several_cases_share_a_screen(table):
     assert shown.count(" has the largest share: ") + shown.count(" takes over 5 %") == 9
 
 
+def test_cases_in_different_precisions_each_say_theirs():
+    both = [profile(case(f"b{of}"), [layer("conv", 1e-3, "conv", precision=of)]) for of in ("fp32", "int8")]
+    text = drawn("layers", *both, width=100)
+    assert text.split().count("int8") == 1
+
+
 def test_what_is_not_known_of_kernels_is_said():
     text = drawn("kernels", traced(GRAPH), traced(ENGINE), width=300)
     assert "?" in text

@@ -13,6 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from inferlens.backends.base import Noted, Preparation
+from inferlens.errors import Unsupported
+from inferlens.models.model import Model
+from inferlens.spec.case import Case
 
 BESIDE = "quantized"  # the folder beside a record, and the kind of the artefact
 
@@ -23,6 +26,13 @@ def seven_bits() -> bool:
         return "vnni" not in Path("/proc/cpuinfo").read_text()
     except OSError:
         return True
+
+
+def note_quantized(share: float | None, model: Model, case: Case, preparation: Preparation, why: str) -> None:
+    """Notes how much of the multiply-adds is quantized, if that is known; refuses a model of which nothing is."""
+    if share == 0 and not case.keep:
+        raise Unsupported(f"Nothing of '{model.name}' can be quantized: {why}.")
+    preparation.facts["quantized_share"] = None if share is None else round(float(share), 3)
 
 
 def from_cache(made: Path, preparation: Preparation, write: Callable[[Path, Noted], None]) -> Path:

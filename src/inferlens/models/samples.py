@@ -99,6 +99,8 @@ class Samples:
                     expected="x".join(map(str, spec.shape[1:])) or "scalar",
                 )
             found[spec.name] = array.astype(kind_of(spec), copy=False)
+            if not np.isfinite(found[spec.name]).all():
+                raise InferlensError(f"A sample in '{self.asked}' has values for '{spec.name}' that are not finite.")
         return found
 
 

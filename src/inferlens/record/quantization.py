@@ -38,6 +38,9 @@ class Written(Struct, frozen=True, kw_only=True):
         outputs: one for each output.
         top1: share of samples whose largest element of the first output is that in fp32, if it is scores of classes.
         accuracy, reference_accuracy: of it and of fp32, in ``metric``, on the data that was named for it.
+        accuracy_share: whether these are shares, as of hits.
+        accuracy_drop, accuracy_drop_low, accuracy_drop_high: how far it is below fp32, sample by sample, with the
+            95 % interval; as in the tables of ``inferlens bench``.
     """
 
     keep: str
@@ -47,18 +50,15 @@ class Written(Struct, frozen=True, kw_only=True):
     metric: str = ""
     accuracy: float | None = None
     reference_accuracy: float | None = None
+    accuracy_share: bool = True
+    accuracy_drop: float | None = None
+    accuracy_drop_low: float | None = None
+    accuracy_drop_high: float | None = None
 
     @property
     def error(self) -> float:
         """Of the worst output."""
         return max((each.rel_l2 for each in self.outputs), default=0.0)
-
-    @property
-    def accuracy_drop(self) -> float | None:
-        """How much less the accuracy is than in fp32."""
-        if self.accuracy is None or self.reference_accuracy is None:
-            return None
-        return self.reference_accuracy - self.accuracy
 
 
 class Quantization(Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class Quantization(Struct, frozen=True, kw_only=True):
         size_before, size: bytes of the graph in fp32, and of what was written.
         seconds: that all of it took.
         layers: those that were quantized, the worst first, where that was asked for or needed.
-        limit: the limit that it keeps, such as ``error=0.01``; empty if none was.
+        limit: the limit that it keeps, as it was asked for, such as ``error=1e-2``; empty if none was.
         attempts: all of them, in order.
         run_by: the backend and variant that ran what was written, for all that is said of it.
         not_run: why that is not the backend that it was written for; empty if it is.

@@ -99,10 +99,11 @@ ANYWAY = ("repeat-failed", "partly-quantized", *OF_OUTPUTS)
 
 
 def doubts(row: Row) -> list[str]:
-    """What makes the row's number doubtful, a word each; in rounds, what the machine did to one it did to all."""
+    """What makes the row's number doubtful, a word each, the way's own first; in rounds the machine's is all ways'."""
     met = row.rounds and row.processes > 1
-    codes = ANYWAY if met else DOUBTS
-    return list(dict.fromkeys(DOUBTS[note.code] for note in row.notes if note.code in codes))
+    codes = ANYWAY if met else (*ANYWAY, *DOUBTS)
+    said = {note.code for note in row.notes}
+    return list(dict.fromkeys(DOUBTS[code] for code in codes if code in said))
 
 
 def answers(rows: Sequence[Row], *, whole: bool = False, told: Callable[[Row], str] | None = None) -> list[AnswerLine]:

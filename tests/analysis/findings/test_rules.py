@@ -104,6 +104,7 @@ TF32 = layered(layer("conv", 8.0), layer("p", 2.0, "Pool"), of=FP32, ceilings=ce
 NORM, CAST = layer("ln", 5.0, "LayerNorm"), layer("cast", 5.0, "Cast", outputs=(tensor(1, dtype="float16"),))
 TURING = Environment(gpus=(Gpu(name="of old", compute_capability="7.5"),))
 OUTSIDE = layered(layer("conv", 6.0), whole=10.0)
+NOISY = with_(OUTSIDE, layers=with_(layered(layer("conv", 1e-6)).layers, whole=(*(1 * MS,) * 24, *(30 * MS,) * 16)))
 WAITING = launched(kernel(TENSOR, 4.0, 400, tensor_cores=True), kernel("relu", 2.0, 80))
 SMALL = kernel(TENSOR, 300.0, grid=(33, 1, 1), modules=("layer4.conv2",))
 SLOW = kernel(PLAIN, 100.0, 5, tensor_cores=False, layer="fc1", modules=("fc1",))
@@ -206,6 +207,7 @@ SILENT: list[tuple[str, str, Profile, Makes]] = [
        launched(kernel("add", 2.0, 200), Kernel(name="add", calls=200, times=times), busy=1e-3), None)
       for times in ((1e-6,) * 3, (float("nan"),) * 40, ())],
     ("outside-layers", "profiling has added it", OUTSIDE, after(6.3)),
+    ("outside-layers", "more than there is", NOISY, after(0.9)),
     ("few-blocks", "full", launched(kernel(TENSOR, 300.0, grid=(132, 1, 1))), None),
     *[("doubtful-profile", "near", layered(layer("conv", 10.0)), after(ms)) for ms in (8.0, 12.5)],
     ("stayed-in-fp32", "no multiply-adds", layered(IN_INT8, layer("s", 1.0, "Softmax", precision="fp32"),

@@ -22,7 +22,7 @@ from typing import Any
 from inferlens.backends.availability import refused
 from inferlens.backends.base import Noted, Preparation
 from inferlens.backends.onnx.quantizable import OPERATORS, make_quantizable
-from inferlens.backends.quantized import from_cache, seven_bits
+from inferlens.backends.quantized import from_cache, note_quantized, seven_bits
 from inferlens.errors import Unsupported, library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
@@ -128,12 +128,8 @@ def quantized_onnx(
                 _quantize(plain, written, dialect, found, keep)
 
     from_cache(made, preparation, write)
-    share = quantized_share(made, model.inputs)
-    if share == 0 and not keep:
-        products = " or ".join(each for each in dialect.operators if each in PRODUCTS)
-        raise Unsupported(f"Nothing of '{model.name}' can be quantized: no {products} has weights.")
-    if share is not None:
-        preparation.facts["quantized_share"] = round(share, 3)
+    products = " or ".join(each for each in dialect.operators if each in PRODUCTS)
+    note_quantized(quantized_share(made, model.inputs), model, case, preparation, f"no {products} has weights")
     return made
 
 
@@ -295,9 +291,11 @@ def _fp8_scales(graph: Any, ranges: Ranges) -> dict[str, list[dict[str, Any]]]:
 
 
 def quantized_share(path: Path, inputs: tuple[TensorSpec, ...]) -> float | None:
-    """The share of a graph's multiply-adds whose both factors are quantized; ``None`` where nothing can be counted."""
+    """The share of a graph's multiply-adds whose both factors are quantized; ``None`` where they cannot be counted."""
     loaded = inferred(path, inputs)
     shares = product_shares(loaded)
+    if not any(node.op_type in (*PRODUCTS, *QUANTIZED_OPERATORS) for node in loaded.graph.node):
+        return 0.0
     makers = {name: node for node in loaded.graph.node for name in node.output}
     quantized = [
         shares.get(node.output[0], 0.0)

@@ -16,7 +16,7 @@ from inferlens.backends.quantized import from_cache, seven_bits
 from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
-from inferlens.models.work.onnx_graph import inferred, product_shares
+from inferlens.models.work.onnx_graph import PRODUCTS, inferred, product_shares
 from inferlens.spec.case import Case
 
 
@@ -76,12 +76,19 @@ def _operations(graph: Any, nodes: Collection[str]) -> list[str]:
 
 
 def int8_share(compiled: Any, path: Path, model: Model) -> float | None:
-    """The share of the multiply-adds of the graph in ``path`` that ``compiled`` does in int8, if it can be counted."""
-    shares, graph = product_shares(inferred(path, model.inputs)), origins(path)
-    found = {
-        each.outputs[0]
-        for notes in map(information, compiled.get_runtime_model().get_ordered_ops())
-        if notes.get("runtimePrecision") in ("i8", "u8")
-        for each in originals(notes["originalLayersNames"], notes["layerType"], graph)
-    }
-    return round(sum(shares.get(name, 0.0) for name in found), 3) if shares else None
+    """The share of the multiply-adds of the graph in ``path`` that ``compiled`` does in int8, if it can be counted.
+
+    Products that became a part of one generated subgraph cannot: OpenVINO does not tell what it computes them in.
+    """
+    loaded, graph = inferred(path, model.inputs), origins(path)
+    shares = product_shares(loaded)
+    if not any(node.op_type in PRODUCTS for node in loaded.graph.node):
+        return 0.0
+    found: set[str] = set()
+    for notes in map(information, compiled.get_runtime_model().get_ordered_ops()):
+        made = {each.outputs[0] for each in originals(notes["originalLayersNames"], notes["layerType"], graph)}
+        if notes["layerType"] == "Subgraph" and any(shares.get(name) for name in made):
+            return None
+        if notes.get("runtimePrecision") in ("i8", "u8"):
+            found |= made
+    return round(float(sum(shares.get(name, 0.0) for name in found)), 3) if shares else None

@@ -17,7 +17,7 @@ from inferlens.backends.base import Noted, Preparation
 from inferlens.backends.onnx.quantize import FOLDER, key_of
 from inferlens.backends.pytorch.export import example_feed, tensor_of
 from inferlens.backends.pytorch.quantize import flops_by_module, note_share
-from inferlens.backends.quantized import beside_record, from_cache, measured, seven_bits
+from inferlens.backends.quantized import beside_record, from_cache, measured, note_quantized, seven_bits
 from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
@@ -43,9 +43,7 @@ def quantized_module(model: Model, case: Case, preparation: Preparation) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = torch.export.load(str(path)).module(check_guards=False)
-    share = int8_share(module)
-    if share is not None:
-        preparation.facts["quantized_share"] = round(share, 3)
+    note_quantized(int8_share(module), model, case, preparation, "no convolution or linear layer is")
     return module
 
 
@@ -109,10 +107,12 @@ def int8_share(module: Any) -> float | None:
     from torch.fx import Node
 
     whole = quantized = 0.0
-    for node in module.graph.nodes:
-        name = getattr(node.target, "__name__", "").partition(".")[0]
-        made = node.meta.get("val")
-        if node.op != "call_function" or name not in PRODUCTS or made is None:
+    products = [node for node in module.graph.nodes if node.op == "call_function" and _called(node) in PRODUCTS]
+    if not products:
+        return 0.0
+    for node in products:
+        name, made = _called(node), node.meta.get("val")
+        if made is None:
             continue
         factors = [each for each in node.args if isinstance(each, Node)][:3]
         shapes = [shape for each in factors if (shape := _shape(each))]
@@ -124,6 +124,11 @@ def int8_share(module: Any) -> float | None:
         products = factors[1:3] if name == "addmm" else factors[:2]
         quantized += work * all("dequantize" in str(each.target) for each in products)
     return quantized / whole if whole else None
+
+
+def _called(node: Any) -> str:
+    """The function that a node calls, without its overload."""
+    return getattr(node.target, "__name__", "").partition(".")[0]
 
 
 def _shape(node: Any) -> tuple[int, ...]:

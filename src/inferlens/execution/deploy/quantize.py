@@ -19,6 +19,7 @@ from typing import Any, cast
 import numpy as np
 from msgspec.structs import replace
 
+from inferlens.analysis.accuracy import worth
 from inferlens.backends import BACKENDS
 from inferlens.backends.abilities import Quantizer
 from inferlens.backends.base import Capabilities, Inputs, Outputs, Preparation, Runner
@@ -35,10 +36,10 @@ from inferlens.measure.agreement import top1
 from inferlens.models import resolve
 from inferlens.models.model import Model, ModelInfo
 from inferlens.models.samples import calibration_feeds
-from inferlens.models.sources.onnx import onnx_graph, weight_files
+from inferlens.models.sources.onnx import onnx_graph, onnx_types, weight_files
 from inferlens.record.quantization import LayerError, OutputError, Quantization, Written
 from inferlens.record.store import safe_name
-from inferlens.spec.case import QUANTIZED, Case
+from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 from inferlens.spec.keep import keep_of, kept
 from inferlens.spec.objective import MEASURES, Constraint
 from inferlens.spec.plan import Duration, Plan, Texts
@@ -91,7 +92,6 @@ def quantize_model(job: QuantizeJob, child: Child) -> Quantization:
         not_run=trying.not_run,
         seconds=time.perf_counter() - begun,
         layers=layers,
-        limit=f"{job.limit.name}={job.limit.limit:g}" if job.limit else "",
         attempts=tuple(trying.attempts),
     )
 
@@ -125,7 +125,7 @@ class Trying:
         case = self.write(keep)
         path = Path(self.job.path)
         found = resolve.find(str(path))
-        inputs = self.model.inputs if self.model.format == "onnx" else ()
+        inputs = self._inputs(path)
         batch = self.model.inputs[0].shape[0] if self.model.inputs[0].shape else None
         case = replace(case, model=found.spec, inputs=inputs, batch=batch, weights=None, calibration="", keep="")
         case = self._runnable(case, found)
@@ -142,6 +142,13 @@ class Trying:
         )
         self.attempts.append(made)
         return made
+
+    def _inputs(self, path: Path) -> tuple[TensorSpec, ...]:
+        """What a file that was made from a file is given: sizes as free as before, and its own types."""
+        if self.model.format != "onnx":
+            return ()
+        own = onnx_types(path) if path.suffix == ".onnx" else {}
+        return tuple(replace(each, dtype=own.get(each.name, each.dtype)) for each in self.model.inputs)
 
     def write(self, keep: str) -> Case:
         """Writes the model with these layers kept; the case that it is."""
@@ -214,8 +221,17 @@ class Trying:
         found = beside(self.job.accuracy, own, "fp32", self.reference)
         if not found.values:
             raise InferlensError(found.reason or "The accuracy is not known.", hint="--within error=1e-2")
-        reference = float(np.mean(found.reference_values)) if found.reference_values else 1.0
-        return {"metric": found.metric, "accuracy": float(np.mean(found.values)), "reference_accuracy": reference}
+        known = worth(found)
+        assert known
+        return {
+            "metric": found.metric,
+            "accuracy": known.value,
+            "reference_accuracy": float(np.mean(found.reference_values)) if found.reference_values else 1.0,
+            "accuracy_share": known.share,
+            "accuracy_drop": known.drop,
+            "accuracy_drop_low": known.drop_interval.low if known.drop_interval else None,
+            "accuracy_drop_high": known.drop_interval.high if known.drop_interval else None,
+        }
 
 
 def _error(ours: Sequence[Any], theirs: Sequence[Any]) -> OutputError:
@@ -292,7 +308,7 @@ def quantize(
             trust=trust, rebuild=rebuild, live=model.live, timeout=parse_duration(str(timeout)), phase=phase,
         )  # fmt: skip
     assert done.found
-    return replace(done.found, path=str(path) if done.found.path else "")
+    return replace(done.found, path=str(path) if done.found.path else "", limit=within or "")
 
 
 def limit_of(within: str | None, accuracy: Any) -> Constraint | None:

@@ -96,6 +96,11 @@ def _inputs(model: Any, path: Path) -> list[tuple[TensorSpec, Sizes | None]]:
     return found
 
 
+def onnx_types(path: Path) -> dict[str, str]:
+    """The types of a file's inputs, by name."""
+    return {spec.name: spec.dtype for spec, _ in _inputs(onnx_graph(path), path)}
+
+
 def weight_files(path: Path, model: Any) -> list[Path]:
     """The files beside ``path`` that hold its larger weights."""
     ends: dict[str, int] = {}

@@ -190,10 +190,11 @@ def _together(cases: Sequence[ShownCase[PartTable]], level: Level) -> Iterator[T
     each = max(1, min(TOP, room // len(cases) - 1))
     rest, lines = sum(len(of.ranked) for of in cases), list[Line]()
     drawn_of: list[ProfiledCase] = []
+    every = [row for of in cases if not isinstance(of.table, str) for row in of.table.rows]
     for of, name in list(zip(cases, names, strict=True))[: room // (each + 1)]:
         if isinstance(of.table, str):
             continue
-        drawn, count = _table(replace(of, top=each), of.table, level, unit), len(of.ranked[:each])
+        drawn, count = _table(replace(of, top=each), of.table, level, unit, every), len(of.ranked[:each])
         before = of.table.reconciliation.unprofiled if level == "kernel" else None
         call = f" · call {WRITE[unit](before)} {unit}" if before else ""
         lines.append(Line(f"{name}{call}", drawn.lines[-1].cells, style="bold", sums=True))
@@ -259,9 +260,12 @@ def row_names(rows: Sequence[ProfileRow]) -> list[str]:
     return [name(row) for row in rows]
 
 
-def _table(of: ShownCase[PartTable], table: PartTable, level: Level, unit: str) -> Table:
+def _table(
+    of: ShownCase[PartTable], table: PartTable, level: Level, unit: str, beside: Sequence[ProfileRow] = ()
+) -> Table:
+    """The table of one case; ``beside``: the rows of all cases that are shown with it."""
     profile, account = of.case.profile, table.reconciliation
-    columns = varying(in_unit(COLUMNS[level], unit), table.rows, "precision")
+    columns = varying(in_unit(COLUMNS[level], unit), beside or table.rows, "precision")
     call = profile_tables.CALL if account.unprofiled else profile_tables.PROFILED_CALL
     numbers = {column.key for column in NUMBERS[level]}
 

@@ -76,10 +76,11 @@ def _compared(found: Quantization, name: str, most: int | None) -> Table:
         Column("", "cosine"),
         Column("", "class kept", keep=1),
         Column("", best.metric),
+        Column("", "drop" if best.metric else ""),
         Column("", "size"),
     )
     size = units.byte_count(found.size_before)
-    lines = [Line("fp32", (units.percent(0), "", "", "", _percent(best.reference_accuracy), size))]
+    lines = [Line("fp32", (units.percent(0), "", "", "", _accuracy(best, best.reference_accuracy), "", size))]
     tried = [found.attempts[0], best] if best != found.attempts[0] else [best]
     for attempt in tried:
         number = len(kept(replace(found.case, keep=attempt.keep)))
@@ -87,14 +88,25 @@ def _compared(found: Quantization, name: str, most: int | None) -> Table:
         size = units.byte_count(found.size) if attempt == best and found.path else ""
         outputs = sorted(enumerate(attempt.outputs), key=lambda pair: -pair[1].rel_l2)[:most]
         for row, (place, each) in enumerate(sorted(outputs, key=lambda pair: pair[0])):
-            more = (share(attempt.share), _percent(attempt.top1), _percent(attempt.accuracy), size)
-            first = more if row == 0 else ("", "", "", "")
+            worth = (_percent(attempt.top1), _accuracy(attempt, attempt.accuracy), _drop(attempt))
+            first = (share(attempt.share), *worth, size) if row == 0 else ("",) * 5
             cells = (first[0], units.error_size(each.rel_l2), _exact(each.cosine), *first[1:])
             lines.append(Line(label if len(attempt.outputs) == 1 else f"{label}, output {place}", cells))
-    where = f"{units.plural(found.samples, 'sample')} of {found.case.calibration}"
+    noise = found.case.calibration == "random"
+    data = "noise: accuracy meaningless" if noise else found.case.calibration
+    where = f"{units.plural(found.samples, 'sample')} of {data}"
     if most is not None and most < len(best.outputs):
         where += f" (the worst of {len(best.outputs)} outputs; --format json has all)"
     return Table(f"{name} by {found.case.backend_label}, against fp32 on {where}", "precision", columns, lines)
+
+
+def _accuracy(attempt: Written, value: float | None) -> str:
+    return "" if value is None else units.score(value, share=attempt.accuracy_share)
+
+
+def _drop(attempt: Written) -> str:
+    low, high = attempt.accuracy_drop_low, attempt.accuracy_drop_high
+    return "" if attempt.accuracy_drop is None else units.drop(attempt.accuracy_drop, low, high)
 
 
 def _percent(value: float | None) -> str:
@@ -131,9 +143,9 @@ def _limit(found: Quantization, best: Written, *, brief: bool) -> str:
     shown = units.listing([*named, *([f"{len(layers) - len(named)} more"] if len(layers) > len(named) else [])])
     tried = units.plural(len(found.attempts), "attempt")
     if not found.path:
-        value = best.accuracy_drop if "accuracy" in found.limit else best.error
+        value = _drop(best) if "accuracy" in found.limit else units.error_size(best.error)
         return (
-            f"{found.limit} cannot be reached: the nearest of {tried} has {units.error_size(value)}, with "
+            f"{found.limit} cannot be reached: the nearest of {tried} has {value}, with "
             f"{units.plural(len(layers), 'layer')} kept. Nothing was written."
         )
     if not layers:

@@ -178,7 +178,7 @@ def outside_layers(seen: Evidence) -> Iterator[Finding]:
     account, scale = seen.table.reconciliation, seen.table.runs.scale
     added = max(account.profiled - seen.latency, 0.0)
     left = account.outside.typical / scale - added
-    if left > 0 and seen.share(left) >= thresholds.OUTSIDE:
+    if 0 < left <= seen.latency and seen.share(left) >= thresholds.OUTSIDE:
         yield found(
             "{share:percent} of the call ({left:duration} of {whole:duration}) is outside of all layers.",
             {"outside": account.outside.typical / scale, "added by profiling": added, "whole": seen.latency},

@@ -116,7 +116,7 @@ def slow_throughput(seen: RecordEvidence) -> Iterator[Finding]:
 def partly_quantized(seen: RecordEvidence) -> Iterator[Finding]:
     """A model that was quantized here, of which most is computed as before."""
     share = seen.record.facts.get("quantized_share")
-    if isinstance(share, float) and share < PARTLY:
+    if isinstance(share, int | float) and share < PARTLY:
         precision = seen.record.case.precision
         yield found("Only {share:percent} of the multiply-adds are in {precision}.", share=share, precision=precision)
 
