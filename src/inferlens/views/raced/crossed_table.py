@@ -117,6 +117,10 @@ def _caveats(of: Crossed) -> list[str]:
     told = [cell for line in of.lines for cell in line.cells.values() if cell.speedup is not None]
     once = "Cases were measured once: how far speed-ups may be off is not known."
     said = [once] if told and all(cell.low is None for cell in told) else []
+    noise = [row for row in of.noted if any(note.code == "random-calibration" for note in row.notes)]
+    if noise and not any(row.place == 1 for row in noise):  # of which the answer says it
+        precisions = sorted({row.precision for row in noise})
+        said.append(f"Calibrated with noise, accuracy meaningless: {listing(precisions)}.")
     own = "The outputs of each model are compared with its own reference; inferlens ab A B compares two models'."
     return [*said, *([own] if of.axis == "model" and of.of_one else [])]
 
