@@ -156,15 +156,19 @@ def answer_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room:
     model = plain(re.split(r"[:/]", comparisons[0][0].model)[-1]) or plain(comparisons[0][0].model)
     if len(comparisons) == 1:
         return cut(f"{model}: {_said(comparisons[0], names, room - len(model))}", int(room))
-    leads = {name: [where for where, _ in mine] for name, mine in leading(comparisons, names).items()}
+    leads = leading(comparisons, names)
     word = "batch " * any(where_of(rows, comparisons).startswith("batch") for rows in comparisons)
-    (first, most), *others = sorted(leads.items(), key=lambda lead: -len(lead[1]))
-    undecided = [row for rows in comparisons for row in rows if row.fastest and row.standing == "likeliest"]
+    open_ones = {where for mine in leads.values() for where, row in mine if row.standing == "likeliest"}
+    every = len(open_ones) == sum(map(len, leads.values()))
+    (first, most), *others = (
+        (name, [f"{where} (probably)" if where in open_ones and not every else where for where, _ in mine])
+        for name, mine in sorted(leads.items(), key=lambda lead: -len(lead[1]))
+    )
     timed = any(row.median is not None for rows in comparisons for row in rows)
-    verb = f"{'probably ' * bool(undecided)}has the {'lowest latency' if timed else 'highest throughput'}"
+    verb = f"{'probably ' * every}has the {'lowest latency' if timed else 'highest throughput'}"
     said = f"{first} {verb} at {word}{listing(most)}"
     said = ", ".join([said, *(f"{name} at {listing(where)}" for name, where in others)])
-    if len(most) == len(comparisons):
+    if len(most) == len(comparisons) and (every or not open_ones):
         said = f"{first} {verb} {'at every batch size' if word else 'everywhere'}"
     options = [said, f"which way is fastest depends on the {'batch size' if word else 'inputs'}"]
     return cut(next((f"{model}: {each}" for each in options if len(model + each) + 2 <= room), model), int(room))
