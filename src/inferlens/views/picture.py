@@ -33,6 +33,7 @@ GREY = PALETTE[6]
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])  # of lines of one colour
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
+LETTER, LINE, GAP = 6.6, 13.0, 13.0  # pixels: a letter and a line of a point's name, and how far it is from the point
 # Of one width: charts are laid out with the third, and drawn with what the reader has.
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans Condensed', sans-serif"
 
@@ -182,6 +183,23 @@ def stacked(
 
 def _data(of: Rows | None) -> Part:
     return {} if of is None else {"data": {"values": of}}
+
+
+def beside(spots: Sequence[tuple[float, float, str]], width: float) -> list[str]:
+    """For points in pixels how their names are aligned beside them, inwards; empty where one would lie on another name.
+
+    The first points have the right of way.
+    """
+    taken: list[tuple[float, float, float]] = []
+    found = []
+    for across, up, name in spots:
+        side, reach = ("left" if across < width / 2 else "right"), LETTER * len(name) + GAP
+        begin, end = (across, across + reach) if side == "left" else (across - reach, across)
+        free = all(abs(up - other) > LINE or end < first or last < begin for other, first, last in taken)
+        if name and free:
+            taken.append((up, begin, end))
+        found.append(side if name and free else "")
+    return found
 
 
 def title(

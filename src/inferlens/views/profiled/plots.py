@@ -19,9 +19,11 @@ from inferlens.errors import InferlensError
 from inferlens.stats.quantiles import LEAST_FOR_P95
 from inferlens.units import bandwidth, flop_rate, milliseconds, plural, ratio
 from inferlens.views.picture import (
+    GAP,
     PALETTE,
     Part,
     Theme,
+    beside,
     drawn,
     field,
     fields,
@@ -45,7 +47,6 @@ STEP = 20  # pixels from one box to the next
 NAMED = 5  # points with most to be won that have their name beside them
 TOP = 20  # boxes of a case, where no other number is asked for
 LONGEST_NAME, LONGEST_IN_TITLE, LONGEST_TITLE, LONGEST_LINE = 40, 28, 78, 104
-LINE, GAP, LETTER = 12, 13, 6.2  # in pixels: a line of names, from a point's middle to its name, a letter
 BOXES = "Boxes: the middle half of the runs, with a line at the median; whiskers: the 5th to the 95th percentile."
 ROOF = "The roof is the device's best: what is far below it could be faster. Points are as large as their time."
 COLOURS = {"compute": PALETTE[4], "memory": PALETTE[0]}
@@ -187,8 +188,9 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
         "strokeWidth": 4,
         "strokeJoin": "round",
     }  # so that points do not cross names
+    named = _named(points, (low, high), (floor, top))
     layers += [
-        marks("text", text, _names(points, (low, high), (floor, top), side), align=side, dx=dx, fontSize=11, **under)
+        marks("text", text, named, where=f"datum.side == '{side}'", align=side, dx=dx, fontSize=11, **under)
         for under in (halo, {})
         for side, dx in (("left", GAP), ("right", -GAP))
     ]
@@ -223,24 +225,15 @@ def _point(name: str, row: Floor, found: Roofline) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _names(
-    points: Sequence[dict[str, Any]], x: tuple[float, float], y: tuple[float, float], side: str
-) -> list[dict[str, Any]]:
-    """Of the first points, those whose names stand on that side, and do not lie over another's: inwards, in a line."""
+def _named(points: Sequence[dict[str, Any]], x: tuple[float, float], y: tuple[float, float]) -> list[dict[str, Any]]:
+    """The first points, each with the ``side`` of its name."""
 
     def along(value: float, low: float, high: float) -> float:
         return math.log(value / low) / math.log(high / low)
 
-    taken: list[tuple[float, float, float]] = []
-    found = []
-    for point in points[:NAMED]:
-        across, up = WIDTH * along(point["intensity"], *x), HEIGHT * along(point["rate"], *y)
-        left = across < WIDTH / 2
-        begin, end = sorted((across, across + (1 if left else -1) * (LETTER * len(point["name"]) + GAP)))
-        if all(abs(up - other) > LINE or end < first or last < begin for other, first, last in taken):
-            taken.append((up, begin, end))
-            found += [point] if left == (side == "left") else []
-    return found
+    first = points[:NAMED]
+    spots = [(WIDTH * along(each["intensity"], *x), HEIGHT * along(each["rate"], *y), each["name"]) for each in first]
+    return [{**each, "side": side} for each, side in zip(first, beside(spots, WIDTH), strict=True)]
 
 
 def _logarithmic(low: float, high: float, format: str) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def _block(table: Sequence[Row], measure: str, theme: Theme, colours: Mapping[st
 
 
 def _values(points: Sequence[Row], names: dict[str, str]) -> list[dict[str, Any]]:
-    """What is drawn of each row; those with a role last, so that they lie on top."""
+    """What is drawn of each row."""
     least, values = least_error([row.error for row in points]), []
     for row, label in zip(points, labels(points, names), strict=True):
         right, memory = row.agrees is not False, _memory(row)
@@ -136,4 +136,4 @@ def _values(points: Sequence[Row], names: dict[str, str]) -> list[dict[str, Any]
                 "wrong": not right,
             }
         )
-    return sorted(values, key=lambda each: bool(each["role"]))
+    return values

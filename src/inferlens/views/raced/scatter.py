@@ -1,30 +1,22 @@
-"""Points by two measures in a panel: the dashed line joins what nothing else beats in both; labels lie on no point.
+"""Points by two measures in a panel: the dashed line joins what nothing else beats in both.
 
 Points come as data, with ``x`` and a second measure in the units of their axes. Those that are not ``filled`` cannot be
-on the line, ``wrong`` ones are crossed out. A label stands beside its point where there is room, the most important
-first; one without room is left out unless it has a role, and the tooltip has it.
+on the line, ``wrong`` ones are crossed out. The tooltip has the name of a point that has none beside it.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from inferlens.spec.case import PRECISIONS, QUANTIZED
-from inferlens.views.picture import SHAPES, Part, Theme, field, fields, layered, marks
+from inferlens.views.picture import SHAPES, Part, Theme, beside, field, fields, layered, marks
 
-LETTER, LINE = 6.6, 13.0  # of labels, in pixels
-POINT = 7.0  # from the middle of a point, in pixels, that no label may cover
 FAR = 4.0  # times the least, from which on an axis has a logarithmic scale
-MOST_LABELS = 60  # of the most important points; more have no room, and each is held against all others
 WRONG = "#C62828"
 _CROSS = "M-1,-1L1,1M1,-1L-1,1"
-# Where labels may stand: alignment, and how far from the point.
-_PLACES = (("left", 12, 0), ("right", -12, 0), ("center", 0, -17), ("center", 0, 17), ("left", 9, -13),
-           ("right", -9, -13), ("left", 9, 13), ("right", -9, 13))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,7 +86,7 @@ def panel(
     known = [each for each in values if each[up.key] is not None]
     ends = {each.key: each.domain([one[each.key] for one in known]) for each in (across, up)}
     best = front(known, up.key, less=across.less, also=up.less)
-    known = _placed(known, best, (across, up), ends, size)
+    known = _named(known, best, (across, up), ends, size)
     x, y = (
         field(f"{each.key}:Q", title=_title(each, ends[each.key]), axis=axis, scale=_scale(ends[each.key]))
         for each, axis in (
@@ -117,11 +109,11 @@ def panel(
         marks("point", base, where="datum.role != ''", **ring),
         marks("point", base, where="datum.wrong", shape=_CROSS, size=160, strokeWidth=2.2, color=WRONG),
     ]
-    for number, (align, dx, dy) in enumerate(_PLACES):
+    for side in ("left", "right"):
         for bold in (True, False):
-            some = f"datum.place == {number} && datum.role {'!=' if bold else '=='} ''"
-            look: Part = {"baseline": "middle", "fontWeight": "bold" if bold else "normal"}
-            layers.append(marks("text", {**base, "text": text}, where=some, align=align, dx=dx, dy=dy, **look))
+            some = f"datum.side == '{side}' && datum.role {'!=' if bold else '=='} ''"
+            look: Part = {"align": side, "dy": -17, "baseline": "middle", "fontWeight": "bold" if bold else "normal"}
+            layers.append(marks("text", {**base, "text": text}, where=some, **look))
     return layered(layers, known, width=size[0], height=size[1])
 
 
@@ -154,43 +146,21 @@ def _looks(values: Sequence[dict[str, Any]], theme: Theme, colours: Mapping[str,
     }
 
 
-def _placed(
+def _named(
     values: Sequence[dict[str, Any]],
     best: Sequence[dict[str, Any]],
     axes: tuple[PanelAxis, PanelAxis],
     ends: Mapping[str, tuple[float, float, bool]],
     size: tuple[float, float],
 ) -> list[dict[str, Any]]:
-    """The points with the place of each label, which covers neither point nor line: -1 where there is no room."""
-
-    def spot(each: dict[str, Any]) -> tuple[float, float]:
-        x, y = (_share(each[axis.key], *ends[axis.key]) for axis in axes)
-        return size[0] * x, size[1] * (1 - y)
-
-    spots = [spot(each) for each in values]
-    taken = [(x - POINT, y - POINT, x + POINT, y + POINT) for x, y in spots]
-    for one, other in itertools.pairwise(map(spot, best)):
-        corner = (other[0], one[1]) if axes[0].less else (one[0], other[1])
-        for start, end in ((one, corner), (corner, other)):
-            (left, right), (top, bottom) = (sorted(pair) for pair in zip(start, end, strict=True))
-            taken.append((left, top - 1, right + 1, bottom + 1))
-    places = [-1] * len(values)
-    order = sorted(range(len(values)), key=lambda at: (not values[at]["role"], values[at] not in best, spots[at]))
-    for at in order[:MOST_LABELS]:
-        if not values[at]["label"]:
-            continue
-        others = [box for number, box in enumerate(taken) if number != at]
-        boxes = [_box(spots[at], place, LETTER * len(values[at]["label"])) for place in _PLACES]
-        covered = {
-            number: sum(_overlap(box, other) for other in others)
-            for number, box in enumerate(boxes)
-            if box[0] >= 0 and box[1] >= 0 and box[2] <= size[0] and box[3] <= size[1]
-        }
-        chosen = min(covered, key=lambda number: covered[number], default=-1)
-        if chosen >= 0 and (values[at]["role"] or not covered[chosen]):
-            places[at] = chosen
-            taken.append(boxes[chosen])
-    return [{**each, "place": place} for each, place in zip(values, places, strict=True)]
+    """The points with the ``side`` of their names; those with a role last, so that they lie on top."""
+    order = sorted(values, key=lambda each: (not each["role"], each not in best, each["x"]))
+    spots = []
+    for each in order:
+        x, y = (_share(each[axis.key], *ends[axis.key]) * pixels for axis, pixels in zip(axes, size, strict=True))
+        spots.append((x, y, each["label"]))
+    named = [{**each, "side": side} for each, side in zip(order, beside(spots, size[0]), strict=True)]
+    return sorted(named, key=lambda each: bool(each["role"]))
 
 
 def _share(value: float, low: float, high: float, log: bool) -> float:
@@ -198,16 +168,3 @@ def _share(value: float, low: float, high: float, log: bool) -> float:
     if log:
         value, low, high = (math.log(max(each, 1e-300)) for each in (value, low, high))
     return (value - low) / (high - low)
-
-
-def _box(spot: tuple[float, float], place: tuple[str, int, int], width: float) -> tuple[float, float, float, float]:
-    align, dx, dy = place
-    left = spot[0] + dx - {"left": 0.0, "center": width / 2, "right": width}[align]
-    top = spot[1] + dy - LINE / 2
-    return left, top, left + width, top + LINE
-
-
-def _overlap(one: Sequence[float], other: Sequence[float]) -> float:
-    """The area that two boxes share."""
-    across, up = (min(one[at + 2], other[at + 2]) - max(one[at], other[at]) for at in (0, 1))
-    return max(across, 0.0) * max(up, 0.0)

@@ -125,7 +125,7 @@ def _about(tuned: Tuned, facts: Sequence[CandidateFacts]) -> str:
 
 
 def _values(tuned: Tuned, timed: Sequence[CandidateFacts], roles: dict[str, list[str]]) -> list[dict[str, Any]]:
-    """What is drawn of each candidate; those that are named last, so that they lie on top."""
+    """What is drawn of each candidate."""
     measure = tuned.objective.measure
     scale = _UNITS.get(measure.unit, ("", 1.0))[1]
     least = least_error([one.error for one in timed])
@@ -154,4 +154,4 @@ def _values(tuned: Tuned, timed: Sequence[CandidateFacts], roles: dict[str, list
                 "came": cut(plain(one.came), 80),
             }
         )
-    return sorted(values, key=lambda each: bool(each["role"]))
+    return values
