@@ -1,14 +1,13 @@
 """A trace of the runs of profiles, for Perfetto and every other viewer of Chrome's Trace Event Format (JSON).
 
 Each profile is a process of the trace, and begins at zero, so that profiles lie above each other. Its threads are rows:
-the runs, the modules, and layers or kernels. Inside, times are whole nanoseconds since the first run began; in the
-trace they are microseconds.
+the runs, the modules, and layers or kernels; what runs side by side has rows beneath each other. Inside, times are
+whole nanoseconds since the first run began; in the trace they are microseconds.
 
-Nothing is made up. What the profile does not say is laid out by a rule, and the row that holds it says so: layers of
-which it is not known when they began follow each other in their order; so do runs. A time that is not one piece
-(several calls, or a module's own time around the modules in it) is drawn as one from its first begin, on a row of its
-own. A module's slice reaches from the first of its consecutive layers to the last, those of modules in it included. A
-fused layer belongs to the deepest module that contains all of those it came from.
+What the profile does not say is laid out by a rule, and the row that holds it says so: layers of which it is not known
+when they began follow each other in their order; so do runs. Several calls in a run are drawn as one. A module's slice
+reaches from the first of its consecutive layers to the last, those of modules in it included. A fused layer belongs to
+the deepest module that contains all of those it came from.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from inferlens.analysis.profile import modules
-from inferlens.analysis.profile.layers import Array, Runs, are_times, runs_of
+from inferlens.analysis.profile.layers import Array, are_times, runs_of
 from inferlens.analysis.profile.modules import ancestor, path_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Layer, Profile
@@ -38,13 +37,10 @@ from inferlens.views.profiled.profile_tables import THE_MODEL, shapes, short
 SCHEMA = "inferlens.perfetto/1"
 FORMATS = (".json", ".json.gz")
 LONGEST_NAME = 120
-RUNS_KNOWN = "each run stands where it was on the host's clock"
 RUNS_NOT_KNOWN = "how long it took from one run to the next is not known: runs follow each other without a gap"
 LAID_OUT = "laid out in order, when each began is not known"
-IN_PIECES = "in several pieces or side by side, each drawn as one from its first begin"
 _ENCODER = msgspec.json.Encoder()
 _FIRST_THREAD = 1001  # never a process's number: viewers take such a thread for the main one
-_ROUNDING = 1e-9  # ends of one layer and begins of the next are rounded to nanoseconds by themselves
 
 Moments = NDArray[np.int64]
 
@@ -68,6 +64,12 @@ class TimelineRow(NamedTuple):
     where: str
     slices: Sequence[Slice]
     note: str = ""
+
+    @property
+    def title(self) -> str:
+        """``GPU stream 7 · kernels (laid out in order, when each began is not known)``."""
+        words = " · ".join(filter(None, (self.where, self.what)))
+        return f"{words} ({self.note})" if self.note else words
 
 
 def check_file(path: Path) -> None:
@@ -99,12 +101,10 @@ def render(loaded: LoadedProfiles, *, compressed: bool = False) -> tuple[bytes, 
         name = f"{case.headline[:200]} · {case.name[:200]} · {case.profile.level}s"
         events += _named("process", process, 0, name, process)
         for number, row in enumerate(rows, start=1):
-            words = " · ".join(word for word in (row.where, row.what) if word)
-            title = f"{words} ({row.note})" if row.note else words
-            events += _named("thread", process, thread, title, number)
+            events += _named("thread", process, thread, row.title, number)
             events += _slices(row, case.profile, process, thread)
             thread += 1
-    other = {"schema": SCHEMA, "profiles": [_about(case.profile, rows) for case, rows in drawn]}
+    other = {"schema": SCHEMA, "profiles": [_about(case.profile) for case, _ in drawn]}
     head = b'{"displayTimeUnit":"ns","otherData":' + msgspec.json.encode(other) + b',"traceEvents":[\n'
     whole = head + b",\n".join(events) + b"\n]}\n"
     return gzip.compress(whole, 6, mtime=0) if compressed else whole, missing
@@ -146,37 +146,22 @@ def timeline(profile: Profile) -> list[TimelineRow] | str:
         places.setdefault((stream is None, stream or 0), []).append(index)
     for (unknown, stream), members in sorted(places.items()):
         where = str(profile.timed) if unknown else f"GPU stream {stream}"
-        told = [index for index in members if parts[index].begins]
-        pieces = _in_pieces(parts, told, begins, runs)
-        groups = {
-            "": [index for index in told if index not in pieces],
-            IN_PIECES: [index for index in told if index in pieces],
-            LAID_OUT: [index for index in members if not parts[index].begins],
-        }
-        for note, group in groups.items():
-            slices = [
-                Slice(first, last, run, index)
-                for index in group
-                for run, (first, last) in enumerate(zip(begin[index].tolist(), end[index].tolist(), strict=True))
-            ]
-            lanes = _lanes(sorted(slices, key=lambda one: (one.begin, one.run)))
-            rows += [TimelineRow(f"{profile.level}s", where, lane, note) for lane in lanes]
+        slices = [
+            Slice(first, last, run, index)
+            for index in members
+            for run, (first, last) in enumerate(zip(begin[index].tolist(), end[index].tolist(), strict=True))
+        ]
+        note = LAID_OUT if any(not parts[index].begins for index in members) else ""
+        lanes = _lanes(sorted(slices, key=lambda one: (one.begin, one.run)))
+        for number, lane in enumerate(lanes, start=1):
+            notes = [note, f"{number} of {len(lanes)} side by side" if len(lanes) > 1 else ""]
+            rows.append(TimelineRow(f"{profile.level}s", where, lane, ", ".join(filter(None, notes))))
     return rows
 
 
 def _nanoseconds(seconds: Array) -> Moments:
     """Begins and ends are rounded each by itself, so that what follows on another does so in nanoseconds too."""
     return np.rint(seconds * 1e9).astype(np.int64)
-
-
-def _in_pieces(parts: Sequence[Layer | Kernel], members: Sequence[int], begins: Array, runs: Runs) -> set[int]:
-    """Those that are called several times in a run, or within which, in any run, another one began."""
-    begin = begins[members]
-    order = np.argsort(begin, axis=0, kind="stable")
-    end = np.take_along_axis(begin + runs.layers[members], order, axis=0)
-    over = end[:-1] > np.take_along_axis(begin, order, axis=0)[1:] + _ROUNDING
-    found = {members[place] for place in np.unique(order[:-1][over]).tolist()}
-    return found | {index for index in members if parts[index].calls > 1}
 
 
 def _lanes(slices: Sequence[Slice]) -> list[list[Slice]]:
@@ -231,38 +216,35 @@ def _named(what: str, process: int, thread: int, name: str, place: int) -> Itera
 
 
 def _slices(row: TimelineRow, profile: Profile, process: int, thread: int) -> Iterator[bytes]:
-    """The slices of a row. Long texts are shortened, and stand whole in the first run's."""
+    """The slices of a row; long texts are shortened."""
     texts: dict[object, tuple[str, dict[str, Any]]] = {}
     for each in row.slices:
-        first = each.run == 0
-        key = (each.path, each.run if row.what == "runs" else each.of, first)
+        key = each.of if each.path is None else each.path
         if key not in texts:
-            texts[key] = _named_slice(each, profile, whole=first)
+            texts[key] = _named_slice(each, profile)
         name, told = texts[key]
         inside = {} if each.path is None else {"layers": each.layers, "in layers, ms": each.time // 1000 / 1000}
         yield _ENCODER.encode(
             {
                 "ph": "X", "pid": process, "tid": thread, "cat": row.what, "ts": each.begin / 1000,
-                "dur": (each.end - each.begin) / 1000, "args": {"run": each.run + 1, **inside, **told}, "name": name,
+                "dur": (each.end - each.begin) / 1000, "args": {"run": each.run + 1, **inside, **told},
+                "name": name or f"run {each.run + 1}",
             }
         )  # fmt: skip
 
 
-def _named_slice(each: Slice, profile: Profile, *, whole: bool) -> tuple[str, dict[str, Any]]:
-    """The name of a slice, and its arguments that are the same in every run."""
+def _named_slice(each: Slice, profile: Profile) -> tuple[str, dict[str, Any]]:
+    """The name of a slice, none of a run, and its arguments that are the same in every run."""
     told: dict[str, Any]
     if each.path is not None:
         name, told = each.path[-1] if each.path else THE_MODEL, {"module": ".".join(each.path)}
     elif each.of is None:
-        name, told = f"run {each.run + 1}", _clocks(profile)
+        return "", {}
     else:
         part = profile.parts[each.of]
         name, told = part.name, {"place": each.of + 1, **_told(part)}
-    shown = short(name, LONGEST_NAME)
-    if whole and shown != name:
-        told["name"] = name
     known = {key: value for key, value in told.items() if value not in ("", None)}
-    return shown, known if whole else {
+    return short(name, LONGEST_NAME), {
         key: cut(value, LONGEST_NAME) if isinstance(value, str) else value for key, value in known.items()
     }
 
@@ -283,17 +265,10 @@ def _told(part: Layer | Kernel) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _clocks(profile: Profile) -> dict[str, str]:
-    gaps = RUNS_KNOWN if profile.found and profile.found.begun else RUNS_NOT_KNOWN
-    return {"clock of the layers": profile.clock, "runs": gaps}
-
-
-def _about(profile: Profile, rows: Sequence[TimelineRow]) -> dict[str, Any]:
-    """Where a process of the trace comes from, and how its time stamps came about."""
+def _about(profile: Profile) -> dict[str, Any]:
+    """Where a process of the trace comes from."""
     return {
         "case": profile.case.label, "level": profile.level, "model": profile.case.model, "profile": profile.id,
         "created": profile.created, "first run began": profile.found.started if profile.found else "",
-        "clock": profile.clock, "runs": _clocks(profile)["runs"],
-        "rows": sorted({row.note for row in rows if row.note and row.what != "runs"}),
-        "without a time": sum(not part.times for part in profile.parts),
+        "clock": profile.clock, "without a time": sum(not part.times for part in profile.parts),
     }  # fmt: skip
