@@ -36,7 +36,7 @@ __all__ = [
 
 _HOMES = {
     "ab": "views.report.notebook", "ABResult": "views.report.notebook",
-    "ab_steps": "execution.ab", "ABSteps": "analysis.compare.ab_steps",
+    "ab_steps": "views.report.notebook", "ABSteps": "views.report.notebook",
     "compare": "views.report.notebook", "Compared": "views.report.notebook",
     "Budget": "spec.case", "Case": "spec.case", "TensorSpec": "spec.case", "InferlensError": "errors",
     "Plan": "spec.plan", "Record": "record.record", "Records": "views.python", "Tuning": "views.python",

@@ -271,7 +271,7 @@ def test_one_factory_in_two_checkouts(checkouts: Path) -> None:
     assert [(record.case.checkout, record.model.parameters) for record in records] == [("old", 76), ("new", 1096)]
     assert [len(record.environment.git_revision) for record in records] == [len(found.revisions[0]), 12]
     assert found.revisions[1] == records[1].environment.git_revision
-    assert f"B  new ({found.revisions[1]})" in str(found)
+    assert f"B new ({found.revisions[1]})" in str(found)
     assert found.outputs
     assert found.outputs.agrees is False
 
@@ -312,10 +312,10 @@ def test_what_cannot_be_compared_is_refused(given: tuple[str, ...], words: dict[
 
 def test_it_prints_itself(tmp_path: Path) -> None:
     found = ab(tmp_path, "fake:steady", "fake:fast batch=2")
-    answer, _, common, *sides = str(found).splitlines()[:5]
+    answer, common, _, *sides = str(found).splitlines()[:5]
     assert answer == found.sentence
     assert common == "demo · fp32 · cpu"
-    assert sides == ["A  fake:steady batch 1  4.00 ms", "B  fake:fast batch 2    2.50 ms"]
+    assert sides == ["A fake:steady batch 1   4.00 ms", "B fake:fast batch 2     2.50 ms"]
     long = replace(found, b=replace(found.b, weights="weights/" * 40), notes=("Something else is to be known.",) * 30)
     lines = str(long).splitlines()
     assert len(lines) <= 10

@@ -117,9 +117,7 @@ def show(found: ABResult | ABSteps, file: Path | None, as_json: bool) -> None:
     if as_json:
         screen.document(document(found), "json")
     else:
-        answer, _, rest = str(found).partition("\n\n")
-        bold = f"\x1b[1m{answer}\x1b[0m" if screen.terminal()["color"] else answer
-        screen.text(f"{bold}\n\n{rest}\n\n{last}")
+        screen.document(document(found, last))
 
 
 def next_step(found: ABResult | ABSteps, arguments: list[str]) -> str:

@@ -1,10 +1,9 @@
-"""How two things compare that were measured in turns: an :class:`ABResult`, data that prints itself."""
+"""How two things compare that were measured in turns: an :class:`ABResult`, data, which ``views/raced/ab.py`` shows."""
 
 from __future__ import annotations
 
 import math
 import shlex
-import textwrap
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from inferlens.analysis.compare.environment_diff import Difference, sentence
 from inferlens.analysis.findings import notes
 from inferlens.analysis.race import PROBABLE
 from inferlens.analysis.runs import CaseRuns
-from inferlens.errors import InferlensError, one_line
+from inferlens.errors import InferlensError
 from inferlens.record.record import Agreement, Metric, Record
 from inferlens.spec.case import AXES, Case, shown_together
 from inferlens.spec.objective import MEASURES
@@ -36,7 +35,6 @@ from inferlens.units import (
     significant,
 )
 
-WIDTH = 100  # columns of what is printed
 End = Literal["", "decided", "rounds", "time", "a side did not run"]
 _CODES = {"FASTER": 0, "SAME": 0, "SLOWER": 1, "UNDECIDED": 3, "DID NOT RUN": 4}
 # Notes of what the interval over several rounds covers, or the verdict says.
@@ -241,28 +239,10 @@ class ABResult(Struct, frozen=True, kw_only=True):
         more = f"({len(every) - 2} more: inferlens notes {shlex.quote(self.output)})"
         return every if len(every) < 3 else [*every[:2], more]
 
-    def __str__(self) -> str:
-        common, names, figures = self.sides
-        width = min(max(map(len, names)), WIDTH - 5 - max(map(len, figures)))
-        rows = [
-            f"{letter}  {short(name, width):<{width}}  {figure}"
-            for letter, name, figure in zip("AB", names, figures, strict=True)
-        ]
-        remarks = [textwrap.fill(each, WIDTH) for each in self.remarks]
-        worth = [self.of_accuracy] if self.of_accuracy else []
-        answer = textwrap.fill(self.sentence, WIDTH)
-        return "\n".join([answer, "", short(common, WIDTH), *rows, *worth, "", *remarks]).rstrip()
-
 
 def _costs(costs: dict[str, float | None]) -> list[str]:
     """What is known of them, in words."""
     return [f"{name} {MEASURES[name].show(value)}" for name, value in costs.items() if value is not None]
-
-
-def short(name: str, most: int) -> str:
-    """A name on one line, shortened in the middle where it does not fit."""
-    name = one_line(name)
-    return name if len(name) <= most else f"{name[: most // 2]}…{name[len(name) - (most - most // 2 - 1) :]}"
 
 
 def names_of_cases(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[str, tuple[str, str]]:

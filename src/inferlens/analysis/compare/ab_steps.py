@@ -5,13 +5,11 @@ What changed between two neighbours whose times differ did it; what changed else
 
 from __future__ import annotations
 
-import html
-import textwrap
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from inferlens.analysis.compare.ab_result import WIDTH, ABResult, names_of_cases, short
+from inferlens.analysis.compare.ab_result import ABResult
 from inferlens.spec.case import shown_together
 from inferlens.units import listing, percent
 
@@ -65,19 +63,3 @@ class ABSteps(Struct, frozen=True, kw_only=True):
             said += [f"{verdict}: {listing(steps)}."] if steps else []
         threshold = percent(self.steps[0].rule.threshold)
         return said or [f"No step changed the time by {threshold} or more, {percent(self.level)} sure."]
-
-    def __str__(self) -> str:
-        first = self.steps[0]
-        common, _ = names_of_cases([first.a, first.b], ("", ""))
-        width = max(len(name) for step in self.named for name in (step.before, step.after))
-        lines = [f"{self.named[0].before:<{width}}  {first.sides[2][0]}"]
-        for step in self.named:
-            lines.append(f"{step.after:<{width}}  {step.figure}")
-            more = step.found.standing.replace(" of A", "") if step.found.ratio else step.found.reason
-            said = f"{step.found.verdict}: {more.rstrip('.')}. {step.found.of_environments}"
-            lines += textwrap.wrap(said, WIDTH, initial_indent=(width + 2) * " ", subsequent_indent=(width + 2) * " ")
-        answer = [textwrap.fill(each, WIDTH) for each in self.sentences]
-        return "\n".join([*answer, "", short(common, WIDTH), *lines])
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"

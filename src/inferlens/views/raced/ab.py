@@ -24,7 +24,7 @@ def document(found: ABResult | ABSteps, next_step: str = "") -> Document:
         common, names, figures = found.sides
         lines = [Line(f"{side}  {name}", (figure,)) for side, name, figure in zip("AB", names, figures, strict=True)]
         sentences = [*filter(None, [found.of_accuracy, *found.remarks, next_step])]
-        return [Table(found.sentence, common, (Column("", found.rule.metric),), lines, sentences=sentences)]
+        return [Table(found.sentence, "", (Column("", "", most=60),), lines, about=common, sentences=sentences)]
 
     return Document(table, data=lambda: data(found), csv=lambda: _csv(found), title=found.sentence)
 
@@ -40,12 +40,13 @@ def _of_steps(found: ABSteps, next_step: str) -> Document:
     answer, *more = found.sentences
 
     def table() -> list[Table | str]:
-        columns = (Column("", "B"), Column("", "verdict", numeric=False), Column("", "what differs", numeric=False))
-        lines = [
-            Line(f"{step.before} to {step.after}", (step.figure, step.found.verdict, sentence(step.found.differences)))
-            for step in found.named
-        ]
-        return [Table(answer, "from A to B", columns, lines, sentences=[*more, *filter(None, [next_step])])]
+        words = [Column("", title, numeric=False, fold=True) for title in ("verdict", "what differs")]
+        first, *_ = found.named
+        lines = [Line(first.before, (first.found.sides[2][0], "", ""))]
+        for step in found.named:
+            lines.append(Line(step.after, (step.figure, step.found.verdict, sentence(step.found.differences))))
+        columns = (Column("", first.found.rule.metric, most=60), *words)
+        return [Table(answer, "environment", columns, lines, sentences=[*more, *filter(None, [next_step])])]
 
     def csv() -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
         sides = [_csv(each) for each in found.steps]
