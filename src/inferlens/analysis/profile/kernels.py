@@ -38,8 +38,6 @@ _COMMON = re.compile(
     r"|at::native::(?:ReduceOp|gpu_kernel_impl\w*|\w*TensorListMetadata|memory::\w+|TrivialOffset\w*|detail::\w+"
     r"|OpaqueType|UnaryOpFunctor|BinaryFunctor|BUnaryFunctor|AUnaryFunctor)|TrivialOffset\w*|OffsetCalculator)$"
 )
-_HASH = re.compile(r"_0x[0-9a-f]{16,}")
-HASH_DIGITS = 7  # of a hash, as git shows it: "_0x1ad6"
 _ALONE = ("Kernel", "Kernel2", "device_kernel", "kernel")  # names that say nothing without their arguments
 
 
@@ -160,45 +158,15 @@ def _account(kernels: Kernels, runs: Runs, busy: Array, typical: Sequence[float]
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """The short name of each; of different kernels that would have the same, with what tells them apart."""
+    """The short name of each; of different kernels that would have the same, with a number."""
     found = {name: short_name(name) for name in names}
     same: dict[str, list[str]] = {}
     for name, short in found.items():
         same.setdefault(short, []).append(name)
     for short, several in same.items():
         if len(several) > 1:
-            ways = (_by_arguments(several, short), _by_hashes(several, short), several)
-            told = next(each for each in ways if len(set(each)) == len(several))
-            found.update(zip(several, told, strict=True))
+            found |= {name: f"{short} #{number}" for number, name in enumerate(several, 1)}
     return found
-
-
-def _by_arguments(names: Sequence[str], short: str) -> list[str]:
-    """With those template arguments that are not the same in all: ``splitKreduce_kernel<…, float>``."""
-    every = [_parts(_arguments(_parted(name)[1])) for name in names]
-    if len({len(each) for each in every}) != 1:
-        return [short] * len(names)
-    differ = [place for place, values in enumerate(zip(*every, strict=True)) if len(set(values)) > 1]
-    begin = f"{short[:-1]}, " if short.endswith(">") else f"{short}<"
-    return [f"{begin}{', '.join(each[place] for place in differ)}>" for each in every]
-
-
-def _parts(arguments: str) -> list[str]:
-    """Template arguments, split at the commas that are in no brackets."""
-    parts, depth = [""], 0
-    for character in arguments:
-        depth += (character in "<(") - (character in ">)")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts]
-
-
-def _by_hashes(names: Sequence[str], short: str) -> list[str]:
-    """With as much of the hash at the end as tells them apart: ``__myl_Resh_0x1ad6``."""
-    hashes = [found[0] if (found := _HASH.search(name)) else "" for name in names]
-    return [short + each[:HASH_DIGITS] for each in hashes]
 
 
 def _parted(name: str) -> tuple[str, str]:
