@@ -11,7 +11,7 @@ from inferlens.trace.analysis import Analysis
 from inferlens.trace.columns import SECOND, Columns, Groups
 from inferlens.trace.trace import UNKNOWN, Category, Ints
 
-SLICES = 200
+SLICES = 60
 NO_OPERATOR, BEFORE = "(no operator)", "(before the trace)"
 # What asks for memory on behalf of the operator around it.
 _ASKING = {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::resize_", "aten::new_empty"}
@@ -115,15 +115,11 @@ def _alive(analysis: Analysis, places: Ints) -> Ints:
     return np.array(sorted(alive.values()), dtype=np.int64)
 
 
-def curves(analysis: Analysis, points: int | None = None) -> Columns:
-    """The curve of each device: the most that was given out in each of 200 equal slices of the time.
-
-    Where there are more than twice as many as ``points`` in all, of each device no more than so many.
-    """
-    memory, every = analysis.trace.allocations, devices(analysis)
-    some = SLICES if points is None or len(every) * SLICES <= 2 * points else min(points, SLICES)
+def curves(analysis: Analysis) -> Columns:
+    """The curve of each device: the most that was given out in each of so many equal slices of the time."""
+    memory = analysis.trace.allocations
     rows: list[tuple[Any, ...]] = []
-    for each in every:
+    for each in devices(analysis):
         times = memory.time[each.places]
         edges = np.linspace(times[0], times[-1], SLICES + 1)
         slices = np.clip(np.searchsorted(edges, times, "right") - 1, 0, SLICES - 1)
@@ -131,8 +127,6 @@ def curves(analysis: Analysis, points: int | None = None) -> Columns:
         before = np.searchsorted(times, edges[:-1], "right") - 1
         most = each.level[np.maximum(before, 0)]
         np.maximum.at(most, slices, each.level)
-        times = (edges[:-1] - memory.time[0]) / SECOND
-        for part in np.array_split(np.arange(SLICES), some):
-            at = part[most[part].argmax()]
-            rows.append((each.name, float(times[at]), most[at].item()))
+        begins = (edges[:-1] - memory.time[0]) / SECOND
+        rows += zip([each.name] * SLICES, begins.tolist(), most.tolist(), strict=True)
     return Columns.named(("device", "time", "allocated"), rows)

@@ -252,7 +252,7 @@ def _modules(analysis: Analysis, selection: Selection) -> TraceView:
 def _memory(analysis: Analysis, selection: Selection) -> TraceView:
     devices = sorted(memory.devices(analysis), key=lambda each: -each.peak)
     top = TOP - 1 - len(devices) if selection.top == TOP else selection.top  # beneath the devices' own rows
-    held, curve = memory.holders(analysis), memory.curves(analysis, selection.top and trace_columns.STRIP)
+    held, curve = memory.holders(analysis), memory.curves(analysis)
     lines = []
     for each in devices:
         levels = [row["allocated"] for row in curve.rows() if row["device"] == each.name]
