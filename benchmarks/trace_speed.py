@@ -78,7 +78,7 @@ def _made(folder: Path) -> list[Path]:
 
 def _table(trace: Path) -> None:
     peers = os.environ.get("TRACE_PEERS", sys.executable)
-    ours = [sys.executable, "-m", "inferlens", "trace", str(trace), "--view", VIEWS, "--no-cache"]
+    ours = [sys.executable, "-m", "inferlens", "trace", str(trace), "--view", VIEWS]
     commands = {"inferlens trace": ours}
     for name, (module, script) in PEERS.items():
         if _has(peers, module):

@@ -63,15 +63,11 @@ def lines() -> Iterator[str]:
                 yield command.format(path, path) if "{}" in command else f"{command} {path}"
     for view in VIEWS:
         for path in (TRACES, *(TRACES / name for name in RUNS)):
-            yield f"trace --no-cache --view {view} {path.relative_to(ROOT)}"
-        yield from (
-            f"trace --no-cache --view {view} {path}" for path in (SHARED, *sorted(SHARED.glob("*.gz"))) if path.exists()
-        )
-    yield from (f"trace --no-cache {path.relative_to(ROOT)}" for path in sorted(TRACES.rglob("*.gz")))
+            yield f"trace --view {view} {path.relative_to(ROOT)}"
+        yield from (f"trace --view {view} {path}" for path in (SHARED, *sorted(SHARED.glob("*.gz"))) if path.exists())
+    yield from (f"trace {path.relative_to(ROOT)}" for path in sorted(TRACES.rglob("*.gz")))
     for view in COMPARED:
-        yield "trace --no-cache --view {} {} --against {}".format(
-            view, *(TRACES.relative_to(ROOT) / name for name in RUNS)
-        )
+        yield "trace --view {} {} --against {}".format(view, *(TRACES.relative_to(ROOT) / name for name in RUNS))
 
 
 @pytest.mark.parametrize("line", lines())

@@ -23,7 +23,7 @@ SHOWN = {
     "show": "show base", "compare": "compare base new", "notes": "notes base", "findings": f"findings {PROFILES}",
     "modules": f"modules {PROFILES}", "layers": f"layers {PROFILES}", "roofline": f"roofline {PROFILES}",
     "kernels": f"kernels {EXAMPLES}/kernels/bert/tensorrt-rtx-fp16-b1-cuda", "backends": "backends fake",
-    "trace": f"trace {next(iter(sorted(EXAMPLES.glob('traces/**/*.json*'))))} --no-cache", "doctor": "doctor",
+    "trace": f"trace {next(iter(sorted(EXAMPLES.glob('traces/**/*.json*'))))}", "doctor": "doctor",
     "bench": "bench fake:demo -b fake:steady,fake:fast --iterations 20 --warmup 1",
     "ab": "ab fake:demo fake:steady fake:fast --iterations 20 --warmup 1",
     "profile": "profile fake:demo -b fake:steady --runs 5 --max-time 1s",

@@ -177,7 +177,7 @@ def test_damage_is_remarked_on_and_too_little_memory_is_one_error(
     def nothing_left(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("inferlens.views.traced.show.read_cached", nothing_left)
+    monkeypatch.setattr("inferlens.views.traced.show.read", nothing_left)
     done = inferlens("trace", "gpu.json", cwd=folder)
     assert (done.returncode, done.stdout) == (2, "")
     assert "not enough memory" in done.stderr
@@ -185,7 +185,7 @@ def test_damage_is_remarked_on_and_too_little_memory_is_one_error(
 
 def test_right_words_mean_what_the_command_says_and_wrong_ones_are_left_to_it() -> None:
     command = typer.main.get_command(app).get_command(None, "trace")  # type: ignore[attr-defined]
-    every = "a.json --against b.json --step 7 --top 3 --depth 2 --no-cache -f json --wide --columns calls -o c.json"
+    every = "a.json --against b.json --step 7 --top 3 --depth 2 -f json --wide --columns calls -o c.json"
     for line in ("a.json", "-", "a.json --view=overview,kernels --by=operator", every):
         with command.make_context("trace", line.split()) as context:
             assert (trace_words(line.split()) or {}).items() <= context.params.items()

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferlens.errors import InferlensError
-from inferlens.trace import Category, Trace, builder, read, reader
+from inferlens.trace import Category, Trace, builder, read
 from inferlens.trace import text as texts
 from tests.trace.samples import H100, V100, event, kernel, launch, of_torch, shared, text, training
 
@@ -114,52 +111,3 @@ def test_columns_that_memory_has_no_room_for_are_one_error(monkeypatch: pytest.M
     monkeypatch.setattr(builder, "memory_left", lambda: 1000)
     with pytest.raises(InferlensError, match="larger than memory"):
         read(training())
-
-
-# What is kept beside a trace
-
-
-@pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(reader, "LEAST_SECONDS", 0.0)
-    (tmp_path / "trace.json").write_bytes(training())
-    return tmp_path / "trace.json"
-
-
-def same(first: Any, second: Any) -> bool:
-    """Whether all fields are equal, arrays in every place and in their type."""
-    if is_dataclass(first) and not isinstance(first, type):
-        return all(same(getattr(first, each.name), getattr(second, each.name)) for each in fields(first))
-    if isinstance(first, np.ndarray):
-        return first.dtype == second.dtype and np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
-    return bool(first == second)
-
-
-@pytest.mark.parametrize("data", [training(), training()[:-900], b"[]", None], ids=["GPU", "cut", "empty", "torch"])
-def test_what_is_kept_is_what_was_read(data: bytes | None, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path.write_bytes(of_torch() if data is None else data)
-    first = reader.read_cached(path)
-    assert same(first, read(path))
-    with monkeypatch.context() as patch:
-        patch.setattr(reader, "read", None)  # it must not be read again
-        assert same(first, reader.read_cached(path))
-    before = path.stat()  # but for a change that keeps size and time
-    path.write_bytes(b" " * before.st_size)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(InferlensError):
-        reader.read_cached(path)
-
-
-def test_what_cannot_be_kept_or_is_damaged_is_as_good_as_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, kept = reader.read_cached(path), path.with_name(path.name + reader.SUFFIX)
-    data = kept.read_bytes()
-    for share in (0.0, 0.3, 0.9):
-        kept.write_bytes(data[: int(len(data) * share)])
-        assert same(first, reader.read_cached(path))
-    kept.unlink()
-    kept.mkdir()
-    assert same(first, reader.read_cached(path))
-    kept.rmdir()
-    monkeypatch.setattr(reader, "LEAST_SECONDS", 1.0)  # nor is what is read fast
-    reader.read_cached(path)
-    assert not kept.exists()

@@ -10,7 +10,7 @@ from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import Columns
 from inferlens.trace.memory import holders
 from inferlens.trace.modules import module_tree
-from inferlens.trace.reader import read_cached
+from inferlens.trace.reader import read
 from inferlens.trace.tables import kernels, operators, stepping, timeline
 from inferlens.trace.trace import Category
 
@@ -72,15 +72,14 @@ class LoadedTrace:
         return Columns(columns).frame()
 
 
-def load_trace(path: Path | str, step: int | str | None = None, *, cache: bool = True) -> LoadedTrace:
+def load_trace(path: Path | str, step: int | str | None = None) -> LoadedTrace:
     """A trace that torch.profiler wrote, or another in Chrome's trace event format.
 
     Args:
         path: a file, plain or packed with gzip or zstd, or a pipe.
         step: look at this step alone.
-        cache: keep what was read of a large trace beside it, and look there first.
 
     Raises:
         InferlensError: if there is no trace, or no such step. Its frames need polars.
     """
-    return LoadedTrace(Analysis(read_cached(Path(path), cache), step))
+    return LoadedTrace(Analysis(read(Path(path)), step))

@@ -66,8 +66,7 @@ def trace_words(words: Sequence[str]) -> dict[str, Any] | None:
         parser.add_argument(*names, type=Path)
     for name in ("--top", "--depth"):
         parser.add_argument(name, type=int)
-    for name in ("--no-cache", "--wide"):
-        parser.add_argument(name, action="store_true")
+    parser.add_argument("--wide", action="store_true")
     try:
         found = vars(parser.parse_args(words))
     except ValueError:
@@ -79,7 +78,6 @@ def show_trace(
     path: Path,
     *,
     format: str = "table",
-    no_cache: bool = False,
     wide: bool = False,
     columns: str | None = None,
     output: Path | None = None,
@@ -102,7 +100,7 @@ def show_trace(
             and _paged(path, words.get("against"), output, format)
         ):
             return
-        shown, notes = document(path, "html" if format == "pdf" else format, cache=not no_cache, wide=wide, **words)
+        shown, notes = document(path, "html" if format == "pdf" else format, wide=wide, **words)
         screen.notes(notes[:MOST_NOTES])
         if len(notes) > MOST_NOTES:
             screen.note(f"({len(notes) - MOST_NOTES} more: --format json)")

@@ -23,7 +23,6 @@ PLOT = (
     "Draw what each step went to, or of several traces the mean step, into this file instead; .svg, .png, .pdf or "
     ".html decides its format."
 )
-NO_CACHE = "Neither read nor write the file beside a large trace that keeps what was read of it."
 
 
 def trace(
@@ -34,7 +33,6 @@ def trace(
     by: Annotated[str, typer.Option(help=BY)] = "name",
     top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
     depth: Annotated[int | None, typer.Option(min=1, help=DEPTH)] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help=NO_CACHE)] = False,
     wide: options.Wide = False,
     columns: options.Columns = None,
     plot: Annotated[Path | None, typer.Option(help=PLOT, show_default=False)] = None,
@@ -52,9 +50,9 @@ def trace(
     if plot:
         from inferlens.views.traced.step_chart import render
 
-        written(plot, (render(path, drawn_as, step=step, cache=not no_cache), []), "--plot")
+        written(plot, (render(path, drawn_as, step=step), []), "--plot")
         return
     show_trace(
-        path, view=view, against=against, step=step, by=by, top=top, depth=depth, no_cache=no_cache,
+        path, view=view, against=against, step=step, by=by, top=top, depth=depth,
         wide=wide, columns=columns, format=format, output=output,
     )  # fmt: skip

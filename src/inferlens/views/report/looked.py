@@ -11,7 +11,7 @@ from pathlib import Path
 from inferlens.analysis.findings import Finding, trace_findings
 from inferlens.errors import InferlensError
 from inferlens.trace.analysis import Analysis, Overview
-from inferlens.trace.reader import read_cached
+from inferlens.trace.reader import read
 from inferlens.views.picture import picture
 from inferlens.views.report.blocks import Block, Section
 from inferlens.views.report.timeline import timeline
@@ -41,7 +41,7 @@ def looked(paths: Sequence[Path]) -> Iterator[Looked]:
     """The first :data:`MOST` of them."""
     for number, (path, name) in enumerate(zip(paths[:MOST], names(paths), strict=False), 1):
         try:
-            analysis = Analysis(read_cached(path))
+            analysis = Analysis(read(path))
             shown = replace(show.shown_of(analysis, path, SHOWN, Selection(top=ROWS)), name="")
             tables = show.of([shown], SHOWN, everything=True, look=False).blocks()
             blocks = [*_pictures(analysis, name, number), *tables]
@@ -61,7 +61,7 @@ def differences(paths: Sequence[Path]) -> Iterator[Section]:
         for path, name in group[1:]:
             base, first = group[0]
             try:
-                before, after = Analysis(read_cached(base)), Analysis(read_cached(path))
+                before, after = Analysis(read(base)), Analysis(read(path))
                 views = [compared(before, after, view, Selection(top=ROWS)) for view in SHOWN]
             except InferlensError:
                 continue  # which is said where it is shown by itself

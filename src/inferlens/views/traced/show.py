@@ -16,7 +16,7 @@ from inferlens.errors import InferlensError, check_choice
 from inferlens.trace import several
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.columns import Columns
-from inferlens.trace.reader import read_cached
+from inferlens.trace.reader import read
 from inferlens.units import duration, milliseconds, plural
 from inferlens.views.plain import plain
 from inferlens.views.table import FOR_PROGRAMS, FORMATS, Column, Document, Line, Table
@@ -52,7 +52,7 @@ class ShownTrace:
 
 def document(
     path: Path, format: str = "table", *, against: Path | None = None, view: str = "overview", step: str | None = None,
-    by: str = "name", top: int | None = None, depth: int | None = None, cache: bool = True, wide: bool = False,
+    by: str = "name", top: int | None = None, depth: int | None = None, wide: bool = False,
 ) -> tuple[Document, list[str]]:  # fmt: skip
     """What was asked for, and remarks on how it was read; ``view`` and ``by`` may name several, with commas.
 
@@ -63,7 +63,7 @@ def document(
     """
 
     def load(file: Path) -> Analysis:
-        return Analysis(read_cached(file, cache), step)
+        return Analysis(read(file), step)
 
     check_choice("format", format, FORMATS)
     views, keys = _words("view", view, VIEWS), _words("--by", by, BY)

@@ -10,7 +10,7 @@ from typing import Any
 from inferlens.errors import InferlensError
 from inferlens.trace import several
 from inferlens.trace.analysis import Analysis, Overview
-from inferlens.trace.reader import read_cached
+from inferlens.trace.reader import read
 from inferlens.trace.steps import PARTS
 from inferlens.trace.tables import stepping
 from inferlens.units import duration, listing, milliseconds, percent, plural
@@ -28,7 +28,7 @@ COLOURS = dict(zip(PARTS, (*(PALETTE[each] for each in (0, 1, 2, 8, 4, 5, 3)), G
 Bars = Sequence[tuple[str, Mapping[str, float]]]
 
 
-def render(path: Path, format: str, *, step: str | None = None, cache: bool = True) -> str | bytes:
+def render(path: Path, format: str, *, step: str | None = None) -> str | bytes:
     """The steps of a trace, or the mean step of each trace of a folder: text, or bytes of a PNG.
 
     Raises:
@@ -36,7 +36,7 @@ def render(path: Path, format: str, *, step: str | None = None, cache: bool = Tr
     """
 
     def load(file: Path) -> Analysis:
-        return Analysis(read_cached(file, cache), step)
+        return Analysis(read(file), step)
 
     runs = ([(each.name, each) for each in several.traces_in(path)] or several.runs_in(path)) if path.is_dir() else []
     if len(runs) > 1:
