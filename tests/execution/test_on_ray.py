@@ -1,10 +1,12 @@
-"""Plans on a real Ray cluster of two nodes on this machine, of which one is killed; and what is refused."""
+"""Plans on a real Ray cluster of two nodes on this machine; drivers and nodes are killed; and what is refused."""
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,6 @@ import torch
 
 import inferlens
 from inferlens import InferlensError
-from inferlens.execution.protocol import Observer
-from inferlens.record.record import Record
 from inferlens.record.store import load_records
 from tests.commands import inferlens as command
 
@@ -24,14 +24,14 @@ LOOPBACK = "127.0.0.2"  # Ray takes 127.0.0.1 for the address of the network
 
 
 class Cluster:
-    """Two nodes without a GPU, one of which can be killed; the first says that it has an accelerator."""
+    """Two nodes without a GPU, one of which can be killed, and is then replaced."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster as OfRay
 
-        words: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 80 << 20, "node_ip_address": LOOPBACK}
-        self.cluster = OfRay(initialize_head=True, head_node_args={**words, "include_dashboard": False})
-        self.second = self.cluster.add_node(**words)
+        self.words: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20, "node_ip_address": LOOPBACK}
+        self.cluster = OfRay(initialize_head=True, head_node_args={**self.words, "include_dashboard": False})
+        self.second = self.cluster.add_node(**self.words)
         self.address = self.cluster.address
 
     def working(self) -> bool:
@@ -47,6 +47,10 @@ class Cluster:
         """Kills the second node."""
         self.cluster.remove_node(self.second, allow_graceful=False)
 
+    def mend(self) -> None:
+        """A second node in the place of the one that was killed."""
+        self.second = self.cluster.add_node(**self.words)
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
@@ -55,21 +59,29 @@ def cluster() -> Iterator[Cluster]:
     made.cluster.shutdown()
 
 
-class Killer(Observer):
-    """Kills a node after so many records, once there is work on it."""
+def run(words: Sequence[str], output: Path, kill: Callable[[subprocess.Popen[str]], bool]) -> tuple[str, str]:
+    """Runs a command, and calls ``kill`` at each end of a case until it has killed something; what it printed."""
+    command = [sys.executable, "-m", "inferlens", *words, "--output", str(output)]
+    said, killed = [], False
+    with (
+        tempfile.TemporaryFile("w+") as printed,
+        subprocess.Popen(command, stdout=printed, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stderr
+        for line in process.stderr:
+            said.append(line)
+            killed = killed or (line.startswith("[") and kill(process))
+        assert killed, said
+        printed.seek(0)
+        return printed.read(), "".join(said)
 
-    def __init__(self, cluster: Cluster, after: int) -> None:
-        self.cluster, self.left, self.killed = cluster, after, False
-        self.remarks: list[str] = []
 
-    def done(self, record: Record, folder: Path) -> None:
-        self.left -= 1
-        if self.left <= 0 and not self.killed and self.cluster.working():
-            self.killed = True
-            self.cluster.kill()
-
-    def remark(self, text: str) -> None:
-        self.remarks.append(text)
+def answers(folder: Path) -> dict[str, Any]:
+    """What must not depend on where cases run."""
+    return {
+        each.case.digest: (each.status, each.agreement and each.agreement.agrees, each.model.weights_sha256)
+        for each in load_records(folder).records
+    }
 
 
 def test_what_nobody_has_and_where_nobody_answers_is_refused(cluster: Cluster, tmp_path: Path) -> None:
@@ -102,25 +114,40 @@ def test_a_live_module_is_measured_with_the_right_answers(cluster: Cluster, tmp_
     assert load_records(tmp_path).records == [record]
 
 
-def test_a_node_that_is_killed_takes_its_running_cases_along_and_no_more(
-    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+FAKE = ("fake:demo", "-b", "fake:steady", "--batch", "1,2,3,4", "--option", "fake.latency=4,5,6,7,8,9,10,11,12,13")
+REAL = ("squeezenet1_1", "-b", "pytorch,torchscript:trace", "--batch", "1,2,3", "--threads", "1")
+QUICK = ("--quick", "--mode", "latency", "--device", "cpu", "--iterations", "10", "--warmup", "1", "--format", "json")
+
+
+@pytest.mark.parametrize(("plan", "cases"), [(FAKE, 40), (REAL, 6)], ids=["fake", "real"])
+def test_a_driver_and_a_node_that_are_killed_take_their_running_cases_along_and_no_more(
+    cluster: Cluster, tmp_path: Path, plan: Sequence[str], cases: int
 ) -> None:
-    killer = Killer(cluster, after=3)
-    words: dict[str, Any] = {
-        "batch": "1,2,3",
-        "option": "fake.latency=4,5,6,7,8,9,10,11",
-        "iterations": 10,
-        "warmup": 1,
-    }
-    words |= {"backend": "fake:steady", "quick": True, "mode": "latency"}  # too many to be over before the end is seen
-    records = inferlens.bench("fake:demo", ray=cluster.address, output=tmp_path, observer=killer, **words)
-    assert killer.killed
-    assert capsys.readouterr().out == ""  # where a command prints its tables or JSON
-    assert any("A worker was lost" in text and len(text) < 200 for text in killer.remarks), killer.remarks
-    stored = load_records(tmp_path).records
-    assert sorted(each.id for each in stored) == sorted(each.id for each in records)
-    assert set(Counter(each.case.digest for each in stored).values()) == {1}
-    assert len(stored) == 24
-    for each in stored:
-        expected = (each.case.options["latency"] + (each.case.batch or 1) - 1) / 1e3  # type: ignore[operator]
-        assert (each.status, each.samples("latency")[0]) == ("ok", pytest.approx(expected))
+    words = ("bench", *plan, *QUICK)
+    on_ray, output = (*words, "--ray", cluster.address), tmp_path / "on-ray"
+
+    def kill_driver(process: subprocess.Popen[str]) -> bool:
+        process.kill()
+        return True
+
+    def kill_node(_: subprocess.Popen[str]) -> bool:
+        if there := cluster.working():
+            cluster.kill()
+        return there
+
+    run(on_ray, output, kill_driver)
+    assert 0 < len(load_records(output).records) < cases
+    printed, said = run(on_ray, output, kill_node)
+    cluster.mend()
+    assert "Going on with a run that was cut short" in said
+    assert "A worker was lost" in said
+    assert len(json.loads(printed)["rows"]) == cases
+    stored = load_records(output).records
+    assert len(stored) == len(answers(output)) == cases  # each once
+    assert {each.status for each in stored} == {"ok"}
+    if plan is REAL:
+        command(*words, "--output", "alone", cwd=tmp_path)
+        assert answers(output) == answers(tmp_path / "alone")
+    else:
+        expected = [(each.case.options["latency"] + (each.case.batch or 1) - 1) / 1e3 for each in stored]  # type: ignore[operator]
+        assert [each.samples("latency")[0] for each in stored] == pytest.approx(expected)
