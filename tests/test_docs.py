@@ -33,7 +33,7 @@ from inferlens.record.record import Metric, PhaseName, Record, Status
 from inferlens.registry import Registry
 from inferlens.spec.case import MAX_TIME, Budget
 from inferlens.spec.objective import MEASURES, Constraint, Objective
-from inferlens.spec.plan import _WORDS, BUDGET_WORDS, RACE_WORDS, Plan
+from inferlens.spec.plan import BUDGET_WORDS, RACE_WORDS, WORDS, Plan
 from inferlens.units import parse_duration, parse_share
 from tests.commands import inferlens as in_this_process
 from tests.views.samples import sample_records
@@ -153,7 +153,7 @@ def test_every_command_written_parses(line: str, monkeypatch: pytest.MonkeyPatch
         return
     context = COMMANDS[name].make_context(name, list(arguments))
     if name == "bench" and not any(word.endswith(".toml") or word == "MODEL..." for word in arguments):
-        words = {word: value for word, value in context.params.items() if word in _WORDS}
+        words = {word: value for word, value in context.params.items() if word in WORDS}
         words = {word: list(value) if isinstance(value, tuple) else value for word, value in words.items()}
         read_plan({word: value for word, value in words.items() if value not in (None, [])})
 
@@ -234,7 +234,7 @@ def test_public_names_and_words_of_a_plan_are_documented() -> None:
     for name in inferlens.__all__:
         assert f"`inferlens.{name}" in written, name
     words = section(DOCS / "bench.md", "A plan file")
-    assert set(re.findall(r"`(\w+)`", words)) >= _WORDS
+    assert set(re.findall(r"`(\w+)`", words)) >= {*WORDS}
     for prefix in set(BY_PREFIX) - NOT_WRITTEN:
         assert f"`{prefix}:" in section(DOCS / "bench.md", "Models")
 

@@ -61,6 +61,19 @@ def files_under(folder: Path, pattern: str) -> list[Path]:
     return sorted(Path(where, name) for where, name in walked if any(fnmatchcase(name, each) for each in fit))
 
 
+def locked(descriptor: int) -> bool:
+    """Whether what is open is this process's alone now, until it is closed; also where the system knows no locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return True
+    return True
+
+
 def sha256(*parts: Path | bytes) -> str:
     """Hash of files or their content, one after the other."""
     digest = hashlib.sha256()

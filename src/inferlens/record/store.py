@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from inferlens.errors import InferlensError
-from inferlens.record.files import files_under, read_unpacked, write_whole
+from inferlens.record.files import files_under, locked, read_unpacked, write_whole
 from inferlens.record.record import Measurement, Record, decode, encode
 from inferlens.spec.case import Case
 
@@ -74,6 +74,18 @@ def made(folder: Path, hint: str = "--output with another folder") -> Path:
     except OSError as error:
         raise InferlensError(f"The folder {folder} cannot be written: {error.strerror}.", hint=hint) from error
     return folder
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Has a folder, made as by :func:`made`, for this process alone. Raises InferlensError if another one has it."""
+    descriptor = os.open(made(folder), os.O_RDONLY)
+    try:
+        if not locked(descriptor):
+            raise InferlensError(f"Another run writes into {folder}.", hint="--output with another folder")
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def claimed(parent: Path, name: str, hint: str = "--output with another folder", first: int = 1) -> Path:

@@ -13,9 +13,10 @@ import pytest
 from inferlens.analysis.objective import host_peak
 from inferlens.analysis.race import FinalsAim, race
 from inferlens.analysis.runs import CaseRuns
-from inferlens.analysis.tuned import TRIALS, Trial, Tuned, facts_of
+from inferlens.analysis.tuned import TRIALS, Trial, Tuned, facts_of, load_tuned, tunings_in
 from inferlens.backends.base import Preparation, Runner
 from inferlens.backends.fake import BEST, Fake
+from inferlens.errors import InferlensError
 from inferlens.execution import worker
 from inferlens.execution.protocol import Observer
 from inferlens.execution.tuning.several import run_each
@@ -23,7 +24,7 @@ from inferlens.execution.tuning.space import tried
 from inferlens.execution.tuning.tune import Request
 from inferlens.models.model import Model
 from inferlens.record.record import Record
-from inferlens.record.store import load_records
+from inferlens.record.store import alone_in, load_records
 from inferlens.spec.case import Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan
@@ -155,12 +156,24 @@ def test_rounds_that_cannot_be_read_are_measured_again(tmp_path: Path) -> None:
     assert len(observer.cases) == sum(len(trial.records) for trial in tuned.trials[1:])
 
 
-def test_another_request_begins_anew(tmp_path: Path) -> None:
-    tune(tmp_path)
-    observer = Counted()
-    tuned = tune(tmp_path, observer, limits=("build=5s",))
-    assert observer.cases
-    assert "knob_f" not in best_of(tuned).options
+def test_another_request_begins_anew_and_what_was_measured_is_kept(tmp_path: Path) -> None:
+    first, home = tune(tmp_path), tmp_path / "demo"
+    for number, limit in enumerate(("build=5s", "build=6s"), 1):
+        observer = Counted()
+        tuned = tune(tmp_path, observer, limits=(limit,))
+        assert observer.cases
+        assert "knob_f" not in best_of(tuned).options
+        assert sorted(each.name for each in home.glob("tuning*")) == [
+            "tuning",
+            *(f"tuning-{n + 1}" for n in range(number)),
+        ]
+    assert load_tuned(home / "tuning-1").trials == first.trials
+    assert tunings_in([home]) == [home / "tuning"]
+
+
+def test_one_at_a_time_has_a_folder(tmp_path: Path) -> None:
+    with alone_in(tmp_path / "demo"), pytest.raises(InferlensError, match="Another run writes into"):
+        tune(tmp_path)
 
 
 def test_with_a_longer_budget_it_searches_on(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
@@ -20,7 +19,7 @@ from inferlens.errors import InferlensError
 from inferlens.execution.launching.parts import UnderWay
 from inferlens.execution.survey import Named, live_files
 from inferlens.measure import environment
-from inferlens.record.files import sha256
+from inferlens.record.files import locked, sha256
 from inferlens.record.record import CUT_SHORT
 from inferlens.record.store import RECORD, Store, load_records, made
 from inferlens.spec.plan import Plan
@@ -41,7 +40,7 @@ def resumable(under_way: UnderWay, what: Sequence[object] = ()) -> Iterator[None
     here = platform.node(), [gpu.uuid for gpu in environment.collect().gpus], named_files(plan, model)
     data = msgspec.json.encode([inferlens.__version__, plan, here, *what], order="deterministic")
     with open(made(Path(plan.output)) / f".unfinished-{sha256(data)[:12]}.json", "a+b") as file:
-        if not _locked(file):
+        if not locked(file.fileno()) or not os.fstat(file.fileno()).st_nlink:  # or it is over by now
             under_way.gathered.remark("The same command is running already. This one is a run of its own.")
             yield
             return
@@ -54,17 +53,6 @@ def resumable(under_way: UnderWay, what: Sequence[object] = ()) -> Iterator[None
             file.flush()
         yield
         Path(file.name).unlink()
-
-
-def _locked(file: IO[bytes]) -> bool:
-    """Whether a file is this process's now, and still there."""
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (ImportError, OSError):
-        return False
-    return os.fstat(file.fileno()).st_nlink > 0
 
 
 def named_files(plan: Plan, model: Named | None) -> list[str]:

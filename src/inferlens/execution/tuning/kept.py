@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,9 +21,11 @@ from inferlens.execution.survey import Named
 from inferlens.record.files import sha256
 from inferlens.record.store import made
 
+WORK = "work"  # in the folder of rounds, what their processes build
+
 
 class Kept:
-    """The file of the rounds of a tuning or a study; begun anew where the one that is there is about something else.
+    """The file of the rounds of a tuning or a study; if the one there is about something else, its folder is renamed.
 
     ``about`` is what makes rounds comparable: the request, the machine, the libraries, and ``model`` where it is a live
     one. With another ``budget`` rounds go on, but for those of a tuning's finals, which are held anew.
@@ -35,10 +39,13 @@ class Kept:
         model: Named | None,
         observer: Observer | None = None,
     ) -> None:
-        made(path.parent)
         live = [sha256(Path(model.live))] if model and model.live else []
         first = msgspec.json.encode([*about, *live], order="deterministic")
         lines = path.read_bytes().split(b"\n") if path.exists() else []
+        if lines[0:1] != [first] and any(lines[1:]):
+            aside = _renamed(path.parent)
+            (observer or Observer()).remark(f"What another request has measured is in {aside} now.")
+        made(path.parent)
         self.trials: list[Trial] = []
         with suppress(msgspec.MsgspecError):  # a round that cannot be read, and those after it, are measured again
             for line in lines[1:] if lines[:1] == [first] else ():
@@ -61,6 +68,13 @@ class Kept:
         with self._path.open("ab") as file:
             file.write(msgspec.json.encode(trial) + b"\n")
         self._observer.kept(self._path)
+
+
+def _renamed(folder: Path) -> Path:
+    """The folder of rounds under the next name that is free, without what a run that was stopped has left in it."""
+    shutil.rmtree(folder / WORK, ignore_errors=True)
+    aside = next(each for number in count(1) if not (each := folder.with_name(f"{folder.name}-{number}")).exists())
+    return folder.rename(aside)
 
 
 @dataclass

@@ -34,13 +34,13 @@ from inferlens.execution.rounds import Entrant, budget_of_rounds, records_of_rou
 from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, Scheduler, scheduled
 from inferlens.execution.survey import Named, live_files
 from inferlens.execution.tuning import outcome
-from inferlens.execution.tuning.kept import Kept, KeptRounds
+from inferlens.execution.tuning.kept import WORK, Kept, KeptRounds
 from inferlens.execution.tuning.search import GROUP, Candidates, Search
 from inferlens.execution.tuning.space import Space, Tried, size
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.record.record import IN_TURNS, MEMORY_APART, Record
-from inferlens.record.store import BEST, TRIALS, TUNING, load_records, safe_name
+from inferlens.record.store import BEST, TRIALS, TUNING, alone_in, load_records, safe_name
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, as_plan
@@ -116,9 +116,9 @@ def run(
     What it keeps lies in the folder ``home``; ``model`` is the plan's, where it is a live one; ``seconds`` are its
     share of the budget.
     """
-    work = home / TUNING / "work"
+    work = home / TUNING / WORK
     plan = replace(request.plan, output=str(work))
-    with scheduled(plan, observer, space.families, live_files(model)) as scheduler:
+    with alone_in(home), scheduled(plan, observer, space.families, live_files(model)) as scheduler:
         where = {each.case.python: scheduler.environment_for(each.case) for each in space.families}
         asked = replace(request, budget=0.0, plan=replace(request.plan, output="", where=Where()))
         about = [asked, what, where, space.families[0].found]
