@@ -112,7 +112,7 @@ def answers(rows: Sequence[Row], *, whole: bool = False, told: Callable[[Row], s
     ``whole``: whether each says of which model, device and precision it is, also where all are of one.
     """
     tables, found = by(rows, "table"), []
-    varies = len(by(rows, "comparison")) > 1 and len({row.precision for row in rows}) > 1
+    varies = len({row.precision for row in rows}) > 1
     for table in tables:
         names = {row.id: plain(row.name) for row in table} if whole or varies else ways(table)
         about = tables if whole or len(tables) > 1 else ()

@@ -63,6 +63,14 @@ def test_families_come_first_the_cheap_ones_before() -> None:
         assert points[0] in {each for before in rounds[:place] for each in before}, "the best so far is in every round"
 
 
+def test_what_did_well_in_one_precision_is_measured_in_another_before_what_did_not() -> None:
+    logs = {"slow fp32": 1.0, "middling fp32": 0.3, "fast fp32": 0.0}
+    new = [Point(f"{name} bf16") for name in ("slow", "middling", "fast", "unknown")]
+    search = Search([*map(Point, logs), *new], lambda _: [], lambda point: 1.0 + (point == Point("unknown bf16")))
+    search.add({Point(name): log for name, log in logs.items()})
+    assert search.propose() == [Point("fast fp32"), Point("fast bf16"), Point("unknown bf16"), Point("middling bf16")]
+
+
 def test_a_setting_by_which_a_candidate_failed_is_not_tried_again_in_its_family() -> None:
     search = begun()
     rounds = run(search, frozenset(["graph"]))

@@ -171,6 +171,22 @@ def test_another_request_begins_anew_and_what_was_measured_is_kept(tmp_path: Pat
     assert tunings_in([home]) == [home / "tuning"]
 
 
+def test_the_winner_meets_what_bench_would_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best in fp32, where another precision wins, and the reference is slower than both."""
+    prepare, times = Fake.prepare, {"fast fp32": 4.0, "fast fp16": 4.0, "steady fp32": 1.0, "steady fp16": 0.5}
+
+    def timed(self: Fake, model: Model, case: Case, preparation: Preparation) -> Runner:
+        latency = times[f"{case.variant} {case.precision}"]
+        return prepare(
+            self, model, msgspec.structs.replace(case, options={**case.options, "latency": latency}), preparation
+        )
+
+    monkeypatch.setattr(Fake, "prepare", timed)
+    tuned = tune(tmp_path, only=("fake:steady", "fake:fast", "fp32", "fp16", "fake.knob_a"))
+    assert {record.case.way for record in tuned.finals} >= {"fake:steady fp16 knob_a=1", "fake:steady", "fake:fast"}
+    assert "2.50x fake:steady fp32" in " ".join(render(document(tuned), "table").split())
+
+
 def test_one_at_a_time_has_a_folder(tmp_path: Path) -> None:
     with alone_in(tmp_path / "demo"), pytest.raises(InferlensError, match="Another run writes into"):
         tune(tmp_path)

@@ -1,9 +1,10 @@
 """Which candidates a tuning measures next, from what the measured ones told.
 
-Families come first: a backend's variant in a precision, with its defaults. Then those candidates of which most gain may
-be expected for the time that they cost, by what their settings did elsewhere (``stats.gaussian_process``); the best so
-far is in every round, so that what the machine does to all of a round cancels out, and one that was measured already
-may be proposed again. It is over when nothing promises to gain ``LEAST_GAIN``.
+Families come first: a backend's variant in a precision, with its defaults; those whose variant did well in another
+precision before others. Then those candidates of which most gain may be expected for the time that they cost, by what
+their settings did elsewhere (``stats.gaussian_process``); the best so far is in every round, so that what the machine
+does to all of a round cancels out, and one that was measured already may be proposed again. It is over when nothing
+promises to gain ``LEAST_GAIN``.
 
 Nothing here runs a process, and all that is proposed follows from what was added: a tuning that was interrupted goes on
 by adding again what was measured.
@@ -85,7 +86,7 @@ class Search:
     def propose(self) -> list[Point]:
         """The next round, the best so far first; nothing where the search is over."""
         known = {each.point for each in self.seen} | self.failed
-        new = sorted((point for point in self.families if point not in known), key=self.cost)
+        new = sorted((point for point in self.families if point not in known), key=self._turn)
         best = [self.best] if self.seen else []
         if new:
             return [*best, *new[: self.group]]
@@ -104,6 +105,15 @@ class Search:
             chosen.append(belief.points[place])
             belief = belief.after(place)
         return [*best, *chosen] if chosen else []
+
+    def _turn(self, family: Point) -> tuple[float, float]:
+        """When a family is measured: the later the further behind its variant is in other precisions, then by cost."""
+        if not self.seen:
+            return 0.0, self.cost(family)
+        means = dict(zip(self.belief.points, self.belief.mean, strict=True))
+        variant = family.family.partition(" ")[0]
+        kin = [means[each.point] for each in self.seen if each.point.family.partition(" ")[0] == variant]
+        return float(min(kin) - means[self.best]) if kin else 0.0, self.cost(family)
 
     def finalists(self) -> list[Point]:
         """The best, and those that may be faster."""

@@ -288,14 +288,15 @@ class Tuner:
         return (record.memory.host_peak or 0 for record in self.first.values())
 
     def _finalists(self, before: Sequence[Trial]) -> list[Case]:
-        """The best few, the fastest way with defaults, and the reference; or who met before."""
+        """The best few, what ``inferlens bench`` would find, and the reference; or who met before."""
         if before:
             return [record.case for record in before[0].records]
         kept = self.search.seen and self.search.best not in self.search.barred
         chosen = [self.candidates.cases[point] for point in self.search.finalists()] if kept else self._nearest()
         ran = [each.case for each in self.space.families if each.case.digest in self.first]
-        usual = sorted(ran, key=self._log_of)[:1]
         reference = [case for case in self.space.references if case.digest in self.first][:1]
+        precision = {case.precision for case in reference} or {case.precision for case in ran}
+        usual = sorted((case for case in ran if case.precision in precision), key=self._log_of)[:1]
         every = [*chosen, *usual, *reference]
         return list({case.digest: case for case in every}.values())
 

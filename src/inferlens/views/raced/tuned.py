@@ -227,22 +227,29 @@ def answer_of(tuned: Tuned, finals: Sequence[Row]) -> list[str]:
 
 
 def _against_defaults(tuned: Tuned, facts: Sequence[CandidateFacts], finals: Sequence[Row]) -> list[str]:
-    """The winner against the best way with its defaults, where the answer does not say it."""
+    """The winner against what ``inferlens bench`` would have found, where the answer does not say it."""
     if not facts or not tuned.best:
         return []
-    usual = next((one.case for one in facts[1:] if one.candidate.final and not one.candidate.settings), None)
-    if not facts[0].candidate.settings:
-        known = tuned.answer.kind in ("fastest", "equal") and not tuned.constraints
+    reference = next((row for row in finals if row.is_reference), None)
+    usual = next((one.case for one in facts if reference and _is_usual(one, reference.precision)), None)
+    if usual in (None, tuned.best):
+        known = tuned.answer.kind in ("fastest", "equal") and not tuned.constraints and not facts[0].candidate.settings
         known &= any(one.candidate.settings for one in facts)
         return ["No setting that was tried is better than its defaults."] * known
-    said = tuned.answer.kind in ("fastest", "equal") and any(row.is_reference for row in finals)
-    if not usual or (said and usual.label == next(row.label for row in finals if row.is_reference)):
+    nearest = min((row for row in finals if row.behind), key=lambda row: row.behind or 0.0, default=None)
+    told = [row.label for row in finals if row in (reference, nearest) or row.standing == "equal"]
+    if not usual or (tuned.answer.kind in ("fastest", "equal") and usual.label in told):
         return []
     row = next(row for row in finals_of(tuned, usual.label) if row.label == tuned.best.label)
     if not row.speedup:
         return []
     interval = f" ({ratio_range(row.speedup_low, row.speedup_high)})" if row.speedup_low else ""
-    return [f"Against the best way with its defaults, {plain(usual.way)}: {ratio(row.speedup)}{interval}."]
+    return [f"Against {plain(usual.way)}, the best of inferlens bench: {ratio(row.speedup)}{interval}."]
+
+
+def _is_usual(one: CandidateFacts, precision: str) -> bool:
+    """Whether it is a way with its defaults, in this precision, that was in the finals."""
+    return one.candidate.final and not one.candidate.settings and one.case.precision == precision
 
 
 def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
