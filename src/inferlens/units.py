@@ -13,7 +13,7 @@ from functools import partial
 from inferlens.errors import InferlensError
 
 ABSENT = "–"
-UNSTEADY = "unsteady"
+UNKNOWN_WIDTH = "unsteady"
 WIDE = 1.5  # the upper end of an interval over the lower one
 LOPSIDED = 0.02  # of a factor: by how much more its interval reaches to one side
 _DURATION = re.compile(r"^\s*([0-9]*\.?[0-9]+)\s*(us|ms|s|m|min|h)?\s*$")
@@ -191,18 +191,18 @@ bandwidth = partial(decimal, unit="B/s")  # in decimal units, as memories are so
 def half_width(middle: float | None, low: float | None, high: float | None) -> str:
     """How far an interval reaches to the farther side of ``middle``, as a share of it: ``0.4 %``.
 
-    One that is wider than the value itself says no more than that nothing is known: it is :data:`UNSTEADY`.
+    One that is wider than the value itself says no more than that nothing is known: it is :data:`UNKNOWN_WIDTH`.
     """
     if not middle or low is None or high is None:
         return ABSENT
     share = 100 * max(high - middle, middle - low) / abs(middle)
-    return UNSTEADY if not share < 100 else f"{share:.1f} %" if share >= 0.05 else "<0.1 %"
+    return UNKNOWN_WIDTH if not share < 100 else f"{share:.1f} %" if share >= 0.05 else "<0.1 %"
 
 
 def with_half_width(text: str, middle: float | None, low: float | None, high: float | None) -> str:
     """``text``, which says ``middle``, with how far it may be off: ``12.3 ± 0.4 %``, ``12.3 unsteady``."""
     width = half_width(middle, low, high)
-    return text if width == ABSENT else f"{text} {width}" if width == UNSTEADY else f"{text} ± {width}"
+    return text if width == ABSENT else f"{text} {width}" if width == UNKNOWN_WIDTH else f"{text} ± {width}"
 
 
 def bare_seconds(seconds: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What the backends that quantize share: how many bits the CPU bears, and the model that was quantized.
+"""What the backends that quantize share: how many bits the CPU bears, what is too little, and the quantized model.
 
 That lies beside the record of the case whose process made it, and is what is loaded later: the data that it was
 calibrated with need not be there any more.
@@ -28,8 +28,8 @@ def seven_bits() -> bool:
         return True
 
 
-def note_quantized(share: float | None, model: Model, case: Case, preparation: Preparation, why: str) -> None:
-    """Notes how much of the multiply-adds is quantized, if that is known; refuses a model of which nothing is."""
+def check_share(share: float | None, model: Model, case: Case, preparation: Preparation, why: str) -> None:
+    """Refuses a model of which nothing is quantized; else notes the share of its multiply-adds that is, if known."""
     if share == 0 and not case.keep:
         raise Unsupported(f"Nothing of '{model.name}' can be quantized: {why}.")
     preparation.facts["quantized_share"] = None if share is None else round(float(share), 3)

@@ -22,7 +22,7 @@ from typing import Any
 from inferlens.backends.availability import refused
 from inferlens.backends.base import Noted, Preparation
 from inferlens.backends.onnx.quantizable import OPERATORS, make_quantizable
-from inferlens.backends.quantized import from_cache, note_quantized, seven_bits
+from inferlens.backends.quantized import check_share, from_cache, seven_bits
 from inferlens.errors import Unsupported, library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
@@ -129,7 +129,7 @@ def quantized_onnx(
 
     from_cache(made, preparation, write)
     products = " or ".join(each for each in dialect.operators if each in PRODUCTS)
-    note_quantized(quantized_share(made, model.inputs), model, case, preparation, f"no {products} has weights")
+    check_share(quantized_share(made, model.inputs), model, case, preparation, f"no {products} has weights")
     return made
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from inferlens.backends.base import Preparation
-from inferlens.errors import Unsupported
-from inferlens.models.model import Model
 from inferlens.models.work.torch_module import taken_apart
 
 
@@ -33,12 +30,8 @@ def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
     }
 
 
-def note_share(
-    model: Model, work: dict[str, float], quantized: Collection[str], what: str, preparation: Preparation
-) -> None:
-    """Notes the share of the work in the ``quantized`` modules; refuses a model without any of the kinds ``what``."""
+def share_of(work: dict[str, float], quantized: Collection[str]) -> float | None:
+    """The share of the work that is in the ``quantized`` modules; ``None`` if the work is not known."""
     if not quantized:
-        raise Unsupported(f"Nothing of '{model.name}' can be quantized: it has no modules of {what}.")
-    if work.get(""):
-        share = sum(work.get(name, 0.0) for name in quantized) / work[""]
-        preparation.facts["quantized_share"] = round(min(share, 1.0), 3)
+        return 0.0
+    return min(sum(work.get(name, 0.0) for name in quantized) / work[""], 1.0) if work.get("") else None

@@ -16,8 +16,8 @@ from inferlens.backends.availability import refused
 from inferlens.backends.base import Noted, Preparation
 from inferlens.backends.onnx.quantize import FOLDER, key_of
 from inferlens.backends.pytorch.export import example_feed, tensor_of
-from inferlens.backends.pytorch.quantize import flops_by_module, note_share
-from inferlens.backends.quantized import beside_record, from_cache, measured, note_quantized, seven_bits
+from inferlens.backends.pytorch.quantize import flops_by_module, share_of
+from inferlens.backends.quantized import beside_record, check_share, from_cache, measured, seven_bits
 from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
@@ -43,7 +43,7 @@ def quantized_module(model: Model, case: Case, preparation: Preparation) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = torch.export.load(str(path)).module(check_guards=False)
-    note_quantized(int8_share(module), model, case, preparation, "no convolution or linear layer is")
+    check_share(int8_share(module), model, case, preparation, "no convolution or linear layer is")
     return module
 
 
@@ -173,7 +173,7 @@ def quantize_linear(
         work = flops_by_module(module, tuple(feed))
         if linear and case.precision == "int8":
             linear, what = [*filter(fits, linear)], f"linear layers of {LEAST_ROWS} rows or more and sizes in eights"
-        note_share(model, work, linear, what, preparation)
+        check_share(share_of(work, linear), model, case, preparation, f"it has no modules of {what}")
         if case.precision == "int8":
             config = quantization.Int8DynamicActivationInt8WeightConfig()
         else:

@@ -9,7 +9,8 @@ from typing import Any
 from inferlens.backends.availability import refused
 from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.export import example_feed, tensor_of
-from inferlens.backends.pytorch.quantize import flops_by_module, note_share
+from inferlens.backends.pytorch.quantize import flops_by_module, share_of
+from inferlens.backends.quantized import check_share
 from inferlens.backends.torch_tensorrt.library import EXTRA
 from inferlens.errors import library
 from inferlens.models.model import Model
@@ -38,7 +39,8 @@ def quantize_module(model: Model, case: Case, preparation: Preparation) -> None:
             modelopt.quantize(model.module, getattr(modelopt, CONFIGS[case.precision]), forward_loop=calibrate)
             for layer in kept(case):
                 modelopt.disable_quantizer(model.module, lambda name, layer=layer: name.startswith(f"{layer}."))
-        note_share(model, work, quantized_layers(model.module), "convolutions or linear layers", preparation)
+        share = share_of(work, quantized_layers(model.module))
+        check_share(share, model, case, preparation, "it has no modules of convolutions or linear layers")
 
 
 def quantized_layers(module: Any) -> list[str]:

@@ -24,7 +24,7 @@ from inferlens.stats.gaussian_process import Belief, Observed, Point, believe
 LEAST_GAIN = 0.002  # expected, as a share: less is not worth a process
 REACH = math.log(1.6)  # families further behind the best are not tuned
 MOST_FINALISTS = 4
-GROUP = 3  # candidates of a round, beside the best
+LEAST_GROUP = 3  # candidates of a round, beside the best
 LEAST_CHANCE = 0.05  # of being faster than the best: with less none is confirmed beside it
 
 
@@ -66,7 +66,7 @@ class Search:
     families: Sequence[Point]
     neighbours: Callable[[Point], Iterable[Point]]
     cost: Callable[[Point], float]
-    group: int = GROUP
+    group: int = LEAST_GROUP
     seen: list[Observed] = field(default_factory=list)
     failed: set[Point] = field(default_factory=set)
     barred: set[Point] = field(default_factory=set)

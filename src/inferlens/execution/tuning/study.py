@@ -25,8 +25,8 @@ from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import Entrant
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named, expanded, live_files
-from inferlens.execution.tuning.kept import Kept, KeptRounds
 from inferlens.execution.tuning.space import as_asked, combined
+from inferlens.execution.tuning.trial_log import LoggedRounds, TrialLog
 from inferlens.record.record import Record
 from inferlens.record.store import STUDY, TRIALS, safe_name
 from inferlens.spec.case import AXES, Case, Option
@@ -143,7 +143,7 @@ def run(request: StudyRequest, observer: Observer, model: Named | None = None) -
     with scheduled(request.plan, observer, cases, live_files(model)) as scheduler:
         about = [msgspec.structs.replace(request, budget=0.0), scheduler.environment_for(base.case), base.found]
         home = Path(request.plan.output) / safe_name(base.found.name) / STUDY
-        kept = Kept(home / TRIALS, about, request.budget, model)
+        kept = TrialLog(home / TRIALS, about, request.budget, model)
         before, begin = kept.trials[:], begin - kept.seconds
         if before:
             scheduler.id = before[0].records[0].run  # of which all records are
@@ -171,7 +171,7 @@ def run(request: StudyRequest, observer: Observer, model: Named | None = None) -
     )
 
 
-def _first(scheduler: Scheduler, planned: Planned, kept: Kept) -> Record:
+def _first(scheduler: Scheduler, planned: Planned, kept: TrialLog) -> Record:
     """The record of a case that is measured by itself."""
     tick = time.monotonic()
     record, _ = scheduler.measure(planned)
@@ -180,7 +180,7 @@ def _first(scheduler: Scheduler, planned: Planned, kept: Kept) -> Record:
 
 
 @dataclass
-class Curve(KeptRounds):
+class Curve(LoggedRounds):
     """The rounds of a study: those of the default, which is at ``place``, and of all that is not decided yet."""
 
     knob: str

@@ -34,9 +34,9 @@ from inferlens.execution.rounds import Entrant, budget_of_rounds, records_of_rou
 from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, Scheduler, scheduled
 from inferlens.execution.survey import Named, live_files
 from inferlens.execution.tuning import outcome
-from inferlens.execution.tuning.kept import WORK, Kept, KeptRounds
-from inferlens.execution.tuning.search import GROUP, Candidates, Search
+from inferlens.execution.tuning.search import LEAST_GROUP, Candidates, Search
 from inferlens.execution.tuning.space import Space, Tried, size
+from inferlens.execution.tuning.trial_log import WORK, LoggedRounds, TrialLog
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.record.record import IN_TURNS, MEMORY_APART, Record
@@ -72,7 +72,7 @@ def _folders(path: Path) -> dict[str, Path]:
     return {}
 
 
-def _clear(work: Path, kept: Kept) -> None:
+def _clear(work: Path, kept: TrialLog) -> None:
     """Removes what a run that was stopped has left, but for what finalists that were kept have built."""
     finals = {record.id for trial in kept.trials if trial.final for record in trial.records}
     wanted = {folder for name, folder in _folders(work).items() if name in finals}
@@ -81,7 +81,7 @@ def _clear(work: Path, kept: Kept) -> None:
 
 
 @dataclass
-class Finals(KeptRounds):
+class Finals(LoggedRounds):
     """The finalists' rounds: everyone's in the first few, each built anew."""
 
     least: ClassVar[int] = BUILDS
@@ -122,7 +122,7 @@ def run(
         where = {each.case.python: scheduler.environment_for(each.case) for each in space.families}
         asked = replace(request, budget=0.0, plan=replace(request.plan, output="", where=Where()))
         about = [asked, what, where, space.families[0].found]
-        kept = Kept(home / TUNING / TRIALS, about, request.budget, model, observer)
+        kept = TrialLog(home / TUNING / TRIALS, about, request.budget, model, observer)
         before = home / TUNING / TUNED
         if not kept.trials and before.exists():
             before.unlink()
@@ -153,7 +153,7 @@ class Tuner:
     request: Request
     scheduler: Scheduler
     space: Space
-    kept: Kept
+    kept: TrialLog
     home: Path
     share: float
     begin: float = field(default_factory=time.monotonic)
@@ -183,7 +183,7 @@ class Tuner:
             families=list(dict.fromkeys(map(self.candidates.point, first))),
             neighbours=self.candidates.neighbours,
             cost=lambda point: self.seconds(self.candidates.cases[point]),
-            group=min(max(GROUP, builders), 2 * GROUP),
+            group=min(max(LEAST_GROUP, builders), 2 * LEAST_GROUP),
         )
         for trial in self.kept.trials:
             if not trial.final:

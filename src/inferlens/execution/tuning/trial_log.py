@@ -24,7 +24,7 @@ from inferlens.record.store import made
 WORK = "work"  # in the folder of rounds, what their processes build
 
 
-class Kept:
+class TrialLog:
     """The file of the rounds of a tuning or a study; if the one there is about something else, its folder is renamed.
 
     ``about`` is what makes rounds comparable: the request, the machine, the libraries, and ``model`` where it is a live
@@ -78,12 +78,12 @@ def _renamed(folder: Path) -> Path:
 
 
 @dataclass
-class KeptRounds(Rounds):
+class LoggedRounds(Rounds):
     """Rounds that are kept; those ``before``, of an earlier run, are not repeated."""
 
     final: ClassVar[bool] = False  # whether they are a tuning's finals
 
-    kept: Kept
+    kept: TrialLog
     before: list[Trial]
 
     def _at_once(self, meeting: Sequence[Entrant], number: int) -> int:  # noqa: ARG002 - each round is kept by itself
