@@ -305,9 +305,11 @@ class Tuner:
         able = sorted(self.first.values(), key=lambda record: miss(record, self.request.constraints))
         return [record.case for record in able[:1]]
 
-    def _log_of(self, case: Case) -> float:
-        seen = [each.log for each in self.search.seen if each.point == self.candidates.point(case)]
-        return min(seen, default=math.inf)
+    def _log_of(self, case: Case) -> tuple[bool, float]:
+        """Whether it breaks a limit, and what is believed of it, for what was seen is of different moments."""
+        belief, point = self.search.belief, self.candidates.point(case)
+        mean = float(belief.mean[belief.points.index(point)]) if point in belief.points else math.inf
+        return point in self.search.barred, mean
 
     def _tuned(self, finals: Finals, answer: RaceAnswer, over: bool) -> Tuned:
         equal = [each for each in finals.entrants if each.id in answer.fastest]

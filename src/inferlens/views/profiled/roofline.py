@@ -88,7 +88,7 @@ COLUMNS = (
     Column("", "layer", write=lambda each: plain(_name(each)), keep=10, numeric=False, most=60, wide=True),
     Column("total.place", "#", keep=11, wide=True),
 )
-OF_CASES = (BY_KEY["won"], BY_KEY["of_call"], copied(BY_KEY["time"], title="call"))
+OF_CASES = (BY_KEY["of_call"], BY_KEY["won"], copied(BY_KEY["time"], title="call"))
 TOTALS = [name for name in Roofline.__struct_fields__ if name != "rows"]
 
 
@@ -189,7 +189,7 @@ def _together(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Ta
         lines.append(Line.of(name, columns, replace(every, name=BOUND.get(table.bound, most))))
     if len(found) > room:
         lines.append(Line(f"{len(found) - room:,} more: --format csv", [ABSENT] * len(columns), style="dim"))
-    about = "to win: what layers take above their floors, the fastest possible on this device, as they are fused"
+    about = "to win: time above the floor, which is the least that this device needs for what a layer does"
     yield Table(head, "", (), (), about=about)
     if found and found[0][1].won:
         _, every, name = found[0]

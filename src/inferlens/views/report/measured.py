@@ -30,12 +30,12 @@ MOST_CHARTS, MOST_SAMPLES, MOST_WHOLE = 6, 3, 2  # tables of which charts are dr
 MOST_ANSWERS, MOST_BATCHES = 12, 3  # beneath the index of many models; in the line of one of them
 FINDINGS, WHOLE = 6, 1000  # lines: three findings with their hints; of which a page has room for as many as there are
 # What the answer costs, beside its speed.
-_COSTS = ("batch", "median", "items_per_second", "energy", "speed-up", "accuracy", "drop", "error", "build",
-          "host_peak", "device_peak")  # fmt: skip
+_COSTS = ("precision", "batch", "median", "items_per_second", "energy", "speed-up", "accuracy", "drop", "error",
+          "build", "host_peak", "device_peak")  # fmt: skip
 _BRACKETS = "In brackets: what could be won at most."
 _BARS = "Bars start at zero, whiskers reach from the 5th to the 95th percentile; the fastest stands on top."
 _LINES = "Both axes are logarithmic: ways whose lines are parallel differ by the same factor at every batch size."
-_AGAINST = "The dashed line joins what nothing else beats in both speed and {}; wrong outputs are crossed out."
+_AGAINST = "The dashed line joins ways that no other beats in both speed and {}; wrong outputs are crossed out."
 _SPREAD = "The stronger the colour, the more samples took that long; the line is the median. Two peaks are two modes."
 _TIME = "The line is the median of neighbouring samples, the band their middle 80 %; dashed: the next process begins."
 
@@ -134,7 +134,7 @@ def _costs(table: Sequence[Row], names: dict[str, str]) -> Table:
     """The fastest of each comparison, the next one and the reference, by what may matter beside the latency."""
     shown = [row for each in by(table, "comparison") for row in _first_of(each)]
     told = {*_COSTS} - {"host_peak" if any(row.device_peak for row in shown) else "device_peak"}
-    told -= {"batch"} if len({row.batch for row in shown}) == 1 else set()
+    told -= {name for name in ("precision", "batch") if len({getattr(row, name) for row in shown}) == 1}
     columns = [replace(each, wide=False, bars="") for each in COLUMNS if {each.key, each.title} & told]
     best = [row for row in shown if row.fastest] or shown  # what is known of others alone tells no cost of theirs
     columns = [each for each in columns if {each.text(row) for row in best} - {ABSENT, ""}]

@@ -12,7 +12,7 @@ from inferlens.views.report.blocks import Block, Section
 from inferlens.views.report.found import Found
 from inferlens.views.table import Table
 
-_FRONT = "The dashed line joins what nothing else beats in both; hollow is what breaks a limit."
+_FRONT = "The dashed line joins candidates that no other beats in both measures; hollow ones break a limit."
 
 
 def tuned(found: Found) -> Iterator[Block]:

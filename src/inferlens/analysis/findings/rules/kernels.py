@@ -106,7 +106,7 @@ def tiny_kernels(seen: Evidence) -> Iterator[Finding]:
             "{tiny:,} of {calls:#kernel call} last {mean:duration} on average, and take {much}.",
             {"tiny": tiny.calls, "calls": kernels.calls, "mean": tiny.seconds / tiny.calls}, tiny,
             subject=plural(tiny.calls, "kernel call"),
-            hint=f"A larger batch, or a backend that fuses more of them: {seen.command(others=True)}",
+            hint=f"A backend that fuses more of them: {seen.command(others=True)}",
         )  # fmt: skip
 
 

@@ -98,8 +98,8 @@ def uneven_throughput(seen: RecordEvidence) -> Iterator[Finding]:
         if math.isinf(width):  # too few for an interval
             width = max(max(rates) - middle, middle - min(rates)) / middle
         if width > UNEVEN:
-            known = "known to {width:percent} only" if width < 1 else "hardly known"
-            yield found(f"Throughput is {known}: it varied meanwhile.", {"width": width})
+            known = "is ± {width:percent}" if width < 1 else "is hardly known"
+            yield found(f"Throughput {known}: it varied meanwhile.", {"width": width})
 
 
 @rule("slow-throughput", of="record", hint="Measure again, with --mode throughput; until then trust the latency.")

@@ -61,8 +61,8 @@ def _hint(seen: RecordEvidence | Evidence | TraceEvidence) -> str:
     if graph.asked:
         return f"A larger batch: {seen.command(larger=True)}"
     if graph.ask:
-        return f"A CUDA graph, or a larger batch: {seen.command(graph.ask)}"
-    return f"A larger batch, or another backend with a CUDA graph: {seen.command(others=True)}"
+        return f"A CUDA graph: {seen.command(graph.ask)}"
+    return f"Another backend with a CUDA graph: {seen.command(others=True)}"
 
 
 def bound_by(record: Record) -> str:
