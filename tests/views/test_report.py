@@ -30,7 +30,7 @@ from inferlens.views.report import time
 from inferlens.views.report.blocks import Report, Section
 from inferlens.views.report.found import Found, found_in
 from inferlens.views.report.how import how_it_was_measured
-from inferlens.views.report.looked import differences
+from inferlens.views.report.looked import differences, looked
 from inferlens.views.report.measured import answer, comparison
 from inferlens.views.report.page import report
 from inferlens.views.report.partitions import partitions
@@ -142,7 +142,7 @@ def test_traces_are_drawn_side_by_side_and_step_by_step() -> None:
 def test_traces_are_compared_with_the_first_of_their_batch_size() -> None:
     paths = traces_under(EXAMPLES / "traces")
     ways = [f"ttrt_{precision}_bs{batch} against pytorch_bs{batch}" for precision in (16, 32) for batch in (1, 8)]
-    assert {each.replace("ttrt_", "ttrt_fp") for each in ways} <= {each.title for each in differences(paths)}
+    assert {each.replace("ttrt_", "ttrt_fp") for each in ways} <= {each.title for each in differences([*looked(paths)])}
 
 
 def test_steps_of_a_trace_add_up() -> None:

@@ -86,7 +86,7 @@ class Search:
     def propose(self) -> list[Point]:
         """The next round, the best so far first; nothing where the search is over."""
         known = {each.point for each in self.seen} | self.failed
-        new = sorted((point for point in self.families if point not in known), key=self._turn)
+        new = sorted((point for point in self.families if point not in known), key=self._turn())
         best = [self.best] if self.seen else []
         if new:
             return [*best, *new[: self.group]]
@@ -106,14 +106,18 @@ class Search:
             belief = belief.after(place)
         return [*best, *chosen] if chosen else []
 
-    def _turn(self, family: Point) -> tuple[float, float]:
+    def _turn(self) -> Callable[[Point], tuple[float, float]]:
         """When a family is measured: the later the further behind its variant is in other precisions, then by cost."""
-        if not self.seen:
-            return 0.0, self.cost(family)
-        means = dict(zip(self.belief.points, self.belief.mean, strict=True))
-        variant = family.family.partition(" ")[0]
-        kin = [means[each.point] for each in self.seen if each.point.family.partition(" ")[0] == variant]
-        return float(min(kin) - means[self.best]) if kin else 0.0, self.cost(family)
+        means = {each.point: self.mean(each.point) for each in self.seen}
+        behind: dict[str, float] = {}
+        for point, mean in means.items():
+            variant = point.family.partition(" ")[0]
+            behind[variant] = min(behind.get(variant, math.inf), mean - means[self.best])
+        return lambda family: (behind.get(family.family.partition(" ")[0], 0.0), self.cost(family))
+
+    def mean(self, point: Point) -> float:
+        """What is believed of a measured one; infinite for others."""
+        return float(self.belief.mean[self.belief.points.index(point)]) if point in self.belief.points else math.inf
 
     def finalists(self) -> list[Point]:
         """The best, and those that may be faster."""

@@ -296,7 +296,7 @@ class Tuner:
         ran = [each.case for each in self.space.families if each.case.digest in self.first]
         reference = [case for case in self.space.references if case.digest in self.first][:1]
         precision = {case.precision for case in reference} or {case.precision for case in ran}
-        usual = sorted((case for case in ran if case.precision in precision), key=self._log_of)[:1]
+        usual = sorted((case for case in ran if case.precision in precision), key=self._rank)[:1]
         every = [*chosen, *usual, *reference]
         return list({case.digest: case for case in every}.values())
 
@@ -305,11 +305,10 @@ class Tuner:
         able = sorted(self.first.values(), key=lambda record: miss(record, self.request.constraints))
         return [record.case for record in able[:1]]
 
-    def _log_of(self, case: Case) -> tuple[bool, float]:
+    def _rank(self, case: Case) -> tuple[bool, float]:
         """Whether it breaks a limit, and what is believed of it, for what was seen is of different moments."""
-        belief, point = self.search.belief, self.candidates.point(case)
-        mean = float(belief.mean[belief.points.index(point)]) if point in belief.points else math.inf
-        return point in self.search.barred, mean
+        point = self.candidates.point(case)
+        return point in self.search.barred, self.search.mean(point)
 
     def _tuned(self, finals: Finals, answer: RaceAnswer, over: bool) -> Tuned:
         equal = [each for each in finals.entrants if each.id in answer.fastest]

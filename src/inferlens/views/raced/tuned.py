@@ -161,7 +161,7 @@ def _blocks(
         _filling(records[one.candidate.record], one.candidate, winner, table, finals)
         for one in others[:more] if winner
     ]  # fmt: skip
-    answer = [*answer_of(tuned, finals), *_against_defaults(tuned, facts, finals)]
+    answer = [*answer_of(tuned, finals), *_against_bench(tuned, facts, finals)]
     return [changed(table, lines=[*table.lines, *fills], answer=answer), *sentences(tuned, facts)]
 
 
@@ -226,7 +226,7 @@ def answer_of(tuned: Tuned, finals: Sequence[Row]) -> list[str]:
     return found
 
 
-def _against_defaults(tuned: Tuned, facts: Sequence[CandidateFacts], finals: Sequence[Row]) -> list[str]:
+def _against_bench(tuned: Tuned, facts: Sequence[CandidateFacts], finals: Sequence[Row]) -> list[str]:
     """The winner against what ``inferlens bench`` would have found, where the answer does not say it."""
     if not facts or not tuned.best:
         return []
@@ -238,7 +238,7 @@ def _against_defaults(tuned: Tuned, facts: Sequence[CandidateFacts], finals: Seq
         return ["No setting that was tried is better than its defaults."] * known
     nearest = min((row for row in finals if row.behind), key=lambda row: row.behind or 0.0, default=None)
     told = [row.label for row in finals if row in (reference, nearest) or row.standing == "equal"]
-    if not usual or (tuned.answer.kind in ("fastest", "equal") and usual.label in told):
+    if usual is None or (tuned.answer.kind in ("fastest", "equal") and usual.label in told):
         return []
     row = next(row for row in finals_of(tuned, usual.label) if row.label == tuned.best.label)
     if not row.speedup:

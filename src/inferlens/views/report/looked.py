@@ -30,6 +30,7 @@ class Looked:
     """One trace: its name among the others, its overview and advice, what is shown of it, or why it cannot be read."""
 
     name: str
+    analysis: Analysis | None = None
     overview: Overview | None = None
     advice: Sequence[Finding] = ()
     answer: Sequence[str] = ()
@@ -46,29 +47,29 @@ def looked(paths: Sequence[Path]) -> Iterator[Looked]:
             tables = show.of([shown], SHOWN, everything=True, look=False).blocks()
             blocks = [*_pictures(analysis, name, number), *tables]
             answer = VIEWS["overview"](analysis, Selection()).answer
-            yield Looked(name, analysis.overview, trace_findings(analysis), answer, blocks)
+            yield Looked(name, analysis, analysis.overview, trace_findings(analysis), answer, blocks)
         except InferlensError as error:
             yield Looked(name, problem=str(error))
 
 
-def differences(paths: Sequence[Path]) -> Iterator[Section]:
+def differences(traces: Sequence[Looked]) -> Iterator[Section]:
     """Each of them against the first of those whose names end in the same number, such as a batch size."""
-    named = list(zip(paths[:MOST], names(paths), strict=False))
-    alike: dict[str, list[tuple[Path, str]]] = {}
-    for path, name in named:
-        alike.setdefault("".join(re.findall(r"\d+$", name)), []).append((path, name))
-    for group in alike.values() if len(alike) < len(named) else [named]:
-        for path, name in group[1:]:
-            base, first = group[0]
+    alike: dict[str, list[Looked]] = {}
+    for each in traces:
+        alike.setdefault("".join(re.findall(r"\d+$", each.name)), []).append(each)
+    for group in alike.values() if len(alike) < len(traces) else [traces]:
+        for each in group[1:]:
+            base = group[0]
+            if not (base.analysis and base.overview and each.analysis and each.overview):
+                continue  # why not is said where it is shown by itself
             try:
-                before, after = Analysis(read(base)), Analysis(read(path))
-                views = [compared(before, after, view, Selection(top=ROWS)) for view in SHOWN]
+                views = [compared(base.analysis, each.analysis, view, Selection(top=ROWS)) for view in SHOWN]
             except InferlensError:
-                continue  # which is said where it is shown by itself
-            title = f"{name} against {first}"
+                continue
+            title = f"{each.name} against {base.name}"
             blocks = show.of([show.ShownTrace("", (), views)], SHOWN, everything=True, look=False).blocks()
-            pair = [(first, before.overview), (name, after.overview)]
-            drawn = [picture(f"against-{title}", HOW, partial(step_chart.of_traces, pair))] if len(paths) > 2 else []
+            pair = [(base.name, base.overview), (each.name, each.overview)]
+            drawn = [picture(f"against-{title}", HOW, partial(step_chart.of_traces, pair))] if len(traces) > 2 else []
             yield Section(re.sub(r"\W+", "-", title), title, [*drawn, *blocks], folded=True)
 
 

@@ -46,7 +46,7 @@ def traces(found: Found) -> Iterator[Block]:
             yield each.problem
         else:
             yield Section(f"trace-{number}", each.name, each.blocks, folded=len(found.traces) > 1)
-    yield from differences(found.traces)
+    yield from differences(found.looked)
     if len(found.traces) > MOST:
         yield f"{plural(len(found.traces) - MOST, 'more trace')} not shown."
 
