@@ -19,10 +19,11 @@ import inferlens
 from inferlens.errors import InferlensError
 from inferlens.execution import child_process as processes
 from inferlens.execution import trace as tracing
-from inferlens.execution.trace import Traced, run_name
+from inferlens.execution.trace import Traced, content_of, run_name
 from inferlens.spec.case import Case, TensorSpec
 from inferlens.trace import Category, read
 from tests import commands
+from tests.trace.samples import event, text
 
 Taken = Callable[..., list[Traced]]
 MODEL = """
@@ -106,6 +107,15 @@ def test_tensorboards_own_loader_reads_log_folders(taken: Taken, tmp_path: Path)
     assert [view.name for view in run.views] == ["overall", "operator", "trace", "memory", "module"]
     assert profile.steps_names == ["2", "3", "4"]
     assert {"aten::conv2d", "aten::linear"} <= {row.name for row in profile.op_list_groupby_name}
+
+
+def test_a_pause_in_one_step_does_not_hide_the_operators_of_the_others(tmp_path: Path) -> None:
+    parts = [(0, 100, 80), (200, 9000, 80), (9300, 110, 66)]  # begin and duration of a step, and of its operator
+    events = [event(f"inferlens step {n}", begin, long, "user_annotation") for n, (begin, long, _) in enumerate(parts)]
+    events += [event("aten::linear", begin + 1, busy) for begin, _, busy in parts]
+    (tmp_path / "trace.json").write_bytes(text(*events))
+    shown = content_of("trace.json", read(tmp_path / "trace.json"))
+    assert (shown.operators, shown.gpu, len(shown.steps)) == (pytest.approx(0.8), 0, 3)
 
 
 @pytest.mark.parametrize("backend", ["torchscript:trace", "openvino", "onnxruntime:cpu"])

@@ -57,7 +57,8 @@ class TraceContent(Struct, frozen=True, kw_only=True):
 
     Attributes:
         steps: seconds of each.
-        operators, gpu: the share of their time in which an operator of PyTorch was called, or a GPU was at work.
+        operators, gpu: the share of a step in which an operator of PyTorch was called, or a GPU was at work: the largest
+            of the steps, for a busy machine lengthens the others.
         events: how many there are.
         notes: what was amiss when it was read, a sentence each.
     """
@@ -97,19 +98,19 @@ def trace_case(job: TraceJob, child: Child) -> Files:
         with child.preparation.phase("steady state"):
             text = msgspec.json.encode(about).decode()
             files = write_steps(runner, feed, job.tracing, Path(job.folder), on_gpu=on_gpu, about=text)
-    shown = tuple(_shown(file.name, read(file)) for file in files)
+    shown = tuple(content_of(file.name, read(file)) for file in files)
     if not any(each.steps for each in shown):
         raise InferlensError("torch.profiler wrote no trace.", hint="more --active steps")
     return Files(shown=shown, untraced=median(untraced[-SETTLED:]))
 
 
-def _shown(name: str, trace: Trace) -> TraceContent:
+def content_of(name: str, trace: Trace) -> TraceContent:
+    """What a trace file, ``name``, shows."""
     rows = trace.rows(Category.ANNOTATION)
-    rows = rows[trace.starting(rows, STEP)]
-    steps = Intervals.of(trace, rows)
+    steps = rows[trace.starting(rows, STEP)]
     return TraceContent(
         name=name,
-        steps=tuple((trace.duration[rows] / 1e9).tolist()),
+        steps=tuple((trace.duration[steps] / 1e9).tolist()),
         operators=_covered(trace, trace.rows(Category.OPERATOR), steps),
         gpu=_covered(trace, trace.gpu.row, steps),
         events=len(trace),
@@ -117,8 +118,9 @@ def _shown(name: str, trace: Trace) -> TraceContent:
     )
 
 
-def _covered(trace: Trace, rows: Ints, steps: Intervals) -> float:
-    return Intervals.of(trace, rows).both(steps).total / steps.total if steps.total else 0.0
+def _covered(trace: Trace, rows: Ints, steps: Ints) -> float:
+    covered = Intervals.of(trace, rows).covered(trace.begin[steps], trace.ends(steps))
+    return max((covered / trace.duration[steps].clip(min=1)).tolist(), default=0.0)
 
 
 class Traced(Files, frozen=True, kw_only=True):
