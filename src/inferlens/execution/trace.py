@@ -57,8 +57,8 @@ class TraceContent(Struct, frozen=True, kw_only=True):
 
     Attributes:
         steps: seconds of each.
-        operators, gpu: the share of a step in which an operator of PyTorch was called, or a GPU was at work: the largest
-            of the steps, for a busy machine lengthens the others.
+        operators, gpu: the share of a step in which an operator of PyTorch was called, or a GPU was at work; the
+            largest of all steps, for a busy machine lengthens some.
         events: how many there are.
         notes: what was amiss when it was read, a sentence each.
     """

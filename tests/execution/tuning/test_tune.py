@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,8 +19,10 @@ from inferlens.analysis.tuned import TRIALS, Trial, Tuned, facts_of, load_tuned,
 from inferlens.backends.base import Preparation, Runner
 from inferlens.backends.fake import BEST, Fake
 from inferlens.errors import InferlensError
-from inferlens.execution import worker
+from inferlens.execution import rounds, worker
 from inferlens.execution.protocol import Observer
+from inferlens.execution.tuning import trial_log
+from inferlens.execution.tuning import tune as tuning
 from inferlens.execution.tuning.several import run_each
 from inferlens.execution.tuning.space import tried
 from inferlens.execution.tuning.tune import Request
@@ -201,6 +205,19 @@ def test_with_a_longer_budget_it_searches_on(tmp_path: Path) -> None:
     searched = [trial for trial in first.trials if not trial.final]
     assert [each.records for each in found.trials[: len(searched)]] == [each.records for each in searched]
     assert {trial.budget for trial in found.trials if trial.final} == {3600.0}
+
+
+@pytest.mark.parametrize("budget", [150.0, 200.0, 250.0, 300.0])
+def test_the_search_leaves_time_for_the_finals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: float) -> None:
+    """On a machine where each process takes ten seconds."""
+    run, begin = Counted(), time.monotonic()
+    clock = SimpleNamespace(monotonic=lambda: begin + 10.0 * len(run.cases))
+    for module in (tuning, trial_log, rounds):
+        monkeypatch.setattr(module, "time", clock)
+    tuned = tune(tmp_path, run, budget=budget)
+    assert not tuned.over
+    assert sum(trial.final for trial in tuned.trials) >= 3
+    assert 0.6 * budget < sum(trial.seconds for trial in tuned.trials) <= budget
 
 
 @pytest.mark.parametrize(

@@ -215,10 +215,13 @@ class Tuner:
     def _searched(self) -> bool:
         """Rounds of the search until it is over, or its time is; whether it was over."""
         while points := self.search.propose():
-            if self.search.rounds and time.monotonic() > self.begin + SEARCHING * self.share:
-                return False
             room = memory_left() / (SPARE * max([TYPICAL_MEMORY, *self._peaks()]))
             planned = [self.space.planned(self.candidates.cases[point]) for point in points[: max(2, int(room))]]
+            if self.search.rounds and (
+                time.monotonic() > self.begin + SEARCHING * self.share
+                or not self._in_time([*(each.case for each in planned), *self._finalists([]) * BUILDS])
+            ):
+                return False
             tick, number = time.monotonic(), self.search.rounds + 1
             records = list(records_of_rounds(self.scheduler, planned, [number], together=not self._crowded))
             found = [self._without_export(*each, number) for each in zip(planned, records, strict=True)]
@@ -230,6 +233,13 @@ class Tuner:
             said += ", beyond a limit" * (best in self.search.barred)
             self.scheduler.observer.round(number, [each.case for each in planned], said)
         return True
+
+    def _in_time(self, cases: Sequence[Case]) -> bool:
+        """Whether processes of these would end in time, if estimates are as wrong as they were of the rounds so far."""
+        known = [trial for trial in self.kept.trials if not trial.final]
+        estimated = sum(self.seconds(record.case) for trial in known for record in trial.records)
+        seconds = sum(map(self.seconds, cases)) * sum(trial.seconds for trial in known) / estimated
+        return time.monotonic() + seconds <= self.begin + self.share
 
     @property
     def _crowded(self) -> bool:
@@ -288,7 +298,7 @@ class Tuner:
         return (record.memory.host_peak or 0 for record in self.first.values())
 
     def _finalists(self, before: Sequence[Trial]) -> list[Case]:
-        """The best few, what ``inferlens bench`` would find, and the reference; or who met before."""
+        """The best, what ``inferlens bench`` would find, the reference, and others while there is time; or who met."""
         if before:
             return [record.case for record in before[0].records]
         kept = self.search.seen and self.search.best not in self.search.barred
@@ -297,8 +307,11 @@ class Tuner:
         reference = [case for case in self.space.references if case.digest in self.first][:1]
         precision = {case.precision for case in reference} or {case.precision for case in ran}
         usual = sorted((case for case in ran if case.precision in precision), key=self._rank)[:1]
-        every = [*chosen, *usual, *reference]
-        return list({case.digest: case for case in every}.values())
+        needed = {case.digest: case for case in (*chosen[:1], *usual, *reference)}
+        found = list((needed | {case.digest: case for case in chosen}).values())
+        while len(found) > max(2, len(needed)) and not self._in_time(found * BUILDS):
+            found.pop()
+        return found
 
     def _nearest(self) -> list[Case]:
         """Where nothing keeps all constraints: what breaks them least."""
