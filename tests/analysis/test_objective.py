@@ -49,7 +49,7 @@ def test_values_by_hand() -> None:
     assert value(run, "throughput") == pytest.approx(8 * 50.0)
     assert value(run, "energy") == pytest.approx(0.07 / 3)
     assert value(run, "memory") == 300 * 2**20
-    assert value(processes(of=case()), "memory") == 2**30
+    assert value(processes(of=case(), phases=()), "memory") == 2**30
     assert (value(run, "build"), value(run, "error")) == (pytest.approx(4.3), 3e-7)
 
 
@@ -59,6 +59,15 @@ def test_the_worst_process_counts_for_build_and_error() -> None:
     assert value(run, "build") == 32.0
     assert build_seconds(record(phases=(Phase("load", 1.0),))) is None
     assert value(CaseRuns((record(), record(agreement=WRONG))), "error") == 0.52
+
+
+def test_memory_is_that_of_processes_that_did_not_export() -> None:
+    exports, finds = (
+        record(memory=Memory(host_peak=size), phases=(Phase("export", 2.0, note),))
+        for size, note in ((2**31, ""), (2**28, "cached"))
+    )
+    assert value(CaseRuns((exports, finds)), "memory") == 2**28
+    assert value(exports, "memory") is None
 
 
 @pytest.mark.parametrize(
@@ -86,14 +95,14 @@ def test_what_is_not_known_has_no_value_and_keeps_no_limit(of: Record, name: str
 
 def test_violations_are_sorted_and_the_nearest_miss_is_the_least() -> None:
     limits = [Constraint("latency", 8e-3), Constraint("memory", 406 * 2**20), Constraint("error", 1e-2)]
-    ten = record(samples=(10e-3,) * 200)
+    ten = record(samples=(10e-3,) * 200, phases=())
     found = violations(ten, limits)
     assert [each.constraint.name for each in found] == ["memory", "latency"]
     assert [each.factor for each in found] == pytest.approx([2.0, 1.25])
     assert found[1].sentence == "The median latency is 10.0 ms, beyond the limit of 8.00 ms by 1.25x."
-    small = record(samples=(10e-3,) * 200, memory=Memory(host_peak=2**20))
-    faster = record(samples=(9e-3,) * 200)
-    fits = record(samples=(8e-3,) * 200, memory=Memory(host_peak=2**20))
+    small = record(samples=(10e-3,) * 200, memory=Memory(host_peak=2**20), phases=())
+    faster = record(samples=(9e-3,) * 200, phases=())
+    fits = record(samples=(8e-3,) * 200, memory=Memory(host_peak=2**20), phases=())
     nearest = sorted([failure(case()), ten, faster, fits, small], key=lambda each: miss(each, limits))
     assert nearest[:2] == [fits, small]
     assert nearest[2:4] == [faster, ten], "the worst is alike, the next decides"

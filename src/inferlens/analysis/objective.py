@@ -75,15 +75,18 @@ def with_export(record: Record) -> bool:
 
 
 def host_peak(run: CaseRuns) -> int | None:
-    """Bytes of host memory, the most of its processes; of those alone that did not export, if there are any."""
-    apart = [one for one in run.records if not with_export(one)]
-    return max((one.memory.host_peak or 0 for one in apart or run.records), default=0) or None
+    """Bytes of host memory, the most of its processes that did not export; ``None`` where all did."""
+    return max((one.memory.host_peak or 0 for one in run.records if not with_export(one)), default=0) or None
 
 
 def device_peak(run: CaseRuns) -> int | None:
-    """Bytes of device memory, the most of its processes, read from outside: the only basis all backends share."""
-    seen = [one.memory.device_peak or 0 for one in run.records if one.memory.device_basis.startswith("NVML")]
-    return max(seen, default=0) or None
+    """Bytes of device memory, the most of its processes, read from outside: the only basis all backends share.
+
+    Of those alone that did not export, if there are any.
+    """
+    seen = [one for one in run.records if one.memory.device_basis.startswith("NVML")]
+    apart = [one for one in seen if not with_export(one)]
+    return max((one.memory.device_peak or 0 for one in apart or seen), default=0) or None
 
 
 def energies(run: CaseRuns) -> list[Energy]:

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.accuracy import Worth, accuracy_of, worth
-from inferlens.analysis.objective import value, with_export
+from inferlens.analysis.objective import value
 from inferlens.analysis.race import FinalsAim, RaceAnswer, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError, check_choice
@@ -142,6 +142,11 @@ class Tuned(Struct, frozen=True, kw_only=True):
         return tuple(named[each] for each in self.answer.fastest)
 
     @property
+    def by_case(self) -> dict[str, CaseRuns]:
+        """All that was measured of each case, by its digest."""
+        return _by_case([*self.searched, *self.finals])
+
+    @property
     def searched(self) -> tuple[Record, ...]:
         """The records of the search."""
         return tuple(record for trial in self.trials if not trial.final for record in trial.records)
@@ -153,7 +158,7 @@ class CandidateFacts(Struct, frozen=True, kw_only=True):
     Attributes:
         objective: what is to be best: of the winner as it was in the finals, and of others by how they compare with it,
             finalists in the finals and the rest in the search. So nothing of it is what a machine did to other rounds.
-        memory: the least of its processes; not of one that exported the model, which takes more than any call does.
+        memory: the most of its processes that did not export, which takes more than any call does.
         build: the longest.
         accuracy: what its answers are worth, in ``metric``; ``None`` where that is not known.
         came: what came of it, in a few words, or why it could not win.
@@ -172,7 +177,7 @@ class CandidateFacts(Struct, frozen=True, kw_only=True):
 
 def facts_of(tuned: Tuned) -> list[CandidateFacts]:
     """What is known of each candidate, in their order, the winner first."""
-    every, finals = _by_case([*tuned.searched, *tuned.finals]), _by_case(tuned.finals)
+    every, finals = tuned.by_case, _by_case(tuned.finals)
     digests = {record.id: digest for digest, runs in every.items() for record in runs.records}
     named = {digests[one]: one for one in (*tuned.answer.fastest, *tuned.answer.open)}
     winner = tuned.best.digest if tuned.best else ""
@@ -184,14 +189,13 @@ def facts_of(tuned: Tuned) -> list[CandidateFacts]:
         digest, times = digests[each.record], 1 / each.speedup if each.speedup else None
         ahead = meeting.against(winner, digest) if winner in meeting.entries and digest in meeting.entries else None
         times = 1.0 if digest == winner else ahead.ratio if ahead else times
-        used = [value(one, "memory") for one in every[digest].ran if not with_export(one)]
         real = accuracy_of(every[digest])
         facts = CandidateFacts(
             case=every[digest].first.case,
             candidate=each,
             objective=cost(cost(known) * times) if known and times else None,
             error=value(every[digest], "error"),
-            memory=min(filter(None, used), default=None),
+            memory=value(every[digest], "memory"),
             build=value(every[digest], "build"),
             came=WINNER if digest == winner else _came(each, tuned, named.get(digest, "")),
             metric=real.metric if real else "",

@@ -27,7 +27,7 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
 
     Attributes:
         where: of what it is, where there are several: model, device, batch.
-        head: ``FASTEST``, ``EQUALLY FAST``, ``LIKELIEST``, ``SHORTEST`` of what was measured once,
+        head: ``FASTEST``, ``EQUALLY FAST``, ``LIKELY FASTEST``, ``SHORTEST`` of what was measured once,
             or ``NONE``; empty of a single way, which is beside no other.
         who: the way that it is, or several; with its time.
         than: by how much against the reference; ``sure``: the interval of that.
@@ -147,7 +147,7 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
         chance = likely(best.chance)
         how = f"{'probably' if (best.chance or 0.0) >= PROBABLE else 'perhaps'} faster than"
         return AnswerLine(
-            where=where, head="LIKELIEST", who=who, than=than, sure=sure,
+            where=where, head="LIKELY FASTEST", who=who, than=than, sure=sure,
             rival=f"{how} {every if len(rivals) <= MOST_RIVALS else few}{chance}", least=f"{how} {few}{chance}",
             decide=plain(best.hint), decides="it" if len(rivals) == 1 else "between the first two",
         )  # fmt: skip

@@ -145,7 +145,7 @@ def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
     """Names of the rows of one comparison with their roles."""
     fastest = "equally fast" if sum(row.fastest for row in rows) > 1 else "fastest"
     if any(row.fastest and row.standing == "likeliest" for row in rows):
-        fastest = "likeliest"
+        fastest = "likely fastest"
     several = sum(map(drawn, rows)) > 1
     roles = [["reference"] * row.is_reference + [fastest] * (row.fastest and several) for row in rows]
     return [names[row.id] + f" ({', '.join(mine)})" * bool(mine) for row, mine in zip(rows, roles, strict=True)]

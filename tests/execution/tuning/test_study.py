@@ -88,6 +88,9 @@ def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path: Path)
     assert studied(**words, observer=Nothing()).values == found.values
     studied(tmp_path, "fake.knob_a=1,3", others := Counted())
     assert len(others.cases) == 3 * (1 + 3), "another study begins anew"
+    (said,) = others.remarks
+    assert str(tmp_path / "demo" / "study-1") in said, "where the rounds of the other one are"
+    assert rest.remarks == []
 
 
 def test_with_a_longer_budget_it_goes_on(tmp_path: Path) -> None:

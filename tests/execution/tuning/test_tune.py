@@ -40,16 +40,20 @@ pytestmark = pytest.mark.usefixtures("one_process")
 
 
 class Counted(Observer):
-    """Counts processes, and interrupts after so many."""
+    """Counts processes, and interrupts after so many; hears remarks."""
 
     def __init__(self, after: int = -1) -> None:
         self.cases: list[Case] = []
+        self.remarks: list[str] = []
         self.after = after
 
     def done(self, record: Record, folder: Path) -> None:
         self.cases.append(record.case)
         if len(self.cases) == self.after:
             raise KeyboardInterrupt
+
+    def remark(self, text: str) -> None:
+        self.remarks.append(text)
 
 
 def tune(folder: Path, observer: Observer | None = None, budget: float = 3600.0, **words: Any) -> Tuned:

@@ -20,7 +20,7 @@ from inferlens.backends.base import Capabilities, Support
 from inferlens.errors import InferlensError
 from inferlens.execution.tuning.outcome import untried
 from inferlens.record.store import TRIALS
-from inferlens.views.raced.tuned import document
+from inferlens.views.raced.tuned import document, finals_of
 from inferlens.views.raced.tuned_chart import render as drawn
 from inferlens.views.table import render
 from tests.commands import inferlens
@@ -29,6 +29,7 @@ from tests.execution.tuning.test_tune import tune
 from tests.spec.test_plan import FLOATS, GPU_HOST, LAPTOP, RESNET
 
 pytestmark = pytest.mark.usefixtures("one_process")
+RESNET18 = Path(__file__).parents[3] / "examples" / "cpu" / "tuned" / "resnet18" / "tuning"
 KNOBS = ("fake:steady", "fake:fast", "fp32", "fake.knob_a", "fake.knob_b", "fake.knob_f")
 
 
@@ -302,3 +303,11 @@ def test_the_front_is_what_nothing_else_beats_in_both() -> None:
     values = [{"x": x, "error": error, "filled": place < 5} for place, (x, error) in enumerate(points)]
     assert [(one["x"], one["error"]) for one in front(values, "error", less=True)] == [(1, 5), (2, 3), (4, 1)]
     assert [(one["x"], one["error"]) for one in front(values, "error", less=False)] == [(4, 1)]
+
+
+def test_a_way_has_one_memory_though_the_finals_export_anew() -> None:
+    tuned = load_tuned(RESNET18)
+    tried = {one.case.label: one.memory for one in facts_of(tuned)}
+    shown = {row.label: row.host_peak for row in finals_of(tuned)}
+    assert shown == {label: tried[label] for label in shown}
+    assert shown[facts_of(tuned)[0].case.label] < 200 * 2**20, "exporting took five times that"

@@ -143,7 +143,7 @@ def run(request: StudyRequest, observer: Observer, model: Named | None = None) -
     with scheduled(request.plan, observer, cases, live_files(model)) as scheduler:
         about = [msgspec.structs.replace(request, budget=0.0), scheduler.environment_for(base.case), base.found]
         home = Path(request.plan.output) / safe_name(base.found.name) / STUDY
-        kept = TrialLog(home / TRIALS, about, request.budget, model)
+        kept = TrialLog(home / TRIALS, about, request.budget, model, observer)
         before, begin = kept.trials[:], begin - kept.seconds
         if before:
             scheduler.id = before[0].records[0].run  # of which all records are

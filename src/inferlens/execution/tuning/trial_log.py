@@ -32,26 +32,21 @@ class TrialLog:
     """
 
     def __init__(
-        self,
-        path: Path,
-        about: Sequence[object],
-        budget: float,
-        model: Named | None,
-        observer: Observer | None = None,
+        self, path: Path, about: Sequence[object], budget: float, model: Named | None, observer: Observer
     ) -> None:
         live = [sha256(Path(model.live))] if model and model.live else []
         first = msgspec.json.encode([*about, *live], order="deterministic")
         lines = path.read_bytes().split(b"\n") if path.exists() else []
         if lines[0:1] != [first] and any(lines[1:]):
             aside = _renamed(path.parent)
-            (observer or Observer()).remark(f"What another request has measured is in {aside} now.")
+            observer.remark(f"What another request has measured is in {aside} now.")
         made(path.parent)
         self.trials: list[Trial] = []
         with suppress(msgspec.MsgspecError):  # a round that cannot be read, and those after it, are measured again
             for line in lines[1:] if lines[:1] == [first] else ():
                 self.trials.append(msgspec.json.decode(line, type=Trial))
         self.trials = [trial for trial in self.trials if not trial.final or trial.budget == budget]
-        self._path, self._budget, self._observer = path, budget, observer or Observer()
+        self._path, self._budget, self._observer = path, budget, observer
         fresh = path.with_suffix(".new")
         fresh.write_bytes(b"".join(line + b"\n" for line in (first, *map(msgspec.json.encode, self.trials))))
         fresh.replace(path)

@@ -250,9 +250,8 @@ class Tuner:
         )
 
     def _without_export(self, planned: Planned, record: Record, number: int) -> Record:
-        """The record; with the memory of a second process, which finds the export, if exporting may have taken most."""
-        limits = [each for each in self.request.constraints if each.name == "memory"]
-        asked = self.request.objective.name == "memory" or (record.ranked and violations(record, limits))
+        """The record; with the memory of a second process, which finds the export, if the process exported."""
+        asked = "memory" in (self.request.objective.name, *(each.name for each in self.request.constraints))
         if self._on_gpu or not asked or not record.ranked or not with_export(record):
             return record
         again, _ = self.scheduler.measure(planned, number, self.scheduler.round_budget)

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from inferlens.analysis.objective import value
+from inferlens.analysis.objective import device_peak, host_peak, value
 from inferlens.analysis.runs import CaseRuns
 from inferlens.analysis.tuned import Candidate, CandidateFacts, Effect, Tuned, Untried, facts_of
 from inferlens.record.record import Record
@@ -94,8 +94,13 @@ def document(tuned: Tuned, reference: str | None = None, top: int | None = None)
 
 
 def finals_of(tuned: Tuned, reference: str | None = None) -> list[Row]:
-    """The rows of the finals, by what is to be best."""
-    return rows(tuned.finals, reference, tuned.aim)
+    """The rows of the finals, by what is to be best; memory is also of the search, as finals export anew."""
+    every = tuned.by_case
+    runs = {record.id: every[record.case.digest] for record in tuned.finals}
+    return [
+        replace(row, host_peak=host_peak(runs[row.id]), device_peak=device_peak(runs[row.id]))
+        for row in rows(tuned.finals, reference, tuned.aim)
+    ]
 
 
 def tried_table(facts: Sequence[CandidateFacts], of: str = "") -> Table:

@@ -102,7 +102,7 @@ def _answer(tuned: Tuned, timed: Sequence[CandidateFacts], room: float) -> str:
     row = next((row for row in finals_of(tuned) if tuned.best and row.label == tuned.best.label), None)
     if row is None or not tuned.best:
         return f"{model}: nothing ran with right outputs"
-    how = {"equal": "is as good as any", "likeliest": "is likeliest to be best"}.get(tuned.answer.kind, "is best")
+    how = {"equal": "is as good as any", "likeliest": "is likely best"}.get(tuned.answer.kind, "is best")
     took = tuned.objective.measure.show(timed[0].objective)
     settings = plural(len(timed[0].candidate.settings), "setting")
     names = [tuned.best.way, f"{tuned.best.backend_label} {tuned.best.precision} with {settings}"]

@@ -122,7 +122,7 @@ def _index(tables: Sequence[Sequence[Row]]) -> Table:
 def _sure(row: Row) -> str:
     """In a word, whether it is known to be the fastest."""
     if row.standing == "likeliest":
-        return f"likeliest{likely(row.chance)}"
+        return f"likely{likely(row.chance)}"
     return {"equal": "equally fast as others", "once": "measured once"}.get(row.standing, "sure")
 
 
