@@ -195,12 +195,8 @@ class NoProduct(torch.nn.Module):
 def test_a_model_without_products_is_not_called_int8(tmp_path: Path, backend: str) -> None:
     words = {"precision": "int8", "calibration": "random", "backend": backend, **QUICK}
     (record,) = inferlens.bench(NoProduct().eval(), torch.zeros(1, 64), output=str(tmp_path), **words)
-    if record.status == "unsupported":
-        assert record.reason.startswith("Nothing of 'NoProduct' can be quantized")
-    else:
-        assert record.facts["quantized_share"] == 0
-        (row,) = rows([record])
-        assert {"partly quantized", "accuracy meaningless"} <= {*answer.doubts(row)}
+    assert record.status == "unsupported"
+    assert record.reason.startswith("Nothing of 'NoProduct' can be quantized")
 
 
 def test_openvino_does_not_claim_to_know_what_it_generates_code_for(tmp_path: Path) -> None:

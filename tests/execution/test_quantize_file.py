@@ -17,7 +17,10 @@ from inferlens.execution.deploy.quantize import limit_of
 from inferlens.record.quantization import Quantization
 from inferlens.views.profiled.quantized import document
 from inferlens.views.records import WIDTH
-from inferlens.views.table import render
+from inferlens.views.report.blocks import Section
+from inferlens.views.report.found import found_in
+from inferlens.views.report.measured import comparison
+from inferlens.views.table import Table, render
 from tests.commands import inferlens as command
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -70,6 +73,23 @@ def test_a_layer_that_does_not_bear_it_is_ranked_first_and_kept_for_a_limit(data
     assert 0 < (limited.best.share or 0) < 1
     again = quantized(data, keep=limited.best.keep)
     assert again.best.error == pytest.approx(limited.best.error, rel=1e-3)
+
+
+def test_what_layers_lose_is_kept_beside_the_records_and_shown_again(data: str) -> None:
+    kept = Path("results/Planted/quantized-int8-onnxruntime.json")
+    quantized(data)
+    assert not kept.exists(), "no layers were ranked"
+    found = quantized(data, errors=True)
+    shown = command("show", kept.as_posix(), cwd=Path()).stdout
+    assert shown.splitlines()[:8] == render(document(found), width=WIDTH).splitlines()[:8]
+    assert all(layer.name in shown for layer in found.layers)
+    told = json.loads(command("show", kept.as_posix(), "--json", cwd=Path()).stdout)
+    assert [each["error"] for each in told["layers"]] == [layer.error for layer in found.layers]
+    (section,) = comparison(found_in([Path("results")]))
+    assert isinstance(section, Section)
+    of_layers = section.blocks[-1]
+    assert isinstance(of_layers, Table)
+    assert [line.name for line in of_layers.lines] == [layer.name for layer in found.layers]
 
 
 def test_what_was_written_runs_and_is_what_was_compared(data: str) -> None:

@@ -64,6 +64,6 @@ def quantize(
             errors=errors, within=within, accuracy=accuracy, batch=batch, option=option, input=input, weights=weights,
             trust=bool(trust), rebuild=rebuild, seed=seed or 0, timeout=timeout, phase=phase,
         )  # fmt: skip
-    screen.document(document(found, model, device or found.case.device, layers=errors), format)
+    screen.document(document(found, model, device or "", layers=errors), format)
     if not found.path:
         raise typer.Exit(1)

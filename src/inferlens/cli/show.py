@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from inferlens.cli import options
-from inferlens.views.table import FORMATS
+from inferlens.views.table import FORMATS, Document
 
 RUNS = "newest, or all: each run in a table of its own."
 BY = "A table of two axes: ways down, across the values of precision, batch, threads, device, backend, calibration, \
@@ -46,29 +46,28 @@ def show(
     log: Annotated[str | None, typer.Option("--log", metavar="CASE", help=LOG)] = None,
     output: options.Output = None,
 ) -> None:
-    """Show what was measured, as a table or in another format; of results/MODEL/tuning how the tuning ended.
+    """Show what was measured, as a table or in another format.
+
+    Of results/MODEL/tuning it is how the tuning ended, of results/MODEL/quantized-*.json what each layer loses.
 
     Of a case that was measured several times the newest run is shown, which is said. Records of different machines may
     be shown together; they are never compared with each other.
     """
-    from inferlens.analysis.tuned import beneath, load_tuned, tunings_in
+    from inferlens.analysis.tuned import beneath
     from inferlens.cli import screen
     from inferlens.errors import InferlensError, check_choice
+    from inferlens.record.files import files_under
+    from inferlens.record.quantization import KEPT
     from inferlens.record.store import load_records
     from inferlens.units import plural
-    from inferlens.views.raced.tunings import document as of_tunings
 
     check_choice("choice of runs", runs, ("newest", "all"))
     how: dict[str, Any] = {"bars": bars, "wide": wide, "columns": columns, "output": output}
-    if tunings := tunings_in(paths):
-        if log is not None:
-            raise InferlensError("A tuning keeps no logs.", hint="inferlens bench with the case, and then its log")
-        if axis:
-            what = "A tuning tries each way as it may be fastest, so its axes do not cross."
-            raise InferlensError(
-                what, hint="inferlens bench with the ways and precisions, and show --by of its results"
-            )
-        screen.document(of_tunings(list(map(load_tuned, tunings)), reference, top), "json" if json else format, **how)
+    format = "json" if json else format
+    if other := _no_records(paths, reference, top):
+        if log is not None or axis:
+            raise InferlensError("--log and --by are of records alone.", hint="inferlens bench MODEL, and then those")
+        screen.document(other, format, **how)
         return
     loaded = load_records(paths)
     screen.notes(loaded.problems)
@@ -79,7 +78,6 @@ def show(
         return
     where = str(paths[0]) if len(paths) == 1 else "RESULTS"
     every_run = runs == "all"
-    format = "json" if json else format
     if axis:
         from inferlens.views.raced.crossed_table import document as by_axis
 
@@ -90,7 +88,25 @@ def show(
     if tunings := [folder for path in paths for folder in beneath(path)]:
         more = f", and {plural(len(tunings) - 1, 'more tuning')}" if len(tunings) > 1 else ""
         screen.note(f"It was tuned, too: inferlens show {tunings[0]}{more}")
+    for file in [file for path in paths for file in files_under(path, KEPT)][:1]:
+        screen.note(f"What its layers lose in lower precision: inferlens show {file}")
     screen.show(loaded.records, format, reference, where=where, top=top, every_run=every_run, **how)
+
+
+def _no_records(paths: list[Path], reference: str | None, top: int | None) -> Document | None:
+    """What paths mean that is kept beside records: tunings, or a quantization; none where they mean records."""
+    from inferlens.analysis.tuned import load_tuned, tunings_in
+    from inferlens.record.quantization import KEPT, read
+    from inferlens.record.store import read_all
+    from inferlens.views.profiled.quantized import document as of_quantization
+    from inferlens.views.raced.tunings import document as of_tunings
+
+    if tunings := tunings_in(paths):
+        return of_tunings(list(map(load_tuned, tunings)), reference, top)
+    if len(paths) == 1 and paths[0].match(KEPT):
+        (found,) = read_all(paths, KEPT, read, [], noun="quantization", hint="inferlens quantize --errors").values()
+        return of_quantization(found)
+    return None
 
 
 def plot(

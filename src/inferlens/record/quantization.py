@@ -1,10 +1,22 @@
-"""What quantizing a model to a file gave: a :class:`Quantization`. Data alone; no framework is needed to show it."""
+"""What quantizing a model to a file gave: a :class:`Quantization`. Data alone; no framework is needed to show it.
+
+One that says what each layer loses is kept beside the model's records, as ``quantized-int8-onnxruntime.json``: by its
+precision and backend, in the place of the one before it.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 from msgspec import Struct
 
+from inferlens.record.files import decoded, read_unpacked, write_whole
+from inferlens.record.store import made
 from inferlens.spec.case import Case
+
+SCHEMA = "inferlens.quantization/1"
+KEPT = "quantized-*.json"
 
 
 class OutputError(Struct, frozen=True):
@@ -78,6 +90,7 @@ class Quantization(Struct, frozen=True, kw_only=True):
         not_run: why that is not the backend that it was written for; empty if it is.
     """
 
+    schema: str = SCHEMA
     path: str
     case: Case
     best: Written
@@ -90,3 +103,15 @@ class Quantization(Struct, frozen=True, kw_only=True):
     attempts: tuple[Written, ...] = ()
     run_by: str = ""
     not_run: str = ""
+
+
+def save(folder: Path, found: Quantization) -> None:
+    """Writes it into the folder of the model's records, if it says what each layer loses."""
+    if found.layers:
+        name = KEPT.replace("*", f"{found.case.precision}-{found.case.backend}")
+        write_whole(made(folder) / name, msgspec.json.encode(found))
+
+
+def read(file: Path) -> Quantization:
+    """The one in a file. Raises InferlensError if there is none, OSError if it cannot be read."""
+    return decoded(read_unpacked(file), Quantization, SCHEMA, "quantization")

@@ -25,7 +25,7 @@ from inferlens.backends.openvino.profile import layers_of
 from inferlens.backends.openvino.quantize import int8_share, quantized_ir
 from inferlens.backends.openvino.script import openvino_script, write_graph
 from inferlens.backends.profiling.layer_runs import check_level
-from inferlens.backends.quantized import beside_record, measured
+from inferlens.backends.quantized import beside_record, check_share, measured
 from inferlens.models import provenance
 from inferlens.models.inputs import on_host
 from inferlens.models.model import Format, Model
@@ -159,7 +159,9 @@ class OpenVinoRunner(Runner, LayerProfiler, Direct):
         facts["threads"] = told("INFERENCE_NUM_THREADS")
         facts["streams"] = told("NUM_STREAMS")
         facts["inference_precision"] = told("INFERENCE_PRECISION_HINT").get_type_name()
-        facts |= {"quantized_share": int8_share(self.compiled, self.plain, self.model)} if self.plain else {}
+        if self.plain:
+            share = int8_share(self.compiled, self.plain, self.model)
+            check_share(share, self.model, self.case, self.preparation, "OpenVINO computes no product in int8")
         for name in SWITCHES:
             facts[name] = bool(told(name.upper()))
         for name in ("inference_precision", *SWITCHES):

@@ -91,4 +91,4 @@ def int8_share(compiled: Any, path: Path, model: Model) -> float | None:
             return None
         if notes.get("runtimePrecision") in ("i8", "u8"):
             found |= made
-    return round(float(sum(shares.get(name, 0.0) for name in found)), 3) if shares else None
+    return sum(shares.get(name, 0.0) for name in found) if shares else None

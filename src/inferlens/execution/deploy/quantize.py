@@ -26,7 +26,7 @@ from inferlens.backends.base import Capabilities, Inputs, Outputs, Preparation, 
 from inferlens.backends.onnx.layer_errors import SAMPLES as FEW
 from inferlens.backends.onnx.layer_errors import ranked
 from inferlens.errors import InferlensError, check_choice
-from inferlens.execution.deploy.build import FileJob, able, written
+from inferlens.execution.deploy.build import CACHE, FileJob, able, written
 from inferlens.execution.expand import Planned, check_words, default_device, expand, refuse_if_none_runs
 from inferlens.execution.protocol import TaskResult
 from inferlens.execution.survey import Named, found, named, probe
@@ -37,7 +37,7 @@ from inferlens.models import resolve
 from inferlens.models.model import Model, ModelInfo
 from inferlens.models.samples import calibration_feeds
 from inferlens.models.sources.onnx import onnx_graph, onnx_types, weight_files
-from inferlens.record.quantization import LayerError, OutputError, Quantization, Written
+from inferlens.record.quantization import LayerError, OutputError, Quantization, Written, save
 from inferlens.record.store import safe_name
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 from inferlens.spec.keep import keep_of, kept
@@ -293,7 +293,6 @@ def quantize(
         "precision": to, "calibration": calibration, "keep": keep, "batch": batch, "option": option, "input": input,
         "weights": weights, "trust": trust, "seed": seed,
     }  # fmt: skip
-    check_choice("precision to quantize to", to, QUANTIZED)
     with named(model, example_inputs) as model:
         planned = _planned({**words, "model": model.spec}, backend, device, to, model)
         case = planned.case
@@ -308,7 +307,9 @@ def quantize(
             trust=trust, rebuild=rebuild, live=model.live, timeout=parse_duration(str(timeout)), phase=phase,
         )  # fmt: skip
     assert done.found
-    return replace(done.found, path=str(path) if done.found.path else "", limit=within or "")
+    made = replace(done.found, path=str(path) if done.found.path else "", limit=within or "")
+    save(CACHE.parent / safe_name(planned.found.name), made)
+    return made
 
 
 def limit_of(within: str | None, accuracy: Any) -> Constraint | None:
@@ -327,6 +328,7 @@ def limit_of(within: str | None, accuracy: Any) -> Constraint | None:
 
 def _planned(words: dict[str, Any], backend: str | None, device: str | None, to: str, model: Named) -> Planned:
     """The one case that the words mean, on a backend that writes files, whether it can run them here or not."""
+    check_choice("precision to quantize to", to, QUANTIZED)
     names = able(Quantizer)
     if backend and (name := backend.partition(":")[0]) not in names:
         BACKENDS.get(name)  # a name that means nothing is told first

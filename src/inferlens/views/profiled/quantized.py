@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from inferlens import units
 from inferlens.record.quantization import Quantization, Written
+from inferlens.spec.case import bare
 from inferlens.spec.commands import bench_words
 from inferlens.spec.keep import kept
 from inferlens.views.records import LINES, fitting
@@ -31,11 +32,12 @@ LAYERS = (
 )
 
 
-def document(found: Quantization, name: str, device: str, *, layers: bool = True) -> Document:
+def document(found: Quantization, name: str = "", device: str = "", *, layers: bool = True) -> Document:
     """All of it; ``name`` is the model's as it was asked for, ``device`` what cases run on if nobody says.
 
     ``layers``: whether people are shown what each layer loses, if that is known.
     """
+    name, device = name or bare(found.case.model), device or found.case.device
     shown = len(found.layers) if layers else 0
 
     def blocks(rows: int, outputs: int | None = None, *, brief: bool = False) -> Sequence[Table | str]:
@@ -55,16 +57,13 @@ def document(found: Quantization, name: str, device: str, *, layers: bool = True
     return Document(
         lambda: blocks(shown),
         screen=screen,
-        data=lambda: {"schema": "inferlens.quantization/1", **{key: getattr(found, key) for key in _FIELDS}},
+        data=lambda: found,
         csv=lambda: (
             ["layer", "operators", "multiply-adds", "error"],
             [[each.name, " ".join(each.kinds), each.share, each.error] for each in found.layers],
         ),
         title=f"{name} in {found.case.precision}",
     )
-
-
-_FIELDS = Quantization.__struct_fields__
 
 
 def _compared(found: Quantization, name: str, most: int | None) -> Table:

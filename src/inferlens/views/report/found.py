@@ -1,4 +1,4 @@
-"""What lies under the paths that a report is of: records, profiles, tunings and traces."""
+"""What lies under the paths that a report is of: records, profiles, tunings, quantizations and traces."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 
 from inferlens.analysis.tuned import Tuned, beneath, load_tuned, tunings_in
 from inferlens.errors import InferlensError
+from inferlens.record.files import files_under
 from inferlens.record.profile_store import LoadedProfiles, load_profiles
+from inferlens.record.quantization import KEPT, Quantization, read
 from inferlens.record.record import Record
-from inferlens.record.store import BEST, load_records
+from inferlens.record.store import BEST, load_records, read_one
 from inferlens.trace import several
 from inferlens.views.picture import colours_of
 from inferlens.views.plain import plain
@@ -27,6 +29,7 @@ class Found:
     records: list[Record] = field(default_factory=list)
     profiles: LoadedProfiles = field(default_factory=LoadedProfiles)
     tunings: list[Tuned] = field(default_factory=list)
+    quantizations: list[Quantization] = field(default_factory=list)
     traces: list[Path] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     folders: dict[str, Path] = field(default_factory=dict)
@@ -78,11 +81,13 @@ def found_in(paths: Sequence[Path]) -> Found:
         except InferlensError as error:
             found.problems.append(str(error))
     found.traces = list(dict.fromkeys(trace for path in paths for trace in several.traces_under(path)))
+    files = [file for path in paths for file in files_under(path, KEPT)]
+    found.quantizations = [made for file in files if (made := read_one(file, read, found.problems))]
     for load in (_records, _profiles):
         load(found, [path for path in paths if path not in found.traces])
     # What a tuning left ready to be used is shown with it.
     found.records = [each for each in found.records if found.folders.get(each.id) not in winners]
-    if not (found.records or found.profiles.profiles or found.tunings or found.traces):
+    if not (found.records or found.profiles.profiles or found.tunings or found.quantizations or found.traces):
         what = f"There is nothing to report in {', '.join(map(str, paths))}. {' '.join(found.problems[:2])}"
         raise InferlensError(
             what.strip(), expected="records, profiles, tunings or traces", hint="inferlens bench MODEL"

@@ -16,6 +16,7 @@ from inferlens.views.chart import chart_of, drawn, leading, names_of
 from inferlens.views.picture import picture
 from inferlens.views.plain import plain
 from inferlens.views.profiled.findings import document as findings_of
+from inferlens.views.profiled.quantized import document as of_quantization
 from inferlens.views.raced import against
 from inferlens.views.raced.tuned import answer_of, finals_of, sentences
 from inferlens.views.records import COLUMNS, headline, table_of
@@ -161,6 +162,10 @@ def comparison(found: Found) -> Iterator[Block]:
             yield from _samples(table, runs, number, found.colours)
     if len(tables) > MOST_CHARTS:
         yield f"Charts are of the first {MOST_CHARTS} models; 'inferlens plot' draws those of the others."
+    for number, each in enumerate(found.quantizations, 1):
+        quantized = of_quantization(each)
+        shown = [block for block in quantized.blocks() if isinstance(block, Table)]
+        yield Section(f"quantized-{number}", f"Layers that lose most · {quantized.title}", shown, folded=True)
 
 
 def _charts(table: Sequence[Row], number: int, colours: dict[str, str], *, whole: bool) -> Iterator[Block]:
