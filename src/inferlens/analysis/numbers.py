@@ -36,7 +36,8 @@ def _latencies(run: CaseRuns) -> dict[str, Any]:
     summaries = run.summaries
     if not summaries:
         return {}
-    found, alone = estimate(run.processes), run.processes[0] if len(run.processes) == 1 else None
+    found, taken = estimate(run.processes), [series.samples for series in run.series if series.samples]
+    alone = taken[0] if len(taken) == 1 else None
     values: dict[str, Any] = {
         "samples": sum(summary.count for summary in summaries),
         "left_out": sum(series.disturbed + series.unsteady for series in run.series),
@@ -62,7 +63,7 @@ def _rates(run: CaseRuns, batch: int | None) -> dict[str, Any]:
     found = estimate(run.windows)
     values: dict[str, Any] = {"in_flight": getattr(run.first.measurement("throughput"), "in_flight", None)}
     for name, metric in _PARTS.items():
-        every = (steady_samples(record, metric).samples for record in run.ran)
+        every = (steady_samples(record, metric).typical for record in run.ran)
         values[name] = geometric_mean([median(samples) for samples in every if samples])
     if found:
         values |= {"iterations_per_second": found.median, **_ends("iterations", found.interval)}

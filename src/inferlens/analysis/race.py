@@ -6,28 +6,23 @@ fast; or, where that is not known, the likeliest with its probability; or the fa
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-import numpy as np
 from msgspec import Struct
 
-from inferlens.analysis.interference.samples import finite, steady_samples
+from inferlens.analysis.interference.samples import steady_samples
 from inferlens.analysis.objective import value
 from inferlens.analysis.runs import CaseRuns
-from inferlens.record.record import IN_TURNS, Metric, Record
+from inferlens.record.record import Metric, Record
 from inferlens.spec.objective import Objective
 from inferlens.stats.between_process import Centre, centres
 from inferlens.stats.compare import LogRatio
-from inferlens.stats.quantiles import median
 from inferlens.stats.standing import Entry, Layout, Standing, alone_level, look_level, standing
 
-PAUSE = 0.03  # seconds between two calls that belong to different turns: a turn begins with calls that are no samples
-LEAST_TURNS = 3
 PROBABLE = 0.75  # from which probability on something is called probable
 Kind = Literal["fastest", "equal", "likeliest", "once", "none"]
 
@@ -142,7 +137,7 @@ def race(
     alone: dict[str, dict[Hashable, Centre]] = {}
     for key, members in together.items():
         mine = [record for _, record in members]
-        known = centres_for(aim.objective, mine) if aim else centres_of(mine, metric)
+        known = centres_for(aim.objective, mine) if aim else [centre_of(record, metric) for record in mine]
         for (name, record), centre in zip(members, known, strict=True):
             if centre:
                 processes.setdefault(name, []).append((record.created, centre))
@@ -182,51 +177,17 @@ def round_of(record: Record) -> tuple[str, int] | None:
     return (record.run, record.repeat) if of_a_round else None
 
 
-def centres_of(records: Sequence[Record], metric: Metric) -> list[Centre | None]:
-    """The centre of each record's samples, of records that were measured together or of a single one.
-
-    Of those that took turns all samples count, and they are compared turn by turn: what the machine does for a tenth of
-    a second it does to neighbouring turns. The median over turns counts, as it is the median latency that is shown: a
-    case of which every third turn is slow is as fast as it is in the others.
-    """
-    together = len(records) > 1 and all(IN_TURNS in record.facts for record in records)
-    if not together:
-        return [_centre(_seconds(steady_samples(record, metric).samples, metric)) for record in records]
-    found = [_centre(_seconds(finite(record, metric), metric)) for record in records]
-    turns = [_turns(record, metric) for record in records]
-    count = min(map(len, turns))
-    if count < LEAST_TURNS or any(centre is None for centre in found):
-        return found
-    logs = np.array([each[:count] for each in turns])
-    machine = np.median(logs, axis=0)
-    logs = np.median(logs - machine, axis=1) + np.median(machine)
-    return [Centre(float(log), centre.variance) for log, centre in zip(logs, found, strict=True) if centre]
+def centre_of(record: Record, metric: Metric) -> Centre | None:
+    """The centre of a record's samples, as seconds; ``None`` where it has none."""
+    samples = steady_samples(record, metric).typical
+    if metric == "throughput":
+        samples = [1 / rate for rate in samples if rate > 0]
+    return next(iter(centres([samples])), None)
 
 
 def centres_for(objective: Objective, records: Sequence[Record]) -> list[Centre | None]:
     """The logarithm of what is to be small, of each of some records that were measured together."""
     if objective.name == "latency":
-        return centres_of(records, "latency")
+        return [centre_of(record, "latency") for record in records]
     known = [value(each, objective.name) for each in records]
     return [Centre(math.log(objective.measure.cost(each)), None) if each else None for each in known]
-
-
-def _seconds(samples: Sequence[float], metric: Metric) -> Sequence[float]:
-    return tuple(1 / rate for rate in samples if rate > 0) if metric == "throughput" else samples
-
-
-def _turns(record: Record, metric: Metric) -> list[float]:
-    """The logarithm of the median of each turn's samples: a turn begins after a pause, each window is one."""
-    samples = _seconds(finite(record, metric), metric)
-    begins = next((each.begins for each in record.measurements if each.metric == metric), ())
-    if metric == "throughput":
-        return [math.log(each) for each in samples]
-    if len(begins) != len(samples) or min(samples, default=0.0) <= 0:
-        return []
-    pauses = [later - begin - took for begin, later, took in zip(begins, begins[1:], samples, strict=False)]
-    starts = [0, *(place for place, pause in enumerate(pauses, 1) if pause >= PAUSE), len(samples)]
-    return [math.log(median(samples[start:end])) for start, end in itertools.pairwise(starts)]
-
-
-def _centre(values: Sequence[float]) -> Centre | None:
-    return next(iter(centres([values])), None)

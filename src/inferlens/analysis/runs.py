@@ -58,13 +58,13 @@ class CaseRuns:
 
     @property
     def processes(self) -> list[Sequence[float]]:
-        """The samples of each process, as ``stats.between_process`` and ``stats.compare`` take them."""
-        return [series.samples for series in self.series if series.samples]
+        """What the median of each process is of, as ``stats.between_process`` and ``stats.compare`` take them."""
+        return [series.typical for series in self.series if series.samples]
 
     @cached_property
     def summaries(self) -> tuple[Summary, ...]:
         """The latency of each process that has samples."""
-        return tuple(summary for samples in self.processes if (summary := summarise(samples)))
+        return tuple(summary for series in self.series if (summary := summarise(series.samples)))
 
     def latency(self, name: str) -> float | None:
         """A number of the summaries, such as ``p99``: the geometric mean over the processes that tell it."""
@@ -74,7 +74,7 @@ class CaseRuns:
     @property
     def windows(self) -> list[Sequence[float]]:
         """Calls per second of each window of throughput, process by process."""
-        return [samples for record in self.ran if (samples := steady_samples(record, "throughput").samples)]
+        return [samples for record in self.ran if (samples := steady_samples(record, "throughput").typical)]
 
 
 def device_name(record: Record) -> str:

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from inferlens import units
 from inferlens.analysis.compare.ab_result import ABResult
 from inferlens.analysis.compare.ab_steps import ABSteps
-from inferlens.analysis.interference.samples import finite, latencies
+from inferlens.analysis.interference.samples import latencies, steady_samples
 from inferlens.errors import one_line, printable
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
@@ -133,7 +133,7 @@ class Bar(Observer):
 
     def _is_best(self, record: Record) -> bool:
         """Whether no other of its kind was as fast so far, of two at least."""
-        case, seconds = record.case, latencies(record).samples
+        case, seconds = record.case, latencies(record).typical
         if record.status != "ok" or not seconds or (record.agreement and record.agreement.agrees is False):
             return False
         least, count = self._best.get(case.work, (float("inf"), 0))
@@ -166,7 +166,7 @@ def ending(record: Record) -> str:
     """How a case ended, in a few words."""
     if record.status != "ok":
         return f"{record.status}: {record.reason}"
-    latency, calls = latencies(record).samples, finite(record, "throughput")
+    latency, calls = latencies(record).typical, steady_samples(record, "throughput").typical
     told = units.duration(median(latency)) if latency else f"{units.rate(median(calls))} calls/s" if calls else "done"
     wrong = record.agreement is not None and record.agreement.agrees is False
     return f"{told}{', outputs wrong' if wrong else ''}"

@@ -35,7 +35,7 @@ def run(search: Search, broken: frozenset[str] = frozenset()) -> list[list[Point
 
 
 def begun() -> Search:
-    return Search([Point(name) for name in FAMILIES], near, lambda point: 5.0 if point.family == "compiled" else 1.0)
+    return Search([Point(name) for name in FAMILIES], near, lambda point: 4.0 if point.family == "compiled" else 1.0)
 
 
 def test_the_best_is_found_and_most_are_not_measured() -> None:
@@ -69,6 +69,15 @@ def test_what_did_well_in_one_precision_is_measured_in_another_before_what_did_n
     search = Search([*map(Point, logs), *new], lambda _: [], lambda point: 1.0 + (point == Point("unknown bf16")))
     search.add({Point(name): log for name, log in logs.items()})
     assert search.propose() == [Point("fast fp32"), Point("fast bf16"), Point("unknown bf16"), Point("middling bf16")]
+
+
+def test_what_takes_far_longer_than_the_others_is_measured_when_nothing_else_promises_a_gain() -> None:
+    search = Search([Point(name) for name in FAMILIES], near, lambda point: 9.0 if point.family == "compiled" else 1.0)
+    rounds = run(search)
+    late = next(place for place, points in enumerate(rounds) if any(point.family == "compiled" for point in points))
+    assert {point.family for points in rounds[:late] for point in points} == {"eager", "graphed", "slow"}
+    assert any(point.settings for points in rounds[:late] for point in points)
+    assert search.best.family == "compiled", "and then it is tuned as any other"
 
 
 def test_a_setting_by_which_a_candidate_failed_is_not_tried_again_in_its_family() -> None:

@@ -3,6 +3,9 @@
 Records keep every sample. What is left out is decided here and nowhere else, each time anew, so that old records profit
 from better statistics: samples that are negative or no finite numbers, those that the record's marks say to leave out
 (``mark``), and the beginning of a series that was not steady yet (``stats.steady``).
+
+A median is of fewer where processes took turns on the machine: of the fastest third of a process's turns. What else
+runs there only ever slows a process, and it slows whole turns.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from inferlens.record.record import Metric, Record
+from inferlens.record.record import IN_TURNS, Metric, Record
 from inferlens.stats.steady import steady
 
 Array = NDArray[np.float64]
+PAUSE = 0.03  # seconds between two calls of different turns: a turn begins with calls that are no samples
+LEAST_TURNS, FAST = 3, 1 / 3  # turns of a process, and the share of them that a median is of
 
 
 @dataclass(frozen=True)
@@ -28,10 +33,12 @@ class Series:
 
     Attributes:
         samples: the samples, from which NumPy need not copy.
+        typical: those of them that a median is of.
         not_finite, disturbed, unsteady: how many were left out, for which reason.
     """
 
     samples: Sequence[float]
+    typical: Sequence[float]
     not_finite: int
     disturbed: int
     unsteady: int
@@ -64,26 +71,42 @@ def _steady_samples(same: _Same, metric: Metric) -> Series:
     record = same.record
     taken, explicit = _taken(record, metric), record.budget.explicit
     if not taken.size:
-        return Series((), 0, 0, 0)
+        return Series((), (), 0, 0, 0)
     marks = record.window_marks if metric == "throughput" else record.marks
     kept = np.ones(taken.size, dtype=bool)
     if marks and marks.count == taken.size and not explicit:
         kept = ~np.isin(np.arange(taken.size), marks.discarded)
-    values = taken[kept & _finite(taken)]
+    known = kept & _finite(taken)
+    values = taken[known]
     start = 0 if explicit else steady(values).start
-    count = int(kept.sum())
-    return Series(_sequence(values[start:]), count - values.size, taken.size - count, start)
+    count, samples = int(kept.sum()), _sequence(values[start:])
+    fast = np.ones(taken.size, dtype=bool) if explicit else _in_fast_turns(record, metric, taken)
+    typical = samples if fast.all() else _sequence(taken[known & fast])
+    return Series(samples, typical, count - values.size, taken.size - count, start)
+
+
+def _in_fast_turns(record: Record, metric: Metric, taken: Array) -> NDArray[np.bool_]:
+    """Which samples are in the fastest third of the turns; all of them where no turns are known. A window is a turn."""
+    every, timed = np.ones(taken.size, dtype=bool), record.measurement("latency")
+    if IN_TURNS not in record.facts:
+        return every
+    if metric == "throughput":
+        turns, times = np.arange(taken.size), 1 / np.maximum(taken, 1e-300)
+    elif timed and len(timed.begins) == len(timed.samples) == taken.size:
+        begins, times = np.array(timed.begins), _taken(record, "latency")
+        pauses = begins[1:] - begins[:-1] - times[:-1]
+        turns = np.concatenate([[0], np.cumsum(pauses >= PAUSE)])
+    else:
+        return every
+    times = np.where(_finite(times), times, math.inf)
+    medians = [float(np.median(times[turns == turn])) for turn in range(turns[-1] + 1)]
+    fast = np.argsort(medians, kind="stable")[: math.ceil(FAST * len(medians))]
+    return np.isin(turns, fast) if len(medians) >= LEAST_TURNS else every
 
 
 def latencies(record: Record) -> Series:
     """The latency samples of a record, in seconds; none if its case did not run to its end."""
     return steady_samples(record, "latency")
-
-
-def finite(record: Record, metric: Metric) -> Sequence[float]:
-    """Samples of a metric that are finite and not negative; none if the case did not run to its end."""
-    taken = _taken(record, metric)
-    return _sequence(taken[_finite(taken)])
 
 
 def _taken(record: Record, metric: Metric) -> Array:

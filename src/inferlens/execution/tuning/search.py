@@ -3,8 +3,8 @@
 Families come first: a backend's variant in a precision, with its defaults; those whose variant did well in another
 precision before others. Then those candidates of which most gain may be expected for the time that they cost, by what
 their settings did elsewhere (``stats.gaussian_process``); the best so far is in every round, so that what the machine
-does to all of a round cancels out, and one that was measured already may be proposed again. It is over when nothing
-promises to gain ``LEAST_GAIN``.
+does to all of a round cancels out, and one that was measured already may be proposed again. When nothing promises to
+gain ``LEAST_GAIN``, families come that take far longer to build; then it is over.
 
 Nothing here runs a process, and all that is proposed follows from what was added: a tuning that was interrupted goes on
 by adding again what was measured.
@@ -24,6 +24,7 @@ from inferlens.stats.gaussian_process import Belief, Observed, Point, believe
 LEAST_GAIN = 0.002  # expected, as a share: less is not worth a process
 REACH = math.log(1.6)  # families further behind the best are not tuned
 MOST_FINALISTS = 4
+COSTLY = 4  # times the cheapest family: such a family is measured last
 LEAST_GROUP = 3  # candidates of a round, beside the best
 LEAST_CHANCE = 0.05  # of being faster than the best: with less none is confirmed beside it
 
@@ -87,11 +88,14 @@ class Search:
         """The next round, the best so far first; nothing where the search is over."""
         known = {each.point for each in self.seen} | self.failed
         new = sorted((point for point in self.families if point not in known), key=self._turn())
+        limit = COSTLY * min(map(self.cost, self.families))
+        cheap = [point for point in new if self.cost(point) <= limit]
         best = [self.best] if self.seen else []
-        if new:
-            return [*best, *new[: self.group]]
-        if not best:
-            return []
+        chosen = cheap or (self._promising(best) if best else []) or new
+        return [*best, *chosen[: self.group]] if chosen else []
+
+    def _promising(self, best: Sequence[Point]) -> list[Point]:
+        """Those that may be expected to gain most for their cost, beside the best."""
         belief, chosen = self.belief, list[Point]()
         while len(chosen) < self.group:
             gain = belief.gain(self._best_place)
@@ -104,7 +108,7 @@ class Search:
                 break
             chosen.append(belief.points[place])
             belief = belief.after(place)
-        return [*best, *chosen] if chosen else []
+        return chosen
 
     def _turn(self) -> Callable[[Point], tuple[float, float]]:
         """When a family is measured: the later the further behind its variant is in other precisions, then by cost."""

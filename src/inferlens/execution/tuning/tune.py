@@ -176,14 +176,14 @@ class Tuner:
     @cached_property
     def search(self) -> Search:
         """The search, with what earlier runs have learned; where the CPU only builds, more side by side."""
-        builders = len(usable_cpus()) // 3 if self._on_gpu else 0
+        builders = len(usable_cpus()) // 2 if self._on_gpu else 0
         self.seconds = seconds_by((), self.scheduler.plan)
         first = [*self.space.references[:1], *(each.case for each in self.space.families)]
         search = Search(
             families=list(dict.fromkeys(map(self.candidates.point, first))),
             neighbours=self.candidates.neighbours,
             cost=lambda point: self.seconds(self.candidates.cases[point]),
-            group=min(max(LEAST_GROUP, builders), 2 * LEAST_GROUP),
+            group=min(max(LEAST_GROUP, builders), 3 * LEAST_GROUP),
         )
         for trial in self.kept.trials:
             if not trial.final:

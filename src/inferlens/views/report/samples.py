@@ -27,7 +27,7 @@ def spread(
 
     ``colours`` are those of backends, by their names.
     """
-    samples = {name: np.concatenate([np.asarray(each) for each in run.processes]) * 1e3 for name, run in ways}
+    samples = {name: np.concatenate([np.asarray(each.samples) for each in run.series]) * 1e3 for name, run in ways}
     low = min(float(values.min()) for values in samples.values())
     high = min(
         max(float(np.quantile(values, 0.999)) for values in samples.values()),
@@ -76,7 +76,7 @@ def over_time(
     """The latencies of each way in the order they were taken, its processes one after the other."""
     panels = []
     for place, (name, run) in enumerate(ways):
-        taken = [np.asarray(each) * 1e3 for each in run.processes]
+        taken = [np.asarray(each.samples) * 1e3 for each in run.series if each.samples]
         whole = np.concatenate(taken)
         done = np.cumsum([len(each) for each in taken])[:-1]
         pieces = np.array_split(whole, min(POINTS, len(whole)))
