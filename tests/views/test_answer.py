@@ -60,6 +60,20 @@ def test_equals_are_told_together():
     assert {row.backend for row in found if row.fastest} == {"openvino", "onnxruntime"}
 
 
+def test_what_was_calibrated_with_noise_says_so_among_equals():
+    noise = {"openvino": {"precision": "int8", "calibration": "random"}}
+    race = rounds(16, {"pytorch": 25e-3, "openvino": 16e-3, "onnxruntime": 16.01e-3}, spread=0.002)
+    made = [
+        replace(each, case=replace(each.case, **noise[each.case.backend]), facts={"quantized_share": 1.0})
+        if each.case.backend in noise
+        else each
+        for each in race
+    ]
+    (answer,) = answers(rows(made))
+    assert answer.head == "EQUALLY FAST (within 2 %)"
+    assert answer.who.count("accuracy meaningless") == 1
+
+
 def test_the_likeliest_is_told_with_its_probability_and_what_decides_it():
     (answer,) = answers(rows(rounds(4, {"pytorch": 16.4e-3, "openvino": 16e-3}, spread=0.03)))
     assert answer.head == "LIKELY FASTEST"

@@ -95,12 +95,19 @@ def test_what_is_wrong_or_did_not_run_is_a_word_and_has_no_speedup():
 
 def test_noise_is_said_where_the_fastest_is_not_of_it():
     noise = {"precision": "int8", "calibration": "random"}
-    made = [msgspec.structs.replace(each, facts={"quantized_share": 1.0}) for each in ran(case(**noise), 30e-3)]
+
+    def noisy(**words):
+        own = ran(case(**noise, **words), 30e-3)
+        return [msgspec.structs.replace(each, facts={"quantized_share": 1.0}) for each in own]
+
+    made = noisy()
     said = "Calibrated with noise, accuracy meaningless: int8."
     assert said in shown([*ran(case(), 20e-3), *made], "precision")
     text = shown([*ran(case(), 40e-3), *made], "precision")
     assert said not in text
     assert "accuracy meaningless" in text.splitlines()[2]
+    several = [*ran(case(), 40e-3), *made, *ran(case(batch=8), 40e-3), *noisy(batch=8)]
+    assert said in shown(several, "precision"), "no answer says it"
 
 
 def test_two_sentences_tell_the_precision_from_the_runtime():

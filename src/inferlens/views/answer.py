@@ -134,8 +134,8 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
     who = "  ".join([names[best.id], told(best), *([worth(best)] if best.metric else []), *doubts(best)])
     than, sure = _than(best, names)
     if best.standing == "equal":
-        lost = DOUBTS["less-accurate"]
-        who, *others = [f"{names[row.id]} {told(row)}" + f" {lost}" * (row.outputs == lost) for row in (best, *equal)]
+        lost = {row.id: f" {row.outputs}" * (row.outputs in OF_OUTPUTS.values()) for row in (best, *equal)}
+        who, *others = [f"{names[row.id]} {told(row)}{lost[row.id]}" for row in (best, *equal)]
         head = f"EQUALLY FAST (within {percent(best.threshold)})"
         everyone = listing([who, *others])
         if len(everyone) > MOST_NAMED:

@@ -13,7 +13,7 @@ from inferlens.record.quantization import Quantization, Written
 from inferlens.spec.case import bare
 from inferlens.spec.commands import bench_words
 from inferlens.spec.keep import kept
-from inferlens.views.records import LINES, fitting
+from inferlens.views.records import LINES, WIDTH, fitting
 from inferlens.views.table import Column, Document, Line, Table, share
 
 NAMED = 6  # layers in a sentence
@@ -121,6 +121,7 @@ def _layers(found: Quantization, rows: int) -> Table:
 def _next(found: Quantization, name: str, device: str, *, brief: bool) -> list[str]:
     """What came of a limit, where the file is, and the commands that go on: ``brief``: without the layers that stay."""
     best, case = found.best, replace(found.case, keep=found.best.keep)
+    brief |= len(case.keep) > WIDTH  # a word that is broken is not pasted
     said = []
     if found.limit:
         said.append(_limit(found, best, brief=brief))

@@ -61,7 +61,7 @@ def _table(of: Crossed, where: str, most: int | None, width: int | None, *, said
     ]
     left = len(of.lines) - len(lines)
     notes = [f"{plural(left, 'more row')}: --top {len(of.lines)}, or --format csv"] if left else []
-    notes += [*_caveats(of), *notes_beneath(of.rows, where)]
+    notes += [*_caveats(of, answered=alone), *notes_beneath(of.rows, where)]
     words = [cell.word for line in of.lines for cell in line.cells.values() if cell.word]
     if words and not any("inferlens notes" in note for note in notes):
         notes.append(f"Why {listing(list(dict.fromkeys(words)))}: inferlens notes {where or 'RESULTS'}")
@@ -112,13 +112,13 @@ def _fastest(line: CrossedLine) -> bool:
     return any(cell.row.fastest for cell in line.cells.values())
 
 
-def _caveats(of: Crossed) -> list[str]:
-    """What has to be known of all cells."""
+def _caveats(of: Crossed, *, answered: bool = False) -> list[str]:
+    """What has to be known of all cells; ``answered``: beside the answer, which says what is known of the fastest."""
     told = [cell for line in of.lines for cell in line.cells.values() if cell.speedup is not None]
     once = "Cases were measured once: how far speed-ups may be off is not known."
     said = [once] if told and all(cell.low is None for cell in told) else []
     noise = [row for row in of.noted if any(note.code == "random-calibration" for note in row.notes)]
-    if noise and not any(row.place == 1 for row in noise):  # of which the answer says it
+    if noise and not (answered and any(row.place == 1 for row in noise)):
         precisions = sorted({row.precision for row in noise})
         said.append(f"Calibrated with noise, accuracy meaningless: {listing(precisions)}.")
     own = "The outputs of each model are compared with its own reference; inferlens ab A B compares two models'."

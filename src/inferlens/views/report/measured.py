@@ -115,6 +115,7 @@ def _index(tables: Sequence[Sequence[Row]]) -> Table:
         *(each for each in plainly if each.key in ("median", "items_per_second")),
         *(each for each in plainly if each.title == "speed-up"),
         Column("", "how sure", numeric=False, write=_sure),
+        *(each for each in plainly if each.title == "outputs" and any(row.outputs != "right" for row in found)),
         *([Column("device_name", "machine", numeric=False)] if len({row.machine for row in found}) > 1 else []),
     ]
     return Table("", "model", columns, [Line.of(_short(row), columns, row) for row in found])
