@@ -251,8 +251,7 @@ def beneath(path: Path) -> list[Path]:
 def load_tuned(folder: Path) -> Tuned:
     """How the tuning in a folder ended, with its rounds.
 
-    Raises:
-        InferlensError: if it is not over, or a file of it is broken.
+    Raises InferlensError if it is not over, or a file of it is broken.
     """
     try:
         data = (folder / TUNED).read_bytes()

@@ -72,8 +72,7 @@ class Outcome(Generic[Found]):
     def found(self, what: str) -> Found:
         """What the task found.
 
-        Raises:
-            InferlensError: with the task's own reason; of a process without an answer, with what it was doing.
+        Raises InferlensError with the task's own reason; of a process without an answer, with what it was doing.
         """
         result = self.result
         if result.status == "ok":

@@ -83,8 +83,7 @@ def expand(
         capabilities: what that interpreter's backends can do: what they cannot has the reason.
         anywhere: what some interpreter's can, where there are several: it is asked of all of them.
 
-    Raises:
-        InferlensError: if the plan names a backend, variant or option that does not exist, or leaves nothing to run.
+    Raises InferlensError if the plan names a backend, variant or option that does not exist, or leaves nothing to run.
     """
     check_words(plan)
     planned: dict[str, Planned] = {}
@@ -223,8 +222,7 @@ def _default_variant(model: ModelInfo, can: Capabilities, device: str) -> str | 
 def check_words(plan: Plan) -> None:
     """Refuses backends, variants and options that there are not, which needs neither the model nor the machine.
 
-    Raises:
-        InferlensError: for the first.
+    Raises InferlensError for the first.
     """
     known = BACKENDS.names()
     named = [split_label(label, known) for label in plan.backend if label != EVERY_VARIANT]

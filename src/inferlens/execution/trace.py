@@ -169,8 +169,7 @@ class Traced(Files, frozen=True, kw_only=True):
 def run(plan: Plan, tracing: Tracing, tensorboard: Path | None, observer: Observer) -> Iterator[Traced]:
     """Traces every case of ``plan``; each is on disk before the next one starts.
 
-    Raises:
-        InferlensError: if the plan asks for several processes of each case, or a folder cannot be written.
+    Raises InferlensError if the plan asks for several processes of each case, or a folder cannot be written.
     """
     if plan.repeats > 1:
         raise InferlensError("A case is traced in one process.", hint="--repeat for several cycles, not --repeats")

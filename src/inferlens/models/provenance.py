@@ -97,10 +97,8 @@ def option_of(spec: str, name: str) -> Any:
 def read(path: Path, content: bytes | None = None) -> Provenance | None:
     """The provenance of the model at ``path``; ``None`` if there is none beside it.
 
-    ``content`` is that of the model's file, if it was read already: whole files are read and hashed once.
-
-    Raises:
-        InferlensError: if what lies there is none, or the model's file is not the one that was made.
+    ``content`` is that of the model's file, if it was read already: whole files are read and hashed once. Raises
+    InferlensError if what lies there is none, or the model's file is not the one that was made.
     """
     file = beside(path)
     if not file.is_file():

@@ -34,10 +34,8 @@ class Log(Struct, frozen=True):
 def log_of(loaded: Loaded, named: str) -> Log:
     """The log of the latest record of the case that fits ``named``: words of its label, model or folder.
 
-    Of several cases that fit, one that did not run counts, if it is the only one.
-
-    Raises:
-        InferlensError: if none fits, or several do.
+    Of several cases that fit, one that did not run counts, if it is the only one. Raises InferlensError if none fits,
+    or several do.
     """
     wanted = set(named.replace(",", " ").split())
     latest = {record.case.digest: record for record in loaded.records if wanted and wanted <= _words(loaded, record)}

@@ -78,8 +78,7 @@ def engine_files(profile: Profile) -> dict[str, bytes]:
 def load_profiles(*paths: Paths) -> LoadedProfiles:
     """Every profile under ``paths``: profile files, or folders at any height above them.
 
-    Raises:
-        InferlensError: if a path does not exist, or there is no profile under any of them.
+    Raises InferlensError if a path does not exist, or there is no profile under any of them.
     """
     problems: list[str] = []
     profiles: dict[str, Profile] = {}

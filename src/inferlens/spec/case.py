@@ -66,10 +66,8 @@ class TensorSpec(Struct, frozen=True):
         """A spec from ``NAME=1x3x224x224:float32``, ``ids=1x128:int64:0..30522`` or ``x=1..16x3x224x224:opt=2``.
 
         ``opt`` gives the sizes of the dimensions that have a range, or of all. Without it, a size with a range is
-        measured at its upper end unless the batch says otherwise.
-
-        Raises:
-            InferlensError: if the text has another form, or names an unknown type.
+        measured at its upper end unless the batch says otherwise. Raises InferlensError if the text has another form,
+        or names an unknown type.
         """
         refusal = InferlensError(f"'{text[:100]}' does not describe an input.", expected=_FORM)
         match = _TENSOR.fullmatch(text.strip())
@@ -385,8 +383,7 @@ def bare(model: str) -> str:
 def split_label(text: str, known: Sequence[str]) -> tuple[str, str | None]:
     """``("onnxruntime", "cpu")`` from ``onnxruntime:cpu``; the variant is ``None`` where none is named.
 
-    Raises:
-        InferlensError: if the backend is not among ``known``.
+    Raises InferlensError if the backend is not among ``known``.
     """
     name, colon, variant = text.partition(":")
     check_choice("backend", name, known)

@@ -108,8 +108,8 @@ class Constraint(Struct, frozen=True):
     def parse(text: str) -> Constraint:
         """A constraint from ``NAME=LIMIT``, such as ``p99=5ms`` or ``memory=2GiB``.
 
-        Raises:
-            InferlensError: for a word that there is not, one that no record has, or a limit that its measure cannot be.
+        Raises InferlensError for a word that there is not, one that no record has, or a limit that its measure cannot
+        be.
         """
         word, equals, limit = (part.strip() for part in text.partition("="))
         check_choice("constraint", word, [*MEASURES, *SHORT])

@@ -90,8 +90,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     def from_words(words: Mapping[str, Any]) -> Plan:
         """A plan from words as a person writes them: single values, lists, or texts with commas.
 
-        Raises:
-            InferlensError: for an unknown word or a value that does not fit.
+        Raises InferlensError for an unknown word or a value that does not fit.
         """
         words = {name: value for name, value in words.items() if value is not None}
         for name in words:
@@ -220,10 +219,8 @@ def _toml(value: Any) -> str:
 def words_of(text: str, backends: Sequence[str]) -> dict[str, Any]:
     """The words of a plan that a case's text means; ``backends`` are all that there are.
 
-    Options of a text without a backend are by their own names, without one.
-
-    Raises:
-        InferlensError: if a word means nothing or is said twice.
+    Options of a text without a backend are by their own names, without one. Raises InferlensError if a word means
+    nothing or is said twice.
     """
     try:  # quotation marks keep together what belongs together
         rest = [word for word in (each.rstrip(",") for each in shlex.split(text)) if word]

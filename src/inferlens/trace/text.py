@@ -44,8 +44,7 @@ _EXPECTED = "JSON in Chrome's trace event format, as torch.profiler writes it: .
 def blocks(source: Path | bytes, remarks: Remarks) -> Iterator[bytes]:
     """The text of ``source``, unpacked, in blocks of :data:`BLOCK` bytes; damage ends it and is remarked on.
 
-    Raises:
-        InferlensError: if it cannot be opened, is a folder or a device, or needs a library that is not there.
+    Raises InferlensError if it cannot be opened, is a folder or a device, or needs a library that is not there.
     """
     with closing(_opened(source)) as file:
         read = _unpacking(file)

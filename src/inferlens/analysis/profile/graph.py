@@ -212,8 +212,7 @@ def is_engine_information(data: bytes) -> bool:
 def engine_source(data: bytes, title: str) -> GraphSource:
     """The layers of an engine, without times, from ``trt_engine_info.json``.
 
-    Raises:
-        InferlensError: if the data is no such JSON, or has no layers.
+    Raises InferlensError if the data is no such JSON, or has no layers.
     """
     try:
         read = msgspec.json.decode(data, type=dict[str, Any])

@@ -84,8 +84,7 @@ LAUNCHERS: Registry[Launcher] = Registry("inferlens.launchers", "launcher")
 def launcher_of(plan: Plan) -> Launcher:
     """The launcher that a plan names.
 
-    Raises:
-        InferlensError: if there is none, or what the plan wants of it is not there.
+    Raises InferlensError if there is none, or what the plan wants of it is not there.
     """
     if plan.where.launcher == LOCAL:  # by no entry point, which a checkout may lack until it is installed again
         from inferlens.execution.launching.local import Local

@@ -113,8 +113,8 @@ def tried(
         without: such names of what is left out.
         cpus: how many the machine has; by default as many as may be used here.
 
-    Raises:
-        InferlensError: for a name that there is not (near misses are suggested), or a value that an option cannot have.
+    Raises InferlensError for a name that there is not (near misses are suggested), or a value that an option cannot
+    have.
     """
     said = toml_words(Path(file), "space file") if file else {}
     for word in said:
@@ -139,10 +139,7 @@ def explore(plan: Plan, what: Tried, model: Named | None = None) -> Space:
     """The space of a plan's models on this machine; ``model`` is the plan's, where it is a live one.
 
     What the plan says of backends and precisions narrows it, too; its options, and threads if it names any, are those
-    of all candidates.
-
-    Raises:
-        InferlensError: for a plan or a model that means nothing, or if nothing is left to try.
+    of all candidates. Raises InferlensError for a plan or a model that means nothing, or if nothing is left to try.
     """
     asked = _asked_for(plan, what)
     backends = dict.fromkeys(label.partition(":")[0] for label in sorted(asked.labels))
