@@ -301,8 +301,7 @@ class Backend(ABC):
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """Makes ``model`` ready for ``case``; host work only (export, for example), the device is left alone.
 
-        Raises:
-            Unsupported: if this model cannot be run this way.
+        Raises Unsupported if this model cannot be run this way.
         """
 
     def tolerance(self, case: Case) -> float:

@@ -120,14 +120,12 @@ def refuse_if_none_runs(planned: Sequence[Planned]) -> None:
     raise InferlensError(f"No case of this plan can run here. {first.what}{more}", hint="--dry-run, which lists them")
 
 
-def cases_on(plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabilities], device: str = "") -> list[Case]:
+def cases_on(plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabilities]) -> list[Case]:
     """Every case of the plan for one model on the backends of ``capabilities``, whether they can run here or not."""
     check_words(plan)
     model.check(plan.trust)
-    if not device:
-        here = {support.device for can in capabilities.values() for support in can.takes(model.format)}
-        device = "cpu" if "cpu" in here else "cuda"
-    plan = msgspec.structs.replace(plan, device=plan.device or (device,))
+    here = {support.device for can in capabilities.values() for support in can.takes(model.format)}
+    plan = msgspec.structs.replace(plan, device=plan.device or ("cpu" if "cpu" in here else "cuda",))
     return [case for batch in batches(plan, model) for case in _cases(plan, model, batch, capabilities)]
 
 

@@ -50,11 +50,7 @@ class Columns:
         )
 
     def frame(self) -> DataFrame:
-        """The same as a polars data frame.
-
-        Raises:
-            MissingLibrary: if polars is not installed.
-        """
+        """The same as a polars data frame. Raises MissingLibrary if polars is not installed."""
         polars = library("polars", extra="traces")
         frame: DataFrame = polars.DataFrame(
             {name: _plain(column) for name, column in self.columns.items()}, strict=False

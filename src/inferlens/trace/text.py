@@ -219,8 +219,7 @@ class EventReader:
 def _decoded(decode: Callable[[bytes], list[Event]], text: bytes) -> tuple[list[Event], bytes | None]:
     """The events of a text of objects with commas between them; and what follows, if the list ends within the text.
 
-    Raises:
-        msgspec.DecodeError: or another of :data:`PROBLEMS`, if it is not as it should be.
+    Raises msgspec.DecodeError or another of :data:`PROBLEMS`, if it is not as it should be.
     """
     try:
         return decode(b"[" + text + b"]"), None

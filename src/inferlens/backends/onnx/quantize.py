@@ -106,8 +106,7 @@ def quantized_onnx(
         ranges: how the range of a tensor follows from its values, one of :data:`METHODS`.
         keep: names of nodes that stay as they are.
 
-    Raises:
-        Unsupported: if the graph is in another precision already, or nothing of it can be quantized.
+    Raises Unsupported if the graph is in another precision already, or nothing of it can be quantized.
     """
     onnxruntime = library("onnxruntime", extra="onnx")
     if (own := onnx_file_precision(path)) != "fp32":

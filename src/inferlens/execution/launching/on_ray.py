@@ -303,11 +303,7 @@ def serve(order: bytes, files: Mapping[str, bytes], folder: str, threads: str | 
 
 
 def _check_room(scratch: Path) -> None:
-    """What fails on a node whose disk is full is no fault of the part.
-
-    Raises:
-        OSError: if it is.
-    """
+    """What fails on a node whose disk is full is no fault of the part. Raises OSError if it is."""
     try:
         (scratch / ".room").write_bytes(bytes(ROOM))
     except OSError as error:
