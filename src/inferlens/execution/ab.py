@@ -124,7 +124,6 @@ def ab_steps(
     Args:
         model, case, example_inputs: as of :func:`ab`.
         python: interpreters of the environments, in the order in which one became the other.
-        level: how sure all verdicts together are to be.
         within: seconds for all of it, or text such as ``"10m"``.
         words: others of :func:`ab`.
 

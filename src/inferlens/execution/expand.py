@@ -78,8 +78,6 @@ def expand(
     """Every case of the plan, each once, in the order in which they will run.
 
     Args:
-        plan: what is to be run, by one interpreter.
-        found: its models.
         capabilities: what that interpreter's backends can do: what they cannot has the reason.
         anywhere: what some interpreter's can, where there are several: it is asked of all of them.
 

@@ -26,7 +26,6 @@ class Provenance(Struct, frozen=True, kw_only=True):
     """Where a compiled model came from and what it needs.
 
     Attributes:
-        created: UTC time, ISO 8601.
         kind: what the file is, such as ``TensorRT plan``.
         file_sha256: hash of the file itself, which tells a whole one from one that was cut short.
         case, model, format: what it was made for, the model as it was loaded, and what that was before.

@@ -21,8 +21,6 @@ class Log(Struct, frozen=True):
 
     Attributes:
         text: its last lines, with nothing in them that steers a terminal; empty if nothing was printed.
-        path: the whole file, if there is one.
-        cut: whether the file has more.
     """
 
     record: Record

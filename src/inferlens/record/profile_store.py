@@ -35,9 +35,7 @@ class LoadedProfiles:
     """Profiles that could be read, by their creation.
 
     Attributes:
-        profiles: all of them.
         records: by a profile's id, the record of its case timed without profiling, where that lies beside it.
-        problems: what could not be read, a sentence each.
     """
 
     profiles: list[Profile] = field(default_factory=list)

@@ -160,7 +160,6 @@ class Axis(NamedTuple):
 
     Attributes:
         values: words that it may be; empty: whole numbers, or true and false of a ``flag``.
-        default: where nothing is asked for.
         word: how a label says another value than the default, such as ``depth {}``.
         short: how a folder says it; empty: as the label does, without spaces.
         text: whether its values are any texts, such as paths, which only ``NAME=VALUE`` says and no folder.

@@ -21,7 +21,6 @@ class Hint(Struct, frozen=True):
 
     Attributes:
         ask: what to ask for, as the command line has it: an option with its value, or a backend with its variant.
-        asked: whether the case has it already.
     """
 
     ask: str = ""

@@ -33,11 +33,9 @@ class Measure(NamedTuple):
     """Something that is known of a measured case and may be aimed at or limited.
 
     Attributes:
-        title: what it is called in a sentence.
         unit: of its values: seconds, bytes, joules for one item, items per second; empty for a share.
         show, read: a value as text, and the limit that a text says.
         form: a limit as a person writes it.
-        less: whether less of it is better.
         aim: whether it can be an objective; all can be limited.
         needs: what of a plan it needs; empty for most.
     """

@@ -71,8 +71,6 @@ class Groups:
 
     Attributes:
         first: for each group the index of its first member, in the order of first members.
-        of: for each event its group.
-        count: members of each group.
     """
 
     first: NDArray[np.int64]

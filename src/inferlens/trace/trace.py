@@ -145,7 +145,6 @@ class Trace:
         threads: process and thread, or device and stream; ``thread`` holds places in it.
         begin, duration: whole nanoseconds; the clock's zero is the writer's.
         about: devices and what else stands beside the events.
-        notes: sentences on what was skipped, mended or missing.
     """
 
     strings: tuple[str, ...]

@@ -88,7 +88,6 @@ class ComparedCase(Struct, frozen=True, kw_only=True):
         interval: of ``ratio``, at a level that allows for the number of comparisons.
         change: the candidate's median over the base's, less 1: of throughput above 0 is faster, of times slower.
         change_interval: of ``change``.
-        between: whether the interval covers variation between processes.
     """
 
     case: Case
@@ -136,7 +135,6 @@ class Compared(Struct, frozen=True, kw_only=True):
         level: confidence that all verdicts together are right.
         comparisons: how many cases both sides have something to compare of; they share the error 1 - ``level``.
         cases: in the order of the base, then those that only the candidate has.
-        problems: files that could not be read.
     """
 
     metric: Metric

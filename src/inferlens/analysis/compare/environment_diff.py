@@ -35,7 +35,6 @@ class Difference(Struct, frozen=True):
 
     Attributes:
         unlike: whether it makes the comparison meaningless.
-        cases: how many cases it is about.
     """
 
     field: str

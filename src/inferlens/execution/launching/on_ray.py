@@ -260,7 +260,6 @@ def serve(order: bytes, files: Mapping[str, bytes], folder: str, threads: str | 
     """Does a part on a node, and gives what happens as it happens.
 
     Args:
-        order: the part.
         files: files that it needs beside those that are there, by their paths.
         folder: the working directory, if there is such a folder.
         threads: what is to be ``OMP_NUM_THREADS``, which Ray sets as it likes.

@@ -74,7 +74,6 @@ class CasesJob(PartJob, frozen=True, kw_only=True):
     """Do something with each of some cases.
 
     Attributes:
-        known: records that there are of them already.
         given_up: why those without a record are not run; empty: they are.
     """
 

@@ -44,8 +44,6 @@ class Tried:
     """What of all that could be tried is.
 
     Attributes:
-        labels: backends, with their variants where they have any.
-        precisions: those of the families.
         knobs: by backend, with the values beside the default.
     """
 
@@ -59,8 +57,6 @@ class Space:
     """The candidates of a tuning.
 
     Attributes:
-        families: those that work here, by their cases.
-        refused: those that do not, with the reason.
         knobs: what is tried of them, by backend.
     """
 
@@ -110,7 +106,6 @@ def tried(
         file: TOML with lists of ``backends`` and ``precision``, and tables ``knobs.BACKEND`` with the values of knobs.
         only: names of backends, variants (``BACKEND:VARIANT``), precisions and knobs (``KNOB`` or ``BACKEND.KNOB``):
             of each kind that is named, nothing else.
-        without: such names of what is left out.
         cpus: how many the machine has; by default as many as may be used here.
 
     Raises InferlensError for a name that there is not (near misses are suggested), or a value that an option cannot
