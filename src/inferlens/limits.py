@@ -13,8 +13,7 @@ from pathlib import Path
 def memory_left(root: Path = Path("/")) -> int:
     """Bytes of memory that this process may still take: what the system has, or less where it is limited.
 
-    Args:
-        root: where ``/proc`` and ``/sys`` are.
+    ``root``: where ``/proc`` and ``/sys`` are.
     """
     import resource
 

@@ -19,8 +19,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 class Log(Struct, frozen=True):
     """The end of a log.
 
-    Attributes:
-        text: its last lines, with nothing in them that steers a terminal; empty if nothing was printed.
+    ``text``: its last lines, with nothing in them that steers a terminal; empty if nothing was printed.
     """
 
     record: Record

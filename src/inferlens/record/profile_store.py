@@ -34,8 +34,7 @@ HINT = "inferlens profile MODEL"
 class LoadedProfiles:
     """Profiles that could be read, by their creation.
 
-    Attributes:
-        records: by a profile's id, the record of its case timed without profiling, where that lies beside it.
+    ``records``: by a profile's id, the record of its case timed without profiling, where that lies beside it.
     """
 
     profiles: list[Profile] = field(default_factory=list)

@@ -69,8 +69,7 @@ def _plain(column: Sequence[Any] | NDArray[Any]) -> list[Any]:
 class Groups:
     """Events that share a key.
 
-    Attributes:
-        first: for each group the index of its first member, in the order of first members.
+    ``first``: for each group the index of its first member, in the order of first members.
     """
 
     first: NDArray[np.int64]

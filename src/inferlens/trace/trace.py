@@ -104,8 +104,7 @@ class Calls(_Rows):
 class Scopes(_Rows):
     """Operators and annotations of the host, by thread, then by begin, outer ones first.
 
-    Attributes:
-        shapes, stack: places in the trace's ``texts``: JSON as the trace has it, empty where it has none.
+    ``shapes``, ``stack``: places in the trace's ``texts``: JSON as the trace has it, empty where it has none.
     """
 
     shapes: Codes

@@ -51,9 +51,8 @@ class Worker(ABC):
 class Launcher(ABC):
     """Workers for a plan, there while its context lasts.
 
-    Attributes:
-        apart: whether its workers are somewhere else than in this process, so that they may work at the same time and
-            come to an end.
+    ``apart``: whether its workers are somewhere else than in this process, so that they may work at the same time and
+    come to an end.
     """
 
     apart = True

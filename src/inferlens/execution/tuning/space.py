@@ -41,11 +41,7 @@ KINDS = (FAMILY, PRECISION, KNOB)
 
 @dataclass(frozen=True)
 class Tried:
-    """What of all that could be tried is.
-
-    Attributes:
-        knobs: by backend, with the values beside the default.
-    """
+    """What of all that could be tried is; ``knobs``: by backend, with the values beside the default."""
 
     labels: frozenset[str]
     precisions: frozenset[str]
@@ -54,11 +50,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class Space:
-    """The candidates of a tuning.
-
-    Attributes:
-        knobs: what is tried of them, by backend.
-    """
+    """The candidates of a tuning; ``knobs``: what is tried of them, by backend."""
 
     families: tuple[Planned, ...]
     refused: tuple[Planned, ...]
