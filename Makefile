@@ -35,7 +35,7 @@ docs: $(READY)
 	$(BIN)/zensical build --strict --config-file mkdocs.yml
 
 $(READY): pyproject.toml constraints.txt
-	@echo "Setting up $(VENV): PyTorch, ONNX Runtime, OpenVINO and what they need, some 3 GB, a few minutes the first time."
+	@echo "Setting up $(VENV): PyTorch, ONNX Runtime, OpenVINO and what they need, some 4 GB to fetch and 8 GB on disk, a few minutes the first time."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $(READY)

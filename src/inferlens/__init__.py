@@ -170,8 +170,7 @@ def tune(
     Returns:
         The records of the last rounds, in which the fastest few met. ``.load()`` makes the winner ready to be called.
 
-    Raises:
-        InferlensError: if the model or the keywords mean nothing, or nothing can run here.
+    Raises InferlensError if the model or the keywords mean nothing, or nothing can run here.
     """
     words = {name: value for name, value in locals().items() if name not in ("model", "example_inputs", "observer")}
     from inferlens.execution.protocol import Observer as Silent
@@ -194,8 +193,7 @@ def load(results: str | PathLike[str], *, rebuild: bool = False, trust: bool = F
         trust: open files that can run code.
         copy: copy outputs that the next call would overwrite.
 
-    Raises:
-        InferlensError: if it did not run or was wrong, or cannot run here as it was measured.
+    Raises InferlensError if it did not run or was wrong, or cannot run here as it was measured.
     """
     from inferlens.execution.deploy.call import load as loaded
     from inferlens.views.python import best_case

@@ -27,7 +27,6 @@ class InferlensError(Exception):
     """A problem a user can act on. Names in it may come from anywhere: what steers a terminal is left out.
 
     Args:
-        what: what happened, one sentence.
         expected: what was expected instead, if that is not obvious.
         hint: what to try: a command, a flag, another value.
     """

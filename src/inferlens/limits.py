@@ -13,8 +13,7 @@ from pathlib import Path
 def memory_left(root: Path = Path("/")) -> int:
     """Bytes of memory that this process may still take: what the system has, or less where it is limited.
 
-    Args:
-        root: where ``/proc`` and ``/sys`` are.
+    ``root``: where ``/proc`` and ``/sys`` are.
     """
     import resource
 
@@ -25,11 +24,11 @@ def memory_left(root: Path = Path("/")) -> int:
     return min(int(psutil.virtual_memory().available), data, _of_group(root))
 
 
-def control_group(file: str, pid: int | str = "self", root: Path = Path("/")) -> Path:
-    """Folder of the process's control group (version 2), or the topmost one if its own does not have ``file``."""
+def control_group(file: str, root: Path) -> Path:
+    """Folder of this process's control group (version 2), or the topmost one if its own does not have ``file``."""
     top = root / "sys/fs/cgroup"  # a container's own group is mounted here, whatever its path is outside
     with suppress(OSError, UnicodeDecodeError):
-        for line in (root / "proc" / str(pid) / "cgroup").read_text().splitlines():
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
             group = top / line[3:].strip("/")
             if line.startswith("0::") and (group / file).exists():
                 return group

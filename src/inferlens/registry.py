@@ -37,8 +37,7 @@ class Registry(Generic[T]):
     def get(self, name: str) -> type[T]:
         """The part called ``name``.
 
-        Raises:
-            InferlensError: if there is none (near misses are suggested), or if its module cannot be imported.
+        Raises InferlensError if there is none (near misses are suggested), or if its module cannot be imported.
         """
         check_choice(self.kind, name, self.names())
         point = self._points[name]

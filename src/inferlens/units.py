@@ -237,8 +237,7 @@ def number(text: str) -> float | None:
 def parse_share(text: str) -> float:
     """A share from ``2%``, ``2 %`` or ``0.02``.
 
-    Raises:
-        InferlensError: if the text is no share, or a number from 1 without ``%``, which may mean either.
+    Raises InferlensError if the text is no share, or a number from 1 without ``%``, which may mean either.
     """
     match = _SHARE.match(text)
     if not match or (not match[2] and float(match[1]) >= 1):
@@ -257,8 +256,7 @@ def parse_duration(text: str) -> float:
 def parse_quantity(text: str, *, scales: Mapping[str, float], what: str, form: str) -> float:
     """The number of ``text`` in the unit whose scale is 1, from one in any unit of ``scales``.
 
-    Raises:
-        InferlensError: if it is no number from 0, or its unit none of them; ``form`` is what was expected.
+    Raises InferlensError if it is no number from 0, or its unit none of them; ``form`` is what was expected.
     """
     match = _QUANTITY.match(text)
     if not match or match[2] not in scales:
@@ -274,8 +272,7 @@ parse_rate = partial(parse_quantity, scales={"": 1.0, "/s": 1.0, "items/s": 1.0}
 def parse_error(text: str) -> float:
     """A relative error from ``1e-2``, ``0.01`` or ``1%``; from 1 it needs the ``%``, as :func:`parse_share` does.
 
-    Raises:
-        InferlensError: if the text is no relative error.
+    Raises InferlensError if the text is no relative error.
     """
     form = "1e-2 or 1%"
     error = parse_quantity(text, scales={"": 1.0, "%": 0.01}, what="relative error", form=form)

@@ -87,6 +87,14 @@ def test_of_later_rounds_one_line_tells_all():
     assert lines[3:] == ["round 1: openvino 1.07x pytorch (1.01 to 1.13)", "pytorch: measuring again: CPU busy"]
 
 
+def test_a_round_of_one_of_several_races_says_of_which():
+    out, ways = io.StringIO(), [case(batch=batch) for batch in (1, 8)]
+    with Bar(Console(file=out)) as bar:
+        bar.planned([Planned(each, RESNET, None) for each in ways])
+        bar.round(2, ways[1:], "openvino 1.07x pytorch")
+    assert out.getvalue().splitlines()[-1] == "resnet18 batch 8, round 2: openvino 1.07x pytorch"
+
+
 def test_a_line_is_no_wider_than_a_pipe():
     lines = told([case()], [failure(case(), reason="word " * 100)])
     assert max(map(len, lines)) == 100

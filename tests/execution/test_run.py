@@ -62,6 +62,7 @@ def test_a_live_module_runs_on_every_backend_and_agrees(tmp_path: Path) -> None:
         assert record.memory.host_peak
         assert [phase.name for phase in record.phases][-3:] == ["first inference", "warm-up", "steady state"]
     assert "pytorch-fp32-b2-cpu" in {path.parent.name for path in tmp_path.glob("Tiny/*/record.json")}
+    assert "Where does the time go? inferlens.profile(model, example_inputs, backend=" in str(records)
 
 
 @pytest.mark.usefixtures("surveyed_here")

@@ -11,19 +11,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from inferlens.backends.base import TOLERANCES, Preparation, Runner  # noqa: E402
-from inferlens.errors import Unsupported  # noqa: E402
-from inferlens.models.model import Model  # noqa: E402
-from inferlens.spec.case import TensorSpec  # noqa: E402
-from tests.backends import small  # noqa: E402
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+from inferlens.backends.base import TOLERANCES, Preparation, Runner
+from inferlens.errors import Unsupported
+from inferlens.models.model import Model
+from inferlens.spec.case import TensorSpec
+from tests.backends import small
 
 Options = dict[str, Any]
 # Backend and options. All of them are tried in every precision.

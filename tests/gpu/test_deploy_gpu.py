@@ -10,24 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import inferlens  # noqa: E402
-from inferlens import load_records  # noqa: E402
-from inferlens.backends import BACKENDS  # noqa: E402
-from inferlens.errors import InferlensError  # noqa: E402
-from inferlens.models import resolve  # noqa: E402
-from tests.backends import small  # noqa: E402
-from tests.commands import inferlens as command  # noqa: E402
-from tests.commands import stay  # noqa: E402
-from tests.execution.test_deploy import NET, QUICK, RUN  # noqa: E402
-from tests.gpu.test_backends_gpu import RUNS, name  # noqa: E402
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+import inferlens
+from inferlens import load_records
+from inferlens.backends import BACKENDS
+from inferlens.errors import InferlensError
+from inferlens.models import resolve
+from tests.backends import small
+from tests.commands import inferlens as command
+from tests.commands import stay
+from tests.execution.test_deploy import NET, QUICK, RUN
+from tests.gpu.test_backends_gpu import RUNS, name
 
 
 @pytest.fixture(params=RUNS, ids=lambda run: f"{run[0]} {name(run[1])}".strip())

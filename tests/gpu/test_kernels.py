@@ -8,28 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-import inferlens  # noqa: E402
-from inferlens.analysis.profile.kernels import kernel_table  # noqa: E402
-from inferlens.backends.abilities import KernelOrigins, LayerProfiler  # noqa: E402
-from inferlens.backends.base import Preparation, Runner  # noqa: E402
-from inferlens.backends.profiling import kernel_runs  # noqa: E402
-from inferlens.models.model import Model  # noqa: E402
-from inferlens.record.layer_profile import Kernels, Layers  # noqa: E402
-from inferlens.spec.case import TensorSpec  # noqa: E402
-from tests.backends import small  # noqa: E402
-from tests.backends.profiling import layered  # noqa: E402
-from tests.backends.test_torchscript import Encoder  # noqa: E402
-from tests.commands import inferlens as command  # noqa: E402
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+import inferlens
+from inferlens.analysis.profile.kernels import kernel_table
+from inferlens.backends.abilities import KernelOrigins, LayerProfiler
+from inferlens.backends.base import Preparation, Runner
+from inferlens.backends.profiling import kernel_runs
+from inferlens.models.model import Model
+from inferlens.record.layer_profile import Kernels, Layers
+from inferlens.spec.case import TensorSpec
+from tests.backends import small
+from tests.backends.profiling import layered
+from tests.backends.test_torchscript import Encoder
+from tests.commands import inferlens as command
 
 RUNS = 12  # more than are traced at once
 TRACE, SCRIPT = "torchscript:trace", "torchscript:script"

@@ -6,13 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import inferlens  # noqa: E402
-from inferlens.record.record import IN_TURNS  # noqa: E402
-
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
+import inferlens
+from inferlens.record.record import IN_TURNS
 
 
 def test_a_worker_for_each_gpu(tmp_path: Path) -> None:

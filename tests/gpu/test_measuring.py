@@ -9,24 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+import inferlens
+from inferlens.analysis.findings.notes import notes_of
+from inferlens.analysis.findings.rules.waiting import bound_by
+from inferlens.analysis.runs import CaseRuns
+from inferlens.backends.clocks import CudaClock
+from inferlens.measure.ceilings import measure
+from inferlens.measure.feeding import TIMES_CACHE, Feeding, cache_bytes, flusher
+from inferlens.record.record import IN_TURNS
+from tests.backends import small
 
-import inferlens  # noqa: E402
-from inferlens.analysis.findings.notes import notes_of  # noqa: E402
-from inferlens.analysis.findings.rules.waiting import bound_by  # noqa: E402
-from inferlens.analysis.runs import CaseRuns  # noqa: E402
-from inferlens.backends.clocks import CudaClock  # noqa: E402
-from inferlens.measure.ceilings import measure  # noqa: E402
-from inferlens.measure.feeding import TIMES_CACHE, Feeding, cache_bytes, flusher  # noqa: E402
-from inferlens.record.record import IN_TURNS  # noqa: E402
-from tests.backends import small  # noqa: E402
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.alone,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = pytest.mark.alone
 CAPTURED = [
     ("pytorch", {}),
     ("pytorch", {"cuda_graph": True}),

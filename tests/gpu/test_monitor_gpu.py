@@ -9,20 +9,14 @@ from contextlib import contextmanager
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from inferlens.analysis.interference.energy import energy_per_item
+from inferlens.analysis.interference.mark import mark
+from inferlens.measure.environment import collect
+from inferlens.measure.monitor.gpu import gpu_before
+from inferlens.measure.monitor.monitor import Monitor
+from inferlens.record.machine import Before, MachineLog, peak_device_memory
 
-from inferlens.analysis.interference.energy import energy_per_item  # noqa: E402
-from inferlens.analysis.interference.mark import mark  # noqa: E402
-from inferlens.measure.environment import collect  # noqa: E402
-from inferlens.measure.monitor.gpu import gpu_before  # noqa: E402
-from inferlens.measure.monitor.monitor import Monitor  # noqa: E402
-from inferlens.record.machine import Before, MachineLog, peak_device_memory  # noqa: E402
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.alone,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = pytest.mark.alone
 
 MIB = 1 << 20
 # Holds 512 MiB, then works for the seconds that it reads, line by line, and prints begin and end of perf_counter.

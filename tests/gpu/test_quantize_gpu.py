@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import inferlens  # noqa: E402
-from inferlens.backends.base import Absence  # noqa: E402
-from inferlens.backends.tensorrt.flavours import find, flavour  # noqa: E402
-from tests.backends.test_dialects import Residual  # noqa: E402
+import inferlens
+from inferlens.backends.base import Absence
+from inferlens.backends.tensorrt.flavours import find, flavour
+from tests.backends.test_dialects import Residual
 
 ENGINES = [f"tensorrt:{each}" for each in ("trt", "rtx") if not isinstance(find(each), Absence)]
 OF_TORCH = [
@@ -21,11 +20,7 @@ OF_TORCH = [
     *["torch_tensorrt:dynamo"] * (importlib.util.find_spec("modelopt") is not None
                                   and importlib.util.find_spec("torch_tensorrt") is not None),
 ]  # fmt: skip
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-    pytest.mark.skipif(not ENGINES and not OF_TORCH, reason="needs TensorRT, torchao or ModelOpt"),
-]
+pytestmark = pytest.mark.skipif(not ENGINES and not OF_TORCH, reason="needs TensorRT, torchao or ModelOpt")
 RIGHT = {"int8": 0.1, "fp8": 0.15}  # relative L2 error of models whose weights are random
 
 

@@ -13,30 +13,25 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import inferlens  # noqa: E402
-from inferlens.backends.base import TOLERANCES, Absence, Preparation, Runner  # noqa: E402
-from inferlens.backends.host_io import HostIo  # noqa: E402
-from inferlens.backends.onnx.export import onnx_file  # noqa: E402
-from inferlens.backends.tensorrt.engine import EngineJob, built  # noqa: E402
-from inferlens.backends.tensorrt.flavours import current_gpu, find, flavour  # noqa: E402
-from inferlens.backends.tensorrt.options import TensorRTOptions  # noqa: E402
-from inferlens.backends.tensorrt.runtime import BoundContext, Engine  # noqa: E402
-from inferlens.errors import InferlensError, Unsupported  # noqa: E402
-from inferlens.models.model import Model  # noqa: E402
-from inferlens.record.record import Record  # noqa: E402
-from inferlens.spec.case import TensorSpec  # noqa: E402
-from tests.backends import small  # noqa: E402
-from tests.backends.quantized import quantized_file  # noqa: E402
+import inferlens
+from inferlens.backends.base import TOLERANCES, Absence, Preparation, Runner
+from inferlens.backends.host_io import HostIo
+from inferlens.backends.onnx.export import onnx_file
+from inferlens.backends.tensorrt.engine import EngineJob, built
+from inferlens.backends.tensorrt.flavours import current_gpu, find, flavour
+from inferlens.backends.tensorrt.options import TensorRTOptions
+from inferlens.backends.tensorrt.runtime import BoundContext, Engine
+from inferlens.errors import InferlensError, Unsupported
+from inferlens.models.model import Model
+from inferlens.record.record import Record
+from inferlens.spec.case import TensorSpec
+from tests.backends import small
+from tests.backends.quantized import quantized_file
 
 HERE = [variant for variant in ("trt", "rtx") if not isinstance(find(variant), Absence)]
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-    pytest.mark.skipif(not HERE, reason="needs TensorRT or TensorRT for RTX"),
-]
+pytestmark = pytest.mark.skipif(not HERE, reason="needs TensorRT or TensorRT for RTX")
 RANGE = TensorSpec("image", (2, 3, 16, 16), least=(1, 3, 16, 16), best=(2, 3, 16, 16), most=(16, 3, 16, 16))
 
 

@@ -7,21 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+import inferlens
+from inferlens.backends.base import Absence
+from inferlens.backends.tensorrt.flavours import find
+from inferlens.execution.trace import Traced
+from inferlens.trace import Category, read
+from inferlens.trace.analysis import Analysis
+from inferlens.trace.tables import kernels
+from tests.commands import traced
+
 pytest.importorskip("torchvision")
-
-import inferlens  # noqa: E402
-from inferlens.backends.base import Absence  # noqa: E402
-from inferlens.backends.tensorrt.flavours import find  # noqa: E402
-from inferlens.execution.trace import Traced  # noqa: E402
-from inferlens.trace import Category, read  # noqa: E402
-from inferlens.trace.analysis import Analysis  # noqa: E402
-from inferlens.trace.tables import kernels  # noqa: E402
-from tests.commands import traced  # noqa: E402
-
 VARIANT = next((variant for variant in ("trt", "rtx") if not isinstance(find(variant), Absence)), "")
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 needs_tensorrt = pytest.mark.skipif(not VARIANT, reason="needs TensorRT or TensorRT for RTX")
 
 

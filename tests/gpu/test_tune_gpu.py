@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import inferlens  # noqa: E402
-from inferlens.models import resolve  # noqa: E402
-
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
+import inferlens
+from inferlens.models import resolve
 
 
 def test_it_ends_with_a_right_winner_that_can_be_called(tmp_path: Path) -> None:

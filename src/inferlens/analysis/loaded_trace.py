@@ -77,9 +77,7 @@ def load_trace(path: Path | str, step: int | str | None = None) -> LoadedTrace:
 
     Args:
         path: a file, plain or packed with gzip or zstd, or a pipe.
-        step: look at this step alone.
 
-    Raises:
-        InferlensError: if there is no trace, or no such step. Its frames need polars.
+    Raises InferlensError if there is no trace, or no such step. Its frames need polars.
     """
     return LoadedTrace(Analysis(read(Path(path)), step))

@@ -44,7 +44,6 @@ class RaceAnswer(Struct, frozen=True, kw_only=True):
             from ``best``. ``once``: cases were measured once, and ``best`` has the shortest time. ``none``: nothing
             ran with right outputs.
         chance: the probability that none is faster than ``best``; ``None`` where cases were measured once.
-        rounds: in how many rounds the cases took turns.
         threshold: differences of that share and less do not matter.
     """
 

@@ -61,12 +61,10 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """What was tried, and what the search knows of it.
 
     Attributes:
-        record: the id of its first record.
         settings: what tells it from its family, such as ``threads=2``.
         speedup: how many times as fast as the winner it is, from ``low`` to ``high``, by all rounds of the search;
             ``None`` where it was not timed.
         out: why it could not win: how it failed, what is wrong with its outputs, or which limit it breaks.
-        final: whether it was in the finals.
     """
 
     record: str
@@ -96,7 +94,6 @@ class Tuned(Struct, frozen=True, kw_only=True):
         trials: its rounds, which are kept in a file of their own.
         answer: which of the finalists is best; ``best``: its case, if anything ran right.
         candidates: all that were measured, the best first.
-        size: how many candidates there are.
         over: whether the search ended by itself; else its time was over.
         missed: the constraints that even the answer breaks, in words.
         folder: where the winner lies, ready to be used; empty where it is not there.
@@ -255,8 +252,7 @@ def beneath(path: Path) -> list[Path]:
 def load_tuned(folder: Path) -> Tuned:
     """How the tuning in a folder ended, with its rounds.
 
-    Raises:
-        InferlensError: if it is not over, or a file of it is broken.
+    Raises InferlensError if it is not over, or a file of it is broken.
     """
     try:
         data = (folder / TUNED).read_bytes()

@@ -68,10 +68,8 @@ class LayerProfiler(ABC):
         """Calls ``infer(feed)`` ``runs`` times, one after the other, and times the layers of every call.
 
         The runner is entered and warm. What is done between the layers is O(1) for each of them; what they are called
-        and where they come from is worked out afterwards.
-
-        Raises:
-            Unsupported: if the library does not tell here, with what would help.
+        and where they come from is worked out afterwards. Raises Unsupported if the library does not tell here, with
+        what would help.
         """
 
 

@@ -56,8 +56,7 @@ def gpu_here() -> bool:
 def nvml_open(nvml: Any = None) -> Iterator[Any]:
     """NVML, or what stands in for nvidia-ml-py; lets go of it, which counts its callers, at the end.
 
-    Raises:
-        Exception: whatever library and driver come up with.
+    Raises Exception whatever library and driver come up with.
     """
     if nvml is None:
         import pynvml

@@ -46,8 +46,7 @@ ON_CUDA = (
 def ordered(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array]:
     """The arrays of ``inputs`` in the order of ``specs``.
 
-    Raises:
-        InferlensError: if an input is missing, or is none of the model's.
+    Raises InferlensError if an input is missing, or is none of the model's.
     """
     names = [spec.name for spec in specs]
     unknown = sorted(set(inputs) - set(names))
@@ -302,8 +301,7 @@ class Backend(ABC):
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """Makes ``model`` ready for ``case``; host work only (export, for example), the device is left alone.
 
-        Raises:
-            Unsupported: if this model cannot be run this way.
+        Raises Unsupported if this model cannot be run this way.
         """
 
     def tolerance(self, case: Case) -> float:
@@ -318,8 +316,7 @@ class Backend(ABC):
     def parse_options(cls, case: Case) -> Any:
         """``case.options`` as ``cls.options``, texts converted to the types it names.
 
-        Raises:
-            InferlensError: for an unknown option (near misses are suggested) or a value of the wrong type.
+        Raises InferlensError for an unknown option (near misses are suggested) or a value of the wrong type.
         """
         known = cls.options.__struct_fields__
         for name in case.options:
@@ -342,10 +339,8 @@ class Backend(ABC):
     def effective(cls, case: Case) -> Case:
         """The plainest case that is run as ``case`` is: without options that are at their defaults.
 
-        Overridden where a variant does what another one does. Nothing is imported for it.
-
-        Raises:
-            InferlensError: for what :meth:`parse_options` refuses.
+        Overridden where a variant does what another one does. Nothing is imported for it. Raises InferlensError for
+        what :meth:`parse_options` refuses.
         """
         given, default = cls.parse_options(case), cls.options()
         names = [name for name in sorted(case.options) if getattr(given, name) != getattr(default, name)]

@@ -48,8 +48,7 @@ def graph(
 def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]]:
     """What all of them are of, everything that can be drawn under ``paths``, and what could not be read.
 
-    Raises:
-        InferlensError: if a path does not exist, or there is nothing to draw.
+    Raises InferlensError if a path does not exist, or there is nothing to draw.
     """
     from inferlens.analysis.profile.graph import source_of
     from inferlens.errors import InferlensError

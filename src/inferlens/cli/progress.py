@@ -117,9 +117,11 @@ class Bar(Observer):
         self._say(f"{place} {self._short(case)} {one_line(how)}" + (f"  ({'; '.join(remarks)})" if remarks else ""))
         self._draw("")
 
-    def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:  # noqa: ARG002 - are in ``standing``
+    def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:
         of = f" of {finals}" if number <= finals else ""
-        self._say(f"{'final ' if finals else ''}round {number}{of}: {standing}")
+        case, works = contenders[0], {planned.case.work for planned in self._cases}
+        race = f"{case.model.rpartition(':')[2]} batch {case.batch}, " if len(works) > 1 else ""
+        self._say(f"{race}{'final ' if finals else ''}round {number}{of}: {standing}")
 
     def _seconds_left(self) -> float:
         """For the cases still to come, from those that are over; 0 if there are none of either."""

@@ -66,8 +66,7 @@ def busy(what: str) -> Iterator[Callable[[str], None]]:
 def check(format: str, columns: str | None = None) -> type[View] | None:
     """The view of that name, or ``None`` if it is a format of every table, told before hours of measuring.
 
-    Raises:
-        InferlensError: if there is no such format, view or column, or it draws pictures.
+    Raises InferlensError if there is no such format, view or column, or it draws pictures.
     """
     from inferlens.errors import InferlensError, check_choice
     from inferlens.views import VIEWS
@@ -143,9 +142,8 @@ def document(
 def format_of(format: str, output: Path | None, more: Mapping[str, str] | None = None) -> str:
     """The format that is asked for, or that the ending of the file says; told before anything is read or measured.
 
-    Raises:
-        InferlensError: if the ending is none of :data:`ENDINGS` or ``more`` and no format is given, or no file can be
-            there, or Chromium is not where it prints.
+    Raises InferlensError if the ending is none of :data:`ENDINGS` or ``more`` and no format is given, or no file can be
+    there, or Chromium is not where it prints.
     """
     from inferlens.errors import InferlensError, check_choice, one_of
 
@@ -178,8 +176,7 @@ def terminal() -> dict[str, Any]:
 def profiles(paths: Sequence[Path], format: str = "table") -> LoadedProfiles:
     """The profiles under ``paths``, to be shown in that format; what could not be read is a remark.
 
-    Raises:
-        InferlensError: if there are none, or no such format.
+    Raises InferlensError if there are none, or no such format.
     """
     from inferlens.errors import check_choice
     from inferlens.record.profile_store import load_profiles

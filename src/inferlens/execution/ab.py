@@ -97,8 +97,7 @@ def ab(
         max_rounds, within: rounds at most, each a process of A and one of B; and seconds, or text such as ``"10m"``.
             The others are those of :func:`inferlens.bench`, of both sides; what a case says takes precedence.
 
-    Raises:
-        InferlensError: for bad input, or models of different inputs. A side that fails is a verdict, not an error.
+    Raises InferlensError for bad input, or models of different inputs. A side that fails is a verdict, not an error.
     """
     words = {name: value for name, value in locals().items() if name in _SHARED and value is not None}
     rule = ABRule.from_words(metric, threshold, level, max_rounds, within)
@@ -125,12 +124,10 @@ def ab_steps(
     Args:
         model, case, example_inputs: as of :func:`ab`.
         python: interpreters of the environments, in the order in which one became the other.
-        level: how sure all verdicts together are to be.
         within: seconds for all of it, or text such as ``"10m"``.
         words: others of :func:`ab`.
 
-    Raises:
-        InferlensError: for bad input. A side that fails is a verdict, not an error.
+    Raises InferlensError for bad input. A side that fails is a verdict, not an error.
     """
     pythons, observer = texts(python), observer or Observer()
     if len(pythons) < 2:

@@ -23,8 +23,7 @@ from inferlens.spec.plan import Plan
 def measured(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer | None) -> list[Record]:
     """One record per case of a plan in words, in the order they ran; ``model`` may be a live module.
 
-    Raises:
-        InferlensError: if the model or the words mean nothing. A case that fails is a record, not an error.
+    Raises InferlensError if the model or the words mean nothing. A case that fails is a record, not an error.
     """
     with named(model, example_inputs) as model:
         return run(Plan.from_words({**words, "model": model.spec}), observer or Observer(), model)

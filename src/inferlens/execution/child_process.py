@@ -72,8 +72,7 @@ class Outcome(Generic[Found]):
     def found(self, what: str) -> Found:
         """What the task found.
 
-        Raises:
-            InferlensError: with the task's own reason; of a process without an answer, with what it was doing.
+        Raises InferlensError with the task's own reason; of a process without an answer, with what it was doing.
         """
         result = self.result
         if result.status == "ok":
@@ -101,15 +100,11 @@ def launch(
     """Does ``task``, a function of a module, in a fresh process and waits for it.
 
     Args:
-        task: what to do.
-        job: what it is given.
         timeout: seconds after which the process is killed; those spent waiting for a turn do not count.
         log: file for what the process prints; none is written if it prints nothing.
-        on_event: told every event as it comes.
         monitor: given the process's number, what watches the machine until the process has ended.
         slot: where the process takes turns with others.
         variables: of the environment, beside those of this process.
-        started: given the process's number.
     """
     kills = oom_kills()
     child: _Process | None = None

@@ -78,13 +78,10 @@ def expand(
     """Every case of the plan, each once, in the order in which they will run.
 
     Args:
-        plan: what is to be run, by one interpreter.
-        found: its models.
         capabilities: what that interpreter's backends can do: what they cannot has the reason.
         anywhere: what some interpreter's can, where there are several: it is asked of all of them.
 
-    Raises:
-        InferlensError: if the plan names a backend, variant or option that does not exist, or leaves nothing to run.
+    Raises InferlensError if the plan names a backend, variant or option that does not exist, or leaves nothing to run.
     """
     check_words(plan)
     planned: dict[str, Planned] = {}
@@ -121,14 +118,12 @@ def refuse_if_none_runs(planned: Sequence[Planned]) -> None:
     raise InferlensError(f"No case of this plan can run here. {first.what}{more}", hint="--dry-run, which lists them")
 
 
-def cases_on(plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabilities], device: str = "") -> list[Case]:
+def cases_on(plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabilities]) -> list[Case]:
     """Every case of the plan for one model on the backends of ``capabilities``, whether they can run here or not."""
     check_words(plan)
     model.check(plan.trust)
-    if not device:
-        here = {support.device for can in capabilities.values() for support in can.takes(model.format)}
-        device = "cpu" if "cpu" in here else "cuda"
-    plan = msgspec.structs.replace(plan, device=plan.device or (device,))
+    here = {support.device for can in capabilities.values() for support in can.takes(model.format)}
+    plan = msgspec.structs.replace(plan, device=plan.device or ("cpu" if "cpu" in here else "cuda",))
     return [case for batch in batches(plan, model) for case in _cases(plan, model, batch, capabilities)]
 
 
@@ -223,8 +218,7 @@ def _default_variant(model: ModelInfo, can: Capabilities, device: str) -> str | 
 def check_words(plan: Plan) -> None:
     """Refuses backends, variants and options that there are not, which needs neither the model nor the machine.
 
-    Raises:
-        InferlensError: for the first.
+    Raises InferlensError for the first.
     """
     known = BACKENDS.names()
     named = [split_label(label, known) for label in plan.backend if label != EVERY_VARIANT]

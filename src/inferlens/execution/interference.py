@@ -59,8 +59,6 @@ def interference(
     """What ``log`` says about what was measured.
 
     Args:
-        case: what was measured.
-        result: what its process answered.
         log: what the machine did meanwhile; ``None`` if it was not watched.
         last: whether the case will not be measured again.
         interleaved: whether another case was measured in between: memory of the GPU and energy are of both then.

@@ -72,9 +72,9 @@ class Shared(Turn):
             self._cpus = sorted(os.sched_getaffinity(0))
 
 
-def _rest(most: float = 0.5) -> None:
-    """Returns when the threads of this process have been at rest for 3 ms, or after ``most`` seconds."""
-    end = time.perf_counter() + most
+def _rest() -> None:
+    """Returns when the threads of this process have been at rest for 3 ms, or after half a second."""
+    end = time.perf_counter() + 0.5
     while time.perf_counter() < end:
         used = time.process_time()
         time.sleep(0.003)

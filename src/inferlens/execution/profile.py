@@ -138,8 +138,8 @@ def profile(
     Returns:
         One profile for each case and level, those that failed included. They are on disk too, beside the records.
 
-    Raises:
-        InferlensError: if the model or a keyword means nothing. A case that cannot be profiled says why in its profile.
+    Raises InferlensError if the model or a keyword means nothing. A case that cannot be profiled says why in its
+    profile.
     """
     words = {name: value for name, value in locals().items() if name not in _OWN}
     levels, runs = levels_of(level), count("runs", runs)

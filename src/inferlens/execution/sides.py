@@ -216,9 +216,7 @@ def compared_outputs(pair: Sequence[Planned], reference: Callable[[Planned], Ref
     """How far the reference outputs of B's model agree with those of A's; ``None`` for the same model.
 
     What counts as agreeing is as of the coarser of the two precisions: a quantized file is not its source to the bit.
-
-    Raises:
-        InferlensError: if the inputs of the two are known to differ.
+    Raises InferlensError if the inputs of the two are known to differ.
     """
     a, b = (planned.case for planned in pair)
     if (a.model, a.checkout) == (b.model, b.checkout) or any(planned.refusal for planned in pair):

@@ -101,8 +101,7 @@ def cases_of(plan: Plan, model: Named | None = None, *, listed: bool = False) ->
     Args:
         listed: whether they are only to be looked at, also if none of them can run.
 
-    Raises:
-        InferlensError: for all that can be known beforehand to stand against every case.
+    Raises InferlensError for all that can be known beforehand to stand against every case.
     """
     cases = expanded(plan, model)
     if not listed:
@@ -119,8 +118,7 @@ def expanded(plan: Plan, model: Named | None = None) -> list[Planned]:
 def surveyed(plan: Plan, model: Named | None = None) -> list[Surveyed]:
     """What the plan's models are, and what its backends can do, by each of its interpreters.
 
-    Raises:
-        InferlensError: for a plan that means nothing, or an interpreter that cannot be used.
+    Raises InferlensError for a plan that means nothing, or an interpreter that cannot be used.
     """
     check_words(plan)
     check_interpreters(plan.python)

@@ -56,10 +56,8 @@ class TraceContent(Struct, frozen=True, kw_only=True):
     """What a trace file, ``name``, shows.
 
     Attributes:
-        steps: seconds of each.
         operators, gpu: the share of a step in which an operator of PyTorch was called, or a GPU was at work; the
             largest of all steps, for a busy machine lengthens some.
-        events: how many there are.
         notes: what was amiss when it was read, a sentence each.
     """
 
@@ -127,10 +125,8 @@ class Traced(Files, frozen=True, kw_only=True):
     """One case's traces, or why there are none.
 
     Attributes:
-        model: its name.
         status: how it ended; ``reason`` says why if not ``ok``.
         files: one for each cycle of the profiler's schedule, in order.
-        log: what the process printed, if it failed.
     """
 
     case: Case
@@ -169,8 +165,7 @@ class Traced(Files, frozen=True, kw_only=True):
 def run(plan: Plan, tracing: Tracing, tensorboard: Path | None, observer: Observer) -> Iterator[Traced]:
     """Traces every case of ``plan``; each is on disk before the next one starts.
 
-    Raises:
-        InferlensError: if the plan asks for several processes of each case, or a folder cannot be written.
+    Raises InferlensError if the plan asks for several processes of each case, or a folder cannot be written.
     """
     if plan.repeats > 1:
         raise InferlensError("A case is traced in one process.", hint="--repeat for several cycles, not --repeats")

@@ -50,8 +50,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 def data_for(asked: str, case: Case, model: Model) -> Samples | Evaluate:
     """The samples, or the user's function, that ``asked`` names.
 
-    Raises:
-        InferlensError: if there is no such data, or it does not fit the model.
+    Raises InferlensError if there is no such data, or it does not fit the model.
     """
     if asked == RANDOM:
         raise InferlensError("Noise has no right answers.", expected="real data", hint="--accuracy photos/")
@@ -72,8 +71,7 @@ def _takes_one(function: Callable[..., Any]) -> bool:
 def evaluated(asked: str, case: Case, model: Model, runner: Runner) -> Evaluation:
     """What the answers of an entered runner are worth on all of the data, in batches of the case's size.
 
-    Raises:
-        InferlensError: if the data cannot be read, does not fit, or the user's function fails.
+    Raises InferlensError if the data cannot be read, does not fit, or the user's function fails.
     """
     data = data_for(asked, case, model)
 

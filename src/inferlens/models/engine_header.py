@@ -29,9 +29,7 @@ def whole(path: Path) -> Header:
     """The header of the engine in a file.
 
     Engines of TensorRT do not tell their size: of those, only a file shorter than a header is known to be cut short.
-
-    Raises:
-        Unsupported: if it is no engine, or is cut short.
+    Raises Unsupported if it is no engine, or is cut short.
     """
     with path.open("rb") as file:
         data, size = file.read(SIZE), path.stat().st_size

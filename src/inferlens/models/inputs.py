@@ -65,8 +65,7 @@ def kind_of(spec: TensorSpec) -> str:
 def try_inputs(opened: Opened, specs: tuple[TensorSpec, ...], found: ModelInfo, *, asked: bool) -> None:
     """Calls a module once, at batch 1 if it takes that, to see whether it takes ``specs``.
 
-    Raises:
-        InferlensError: if it does not, and does not fail with its own inputs as well.
+    Raises InferlensError if it does not, and does not fail with its own inputs as well.
     """
     if opened.module is None or (error := _failure(opened, specs, found)) is None:
         return

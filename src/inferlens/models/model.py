@@ -54,7 +54,6 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
         spec, name: the full name, such as ``torchvision:resnet18``, and the short one, used for the folder and titles.
         format: what the model will be once loaded; decides which backends can take it.
         batch: batch size of its own inputs, if known without loading it.
-        asked: the name as it was asked for.
         precision: what it is in and runs in, if nothing else is asked for.
         origin: what it was compiled from and for, where that is known: its inputs are those that both are fed with,
             its precision that of what it was compiled from; and the format of that.
@@ -99,7 +98,6 @@ class Model:
             ``exported``; it takes the inputs as positional arguments and may return any nesting of tensors.
         path: the file it came from, if it did; for format ``onnx`` always.
         example: real input arrays, by input name, of the user's example or data; else they are drawn from a seed.
-        samples: the data that the user named, if any.
         weights: where its weights came from, such as ``random, seed 0``.
         weights_sha256: hash over all parameters and buffers, or of the file.
         source: what else identifies it, such as the version of the library or the hash of the file.

@@ -26,7 +26,6 @@ class Provenance(Struct, frozen=True, kw_only=True):
     """Where a compiled model came from and what it needs.
 
     Attributes:
-        created: UTC time, ISO 8601.
         kind: what the file is, such as ``TensorRT plan``.
         file_sha256: hash of the file itself, which tells a whole one from one that was cut short.
         case, model, format: what it was made for, the model as it was loaded, and what that was before.
@@ -97,10 +96,8 @@ def option_of(spec: str, name: str) -> Any:
 def read(path: Path, content: bytes | None = None) -> Provenance | None:
     """The provenance of the model at ``path``; ``None`` if there is none beside it.
 
-    ``content`` is that of the model's file, if it was read already: whole files are read and hashed once.
-
-    Raises:
-        InferlensError: if what lies there is none, or the model's file is not the one that was made.
+    ``content`` is that of the model's file, if it was read already: whole files are read and hashed once. Raises
+    InferlensError if what lies there is none, or the model's file is not the one that was made.
     """
     file = beside(path)
     if not file.is_file():

@@ -52,8 +52,7 @@ BY_SUFFIX = {
 def find(name: str) -> ModelInfo:
     """What ``name`` means: ``SOURCE:NAME``, a model file, ``package.module:factory``, or a bare name.
 
-    Raises:
-        InferlensError: if it means nothing; near misses are suggested.
+    Raises InferlensError if it means nothing; near misses are suggested.
     """
     prefix, colon, rest = name.partition(":")
     if colon and prefix in BY_PREFIX:
@@ -117,8 +116,7 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
         trust: whether pickles that can run code may be opened.
         live: where the parent process left a live module.
 
-    Raises:
-        InferlensError: if the model, its weights or the inputs asked for do not fit together.
+    Raises InferlensError if the model, its weights or the inputs asked for do not fit together.
     """
     opened = _opened(case, trust, live)
     module, name = opened.module, case.model.partition(":")[2]

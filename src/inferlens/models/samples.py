@@ -46,9 +46,7 @@ class Sample:
 class Samples:
     """Data as it was asked for, in an order that is always the same.
 
-    Attributes:
-        asked: what the user named.
-        specs: the inputs of the model that it is for, with their batch dimension.
+    ``specs``: the inputs of the model that it is for, with their batch dimension.
     """
 
     asked: str

@@ -91,8 +91,7 @@ class _Tag(Struct):
 def decoded(data: bytes, form: type[Form], schema: str, noun: str) -> Form:
     """``data`` as ``form``; ``noun`` names it in errors.
 
-    Raises:
-        InferlensError: if the data has another schema, or is no such JSON.
+    Raises InferlensError if the data has another schema, or is no such JSON.
     """
     try:
         found = msgspec.json.decode(data, type=_Tag).schema

@@ -44,7 +44,6 @@ class TimedPart(Struct, frozen=True, kw_only=True):
             contains.
         begins: when the first of its calls began in each run, in seconds since the run began; empty where that is not
             told.
-        calls: how often it is executed in one run.
     """
 
     name: str
@@ -60,7 +59,6 @@ class Layer(TimedPart, frozen=True, kw_only=True):
 
     Attributes:
         operators: the ATen or ONNX operators that it came from, by name.
-        inputs, outputs: its tensors.
         precision: what it computes in, such as ``int8`` or ``fp32``; empty where that is not known.
         details: what else the backend tells of it, such as tactic, kernel, filter, stride, weights.
     """
@@ -82,7 +80,6 @@ class Kernel(TimedPart, frozen=True, kw_only=True):
         occupancy: share of a multiprocessor's threads that the kernel's blocks can take, 0 to 1 (theoretical).
         achieved: an estimate of that share while it ran, which no kernel with few blocks reaches.
         tensor_cores: whether it used them, as its name tells; ``None`` where the name does not tell.
-        stream: number of the CUDA stream.
     """
 
     kind: str = "kernel"
@@ -138,10 +135,8 @@ class Kernels(ProfiledRuns, frozen=True, kw_only=True):
     """The kernels of one case.
 
     Attributes:
-        kernels: in the order of execution.
         busy: seconds of each run in which the GPU ran at least one of them.
         launches: calls of the runtime that launched something, in one run; a CUDA graph is one.
-        gpu: what they ran on.
     """
 
     kernels: tuple[Kernel, ...]
@@ -155,7 +150,6 @@ class Profile(Struct, frozen=True, kw_only=True):
 
     Attributes:
         record: id of the record of the same case that was timed unprofiled, in the same command.
-        created: UTC time it started, ISO 8601.
         status: how it ended; ``reason`` says why if not ``ok``.
         layers, kernels: of the level of that name; ``None`` if it did not get that far.
         work: what the model does in one call, whatever runs it; ``None`` where that is not counted.

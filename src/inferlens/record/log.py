@@ -19,10 +19,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 class Log(Struct, frozen=True):
     """The end of a log.
 
-    Attributes:
-        text: its last lines, with nothing in them that steers a terminal; empty if nothing was printed.
-        path: the whole file, if there is one.
-        cut: whether the file has more.
+    ``text``: its last lines, with nothing in them that steers a terminal; empty if nothing was printed.
     """
 
     record: Record
@@ -34,10 +31,8 @@ class Log(Struct, frozen=True):
 def log_of(loaded: Loaded, named: str) -> Log:
     """The log of the latest record of the case that fits ``named``: words of its label, model or folder.
 
-    Of several cases that fit, one that did not run counts, if it is the only one.
-
-    Raises:
-        InferlensError: if none fits, or several do.
+    Of several cases that fit, one that did not run counts, if it is the only one. Raises InferlensError if none fits,
+    or several do.
     """
     wanted = set(named.replace(",", " ").split())
     latest = {record.case.digest: record for record in loaded.records if wanted and wanted <= _words(loaded, record)}

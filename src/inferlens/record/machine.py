@@ -89,7 +89,6 @@ class Before(Struct, frozen=True, kw_only=True):
     """The GPU just before a case's process was started.
 
     Attributes:
-        memory_used: bytes in use on the device.
         processes: process numbers on the device, as NVML names them.
         idle_power: watts while nothing ran, the median of ``idle_samples`` readings over ``idle_seconds``.
     """
@@ -166,11 +165,9 @@ class Marks(Struct, frozen=True, kw_only=True):
     """What became of a series of samples.
 
     Attributes:
-        count: how many samples there are.
         disturbed: places of the samples that something touched which is not the case's own doing.
         discarded: places of the samples to leave out of statistics: ``disturbed``, or none.
         touched: how many samples each kind of disturbance touched, own doing included.
-        spans: what happened during the series, in order.
         unseen: kinds that could not be looked for, and why.
         repeat: whether the case is to be measured again.
         why: the rule's decision in a sentence; empty if nothing was disturbed.
@@ -203,9 +200,7 @@ class Energy(Struct, frozen=True, kw_only=True):
     Attributes:
         joules: the value, ``None`` where there is none; ``reason`` then says why.
         low, high: bounds of it, sensor included.
-        basis: what was read.
         seconds: the span it was read over.
-        items: how many items were done in that span.
     """
 
     joules: float | None = None

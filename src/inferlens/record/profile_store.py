@@ -34,10 +34,7 @@ HINT = "inferlens profile MODEL"
 class LoadedProfiles:
     """Profiles that could be read, by their creation.
 
-    Attributes:
-        profiles: all of them.
-        records: by a profile's id, the record of its case timed without profiling, where that lies beside it.
-        problems: what could not be read, a sentence each.
+    ``records``: by a profile's id, the record of its case timed without profiling, where that lies beside it.
     """
 
     profiles: list[Profile] = field(default_factory=list)
@@ -78,8 +75,7 @@ def engine_files(profile: Profile) -> dict[str, bytes]:
 def load_profiles(*paths: Paths) -> LoadedProfiles:
     """Every profile under ``paths``: profile files, or folders at any height above them.
 
-    Raises:
-        InferlensError: if a path does not exist, or there is no profile under any of them.
+    Raises InferlensError if a path does not exist, or there is no profile under any of them.
     """
     problems: list[str] = []
     profiles: dict[str, Profile] = {}

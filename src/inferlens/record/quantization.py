@@ -31,7 +31,6 @@ class LayerError(Struct, frozen=True):
 
     Attributes:
         name: as ``--keep`` takes it.
-        kinds: the operators in it.
         share: of the model's multiply-adds.
         error: relative L2 error of the model's outputs where this layer alone is quantized, of the worst output.
     """
@@ -47,7 +46,6 @@ class Written(Struct, frozen=True, kw_only=True):
 
     Attributes:
         share: of the multiply-adds that are quantized; ``None`` where that cannot be counted.
-        outputs: one for each output.
         top1: share of samples whose largest element of the first output is that in fp32, if it is scores of classes.
         accuracy, reference_accuracy: of it and of fp32, in ``metric``, on the data that was named for it.
         accuracy_share: whether these are shares, as of hits.
@@ -78,14 +76,11 @@ class Quantization(Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: the file; empty if no attempt kept the limit, so that none was written.
-        case: what was quantized.
         best: what was written, or, if nothing was, the attempt that came nearest to the limit.
         samples: of the calibration data, that outputs were compared on.
         size_before, size: bytes of the graph in fp32, and of what was written.
-        seconds: that all of it took.
         layers: those that were quantized, the worst first, where that was asked for or needed.
         limit: the limit that it keeps, as it was asked for, such as ``error=1e-2``; empty if none was.
-        attempts: all of them, in order.
         run_by: the backend and variant that ran what was written, for all that is said of it.
         not_run: why that is not the backend that it was written for; empty if it is.
     """

@@ -74,7 +74,6 @@ class Agreement(Struct, frozen=True, kw_only=True):
     """How far the outputs agree with the reference's.
 
     Attributes:
-        max_abs: largest absolute difference of any element.
         rel_l2: Euclidean norm of the difference over that of the reference, the worst output's.
         cosine: cosine of the angle between the two, the worst output's.
         top1: share of rows whose largest element is in the same place; ``None`` where outputs are no classes.
@@ -98,16 +97,13 @@ class Accuracy(Struct, frozen=True, kw_only=True):
     """What the answers are worth on real data, and what those of the reference in fp32 are worth on the same samples.
 
     Attributes:
-        data: what the user named.
         metric: ``top-1`` where samples have labels; ``agreement`` with the reference's classes where they have none; or
             the name of the user's function.
-        count: samples that were evaluated.
         values: one for each sample, more is better: of ``top-1`` and ``agreement`` 1 for a hit and 0 for a miss; or a
             single number, where the user's function gives no more.
         reference: what the reference is; empty where there is none in fp32.
         reference_values: those of the reference, sample by sample; empty where there is none, and of ``agreement``.
         top5, reference_top5: shares of samples whose label is among the five largest of more than ten classes.
-        reason: why there are no values.
     """
 
     data: str

@@ -52,8 +52,7 @@ class Store:
     def save(folder: Path, record: Record) -> None:
         """Writes the record into ``folder``, whole or not at all.
 
-        Raises:
-            InferlensError: if it cannot be written, such as on a disk that is full.
+        Raises InferlensError if it cannot be written, such as on a disk that is full.
         """
         try:
             write_whole(folder / RECORD, encode(record))

@@ -14,8 +14,6 @@ class ModuleWork(Struct, frozen=True, kw_only=True):
 
     Attributes:
         module: its path; the model itself is the empty one.
-        kind: its class.
-        calls: how often it is called.
         flops: floating-point operations of all calls, in matrix products, convolutions and attention.
         weights: bytes of the parameters and buffers that its own operators read, each once in a call.
         inputs, outputs: bytes of the activations that go into its operators from outside of it, and come out of it.
@@ -79,12 +77,10 @@ class Ceilings(Struct, frozen=True, kw_only=True):
     """What a device reaches at best, as measured on it.
 
     Attributes:
-        device: its name.
         bandwidth: bytes per second that a copy within its memory reads and writes together.
         cached: the same of a copy that stays in its caches; 0 where that was not measured.
         cache: bytes of its last cache; 0 where that is not known.
         rates: floating-point operations per second of matrix products and convolutions, by precision (``tf32`` too).
-        measured: UTC time, ISO 8601.
         basis: what was measured with which library.
         absent: why a precision has no rate.
         disturbed: what made them lower than they are, as far as is known; such are not kept for later.

@@ -66,10 +66,8 @@ class TensorSpec(Struct, frozen=True):
         """A spec from ``NAME=1x3x224x224:float32``, ``ids=1x128:int64:0..30522`` or ``x=1..16x3x224x224:opt=2``.
 
         ``opt`` gives the sizes of the dimensions that have a range, or of all. Without it, a size with a range is
-        measured at its upper end unless the batch says otherwise.
-
-        Raises:
-            InferlensError: if the text has another form, or names an unknown type.
+        measured at its upper end unless the batch says otherwise. Raises InferlensError if the text has another form,
+        or names an unknown type.
         """
         refusal = InferlensError(f"'{text[:100]}' does not describe an input.", expected=_FORM)
         match = _TENSOR.fullmatch(text.strip())
@@ -162,7 +160,6 @@ class Axis(NamedTuple):
 
     Attributes:
         values: words that it may be; empty: whole numbers, or true and false of a ``flag``.
-        default: where nothing is asked for.
         word: how a label says another value than the default, such as ``depth {}``.
         short: how a folder says it; empty: as the label does, without spaces.
         text: whether its values are any texts, such as paths, which only ``NAME=VALUE`` says and no folder.
@@ -385,8 +382,7 @@ def bare(model: str) -> str:
 def split_label(text: str, known: Sequence[str]) -> tuple[str, str | None]:
     """``("onnxruntime", "cpu")`` from ``onnxruntime:cpu``; the variant is ``None`` where none is named.
 
-    Raises:
-        InferlensError: if the backend is not among ``known``.
+    Raises InferlensError if the backend is not among ``known``.
     """
     name, colon, variant = text.partition(":")
     check_choice("backend", name, known)

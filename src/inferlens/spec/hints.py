@@ -19,9 +19,7 @@ from inferlens.spec.case import Case, Option
 class Hint(Struct, frozen=True):
     """How a case gets something; neither where its backend has no such thing, or none that does anything here.
 
-    Attributes:
-        ask: what to ask for, as the command line has it: an option with its value, or a backend with its variant.
-        asked: whether the case has it already.
+    ``ask``: what to ask for, as the command line has it: an option with its value, or a backend with its variant.
     """
 
     ask: str = ""

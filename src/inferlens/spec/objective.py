@@ -33,11 +33,9 @@ class Measure(NamedTuple):
     """Something that is known of a measured case and may be aimed at or limited.
 
     Attributes:
-        title: what it is called in a sentence.
         unit: of its values: seconds, bytes, joules for one item, items per second; empty for a share.
         show, read: a value as text, and the limit that a text says.
         form: a limit as a person writes it.
-        less: whether less of it is better.
         aim: whether it can be an objective; all can be limited.
         needs: what of a plan it needs; empty for most.
     """
@@ -108,8 +106,8 @@ class Constraint(Struct, frozen=True):
     def parse(text: str) -> Constraint:
         """A constraint from ``NAME=LIMIT``, such as ``p99=5ms`` or ``memory=2GiB``.
 
-        Raises:
-            InferlensError: for a word that there is not, one that no record has, or a limit that its measure cannot be.
+        Raises InferlensError for a word that there is not, one that no record has, or a limit that its measure cannot
+        be.
         """
         word, equals, limit = (part.strip() for part in text.partition("="))
         check_choice("constraint", word, [*MEASURES, *SHORT])

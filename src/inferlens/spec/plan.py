@@ -39,7 +39,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     """What to measure.
 
     Attributes:
-        model: names, files or factories.
         backend: ``name`` or ``name:variant``; empty is every backend that works here, ``all`` every variant of them.
         precision, batch, device, threads, io, cold, rotate, depth, python: axes, as in a :class:`Case`.
         option: values by ``backend.option``.
@@ -48,13 +47,11 @@ class Plan(Struct, frozen=True, kw_only=True):
         keep: layers that are not quantized, of cases that are.
         accuracy: data that each case's answers are evaluated on, or a function that does it.
         checkout: the folder that the models' code or files are taken from; empty is the working directory.
-        rebuild: whether to build anew what was built before.
         repeats: processes that each case is measured in, in turns with the other cases; 0: as many as it takes to tell
             which is fastest, see ``within`` and ``rounds``.
         within: seconds for the rounds in which those that may be fastest meet.
         rounds: how many of these rounds there are at least, decided or not.
         reference: words of the case that speed-ups are against; empty is the usual one.
-        where: where it runs.
     """
 
     model: tuple[str, ...]
@@ -90,8 +87,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     def from_words(words: Mapping[str, Any]) -> Plan:
         """A plan from words as a person writes them: single values, lists, or texts with commas.
 
-        Raises:
-            InferlensError: for an unknown word or a value that does not fit.
+        Raises InferlensError for an unknown word or a value that does not fit.
         """
         words = {name: value for name, value in words.items() if value is not None}
         for name in words:
@@ -220,10 +216,8 @@ def _toml(value: Any) -> str:
 def words_of(text: str, backends: Sequence[str]) -> dict[str, Any]:
     """The words of a plan that a case's text means; ``backends`` are all that there are.
 
-    Options of a text without a backend are by their own names, without one.
-
-    Raises:
-        InferlensError: if a word means nothing or is said twice.
+    Options of a text without a backend are by their own names, without one. Raises InferlensError if a word means
+    nothing or is said twice.
     """
     try:  # quotation marks keep together what belongs together
         rest = [word for word in (each.rstrip(",") for each in shlex.split(text)) if word]

@@ -32,8 +32,7 @@ class Where(Struct, frozen=True, kw_only=True):
 def where_of(words: Mapping[str, Any]) -> Where:
     """Where words of a plan say that it runs; lists are texts with commas, or lists.
 
-    Raises:
-        InferlensError: if they contradict each other.
+    Raises InferlensError if they contradict each other.
     """
     given = [name for name in ("devices", "ray", "launcher") if words.get(name)]
     if len(given) > 1:

@@ -43,8 +43,7 @@ def quantile_of_sorted(values: NDArray[np.float64], share: float) -> float:
 def quantile(samples: Sequence[float], share: float) -> float:
     """The ``share``-quantile (0 to 1) of ``samples``: linear interpolation at position ``(n - 1) * share``.
 
-    Raises:
-        ValueError: if there are no samples.
+    Raises ValueError if there are no samples.
     """
     if not len(samples):
         raise ValueError("no samples, so no quantile")

@@ -19,10 +19,8 @@ from inferlens.stats.intervals import student_quantile
 MOST = math.log(10)  # an interval that reaches further says nothing
 
 
-def setting_effects(
-    seen: Sequence[Observed], point: Point, level: float = 0.95
-) -> dict[str, tuple[float, float, float] | None]:
-    """The speed-up by each setting of a point, and its interval; ``None`` where too few measurements tell it."""
+def setting_effects(seen: Sequence[Observed], point: Point) -> dict[str, tuple[float, float, float] | None]:
+    """The speed-up by each setting of a point, and its 95 % interval; ``None`` where too few measurements tell it."""
     places: dict[Hashable, int] = {}
     columns = [[places.setdefault(term, len(places)) for term in _terms(each, point.family)] for each in seen]
     design = np.zeros((len(seen), len(places)))
@@ -40,7 +38,7 @@ def setting_effects(
         if not np.allclose(weights @ design, wanted, atol=1e-6):  # it was never there without another one
             continue
         error = math.sqrt(float(rest @ rest) / freedom * float(weights @ weights))
-        log, margin = float(weights @ logs), error * student_quantile(1 - (1 - level) / 2 / len(tried), freedom)
+        log, margin = float(weights @ logs), error * student_quantile(1 - 0.025 / len(tried), freedom)
         if abs(log) + margin < MOST:
             found[name] = (math.exp(log), math.exp(log - margin), math.exp(log + margin))
     return found

@@ -60,7 +60,6 @@ class Standing(Struct, frozen=True, kw_only=True):
     """How a race stands.
 
     Attributes:
-        leader: the case that no other beats.
         rivals: all others against the leader, the fastest first.
         chance: the probability that no other is faster than the leader; ``None`` where it is not known how far
             processes differ.

@@ -52,8 +52,6 @@ class Overview(Struct, frozen=True, kw_only=True):
         parts: of one step, by what it went to; they add up to it.
         idle: of one step, by cause; the mean over GPUs.
         bound: ``GPU``, ``host``, ``both`` or ``CPU only``.
-        gpus: each that ran a kernel.
-        notes: what was skipped while reading.
     """
 
     steps: int

@@ -50,11 +50,7 @@ class Columns:
         )
 
     def frame(self) -> DataFrame:
-        """The same as a polars data frame.
-
-        Raises:
-            MissingLibrary: if polars is not installed.
-        """
+        """The same as a polars data frame. Raises MissingLibrary if polars is not installed."""
         polars = library("polars", extra="traces")
         frame: DataFrame = polars.DataFrame(
             {name: _plain(column) for name, column in self.columns.items()}, strict=False
@@ -73,10 +69,7 @@ def _plain(column: Sequence[Any] | NDArray[Any]) -> list[Any]:
 class Groups:
     """Events that share a key.
 
-    Attributes:
-        first: for each group the index of its first member, in the order of first members.
-        of: for each event its group.
-        count: members of each group.
+    ``first``: for each group the index of its first member, in the order of first members.
     """
 
     first: NDArray[np.int64]

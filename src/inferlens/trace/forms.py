@@ -126,11 +126,7 @@ _LARGE = 2.0**43
 
 
 def decode_events(text: bytes) -> list[Event]:
-    """Events from a JSON list.
-
-    Raises:
-        msgspec.DecodeError: if it is none, or an event has not the form of one.
-    """
+    """Events from a JSON list. Raises msgspec.DecodeError if it is none, or an event has not the form of one."""
     events: list[Event] = _EVENTS.decode(text)
     times = [event.ts or 0 for event in events]
     if times and (max(times) > _LARGE or min(times) < -_LARGE) and float in set(map(type, times)):

@@ -118,8 +118,7 @@ class Nest:
 def nested(thread: Codes, begin: Ints, end: Ints) -> tuple[Ints, Codes]:
     """For each interval the place of the innermost one around its begin, -1 without one, and how many are around it.
 
-    Args:
-        thread, begin, end: sorted by thread, then by begin, outer ones first.
+    ``thread``, ``begin``, ``end``: sorted by thread, then by begin, outer ones first.
     """
     parent, depth = np.empty(len(begin), dtype=np.int64), np.empty(len(begin), dtype=np.int32)
     # The last one and all around it, outermost first: what has ended by a begin has ended for all that come later.

@@ -15,10 +15,8 @@ from inferlens.trace.trace import Trace
 def read(source: Path | bytes) -> Trace:
     """The complete events of a trace; what was skipped or mended stands in its ``notes``.
 
-    ``source`` is a file, plain or packed with gzip or zstd, a pipe, or ``-``; or what such a file holds.
-
-    Raises:
-        InferlensError: if it cannot be opened, is no trace, or memory has no room for it.
+    ``source`` is a file, plain or packed with gzip or zstd, a pipe, or ``-``; or what such a file holds. Raises
+    InferlensError if it cannot be opened, is no trace, or memory has no room for it.
     """
     remarks: Remarks = Counter()
     builder = TraceBuilder(remarks)

@@ -52,8 +52,7 @@ def traces_under(path: Path) -> list[Path]:
 def runs_in(folder: Path) -> list[tuple[str, Path]]:
     """The traces in the log folders of a folder, each with its run's name.
 
-    Raises:
-        InferlensError: if a folder cannot be read.
+    Raises InferlensError if a folder cannot be read.
     """
     found = []
     for log in sorted(filter(Path.is_dir, _entries(folder)), key=_natural):

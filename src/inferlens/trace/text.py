@@ -44,8 +44,7 @@ _EXPECTED = "JSON in Chrome's trace event format, as torch.profiler writes it: .
 def blocks(source: Path | bytes, remarks: Remarks) -> Iterator[bytes]:
     """The text of ``source``, unpacked, in blocks of :data:`BLOCK` bytes; damage ends it and is remarked on.
 
-    Raises:
-        InferlensError: if it cannot be opened, is a folder or a device, or needs a library that is not there.
+    Raises InferlensError if it cannot be opened, is a folder or a device, or needs a library that is not there.
     """
     with closing(_opened(source)) as file:
         read = _unpacking(file)
@@ -220,8 +219,7 @@ class EventReader:
 def _decoded(decode: Callable[[bytes], list[Event]], text: bytes) -> tuple[list[Event], bytes | None]:
     """The events of a text of objects with commas between them; and what follows, if the list ends within the text.
 
-    Raises:
-        msgspec.DecodeError: or another of :data:`PROBLEMS`, if it is not as it should be.
+    Raises msgspec.DecodeError or another of :data:`PROBLEMS`, if it is not as it should be.
     """
     try:
         return decode(b"[" + text + b"]"), None

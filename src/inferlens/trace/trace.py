@@ -104,8 +104,7 @@ class Calls(_Rows):
 class Scopes(_Rows):
     """Operators and annotations of the host, by thread, then by begin, outer ones first.
 
-    Attributes:
-        shapes, stack: places in the trace's ``texts``: JSON as the trace has it, empty where it has none.
+    ``shapes``, ``stack``: places in the trace's ``texts``: JSON as the trace has it, empty where it has none.
     """
 
     shapes: Codes
@@ -145,7 +144,6 @@ class Trace:
         threads: process and thread, or device and stream; ``thread`` holds places in it.
         begin, duration: whole nanoseconds; the clock's zero is the writer's.
         about: devices and what else stands beside the events.
-        notes: sentences on what was skipped, mended or missing.
     """
 
     strings: tuple[str, ...]

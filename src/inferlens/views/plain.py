@@ -31,7 +31,9 @@ def words_of(case: Case, *unsaid: str) -> list[str]:
 
 
 def profile_command(case: Case, *, gpu: bool) -> str:
-    """The command that shows where a case's time goes; ``gpu``: whether it runs on one there unless told not to."""
+    """What shows where a case's time goes, a command; ``gpu``: whether it runs on one there unless told not to."""
+    if case.model.startswith("live:"):  # which no command finds
+        return f'inferlens.profile(model, example_inputs, backend="{case.backend_label}")'
     called = {axis.name: axis.default for axis in CALL_MODE}
     words = bench_words(replace(case, **called), "cuda" if gpu else "cpu")
     return plain(shlex.join(["inferlens", "profile", *words]))

@@ -50,10 +50,8 @@ class ABRule(Struct, frozen=True, kw_only=True):
     """When it is over.
 
     Attributes:
-        metric: what is compared.
         threshold: the smallest relative difference that matters.
         level: confidence that the verdict is right, whenever it comes.
-        max_rounds: rounds at most.
         within: seconds at most; a round that would probably end later is not begun, but for the first.
     """
 

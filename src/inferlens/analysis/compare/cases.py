@@ -88,7 +88,6 @@ class ComparedCase(Struct, frozen=True, kw_only=True):
         interval: of ``ratio``, at a level that allows for the number of comparisons.
         change: the candidate's median over the base's, less 1: of throughput above 0 is faster, of times slower.
         change_interval: of ``change``.
-        between: whether the interval covers variation between processes.
     """
 
     case: Case
@@ -136,7 +135,6 @@ class Compared(Struct, frozen=True, kw_only=True):
         level: confidence that all verdicts together are right.
         comparisons: how many cases both sides have something to compare of; they share the error 1 - ``level``.
         cases: in the order of the base, then those that only the candidate has.
-        problems: files that could not be read.
     """
 
     metric: Metric
@@ -193,8 +191,7 @@ def compare(
         level: confidence that all verdicts together are right, from 0.5 to 0.9999.
         unlike: whether to compare although machines, drivers or inputs differ.
 
-    Raises:
-        InferlensError: if there is nothing to compare, the machines differ, or an argument is out of range.
+    Raises InferlensError if there is nothing to compare, the machines differ, or an argument is out of range.
     """
     shown = metric_of(metric)
     check(threshold, level)
@@ -352,10 +349,8 @@ def matches(base: Sequence[Record], candidate: Sequence[Record]) -> list[Match]:
     """The cases of both sides, in the order of the base, then those that only the candidate has.
 
     A side may hold records of several machines: each is compared with the other side's of the same one. What is left
-    over of a case after that is one match if it is one run on each side, whatever their machines are.
-
-    Raises:
-        InferlensError: if the sides share a record that would be compared with itself, or no case at all.
+    over of a case after that is one match if it is one run on each side, whatever their machines are. Raises
+    InferlensError if the sides share a record that would be compared with itself, or no case at all.
     """
     mine, theirs = (_by_case(side) for side in (base, candidate))
     found = [

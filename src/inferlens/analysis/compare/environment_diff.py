@@ -31,12 +31,7 @@ Pair = tuple[Record, Record]
 
 
 class Difference(Struct, frozen=True):
-    """One field in which base and candidate differ.
-
-    Attributes:
-        unlike: whether it makes the comparison meaningless.
-        cases: how many cases it is about.
-    """
+    """One field in which base and candidate differ; ``unlike``: whether it makes the comparison meaningless."""
 
     field: str
     base: str

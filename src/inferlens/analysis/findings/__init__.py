@@ -40,8 +40,7 @@ def findings(
         record: of the same case, timed unprofiled; without it rules are silent that need to know what a call takes.
         plain: of a quantized case, the record of the same in fp32.
 
-    Raises:
-        InferlensError: if the profiles are of different cases, or there are none.
+    Raises InferlensError if the profiles are of different cases, or there are none.
     """
     seen = dataclasses.replace(evidence_of(profiles, record), plain=plain)
     made = [each for rule in rules_of("profile") for each in rule(seen)]

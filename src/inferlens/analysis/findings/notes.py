@@ -52,7 +52,6 @@ class Note(Struct, frozen=True):
         code: stays, and is documented.
         level: whether it ``changes`` the answer, ``weakens`` it, or is good to ``know``.
         message: all of it; :attr:`sentence` is what fits on a screen.
-        hint: what to do about it.
     """
 
     code: str

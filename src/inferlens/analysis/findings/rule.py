@@ -43,14 +43,12 @@ class Finding(Struct, frozen=True, kw_only=True):
         code: of the rule that made it.
         about: ``time`` that may be won, or how far the profile can be ``trust``-ed.
         subject: what it is about: a module, a layer, some of them, or the run.
-        sentence: what was found, with the most important numbers.
         numbers: all that it stands on, by name; seconds, shares from 0 to 1, and counts.
         seconds: that could be won at most; ``None`` where the evidence does not tell. Those of several findings are not
             to be added up: they may be about the same time. Of a trace: of a step, that it is about.
         whole: seconds of the call that ``seconds`` are part of: an unprofiled one where that is known.
         unprofiled: whether ``seconds`` were not stretched by profiling, as those of the GPU, nor scaled for it.
         share: of a call's time that it is about; ``None`` where the evidence does not tell.
-        hint: what to try.
     """
 
     code: str = field(default="", name="rule")

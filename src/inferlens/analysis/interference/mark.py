@@ -55,8 +55,6 @@ def mark(
 
     Args:
         begins: when each sample began, in order, in seconds of the log's clock.
-        latencies: how long each took, in seconds.
-        log: what the machine did.
         last: whether the case will not be measured again.
         least: how many samples have to remain; fewer than by default where a sample is itself a window of many calls.
     """

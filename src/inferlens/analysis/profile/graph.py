@@ -40,9 +40,7 @@ class Node(Struct, frozen=True, kw_only=True):
         modules, operators: what its layers came from, each once.
         inputs, outputs: of a layer; of folded layers, what they read from others and what others read from them.
         seconds: typical time of all its layers; ``None`` if none was timed.
-        share: of the whole run.
         precision: that of its outputs, such as ``fp16``; of folded layers, the one that takes most time.
-        details: what else the backend says of a layer.
     """
 
     name: str
@@ -84,7 +82,6 @@ class Graph(Struct, frozen=True, kw_only=True):
     """What is drawn of one case.
 
     Attributes:
-        title, about: what it is of.
         whole: seconds of a run; ``None`` without times.
         layers: how many layers there are, however many nodes they became.
         depth, deepest: how deep modules are unfolded, and how deep they go.
@@ -110,7 +107,6 @@ class GraphSource(Struct, frozen=True, kw_only=True):
         seconds: of each layer, typical; ``None`` for one that was not timed; empty where none was.
         whole: of a run; ``None`` if nothing was timed.
         inputs, outputs: tensors of the model; where they are empty, outputs are what no layer reads.
-        notes: what is not known.
     """
 
     title: str
@@ -212,8 +208,7 @@ def is_engine_information(data: bytes) -> bool:
 def engine_source(data: bytes, title: str) -> GraphSource:
     """The layers of an engine, without times, from ``trt_engine_info.json``.
 
-    Raises:
-        InferlensError: if the data is no such JSON, or has no layers.
+    Raises InferlensError if the data is no such JSON, or has no layers.
     """
     try:
         read = msgspec.json.decode(data, type=dict[str, Any])

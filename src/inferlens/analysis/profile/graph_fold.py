@@ -41,7 +41,6 @@ def graph_of(source: GraphSource, *, regions: str = "module", depth: int | None 
     """The graph of some layers.
 
     Args:
-        source: the layers and their times.
         regions: ``module`` for regions of modules, ``fused`` or ``none`` for none.
         depth: a module that is as deep as this, 1 or more, is one node; beyond the deepest nothing is folded.
             ``None``: as deep as gives :data:`READABLE` nodes at most.

@@ -49,7 +49,6 @@ class KernelRow(ProfileRow, frozen=True, kw_only=True):
         layers: what its launches came from, each once, in the order of execution.
         shapes: how many different grids, blocks, registers and sizes of shared memory there are. The four fields, and
             the occupancies, are of those that take most time.
-        streams: numbers of the CUDA streams.
     """
 
     of_busy: float | None

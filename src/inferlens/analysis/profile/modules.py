@@ -208,7 +208,6 @@ def module_table(
 
     Args:
         profiles: with their runs, of the same inputs on the same machine; at least one.
-        rule: what becomes of fused layers, one of :data:`RULES`.
         depth: modules deeper than this, 1 or more, are folded into those above; ``None``: none are.
         right: for each profile whether its outputs are right; what is wrong is not marked. Empty: all are.
     """

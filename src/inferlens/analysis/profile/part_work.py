@@ -68,8 +68,6 @@ def work_of(parts: Sequence[Part], work: Work, *, joined: bool = False) -> tuple
     """The work of layers, or of kernels, in the order of execution.
 
     Args:
-        parts: those of a profile.
-        work: of the model that ran.
         joined: whether all layers of one module alone are one unit, also where it is not known which does what.
 
     Returns:

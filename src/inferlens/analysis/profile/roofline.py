@@ -138,8 +138,7 @@ def roofline(
         by: ``module``: what was fused from several is divided among them by their FLOPs.
         depth: modules deeper than this, 1 or more, count to those above them; ``None``: none do.
 
-    Raises:
-        InferlensError: for anything else in ``by``.
+    Raises InferlensError for anything else in ``by``.
     """
     check_choice("kind of row", by, BYS)
     runs, work = runs_of(profile, None, latencies(record).samples if record else ()), profile.work

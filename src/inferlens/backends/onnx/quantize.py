@@ -50,7 +50,6 @@ class Dialect:
         rest: the precision of all that is not quantized, inputs and outputs too.
         per_channel: whether weights have a scale for each output channel.
         seven_bits: whether weights are kept to 7 of their 8 bits.
-        extra: more options of ONNX Runtime's quantizer.
     """
 
     name: str
@@ -104,10 +103,8 @@ def quantized_onnx(
     Args:
         path: a graph in fp32.
         ranges: how the range of a tensor follows from its values, one of :data:`METHODS`.
-        keep: names of nodes that stay as they are.
 
-    Raises:
-        Unsupported: if the graph is in another precision already, or nothing of it can be quantized.
+    Raises Unsupported if the graph is in another precision already, or nothing of it can be quantized.
     """
     onnxruntime = library("onnxruntime", extra="onnx")
     if (own := onnx_file_precision(path)) != "fp32":

@@ -48,10 +48,8 @@ DIFFERENT = (
 def kernels_of(runner: Runner, feed: Any, runs: int, label: str = "the backend") -> Kernels:
     """Traces ``runs`` calls of ``runner.infer(feed)``, one after the other; the runner is entered and warm, on CUDA.
 
-    If it can tell the origins of kernels, they are told; ``label`` is what to call the backend.
-
-    Raises:
-        Unsupported: if the profiler cannot see kernels here.
+    If it can tell the origins of kernels, they are told; ``label`` is what to call the backend. Raises Unsupported if
+    the profiler cannot see kernels here.
     """
     check()
     origins = runner if isinstance(runner, KernelOrigins) else None

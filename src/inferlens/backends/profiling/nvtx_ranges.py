@@ -20,8 +20,7 @@ DOMAIN = "inferlens"
 def turn_on() -> None:
     """Has this process, and those that it starts, set ranges.
 
-    Raises:
-        MissingLibrary: if the package nvtx is not installed.
+    Raises MissingLibrary if the package nvtx is not installed.
     """
     library("nvtx", extra="nvtx")
     os.environ[VARIABLE] = "1"

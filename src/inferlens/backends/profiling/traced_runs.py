@@ -289,8 +289,7 @@ def write_steps(runner: Runnable, feed: Any, tracing: Tracing, folder: Path, *, 
 
     ``about`` is JSON that is kept in each file, as :data:`ABOUT`.
 
-    Returns:
-        A file for each cycle, in order: ``<host>_<process>.<nanoseconds>.pt.trace.json.gz``.
+    Returns a file for each cycle, in order: ``<host>_<process>.<nanoseconds>.pt.trace.json.gz``.
     """
     from torch.profiler import ProfilerAction, record_function, schedule, tensorboard_trace_handler
 

@@ -19,8 +19,7 @@ def fuse(module: Any, feed: Sequence[Any]) -> int:
 
     Weights are folded in the precision that they have, and ``feed`` is on their device.
 
-    Returns:
-        How many were folded.
+    Returns how many were folded.
     """
     import torch
     from torch import nn

@@ -119,8 +119,7 @@ def configuration(
 ) -> Any:
     """An ``IBuilderConfig`` for ``network``; ``precision`` is what a weakly typed one may be lowered to.
 
-    Raises:
-        Unsupported: for what this flavour does not have, a profile that does not fit, or no target without a GPU.
+    Raises Unsupported for what this flavour does not have, a profile that does not fit, or no target without a GPU.
     """
     _check(network, options)
     named = words(options.compute_capability)

@@ -45,7 +45,6 @@ class Library:
     Attributes:
         module: ``torch_tensorrt``.
         package, flavour: the TensorRT it was built for, such as ``tensorrt_rtx``, and its name for people.
-        versions: of both, by module name.
         rtx: whether kernels are compiled just in time: then the builder times no tactics.
         script, native: whether this build has the TorchScript front end, and the runtime in C++.
         settings: names that this version honours; a parameter alone may be there for old programs' sake.

@@ -74,11 +74,7 @@ class Deployed:
         self._open = weakref.finalize(self, stack.pop_all().close)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """The model's outputs.
-
-        Raises:
-            InferlensError: if inputs are missing, unknown, or of other shapes or types.
-        """
+        """The model's outputs. Raises InferlensError if inputs are missing, unknown, or of other shapes or types."""
         if not self._open.alive:
             raise InferlensError("This callable was closed.", hint="inferlens.load, once more")
         given = named_inputs(self.inputs, args, named)
@@ -195,8 +191,7 @@ def _check_outputs(fast: Deployed, way: Chosen, model: Model, *, trust: bool) ->
 def named_inputs(specs: Sequence[TensorSpec], args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs of a call by their names, checked to be those that ``specs`` describe.
 
-    Raises:
-        InferlensError: for the first that is not.
+    Raises InferlensError for the first that is not.
     """
     names = [spec.name for spec in specs]
     if len(args) > len(names):

@@ -71,10 +71,7 @@ class Chosen:
 def chosen(record: Record, folder: Path, *, rebuild: bool, model: Named | None = None) -> Chosen:
     """What there is of a record's case, checked to fit this machine; that may differ if it is to be built anew.
 
-    ``model`` is that of the record, where it is a live one.
-
-    Raises:
-        InferlensError: if it does not fit, in one sentence.
+    ``model`` is that of the record, where it is a live one. Raises InferlensError if it does not fit, in one sentence.
     """
     label = f"{record.model.name}, {record.case.label}"
     why = record.reason.rstrip(".")
@@ -120,8 +117,7 @@ def chosen(record: Record, folder: Path, *, rebuild: bool, model: Named | None =
 def _whole(record: Record, folder: Path, *kinds: str, rebuild: bool) -> Path | None:
     """The first artefact of the record of these kinds; ``None`` if it has none, or what it has is gone and need not be.
 
-    Raises:
-        InferlensError: if it is not there as it was.
+    Raises InferlensError if it is not there as it was.
     """
     for artefact in record.artefacts:
         if not any(artefact.kind.startswith(kind) for kind in kinds):

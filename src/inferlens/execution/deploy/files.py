@@ -22,10 +22,8 @@ def write(
     """Writes what runs a record's case without this library into the new folder ``output``.
 
     That is the model's file, the script ``run.py`` and ``requirements.txt``. ``words``: ``timeout`` and ``phase``, as
-    of :func:`inferlens.execution.deploy.build.partition`.
-
-    Raises:
-        InferlensError: if it does not fit this machine, or its backend has no such files; nothing is left then.
+    of :func:`inferlens.execution.deploy.build.partition`. Raises InferlensError if it does not fit this machine, or its
+    backend has no such files; nothing is left then.
     """
     way = chosen(record, folder, rebuild=rebuild)
     if not isinstance(way.backend, Deployer):

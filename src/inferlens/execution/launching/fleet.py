@@ -36,8 +36,7 @@ class FleetPart:
 class Fleet:
     """The parts of a file, and which of them are done.
 
-    Raises:
-        InferlensError: if the file cannot be read, or a word in it means nothing.
+    Raises InferlensError if the file cannot be read, or a word in it means nothing.
     """
 
     def __init__(self, file: Path) -> None:

@@ -51,9 +51,8 @@ class Worker(ABC):
 class Launcher(ABC):
     """Workers for a plan, there while its context lasts.
 
-    Attributes:
-        apart: whether its workers are somewhere else than in this process, so that they may work at the same time and
-            come to an end.
+    ``apart``: whether its workers are somewhere else than in this process, so that they may work at the same time and
+    come to an end.
     """
 
     apart = True
@@ -84,8 +83,7 @@ LAUNCHERS: Registry[Launcher] = Registry("inferlens.launchers", "launcher")
 def launcher_of(plan: Plan) -> Launcher:
     """The launcher that a plan names.
 
-    Raises:
-        InferlensError: if there is none, or what the plan wants of it is not there.
+    Raises InferlensError if there is none, or what the plan wants of it is not there.
     """
     if plan.where.launcher == LOCAL:  # by no entry point, which a checkout may lack until it is installed again
         from inferlens.execution.launching.local import Local

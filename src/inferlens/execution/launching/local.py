@@ -156,8 +156,7 @@ def _near(nvml: Any, handle: Any) -> frozenset[int]:
 def chosen_of(names: Sequence[str], here: Sequence[Card]) -> list[int]:
     """The places of the GPUs that are named, as ``cuda:1``, the beginning of a UUID, or ``all``.
 
-    Raises:
-        InferlensError: for one that is not there.
+    Raises InferlensError for one that is not there.
     """
     if not here:
         raise InferlensError(
@@ -183,8 +182,7 @@ def chosen_of(names: Sequence[str], here: Sequence[Card]) -> list[int]:
 def shares(cards: Sequence[Card], cpus: Sequence[int], topology: Path = Path(TOPOLOGY)) -> list[list[int]]:
     """A share of the CPUs for each card: whole cores, those near to it where the cards' neighbourhoods allow it.
 
-    Raises:
-        InferlensError: if there are fewer cores than cards.
+    Raises InferlensError if there are fewer cores than cards.
     """
     near = [card.near & set(cpus) or frozenset(cpus) for card in cards]
     groups = list(dict.fromkeys(near))

@@ -204,10 +204,8 @@ def needs_of(on: Sequence[str], nodes: Sequence[Mapping[str, Any]], devices: Seq
     """What workers ask of Ray for ``--on``, from what its nodes have.
 
     A worker with a GPU takes its share of the node's CPUs. One without takes more than half of those of the largest
-    node: no node has two at a time, which would disturb each other.
-
-    Raises:
-        InferlensError: for what no node has; or where nothing is named and nodes have different accelerators.
+    node: no node has two at a time, which would disturb each other. Raises InferlensError for what no node has; or
+    where nothing is named and nodes have different accelerators.
     """
     resources = [dict(node["Resources"]) for node in nodes]
     there = sorted({name[len(ACCELERATOR) :] for each in resources for name in each if name.startswith(ACCELERATOR)})
@@ -240,8 +238,7 @@ def _share(resources: Sequence[Mapping[str, float]]) -> int:
 def _check_answers(address: str) -> None:
     """Ray itself waits for very long.
 
-    Raises:
-        InferlensError: if nobody answers, or the address is one of Ray's client, which has no streams.
+    Raises InferlensError if nobody answers, or the address is one of Ray's client, which has no streams.
     """
     if "://" in address:
         hint = f"a node of the cluster, where it is --ray {address.partition('://')[2].partition(':')[0]}:6379"
@@ -263,7 +260,6 @@ def serve(order: bytes, files: Mapping[str, bytes], folder: str, threads: str | 
     """Does a part on a node, and gives what happens as it happens.
 
     Args:
-        order: the part.
         files: files that it needs beside those that are there, by their paths.
         folder: the working directory, if there is such a folder.
         threads: what is to be ``OMP_NUM_THREADS``, which Ray sets as it likes.
@@ -306,11 +302,7 @@ def serve(order: bytes, files: Mapping[str, bytes], folder: str, threads: str | 
 
 
 def _check_room(scratch: Path) -> None:
-    """What fails on a node whose disk is full is no fault of the part.
-
-    Raises:
-        OSError: if it is.
-    """
+    """What fails on a node whose disk is full is no fault of the part. Raises OSError if it is."""
     try:
         (scratch / ".room").write_bytes(bytes(ROOM))
     except OSError as error:

@@ -71,12 +71,7 @@ class Gathered(Observer):
 
 
 class CasesJob(PartJob, frozen=True, kw_only=True):
-    """Do something with each of some cases.
-
-    Attributes:
-        known: records that there are of them already.
-        given_up: why those without a record are not run; empty: they are.
-    """
+    """Do something with each of some cases; ``given_up``: why those without a record are not run; empty: they are."""
 
     cases: tuple[Planned, ...]
     known: tuple[Record, ...] = ()

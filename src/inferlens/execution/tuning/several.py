@@ -33,8 +33,7 @@ from inferlens.units import parse_duration
 def requested(plan: Plan, objective: str, within: Texts, budget: Duration) -> Request:
     """What is asked for in words: what is to be best, its limits, and seconds or a text such as ``10m``.
 
-    Raises:
-        InferlensError: if one of them means nothing.
+    Raises InferlensError if one of them means nothing.
     """
     constraints = Constraint.parse_all(texts(within))
     for each in constraints:
@@ -59,8 +58,7 @@ def tuned(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: O
 def run_each(request: Request, what: Tried, observer: Observer, model: Named | None = None) -> list[Tuned]:
     """Tunes each model of the plan at each of its batch sizes.
 
-    Raises:
-        InferlensError: if nothing of one of them can run here; before the first of them is begun.
+    Raises InferlensError if nothing of one of them can run here; before the first of them is begun.
     """
     observer.doing("looking at models and backends")
     if request.plan.where != Where():

@@ -41,13 +41,7 @@ KINDS = (FAMILY, PRECISION, KNOB)
 
 @dataclass(frozen=True)
 class Tried:
-    """What of all that could be tried is.
-
-    Attributes:
-        labels: backends, with their variants where they have any.
-        precisions: those of the families.
-        knobs: by backend, with the values beside the default.
-    """
+    """What of all that could be tried is; ``knobs``: by backend, with the values beside the default."""
 
     labels: frozenset[str]
     precisions: frozenset[str]
@@ -56,13 +50,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class Space:
-    """The candidates of a tuning.
-
-    Attributes:
-        families: those that work here, by their cases.
-        refused: those that do not, with the reason.
-        knobs: what is tried of them, by backend.
-    """
+    """The candidates of a tuning; ``knobs``: what is tried of them, by backend."""
 
     families: tuple[Planned, ...]
     refused: tuple[Planned, ...]
@@ -110,11 +98,10 @@ def tried(
         file: TOML with lists of ``backends`` and ``precision``, and tables ``knobs.BACKEND`` with the values of knobs.
         only: names of backends, variants (``BACKEND:VARIANT``), precisions and knobs (``KNOB`` or ``BACKEND.KNOB``):
             of each kind that is named, nothing else.
-        without: such names of what is left out.
         cpus: how many the machine has; by default as many as may be used here.
 
-    Raises:
-        InferlensError: for a name that there is not (near misses are suggested), or a value that an option cannot have.
+    Raises InferlensError for a name that there is not (near misses are suggested), or a value that an option cannot
+    have.
     """
     said = toml_words(Path(file), "space file") if file else {}
     for word in said:
@@ -139,10 +126,7 @@ def explore(plan: Plan, what: Tried, model: Named | None = None) -> Space:
     """The space of a plan's models on this machine; ``model`` is the plan's, where it is a live one.
 
     What the plan says of backends and precisions narrows it, too; its options, and threads if it names any, are those
-    of all candidates.
-
-    Raises:
-        InferlensError: for a plan or a model that means nothing, or if nothing is left to try.
+    of all candidates. Raises InferlensError for a plan or a model that means nothing, or if nothing is left to try.
     """
     asked = _asked_for(plan, what)
     backends = dict.fromkeys(label.partition(":")[0] for label in sorted(asked.labels))

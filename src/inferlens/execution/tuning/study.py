@@ -96,8 +96,7 @@ def written(value: Option | None) -> str:
 def requested(plan: Plan, text: str, budget: float) -> StudyRequest:
     """The study that ``KNOB=VALUE,VALUE`` means, where the plan's backends leave no doubt, or ``BACKEND.KNOB=...``.
 
-    Raises:
-        InferlensError: for a knob or a value that there is not, or a knob of several backends. Nothing is run for it.
+    Raises InferlensError for a knob or a value that there is not, or a knob of several backends. Nothing is run for it.
     """
     name, _, said = (part.strip() for part in text.partition("="))
     values: Sequence[Any] = texts(said)
@@ -126,10 +125,8 @@ def requested(plan: Plan, text: str, budget: float) -> StudyRequest:
 def run(request: StudyRequest, observer: Observer, model: Named | None = None) -> Study:
     """Measures the default and each value; the records are kept as those of ``inferlens bench`` are.
 
-    What an earlier run of the same study has measured is not measured again.
-
-    Raises:
-        InferlensError: if several ways of running the model are left, none can run here, or the knob does nothing.
+    What an earlier run of the same study has measured is not measured again. Raises InferlensError if several ways of
+    running the model are left, none can run here, or the knob does nothing.
     """
     observer.doing("looking at models and backends")
     begin = time.monotonic()
@@ -242,8 +239,7 @@ def _base(request: StudyRequest, model: Named | None) -> Planned:
 def _set(request: StudyRequest, base: Case, value: Option | None) -> Case:
     """The case with the knob at a value.
 
-    Raises:
-        InferlensError: if it would be run as another one: beside other options, or on this device, it does nothing.
+    Raises InferlensError if it would be run as another one: beside other options, or on this device, it does nothing.
     """
     found = combined(base, {request.knob: value})
     if value is not None and as_asked(found, base, {request.knob: value}):

@@ -249,10 +249,7 @@ def first_visible(nvml: Any) -> Any:
 
     CUDA counts the GPUs of ``CUDA_VISIBLE_DEVICES``, by default the fastest first; NVML counts by PCI bus. The two
     agree where all GPUs are of one kind or ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID`` (CUDA C++ Programming Guide,
-    environment variables).
-
-    Raises:
-        Untold: if there is none, or it cannot be told which it is.
+    environment variables). Raises Untold if there is none, or it cannot be told which it is.
     """
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     if first.upper().startswith("MIG-"):

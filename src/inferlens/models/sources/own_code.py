@@ -138,10 +138,8 @@ def save(module: Any, example: Any, path: Path) -> ModelInfo:
 def enter(checkout: Path) -> None:
     """Makes a folder the one that this process works in and imports from, in place of the former.
 
-    Where packages lie in a folder ``src``, from there too. Processes that are started from here do the same.
-
-    Raises:
-        InferlensError: if there is no such folder.
+    Where packages lie in a folder ``src``, from there too. Processes that are started from here do the same. Raises
+    InferlensError if there is no such folder.
     """
     folder = checkout.resolve()
     if not folder.is_dir():

@@ -32,8 +32,7 @@ EXPRESSION = (
 def code_in(path: Path) -> str:
     """What in the file could run code when it is opened; empty if nothing can.
 
-    Raises:
-        Exception: if the file is no archive, or a part of it that should be JSON is not.
+    Raises Exception if the file is no archive, or a part of it that should be JSON is not.
     """
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()

@@ -70,7 +70,6 @@ def count_onnx(
     """The work of one call of the graph in ``path``. Raises whatever ONNX raises.
 
     Args:
-        path: an ONNX file.
         inputs: their shapes are put in where the graph leaves them open.
         element: bytes of an element that is float32 in the graph.
         modules: of a tensor's name, the paths of the modules whose operator makes it; of several the first has it all.

@@ -1,0 +1,17 @@
+"""What needs an NVIDIA GPU is skipped without one."""
+
+from __future__ import annotations
+
+import pytest
+
+try:
+    import torch
+except ImportError:
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def on_a_gpu() -> None:
+    """Asked before any other fixture."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs an NVIDIA GPU")
