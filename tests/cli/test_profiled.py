@@ -117,3 +117,14 @@ def test_a_profiled_model_has_floors_in_every_form(tmp_path: Path, monkeypatch: 
     done = inferlens("roofline", "results", "--plot", "floors.svg", cwd=tmp_path)
     assert "Wrote floors.svg." in done.stderr
     assert (tmp_path / "floors.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.usefixtures("one_process")
+def test_what_a_profile_of_many_cases_ends_with_fits_on_a_screen(tmp_path: Path) -> None:
+    words = ["-b", "fake:steady,fake:fast", "--precision", "fp32,fp16", "--runs", "5", "--max-time", "0.1s"]
+    done = inferlens("profile", "fake:demo", *words, cwd=tmp_path)
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 24, done.stdout
+    assert max(map(len, lines)) <= 100
+    assert [line.split()[0] for line in lines if line.startswith(("stem", "body", "call"))] == ["stem", "body", "call"]
+    assert lines[-1].endswith("inferlens findings results/demo")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from inferlens.cli import options, screen
 from inferlens.cli.bench import read_plan
 from inferlens.errors import InferlensError
-from inferlens.units import ABSENT, byte_count, duration, milliseconds, ratio
+from inferlens.units import ABSENT, byte_count, duration, listing, milliseconds, ratio
 
 if TYPE_CHECKING:
     from inferlens.execution.trace import Traced
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from inferlens.views.table import Table
 
 LEVEL = "What to time, with commas: layer, kernel (on a GPU); or module, for layers as the table of modules."
-FINDINGS, PRECISIONS, MODULES = 5, 3, 9  # lines at the end of a profile
+FINDINGS, PRECISIONS, MODULES = 5, 3, 9  # lines at the end of a profile; modules at least where words are above them
 MAX_TIME = "Time for unprofiled calls of a case."
 REBUILD = "Build anew what was built before, such as engines, and measure the device's ceilings again."
 BOARD = "Write traces here, into a log folder for each case, such as pytorch_bs1."
@@ -118,7 +119,7 @@ def profile(
 
 
 def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> None:
-    """Profiles every case and shows the most important of it; the table of modules, all of it, goes to the file."""
+    """Profiles every case and shows of it what fits on a screen; the table of modules, all of it, goes to the file."""
     from inferlens.cli.progress import Bar
     from inferlens.execution.profile import RUNS, levels_of, run
     from inferlens.views.profiled.cases import groups
@@ -126,24 +127,29 @@ def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> Non
     from inferlens.views.profiled.findings import judged
     from inferlens.views.profiled.modules import document as modules_of
     from inferlens.views.profiled.precisions import precision_lines
+    from inferlens.views.records import LINES, fitting
+    from inferlens.views.table import Document
 
     levels = levels_of(level)
     with Bar(screen.errors()) as bar:
         profiles = run(plan, levels, runs or RUNS, bar)
     folders = [folder for _, folder in profiles]
     loaded = screen.profiles(folders)
-    screen.document(found_in(judged(loaded), lines=FINDINGS, brief=True, measured=measured([folders[0].parent])))
-    shown = groups(loaded)
-    lines = precision_lines([case for group in shown for case in group])
-    told = ["", *lines[:PRECISIONS]] if lines else []
-    screen.text("\n".join([*told, "", ""]))
-    screen.document(modules_of(shown, lines=MODULES - len(told), brief=True))
+    shown, above = groups(loaded), folders[0].parent
+    found = found_in(judged(loaded), lines=FINDINGS, brief=True, measured=measured([above])).blocks()
+    found = [*found, *precision_lines([case for group in shown for case in group])[:PRECISIONS]]
+    others = listing([*(f"{each}s" for each in levels), "modules", "roofline"])
+    more = f"More, likewise by {others}: inferlens findings {shlex.quote(str(above))}"
+
+    def blocks(lines: int, *, told: bool) -> list[Table | str]:
+        tables = modules_of(shown, lines=lines, brief=True).blocks()
+        return [*found, *(each for each in tables if told or not isinstance(each, str)), more]
+
+    least = {True: MODULES, False: 1}
+    tries = (blocks(lines, told=told) for told in least for lines in range(LINES, least[told] - 1, -1))
+    screen.document(Document(lambda: fitting(tries) or blocks(1, told=False), dict))
     if file:
         screen.document(modules_of(groups(loaded)), output=file)
-    folder, above = folders[0], folders[0].parent
-    tables = ", ".join(f"inferlens {each}s {folder}" for each in levels)
-    tables += f", inferlens modules {above}, inferlens roofline {above}"
-    screen.note(f"Kept in {above}. More: inferlens findings {above}, {tables}")
     if not any(profile.status == "ok" for profile, _ in profiles):
         raise typer.Exit(1)
 

@@ -70,7 +70,7 @@ def document(
     Args:
         groups: the profiles of each model; the others but the last two are as of the command.
         lines: of a tree and its notes, for people, where no depth is asked for.
-        brief: without a title, and with one note.
+        brief: without a title, and with one note; without models of which nothing was profiled, beside others.
 
     Raises:
         InferlensError: for another level or rule, or a reference that fits none or several.
@@ -112,6 +112,8 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> It
     for of in trees:
         head, names = told_apart([one.case for one in of.shown or of.missing])
         missing = _missing_notes(of)
+        if of.table is None and brief and drawn:
+            continue  # why it was not profiled was said when it was not
         if of.table is None:
             yield Table(head, "", (), (), sentences=few(missing))
             continue
