@@ -217,10 +217,7 @@ class Tuner:
         while points := self.search.propose():
             room = memory_left() / (SPARE * max([TYPICAL_MEMORY, *self._peaks()]))
             planned = [self.space.planned(self.candidates.cases[point]) for point in points[: max(2, int(room))]]
-            if self.search.rounds and (
-                time.monotonic() > self.begin + SEARCHING * self.share
-                or not self._in_time([*(each.case for each in planned), *self._finalists([]) * BUILDS])
-            ):
+            if self.search.rounds and not self._in_time([each.case for each in planned], SEARCHING):
                 return False
             tick, number = time.monotonic(), self.search.rounds + 1
             records = list(records_of_rounds(self.scheduler, planned, [number], together=not self._crowded))
@@ -234,12 +231,11 @@ class Tuner:
             self.scheduler.observer.round(number, [each.case for each in planned], said)
         return True
 
-    def _in_time(self, cases: Sequence[Case]) -> bool:
-        """Whether processes of these would end in time, if estimates are as wrong as they were of the rounds so far."""
-        known = [trial for trial in self.kept.trials if not trial.final]
-        estimated = sum(self.seconds(record.case) for trial in known for record in trial.records)
-        seconds = sum(map(self.seconds, cases)) * sum(trial.seconds for trial in known) / estimated
-        return time.monotonic() + seconds <= self.begin + self.share
+    def _in_time(self, cases: Sequence[Case], share: float = 1.0) -> bool:
+        """Whether processes of these would end within a share of the time, where estimates are as wrong as before."""
+        last = [trial for trial in self.kept.trials if not trial.final][-1]
+        factor = last.seconds / sum(self.seconds(record.case) for record in last.records)
+        return time.monotonic() + factor * sum(map(self.seconds, cases)) <= self.begin + share * self.share
 
     @property
     def _crowded(self) -> bool:
