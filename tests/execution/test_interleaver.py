@@ -112,23 +112,6 @@ def test_three_go_round_and_nobody_goes_before_all_are_there() -> None:
     assert (first.words(), third.words()) == (OVER, OVER)
 
 
-def test_the_first_goes_first_and_they_alternate_until_both_have_enough(slots: tuple[Heard, Heard]) -> None:
-    first, second = slots
-    second.waits()
-    assert second.words() == b""
-    first.waits()
-    assert (first.words(), second.words()) == (MORE, b"")
-    for enough in (False, True):
-        first.waits(enough)
-        assert (first.words(), second.words()) == (b"", MORE)
-        second.waits()
-        assert (first.words(), second.words()) == (MORE, b"")
-    first.waits(True)
-    assert second.words() == MORE
-    second.waits(True)
-    assert (first.words(), second.words()) == (OVER, OVER)
-
-
 def test_when_one_has_ended_the_other_goes_on_by_itself(slots: tuple[Heard, Heard]) -> None:
     first, second = slots
     first.waits()
