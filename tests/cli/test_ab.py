@@ -36,7 +36,6 @@ def test_in_processes_of_its_own(tmp_path: Path) -> None:
         ("fake", "fake:fast", (), 0, "FASTER"),
         ("fake:noisy", "fake:noisy latency=4.001", ("--threshold", "5%"), 0, "SAME"),
         ("fake:fast", "fake", (), 1, "SLOWER"),
-        ("fake:noisy", "fake:noisy latency=4.07", ("--max-rounds", "3"), 3, "UNDECIDED"),
         ("fake:noisy", "fake:noisy latency=4.07", ("--within", "0s"), 3, "UNDECIDED"),
         ("fake", "fake:fast trouble=raise", (), 4, "DID NOT RUN"),
     ],

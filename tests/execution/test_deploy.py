@@ -312,7 +312,7 @@ def test_what_does_not_fit_is_refused_and_prepared_anew_if_asked(
         inferlens.load(one, rebuild=True)
 
 
-def test_another_gpu_is_refused(one: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_gpu_is_refused(one: Path) -> None:
     record = load_records(one)[0]
     from inferlens.record.record import Gpu
 
@@ -362,9 +362,7 @@ def faked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output / "demo"
 
 
-def test_the_fastest_case_of_a_folder_is_loaded(
-    faked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_fastest_case_of_a_folder_is_loaded(faked: Path, tmp_path: Path) -> None:
     with inferlens.load(faked) as fast:
         assert fast.record.case.variant == "fast"
         (spec,) = fast.inputs

@@ -53,12 +53,6 @@ class Heard:
         self.slot.waits(enough)
 
 
-@pytest.fixture
-def slots() -> tuple[Heard, Heard]:
-    interleaver = Interleaver()
-    return Heard(interleaver.slots[0]), Heard(interleaver.slots[1])
-
-
 def test_one_that_was_killed_while_it_waited_gets_no_turn() -> None:
     first, second = (Heard(slot) for slot in Interleaver(alone=True).slots)
     turns: list[str] = []
@@ -112,25 +106,8 @@ def test_three_go_round_and_nobody_goes_before_all_are_there() -> None:
     assert (first.words(), third.words()) == (OVER, OVER)
 
 
-def test_the_first_goes_first_and_they_alternate_until_both_have_enough(slots: tuple[Heard, Heard]) -> None:
-    first, second = slots
-    second.waits()
-    assert second.words() == b""
-    first.waits()
-    assert (first.words(), second.words()) == (MORE, b"")
-    for enough in (False, True):
-        first.waits(enough)
-        assert (first.words(), second.words()) == (b"", MORE)
-        second.waits()
-        assert (first.words(), second.words()) == (MORE, b"")
-    first.waits(True)
-    assert second.words() == MORE
-    second.waits(True)
-    assert (first.words(), second.words()) == (OVER, OVER)
-
-
-def test_when_one_has_ended_the_other_goes_on_by_itself(slots: tuple[Heard, Heard]) -> None:
-    first, second = slots
+def test_when_one_has_ended_the_other_goes_on_by_itself() -> None:
+    first, second = (Heard(slot) for slot in Interleaver().slots)
     first.waits()
     second.waits()
     first.words()
@@ -234,7 +211,7 @@ def test_one_that_dies_or_hangs_takes_none_of_the_others_time(
     assert [record.status for record in one_round(tmp_path, options, {}, timeout=4.0)] == statuses
 
 
-def test_what_fails_before_it_has_a_process_ends_both(slots: tuple[Heard, Heard]) -> None:
+def test_what_fails_before_it_has_a_process_ends_both() -> None:
     def fails(_: Slot) -> None:
         raise OSError("the disk is full")
 
@@ -247,7 +224,7 @@ def test_what_fails_before_it_has_a_process_ends_both(slots: tuple[Heard, Heard]
         Interleaver().run([waits, fails])
 
 
-def test_what_ends_one_ends_the_other(tmp_path: Path) -> None:
+def test_what_ends_one_ends_the_other() -> None:
     sleeper = subprocess.Popen(["sleep", "600"], start_new_session=True)
 
     def fails(_: Slot) -> None:

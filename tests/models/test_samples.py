@@ -53,7 +53,7 @@ def test_a_single_input_goes_by_any_name(tmp_path: Path) -> None:
     assert feed["x"].shape == (4, 2)
 
 
-def test_a_factory_gives_samples_with_labels_or_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_factory_gives_samples_with_labels_or_without() -> None:
     samples = read(f"{__name__}:given_samples", ONE)
     assert [(each.label, each.inputs["x"].tolist()) for each in samples] == [(0, [0, 0]), (1, [1, 1]), (2, [2, 2])]
 

@@ -21,7 +21,7 @@ def left_by(folder: Path, where: str, *moments: object) -> list[dict[str, Any]]:
     """What runs of one tuning left that were killed at these moments, one after the other; 0 is the end."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "tests.execution.tuning.killed", where, ",".join(map(str, moments)), *TUNE]
-    words = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    words = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "TMPDIR": str(folder)}  # what is killed leaves its scratch
     done = subprocess.run(command, cwd=folder, env={**os.environ, **words}, capture_output=True, text=True, check=True)
     found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -26,6 +26,7 @@ from inferlens.execution.tuning import tune as tuning
 from inferlens.execution.tuning.several import run_each
 from inferlens.execution.tuning.space import tried
 from inferlens.execution.tuning.tune import Request
+from inferlens.measure import environment
 from inferlens.models.model import Model
 from inferlens.record.record import Record
 from inferlens.record.store import alone_in, load_records
@@ -177,6 +178,16 @@ def test_another_request_begins_anew_and_what_was_measured_is_kept(tmp_path: Pat
         ]
     assert load_tuned(home / "tuning-1").trials == first.trials
     assert tunings_in([home]) == [home / "tuning"]
+
+
+def test_work_in_the_folder_where_it_is_called_is_nothing_to_a_model_of_a_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again, only = Counted(), ("fake:steady", "fp32", "fake.knob_a")
+    tune(tmp_path, only=only)
+    monkeypatch.setattr(environment, "git_revision", lambda *_: "another one")
+    tune(tmp_path, again, only=only)
+    assert not again.cases
 
 
 def test_the_winner_meets_what_bench_would_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,7 +205,7 @@ def test_a_gpu_that_cannot_be_watched_is_an_absence(mig: int, refused: Any, abse
     assert absent in log.absent.get("gpu", "")
 
 
-def test_a_thread_that_hangs_does_not_hang_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_hangs_does_not_hang_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "PATIENCE", 0.05)
     entered, released = threading.Event(), threading.Event()
 

@@ -17,11 +17,21 @@ from msgspec.structs import replace
 from inferlens.analysis.tuned import Trial
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import Entrant, Rounds
+from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.survey import Named
+from inferlens.models.resolve import runs_code
 from inferlens.record.files import sha256
+from inferlens.record.record import Environment
 from inferlens.record.store import made
+from inferlens.spec.case import Case
 
 WORK = "work"  # in the folder of rounds, what their processes build
+
+
+def place_of(scheduler: Scheduler, case: Case) -> Environment:
+    """Machine and libraries, of which rounds of a case have to be; with the revision of code, where that is its own."""
+    found = scheduler.environment_for(case)
+    return found if case.checkout or runs_code(case.model) else replace(found, git_revision="")
 
 
 class TrialLog:

@@ -36,7 +36,7 @@ from inferlens.execution.survey import Named, live_files
 from inferlens.execution.tuning import outcome
 from inferlens.execution.tuning.search import LEAST_GROUP, Candidates, Search
 from inferlens.execution.tuning.space import Space, Tried, size
-from inferlens.execution.tuning.trial_log import WORK, LoggedRounds, TrialLog
+from inferlens.execution.tuning.trial_log import WORK, LoggedRounds, TrialLog, place_of
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.record.record import IN_TURNS, MEMORY_APART, Record
@@ -119,7 +119,7 @@ def run(
     work = home / TUNING / WORK
     plan = replace(request.plan, output=str(work))
     with alone_in(home), scheduled(plan, observer, space.families, live_files(model)) as scheduler:
-        where = {each.case.python: scheduler.environment_for(each.case) for each in space.families}
+        where = {each.case.python: place_of(scheduler, each.case) for each in space.families}
         asked = replace(request, budget=0.0, plan=replace(request.plan, output="", where=Where()))
         about = [asked, what, where, space.families[0].found]
         kept = TrialLog(home / TUNING / TRIALS, about, request.budget, model, observer)
