@@ -278,7 +278,7 @@ def test_costs_are_where_the_work_is(label: str, tmp_path: Path) -> None:
     found = layers_of(label, layered.model(layered.Costly, 8, 64, 112, 112), tmp_path)
     first, second = layered.seconds(layered.of(found, "first")), layered.seconds(layered.of(found, "second"))
     assert second > 2 * first, found
-    assert layered.total(found, 0) > 0.3 * found.whole[0], found
+    assert layered.total(found, 0) > 0.3 * min(found.whole), found
     assert label == "pytorch" or all(layer.details["kernels"] for layer in found.layers), found
 
 
