@@ -10,12 +10,26 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.side_by_side import BUILD, run_side_by_side
 from inferlens.analysis.race import race
 from inferlens.analysis.runs import latest
+from inferlens.record.record import Record
 from inferlens.record.store import load_records
+
+
+def building(records: Sequence[Record]) -> float:
+    """Seconds in which nothing but building went on: the longest of processes that were there at once, of each time."""
+    longest, end = [0.0], ""
+    for record in sorted(records, key=lambda each: each.created):
+        if record.created > end:
+            longest.append(0.0)
+        end = max(end, record.ended or record.created)
+        seconds = sum(phase.seconds for phase in record.phases if phase.name in ("export", "build"))
+        longest[-1] = max(longest[-1], seconds)
+    return sum(longest)
 
 
 def answer(model: str, batch: str, folder: Path) -> str:
@@ -23,7 +37,8 @@ def answer(model: str, batch: str, folder: Path) -> str:
     records = [each for each in load_records(folder / model / model).records if each.case.batch == int(batch)]
     found = race({runs.first.id: runs for runs in latest(records)})
     case = found.entries and next(each.case for each in records if each.id == found.answer.best)
-    return f"{found.answer.kind} {case.backend_label if case else 'nothing'}, {found.answer.rounds} rounds"
+    what = f"{found.answer.kind} {case.backend_label if case else 'nothing'}, {found.answer.rounds} rounds"
+    return f"of which {building(records):.0f} s to build again: {what}"
 
 
 def main() -> None:
@@ -48,7 +63,7 @@ def main() -> None:
         shutil.rmtree(words.output / model / model, ignore_errors=True)
     for model, batch in races:
         seconds = run_side_by_side([bench(model, batch, words.backend)], words.output / f"{model}-{batch}")
-        print(f"{model}, batch {batch}: {seconds:.0f} s: {answer(model, batch, words.output)}", flush=True)
+        print(f"{model}, batch {batch}: {seconds:.0f} s, {answer(model, batch, words.output)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
-from inferlens.analysis.race import Race, centres_of
+from inferlens.analysis.race import Race, centre_of
 from inferlens.execution.expand import Planned, backends_named, expand
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import Entrant, Rounds, budget_of_rounds
@@ -202,7 +202,7 @@ def record(asked: argparse.Namespace) -> None:
 
 def _measured(records: Sequence[Record]) -> Iterator[Measured]:
     """What each process measured, as a race takes it; nothing of one that failed."""
-    for centre in centres_of([each for each in records if each.status == "ok"], "latency"):
+    for centre in (centre_of(each, "latency") for each in records if each.status == "ok"):
         if centre:
             yield Measured(float(f"{math.exp(centre.log):.6g}"), float(f"{math.sqrt(centre.variance or 0.0):.3g}"))
 

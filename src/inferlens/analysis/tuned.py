@@ -20,7 +20,7 @@ from inferlens.analysis.objective import value
 from inferlens.analysis.race import FinalsAim, RaceAnswer, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError, check_choice
-from inferlens.record.files import decoded, files_under, write_whole
+from inferlens.record.files import decoded, files_under, plain_or_packed, read_unpacked, write_whole
 from inferlens.record.record import Record
 from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, of_a_tuning
 from inferlens.spec.case import Case
@@ -235,7 +235,7 @@ def tunings_in(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if path.name == TUNED and path.is_file():
             found.append(path.parent)
-        elif (path / TRIALS).is_file() or (path / TUNED).is_file():
+        elif plain_or_packed(path / TRIALS).is_file() or (path / TUNED).is_file():
             found.append(path)
         elif all(of_a_tuning(file, path) for file in files_under(path, RECORD)) and beneath(path):
             found += beneath(path)
@@ -246,7 +246,7 @@ def tunings_in(paths: Sequence[Path]) -> list[Path]:
 
 def beneath(path: Path) -> list[Path]:
     """The folders of tunings in a folder of results, of a model, or of a batch of it."""
-    return sorted(file.parent for above in ("", "*/", "*/*/") for file in path.glob(f"{above}{TUNING}/{TRIALS}"))
+    return sorted(file.parent for above in ("", "*/", "*/*/") for file in path.glob(f"{above}{TUNING}/{TRIALS}*"))
 
 
 def load_tuned(folder: Path) -> Tuned:
@@ -256,7 +256,7 @@ def load_tuned(folder: Path) -> Tuned:
     """
     try:
         data = (folder / TUNED).read_bytes()
-        lines = (folder / TRIALS).read_bytes().split(b"\n")
+        lines = read_unpacked(plain_or_packed(folder / TRIALS)).split(b"\n")
     except FileNotFoundError as error:
         raise InferlensError(f"The tuning in {folder} is not over.", hint=AGAIN) from error
     except OSError as error:

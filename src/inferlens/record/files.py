@@ -54,6 +54,12 @@ def read_unpacked(path: Path) -> bytes:
         raise InferlensError(f"It cannot be unpacked: {error}.") from error
 
 
+def plain_or_packed(path: Path) -> Path:
+    """The file of that name, or with the ending of a packed one behind it; the plain name where there is none."""
+    every = (path.with_name(path.name + end) for end in PACKED)
+    return next((file for file in every if file.is_file()), path)
+
+
 def files_under(folder: Path, pattern: str) -> list[Path]:
     """What lies at any depth under a name that fits ``pattern``, plain or packed, in order."""
     fit = [pattern + end for end in PACKED]

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from inferlens.errors import InferlensError
-from inferlens.record.files import files_under, locked, read_unpacked, write_whole
+from inferlens.record.files import files_under, locked, plain_or_packed, read_unpacked, write_whole
 from inferlens.record.record import Measurement, Record, decode, encode
 from inferlens.spec.case import Case
 
@@ -236,7 +236,7 @@ def of_a_tuning(file: Path, given: Path) -> bool:
     """Whether a tuning left a file below the folder that was given: its records are not those of a run beside it."""
     folders = [folder for folder in file.parents if given in folder.parents]
     homes = [folder.parent for folder in folders if folder.name in (TUNING, BEST)]
-    return any((home / TUNING / TRIALS).is_file() for home in homes)
+    return any(plain_or_packed(home / TUNING / TRIALS).is_file() for home in homes)
 
 
 def safe_name(name: str) -> str:
