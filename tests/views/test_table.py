@@ -32,6 +32,17 @@ def test_columns_are_those_asked_for(words: dict[str, object], heads: str) -> No
     assert head == heads
 
 
+def test_columns_that_were_asked_for_and_do_not_fit_stand_beneath() -> None:
+    columns = [Column(f"c{place}", f"a title of {place}", most=20) for place in range(9)]
+    table = Table("a model", "row", columns, [Line("one", [f"{place}.25" for place in range(9)])])
+    document = Document(lambda: [table], dict)
+    usual, whole = (render(document, width=60, wide=wide) for wide in (False, True))
+    assert max(map(len, whole.splitlines())) <= 60
+    assert [f"{place}.25" in usual for place in range(9)] != [True] * 9
+    assert [whole.count(f"{place}.25") for place in range(9)] == [1] * 9
+    assert whole.count("one") > 1, "each with its names"
+
+
 def test_a_column_that_is_not_there_is_told_with_those_that_are() -> None:
     with pytest.raises(InferlensError, match="no column 'q9'") as told:
         render(DOCUMENT, columns="q9")

@@ -131,6 +131,7 @@ class Table:
         first: heading of the names.
         fold: whether names run on over several lines rather than being shortened.
         answer: lines above the table that say what it comes to.
+        whole: whether columns that do not fit stand in further tables beneath, rather than nowhere.
     """
 
     title: str
@@ -142,6 +143,7 @@ class Table:
     notes: Sequence[str] = ()
     sentences: Sequence[str] = ()
     fold: bool = False
+    whole: bool = False
 
     def cells(self, place: int) -> list[str]:
         """The cells of a column."""
@@ -212,6 +214,8 @@ def render(
         every = document.screen() if document.screen and format == "table" else document.blocks()
         every_column = wide or format == "html"  # a page hides what is wide until it is asked for
         blocks = every if every_column and not columns else chosen(every, columns)
+        if wide or columns:
+            blocks = [block if isinstance(block, str) else replace(block, whole=True) for block in blocks]
         document = replace(document, blocks=lambda: blocks)
     written: str = import_module(FORMATS[format]).render(document, width, color)
     return written

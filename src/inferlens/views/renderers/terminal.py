@@ -47,15 +47,19 @@ def _paragraphs(table: Table, width: int, color: bool) -> Iterator[list[str]]:
     yield [_styled(line, style, color) for text, style in titles if text for line in wrap(plain(text), width)]
     answer = [part for line in table.answer for part in ([line] if cell_len(line) <= width else wrap(line, width))]
     yield [_styled(line, "bold", color) for line in answer]
-    if table.lines:
-        shown, widths = _fitting(table, width)
+    left = table.used()
+    while table.lines:
+        shown, widths = _fitting(table, left, width)
         yield list(_grid(table, shown, widths, color))
+        left = [place for place in left if place not in shown]
+        if not (table.whole and left and shown):
+            break
     yield [_styled(line, "dim", color) for note in table.notes for line in wrap(plain(note), width)]
     yield [line for each in table.sentences for line in wrap(plain(each), width)]
 
 
-def _fitting(table: Table, width: int) -> tuple[list[int], list[int]]:
-    """The most important columns that fit beside the names, in their own order; widths of the names and of each."""
+def _fitting(table: Table, places: Sequence[int], width: int) -> tuple[list[int], list[int]]:
+    """The most important of columns that fit beside the names, in their own order; widths of the names and of each."""
     names = [table.first, *(line.indent + line.name for line in table.lines)]
     natural = widest(names)
     least = max(width * 2 // 5, _NARROWEST)
@@ -63,7 +67,7 @@ def _fitting(table: Table, width: int) -> tuple[list[int], list[int]]:
         least = min(max(width // 3, widest([word for name in names for word in name.split()])), width // 2)
     room = width - min(natural, least)
     chosen: dict[int, int] = {}
-    for place in sorted(table.used(), key=lambda place: table.columns[place].keep):
+    for place in sorted(places, key=lambda place: table.columns[place].keep):
         full = _width(table, place)
         words = [word for cell in table.cells(place) for word in cell.split()]
         needed = min(full, max(_NARROWEST, min(widest(words), 32))) if table.columns[place].fold else full
