@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from inferlens.record.record import (
+    IN_TURNS,
     Agreement,
     Environment,
     Gpu,
@@ -86,6 +88,19 @@ def record(
         "memory": MEMORY,
     }
     return Record(**{**defaults, **fields})
+
+
+def in_turns(*turns: Sequence[float], between: float = 0.0, **fields: Any) -> Record:
+    """A process that took turns with another one, and let so many seconds pass between two calls of a turn."""
+    latency, begins, now = list[float](), list[float](), 0.0
+    for turn in turns:
+        now += 0.2
+        for seconds in turn:
+            begins.append(now)
+            now += seconds + between
+        latency += turn
+    measured = Measurement(metric="latency", unit="s", clock="a clock", samples=(*latency,), begins=(*begins,))
+    return record(median=None, measurements=(measured,), **{"facts": {IN_TURNS: "another"}, **fields})
 
 
 def failure(of: Case, status: str = "failed", reason: str = "It broke.", hint: str = "", **fields: Any) -> Record:

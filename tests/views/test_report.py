@@ -15,6 +15,8 @@ from urllib.parse import unquote
 import jsonschema
 import pytest
 
+from inferlens.analysis.numbers import numbers
+from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.record.record import decode, encode
 from inferlens.trace.analysis import Analysis
@@ -34,12 +36,13 @@ from inferlens.views.report.looked import differences, looked
 from inferlens.views.report.measured import answer, comparison
 from inferlens.views.report.page import report
 from inferlens.views.report.partitions import partitions
+from inferlens.views.report.samples import spread
 from inferlens.views.report.traces import traces
 from inferlens.views.table import Column, Document, Line, Table
 from inferlens.views.traced.step_chart import of_steps
 from tests.commands import inferlens
 
-from .samples import case, cpu_records, gpu_records, record
+from .samples import case, cpu_records, gpu_records, in_turns, record
 from .test_contract import SETS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -354,6 +357,13 @@ def test_tables_sort_filter_and_show_all_columns(browser: Any, tmp_path: Path) -
         filters.first.fill("pytorch")
         assert all("pytorch" in text for text in table.locator("tbody tr:visible").all_inner_texts())
     assert troubles == []
+
+
+def test_the_line_of_a_case_that_took_turns_is_at_the_latency_of_the_table() -> None:
+    run = CaseRuns((in_turns(*[[0.01] * 20] * 3, *[[0.02] * 20] * 6),))
+    _, line = spread([("pytorch", run)], THEMES["light"])["layer"]
+    assert line["data"]["values"] == [{"way": "pytorch", "median": pytest.approx(10)}]
+    assert numbers(run, 1)["median"] == pytest.approx(0.01)
 
 
 def test_columns_are_chosen_and_long_tables_begin_short(browser: Any, tmp_path: Path) -> None:

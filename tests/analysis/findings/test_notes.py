@@ -23,7 +23,7 @@ from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Measurement, Record,
 from inferlens.spec.case import Budget
 from inferlens.stats import diagnostics, host_bound, steady
 from tests.stats.series import autoregressive
-from tests.views.samples import UNCHECKED, WRONG, case, failure, record
+from tests.views.samples import UNCHECKED, WRONG, case, failure, in_turns, record
 
 ROOT = Path(inferlens.__file__).parent
 PAGE = (Path(__file__).parents[3] / "docs" / "warnings.md").read_text(encoding="utf-8")
@@ -59,6 +59,11 @@ def timed(latency: float = 10.0, facts: Any = None, **metrics: float) -> Record:
     for name, value in metrics.items():
         made = measured(made, f"{name} time", (value * 1e-3,) * 9)
     return made
+
+
+def with_turns(*speeds: float) -> Record:
+    """A process that took turns, of thirty calls each, with another one."""
+    return in_turns(*[tuple(map(float, 1e-2 * speed * (1 + noise(6)[:30]))) for speed in speeds])
 
 
 def marks(kind: Any, disturbed: int = 0, left_out: bool = False) -> Marks:
@@ -124,6 +129,8 @@ def test_what_is_warned_of(code: str, record: Record) -> None:
         timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": 4e-6}}),
         timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": "much"}, IN_TURNS: 7}),
         replace(FIT, marks=Marks(count=300)),
+        with_turns(1, 1, 1, 1.01, 1.6, 2, 1.7, 1.8, 1.6),  # of which the median is of the first three
+        measured(with_turns(1, 1, 1, 1, 1, 1), "throughput", [101.0, 40.0, 60.0, 100.0, 50.0, 70.0]),
     ],
 )
 def test_what_is_not_warned_of(record: Record) -> None:

@@ -4,8 +4,9 @@ Records keep every sample. What is left out is decided here and nowhere else, ea
 from better statistics: samples that are negative or no finite numbers, those that the record's marks say to leave out
 (``mark``), and the beginning of a series that was not steady yet (``stats.steady``).
 
-A median is of fewer where processes took turns on the machine: of the fastest third of a process's turns. What else
-runs there only ever slows a process, and it slows whole turns.
+Of processes that took turns on the machine all count, for turns differ without a change of the process; and a median is
+of the fastest turns, which have a third of the samples. What else runs there only ever slows a process, and it slows
+whole turns.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from inferlens.record.record import IN_TURNS, Metric, Record
 from inferlens.stats.steady import steady
 
 Array = NDArray[np.float64]
-PAUSE = 0.03  # seconds between two calls of different turns: a turn begins with calls that are no samples
-LEAST_TURNS, FAST = 3, 1 / 3  # turns of a process, and the share of them that a median is of
+PAUSE = 0.03  # seconds more than usual between calls of different turns: a turn begins with calls that are no samples
+LEAST_TURNS, FAST = 3, 1 / 3  # turns of a process, and the share of its samples that a median is of
 
 
 @dataclass(frozen=True)
@@ -78,30 +79,33 @@ def _steady_samples(same: _Same, metric: Metric) -> Series:
         kept = ~np.isin(np.arange(taken.size), marks.discarded)
     known = kept & _finite(taken)
     values = taken[known]
-    start = 0 if explicit else steady(values).start
+    fast = None if explicit else _in_fast_turns(record, metric, known)
+    start = 0 if explicit or fast is not None else steady(values).start
     count, samples = int(kept.sum()), _sequence(values[start:])
-    fast = np.ones(taken.size, dtype=bool) if explicit else _in_fast_turns(record, metric, taken)
-    typical = samples if fast.all() else _sequence(taken[known & fast])
+    typical = samples if fast is None else _sequence(values[fast])
     return Series(samples, typical, count - values.size, taken.size - count, start)
 
 
-def _in_fast_turns(record: Record, metric: Metric, taken: Array) -> NDArray[np.bool_]:
-    """Which samples are in the fastest third of the turns; all of them where no turns are known. A window is a turn."""
-    every, timed = np.ones(taken.size, dtype=bool), record.measurement("latency")
+def _in_fast_turns(record: Record, metric: Metric, known: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+    """Which of the known samples are in the fastest turns; ``None`` where there are no turns. A window is one."""
+    timed = record.measurement("latency")
     if IN_TURNS not in record.facts:
-        return every
+        return None
     if metric == "throughput":
-        turns, times = np.arange(taken.size), 1 / np.maximum(taken, 1e-300)
-    elif timed and len(timed.begins) == len(timed.samples) == taken.size:
+        turns, times = np.arange(known.size), -_taken(record, metric)
+    elif timed and len(timed.begins) == len(timed.samples) == known.size > 1:
         begins, times = np.array(timed.begins), _taken(record, "latency")
+        times = np.where(_finite(times), times, math.inf)
         pauses = begins[1:] - begins[:-1] - times[:-1]
-        turns = np.concatenate([[0], np.cumsum(pauses >= PAUSE)])
+        turns = np.concatenate([[0], np.cumsum(pauses >= PAUSE + np.median(pauses))])
     else:
-        return every
-    times = np.where(_finite(times), times, math.inf)
-    medians = [float(np.median(times[turns == turn])) for turn in range(turns[-1] + 1)]
-    fast = np.argsort(medians, kind="stable")[: math.ceil(FAST * len(medians))]
-    return np.isin(turns, fast) if len(medians) >= LEAST_TURNS else every
+        return None
+    names, turns = np.unique(turns[known], return_inverse=True)
+    if len(names) < LEAST_TURNS:
+        return None
+    order = np.argsort([float(np.median(times[known][turns == turn])) for turn in range(len(names))], kind="stable")
+    enough = np.searchsorted(np.cumsum(np.bincount(turns)[order]), FAST * turns.size)
+    return np.isin(turns, order[: enough + 1])
 
 
 def latencies(record: Record) -> Series:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from inferlens.analysis.runs import CaseRuns
-from inferlens.units import milliseconds
 from inferlens.views.chart import WIDTH
 from inferlens.views.picture import PALETTE, Theme, field, finished, layered, marks, stacked, title
 from inferlens.views.plain import plain
@@ -39,13 +38,12 @@ def spread(
     values = []
     for name, found in samples.items():
         counts, _ = np.histogram(np.minimum(found, high), edges)
-        middle = milliseconds(float(np.median(found)) / 1e3)
         for place in np.flatnonzero(counts):
             values.append({
                 "way": name, "from": edges[place], "to": edges[place + 1], "samples": int(counts[place]),
-                "share": float(counts[place] / counts.max()) ** 0.5, "median": middle, "colour": shades[name],
+                "share": float(counts[place] / counts.max()) ** 0.5, "colour": shades[name],
             })  # fmt: skip
-    middles = [{"way": name, "median": float(np.median(found))} for name, found in samples.items()]
+    middles = [{"way": name, "median": float(np.median(np.concatenate(run.processes))) * 1e3} for name, run in ways]
     order = list(samples)
     y = field("way:N", sort=order, title=None)
     scale = {"domain": [float(edges[0]), float(edges[-1])], "nice": False}
