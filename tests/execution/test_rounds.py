@@ -212,4 +212,4 @@ def test_two_rounds_are_held_at_once_where_there_are_cpus_for_it(
     _, told = raced(tmp_path / "few", "4,4.6")
     assert [number for number, *_ in told.rounds][:2] == [1, 2]
     _, told = raced(tmp_path / "alone", "4,8", backend="fake:steady")
-    assert [(number, len(names)) for number, names, _ in told.rounds] == [(1, 2), (2, 1), (3, 1)]
+    assert [(number, len(names)) for number, names, _ in told.rounds] == [(1, 2), (2, 2), (3, 2)]

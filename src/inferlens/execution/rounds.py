@@ -32,7 +32,7 @@ from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS, USUAL_ROUNDS
 from inferlens.units import ratio, ratio_range
 
 # Times the fastest: what took longer by itself meets it in no round, and what took longer in the first of them in none
-# after that, unless it is in doubt later. A single process in fifty is off by a factor of two or more.
+# after that, unless it is the next or in doubt later. A single process in fifty is off by a factor of two or more.
 REACH_ALONE, REACH = 4.0, 1.25
 REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speed-ups are known
 ROUND_WARMUP, ROUND_SERIES = 0.3, 2.0  # seconds of a process in a round by itself
@@ -140,7 +140,8 @@ class Rounds:
             names = [best, following, *(name for name in once if once[name] <= limit), *self._reference()]
         elif number < LEAST_ROUNDS:
             reference = self._reference() if number < REFERENCE_ROUNDS else []
-            names = [best, *filter(self._near, race.answer.open), *reference]
+            near = list(filter(self._near, race.answer.open))
+            names = [best, *(near or [following]), *reference]
         else:  # what has met the others in no round yet may do so now that it is known how far processes differ
             names = [best, *race.answer.open]
             if len(names) == 1:
