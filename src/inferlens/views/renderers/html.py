@@ -10,7 +10,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +21,7 @@ from inferlens.views.report.blocks import Block, Picture, Report
 from inferlens.views.table import Column, Document, Line, Table, longest
 
 FILES = Path(__file__).parent / "page"
-_LONGEST, _SENTENCE, _SHORT = 300, 3000, 13  # characters of a text, of a cell that folds, of names that never run on
+_LONGEST, _SENTENCE, _SHORT = 300, 3000, 13  # characters of a text, of a sentence, of names that never run on
 _ROWS = 300  # of a table, until all are asked for: as page.js has it
 _PLAIN = "!()*,-./:;=?@_~+$|"  # in an address, as they are
 _HEAD = re.compile(r"^(|[^A-Z]*?: )([A-Z]{4,}(?: [A-Z]{4,})*)(?: · )?")
@@ -100,7 +100,8 @@ def _environment() -> Any:
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     environment.filters |= {
-        "said": _said, "named": _named, "cell": _cell, "answered": _answered,
+        "said": _said, "sentence": partial(_said, longest=_SENTENCE), "named": _named, "cell": _cell,
+        "answered": _answered,
         "kind": lambda each: type(each).__name__, "command": _COMMAND.match,
         "columns": _columns, "classes": _classes, "row": _row, "bars": _bars, "units": _units,
         "shape": _shape,
