@@ -38,6 +38,7 @@ from inferlens.units import (
 )
 from inferlens.views.answer import DOUBTS, accuracy, answers, doubts
 from inferlens.views.plain import plain
+from inferlens.views.raced.other_measures import growth, shortest_p95
 from inferlens.views.ranking import fits
 from inferlens.views.renderers import terminal
 from inferlens.views.rows import Row, by, noted, rows, seconds_of, ways
@@ -245,7 +246,7 @@ def table_of(
     return Table(
         headline(table), "   way", columns, lines,
         notes=[each for each in (more, *notes_beneath(table, where, shown)) if each],
-        answer=_answer(table), sentences=_growth(comparisons), fold=True,
+        answer=_answer(table), sentences=[*shortest_p95(comparisons), *growth(comparisons)], fold=True,
     )  # fmt: skip
 
 
@@ -283,7 +284,9 @@ def _column(column: Column, table: Sequence[Row]) -> Column:
     if metrics and column in COLUMNS and column.key in ("p95", "items_per_second"):  # they make room
         return replace(column, wide=any(row.median is not None for row in table))
     if column.title == "speed-up":
-        references = {row.backend for row in table if row.is_reference}  # answers and its own row say the rest
+        references = {
+            "reference" if row.options else row.backend for row in table if row.is_reference
+        }  # answers and its own row say the rest
         title = f"vs {min(references)}" if len(references) == 1 else "speed-up"
         return replace(column, title=title, wide=all(row.is_reference for row in table))
     return column
@@ -320,25 +323,6 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
         else:
             lines[1:] = [f"{text[0].upper()}{text[1:]}"]
     return lines
-
-
-def _growth(comparisons: Sequence[Sequence[Row]]) -> list[str]:
-    """Of several batch sizes, where throughput stops growing."""
-    rated = [[row for row in each if row.ranked and row.items_per_second] for each in comparisons]
-    best = {row.batch: (row.items_per_second or 0.0, row) for each in rated if each for row in [max(each, key=_rate)]}
-    sizes = sorted(size for size in best if size is not None)
-    if len(sizes) < 2 or len(sizes) < len(comparisons):
-        return []
-    most = max(best[size][0] for size in sizes)
-    enough = next(size for size in sizes if best[size][0] >= 0.95 * most)
-    grows = "still grows" if enough == sizes[-1] else "stops growing"
-    row = best[enough][1]
-    by = f" by {plain(row.way)}" if any(len(each) > 1 for each in rated) else ""
-    return [f"Throughput {grows} at batch {enough}: {rate(_rate(row))} items a second{by}."]
-
-
-def _rate(row: Row) -> float:
-    return row.items_per_second or 0.0
 
 
 def _next(shown: Sequence[Row], where: str) -> list[str]:
