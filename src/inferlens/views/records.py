@@ -80,6 +80,7 @@ COLUMNS = (
     Column("", "outputs", "", lambda row: row.outputs if row.ok else row.status, 2, numeric=False),
     Column("", "error", "rel. L2", lambda row: error_size(row.error) if row.ok else ABSENT, 10, wide=True),
     Column("", "build", "s", lambda row: bare_seconds(row.build) + (" cached" if row.cached else ""), 12, wide=True),
+    Column("first_inference", "first call", "ms", milliseconds, 12, wide=True),
     Column("host_peak", "memory", "host MiB", mebibytes, 13, wide=True),
     Column("device_peak", "memory", "GPU MiB", mebibytes, 13, wide=True),
     Column("processes", "processes", "", text, 15, wide=True),
