@@ -270,12 +270,12 @@ def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
             for effect in effects
         ]
         said.append(f"What its settings do: {'; '.join(each)}.")
-    ended = "none of the rest promised more" if tuned.over else "more with a longer --budget"
+    ended = "none of the rest promised more" if tuned.over else "a longer --budget tries more"
     finals = sum(one.candidate.final for one in facts)
-    met = f", {finals} in {plural(tuned.answer.rounds, 'final round')}" if tuned.answer.rounds else ""
+    met = f"; {finals} met in {plural(tuned.answer.rounds, 'final round')}" if tuned.answer.rounds else ""
     counts = f"{len(facts):,} of {plural(tuned.size, 'candidate')}"
     out = sum(bool(one.candidate.out) for one in facts)
-    lost = f", {out:,} out (-o tuned.html says why)" if out and tuned.best else ""
+    lost = f"; {out:,} ruled out (-o tuned.html says why)" if out and tuned.best else ""
     said.append(f"Tried {counts} in {duration(tuned.seconds)}{met}{lost}; {ended}.")
     said += left_out(tuned.untried)
     if tuned.folder:
