@@ -7,7 +7,7 @@ fast; or, where that is not known, the likeliest with its probability; or the fa
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -128,25 +128,21 @@ def race(
     metric = metric or ("latency" if any(runs.processes for runs in cases.values()) else "throughput")
     found = [(name, record) for name, runs in cases.items() for record in runs.ran]
     found.sort(key=lambda each: each[1].created)
-    together: dict[Hashable, list[tuple[str, Record]]] = {}
-    for name, record in found:
-        together.setdefault(round_of(record) or record.id, []).append((name, record))
-    processes: dict[str, list[tuple[str, Centre]]] = {}
+    processes: dict[str, list[Centre]] = {}
     rounds: dict[str, dict[Hashable, Centre]] = {}
     alone: dict[str, dict[Hashable, Centre]] = {}
-    for key, members in together.items():
-        mine = [record for _, record in members]
-        known = centres_for(aim.objective, mine) if aim else [centre_of(record, metric) for record in mine]
-        for (name, record), centre in zip(members, known, strict=True):
-            if centre:
-                processes.setdefault(name, []).append((record.created, centre))
-                if round_of(record):
-                    rounds.setdefault(name, {})[key] = centre
-                elif record.run:
-                    alone.setdefault(name, {})[record.run] = centre
+    for name, record in found:
+        centre = centre_for(aim.objective, record) if aim else centre_of(record, metric)
+        if not centre:
+            continue
+        processes.setdefault(name, []).append(centre)
+        if held_in := round_of(record):
+            rounds.setdefault(name, {})[held_in] = centre
+        elif record.run:
+            alone.setdefault(name, {})[record.run] = centre
     entries = {
         name: Entry(
-            processes=[centre for _, centre in sorted(each, key=lambda one: one[0])],
+            processes=each,
             rounds=rounds.get(name, {}),
             alone=alone.get(name, {}),
         )
@@ -184,9 +180,9 @@ def centre_of(record: Record, metric: Metric) -> Centre | None:
     return next(iter(centres([samples])), None)
 
 
-def centres_for(objective: Objective, records: Sequence[Record]) -> list[Centre | None]:
-    """The logarithm of what is to be small, of each of some records that were measured together."""
+def centre_for(objective: Objective, record: Record) -> Centre | None:
+    """The logarithm of what is to be small, of one record."""
     if objective.name == "latency":
-        return [centre_of(record, "latency") for record in records]
-    known = [value(each, objective.name) for each in records]
-    return [Centre(math.log(objective.measure.cost(each)), None) if each else None for each in known]
+        return centre_of(record, "latency")
+    known = value(record, objective.name)
+    return Centre(math.log(objective.measure.cost(known)), None) if known else None

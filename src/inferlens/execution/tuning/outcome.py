@@ -14,7 +14,7 @@ from statistics import mean
 from msgspec.structs import replace
 
 from inferlens.analysis.objective import violations
-from inferlens.analysis.race import centres_for
+from inferlens.analysis.race import centre_for
 from inferlens.analysis.tuned import Candidate, Effect, Trial, Untried
 from inferlens.backends import BACKENDS, importable
 from inferlens.execution.tuning.space import Space
@@ -98,12 +98,12 @@ def _against(
 
 def _seen(trials: Sequence[Trial], objective: Objective, point: PointOf) -> list[Observed]:
     """What rounds have timed."""
-    seen = []
-    for number, trial in enumerate(trials):
-        able = [record for record in trial.records if record.ranked]
-        for record, centre in zip(able, centres_for(objective, able), strict=True):
-            seen += [Observed(point(record.case), centre.log, number)] if centre else []
-    return seen
+    return [
+        Observed(point(record.case), centre.log, number)
+        for number, trial in enumerate(trials)
+        for record in trial.records
+        if record.ranked and (centre := centre_for(objective, record))
+    ]
 
 
 def effects(trials: Sequence[Trial], best: Case, objective: Objective, point: PointOf) -> tuple[Effect, ...]:

@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.objective import miss, value, violations, with_export
-from inferlens.analysis.race import FinalsAim, Race, RaceAnswer, centres_for, race
+from inferlens.analysis.race import FinalsAim, Race, RaceAnswer, centre_for, race
 from inferlens.analysis.tuned import TUNED, Trial, Tuned, keep
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
@@ -284,8 +284,7 @@ class Tuner:
             raise InferlensError(f"The {aim.measure.title} is not known on this machine.", hint="another aim for --for")
         self.seconds = seconds_by(self.first.values(), self.scheduler.plan)
         found: dict[Point, float | None] = {point(each.case): None for each in records}
-        centres = centres_for(self.request.objective, able)
-        found |= {point(one.case): each.log for one, each in zip(able, centres, strict=True) if each}
+        found |= {point(each.case): centre.log for each in able if (centre := centre_for(aim, each))}
         search.barred = {point(each.case) for each in self.first.values() if violations(each, limits)}
         search.add(found)
 
