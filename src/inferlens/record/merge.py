@@ -20,7 +20,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
-from inferlens.record.files import PACKED, files_under, read_unpacked, sha256, write_whole
+from inferlens.record.files import files_under, plain_or_packed, read_unpacked, sha256, write_whole
 from inferlens.record.record import Record, decode, machine_name
 from inferlens.record.store import LOG, PROFILE, RECORD, TRIALS, TUNING, claimed, made, of_a_tuning, safe_name
 
@@ -157,7 +157,7 @@ def _beside(record_file: Path, merged: Merged, artefacts: bool) -> Iterator[Path
     while folders:
         for each in sorted(folders.pop().iterdir()):
             if each.is_dir() and not each.is_symlink():
-                own = not any((each / (RECORD + end)).exists() for end in PACKED)
+                own = not plain_or_packed(each / RECORD).exists()
                 folders += [each] if artefacts and own else []
             elif each.name.startswith(RECORD):
                 continue
