@@ -16,20 +16,25 @@ from pathlib import Path
 from benchmarks.side_by_side import BUILD, run_side_by_side
 from inferlens.analysis.race import race
 from inferlens.analysis.runs import latest
-from inferlens.record.record import Record
+from inferlens.record.record import IN_TURNS, Record
 from inferlens.record.store import load_records
 
 
+def seconds_of(record: Record, *phases: str) -> float:
+    return sum(phase.seconds for phase in record.phases if phase.name in phases)
+
+
 def building(records: Sequence[Record]) -> float:
-    """Seconds in which nothing but building went on: the longest of processes that were there at once, of each time."""
-    longest, end = [0.0], ""
+    """Seconds in which nothing but building went on: a screen builds one after the other, rounds side by side."""
+    found, longest, end = 0.0, 0.0, ""
     for record in sorted(records, key=lambda each: each.created):
+        if IN_TURNS not in record.facts:
+            found += seconds_of(record, "build")
+            continue
         if record.created > end:
-            longest.append(0.0)
-        end = max(end, record.ended or record.created)
-        seconds = sum(phase.seconds for phase in record.phases if phase.name in ("export", "build"))
-        longest[-1] = max(longest[-1], seconds)
-    return sum(longest)
+            found, longest = found + longest, 0.0
+        longest, end = max(longest, seconds_of(record, "export", "build")), max(end, record.ended or record.created)
+    return found + longest
 
 
 def answer(model: str, batch: str, folder: Path) -> str:

@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import io
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +29,7 @@ from inferlens.spec.case import Case, TensorSpec
 RANDOM = "random"
 LABEL = "label"
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
-RANDOM_FEEDS = 8
+RANDOM_SAMPLES = 8  # noise says nothing of ranges, and more of it takes minutes at a large batch
 MOST = 512  # samples that are looked at for calibration
 FORMS = "a folder of images, an .npz file, a folder of a saved Hugging Face dataset, package.module:factory, or random"
 Prepare = Callable[[Any], Array]  # an image of PIL's, as the model wants it
@@ -136,7 +137,7 @@ def calibration_feeds(model: Model, case: Case) -> Iterator[dict[str, Array]]:
     if model.samples:
         yield from model.samples.feeds()
     else:
-        for place in range(RANDOM_FEEDS):
+        for place in range(math.ceil(RANDOM_SAMPLES / math.prod(model.inputs[0].shape[:1]))):
             yield make_inputs(model, case.seed + place)
 
 
