@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -222,6 +223,12 @@ def test_one_graph_has_no_breaks_and_is_in_the_cache_the_second_time(preparation
     assert preparation.facts["graph_breaks"] == {"count": 0, "reasons": []}
     assert preparation.facts["compile_cache"] == {"hits": 1, "misses": 0}
     assert preparation.phases[-1].note == "cached"
+    preparation.rebuild = True
+    cache = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    small.run(network, small.case("torch_compile:default"), preparation, small.arrays(network))
+    assert preparation.facts["compile_cache"] == {"hits": 0, "misses": 1}
+    assert preparation.phases[-1].note == ""
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == cache
 
 
 @pytest.mark.parametrize("variant", ["reduce-overhead", "max-autotune-no-cudagraphs"])

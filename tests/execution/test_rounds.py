@@ -16,8 +16,10 @@ from inferlens.analysis.findings.notes import notes_of
 from inferlens.analysis.interference.samples import steady_samples
 from inferlens.analysis.race import race
 from inferlens.analysis.runs import latest
+from inferlens.execution import child_process
 from inferlens.execution import rounds as running
 from inferlens.execution.launching.estimate import STARTING, seconds_of
+from inferlens.execution.measure_case import BenchmarkJob
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import budget_of_rounds, fit_together
 from inferlens.execution.survey import cases_of
@@ -80,6 +82,22 @@ def test_quick_is_each_case_once_and_repeats_are_as_many_as_asked_for(tmp_path: 
     assert (found.answer.kind, found.answer.chance, found.answer.rounds) == ("once", None, 0)
     fixed, told = raced(tmp_path / "fixed", "4,4.6", repeats=2)
     assert (times(fixed), told.rounds) == ({"4.0": 2, "4.6": 2}, [])
+
+
+@pytest.mark.parametrize(("words", "anew"), [({}, {False}), ({"rebuild": True}, {True})])
+def test_rebuild_is_for_processes_of_rounds_too(
+    words: dict[str, bool], anew: set[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, launch = [], child_process.launch
+
+    def launched(task: Any, job: Any, **more: Any) -> Any:
+        given.append(job)
+        return launch(task, job, **more)
+
+    monkeypatch.setattr(child_process, "launch", launched)
+    records, _ = raced(tmp_path, "4,5", within="1s", **words)
+    built = [job.rebuild for job in given if isinstance(job, BenchmarkJob)]
+    assert (len(built), {*built}) == (len(records), anew)
 
 
 def test_when_time_is_over_the_likeliest_is_known_with_its_probability(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DEVICE = "cpu, cuda, with commas. [dim]Default: cuda if it works.[/dim]"
 IO = "Where a call begins and ends: device, or host with copies in and out as part of it, with commas."
-REBUILD = "Build anew what was built and kept before, such as engines."
+REBUILD = "Build anew in each process, so that the interval is of more than one build."
 COLD = "Flush the device's cache before each latency sample; throughput is not measured then."
 DEPTH = "Calls in flight at a time when throughput is measured, with commas. [dim]Default: no limit.[/dim]"
 MODE = "What to measure: latency, throughput or both."

@@ -64,7 +64,7 @@ class Scheduler:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     records: list[Record] = field(default_factory=list)  # in the order in which their cases ended
     kept: dict[str, Path] = field(default_factory=dict)  # the folder of each record, by its id
-    builds_anew: bool = False  # whether rounds do, too
+    builds_anew: bool = False  # whether processes do, whatever the plan says
     round_budget: Budget | None = None  # what a process of a round measures, if not what is usual
     one_at_a_time: bool = False  # whether rounds are: energy, and memory of a GPU, are not known of what takes turns
     patience: Callable[[Case], float] = lambda _: math.inf  # seconds that a case may take, if less than the plan's
@@ -268,8 +268,7 @@ class Scheduler:
         if planned.refusal:
             outcome: Outcome[Measured] = Outcome(refused(planned))
             return Attempt(planned, repeat, folder, created, outcome, Interference(memory=outcome.result.memory))
-        # What the first process built anew, those of the rounds find in the cache.
-        rebuild = self.builds_anew or (self.plan.rebuild and (repeat == 0 or bool(self.plan.repeats)))
+        rebuild = self.builds_anew or self.plan.rebuild
         given = {**self.given(case, folder), "rebuild": rebuild}
         if repeat and not rebuild:
             exported, known = self._exports.get(_exported_as(case), ("", None))

@@ -12,7 +12,7 @@ import shutil
 import sysconfig
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -203,8 +203,10 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
     @contextmanager
     def settings(self) -> Iterator[None]:
         from torch._inductor import config
+        from torch._inductor.utils import fresh_cache
 
-        with super().settings(), config.patch({name: getattr(self._options, name) for name in CONFIGURED}):
+        empty = fresh_cache() if self.preparation.rebuild else nullcontext()
+        with super().settings(), empty, config.patch({name: getattr(self._options, name) for name in CONFIGURED}):
             yield
 
     def without_gradients(self) -> AbstractContextManager[Any]:

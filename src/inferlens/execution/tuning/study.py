@@ -110,7 +110,7 @@ def requested(plan: Plan, text: str, budget: float) -> StudyRequest:
     labels = [label for label in plan.backend if label.partition(":")[0] == backend]
     asked = {} if knob == THREADS else {full: tuple(values)}
     check_words(msgspec.structs.replace(plan, option={**asked, **plan.option}))
-    plan = msgspec.structs.replace(plan, backend=tuple(labels) or (backend,), rebuild=True)
+    plan = msgspec.structs.replace(plan, backend=tuple(labels) or (backend,))
     if knob == THREADS:
         values = [count(THREADS, value) for value in values]
     else:
@@ -171,7 +171,9 @@ def run(request: StudyRequest, observer: Observer, model: Named | None = None) -
 def _first(scheduler: Scheduler, planned: Planned, kept: TrialLog) -> Record:
     """The record of a case that is measured by itself."""
     tick = time.monotonic()
+    scheduler.builds_anew = True
     record, _ = scheduler.measure(planned)
+    scheduler.builds_anew = False
     kept.add(Trial(records=(record,), seconds=time.monotonic() - tick))
     return record
 
