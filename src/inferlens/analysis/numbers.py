@@ -63,7 +63,7 @@ def _rates(run: CaseRuns, batch: int | None) -> dict[str, Any]:
     found = estimate(run.windows)
     values: dict[str, Any] = {"in_flight": getattr(run.first.measurement("throughput"), "in_flight", None)}
     for name, metric in _PARTS.items():
-        every = (steady_samples(record, metric).typical for record in run.timed)
+        every = (steady_samples(record, metric).for_median for record in run.timed)
         values[name] = geometric_mean([median(samples) for samples in every if samples])
     if found:
         values |= {"iterations_per_second": found.median, **_ends("iterations", found.interval)}

@@ -174,7 +174,7 @@ def round_of(record: Record) -> tuple[str, int] | None:
 
 def centre_of(record: Record, metric: Metric) -> Centre | None:
     """The centre of a record's samples, as seconds; ``None`` where it has none."""
-    samples = steady_samples(record, metric).typical
+    samples = steady_samples(record, metric).for_median
     if metric == "throughput":
         samples = [1 / rate for rate in samples if rate > 0]
     return next(iter(centres([samples])), None)

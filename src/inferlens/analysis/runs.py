@@ -59,7 +59,7 @@ class CaseRuns:
     @property
     def processes(self) -> list[Sequence[float]]:
         """What the median of each process is of, as ``stats.between_process`` and ``stats.compare`` take them."""
-        return [series.typical for series in self.series if series.samples]
+        return [series.for_median for series in self.series if series.samples]
 
     @cached_property
     def summaries(self) -> tuple[Summary, ...]:
@@ -74,7 +74,7 @@ class CaseRuns:
     @property
     def windows(self) -> list[Sequence[float]]:
         """Calls per second of each window of throughput, process by process."""
-        return [samples for record in self.ran if (samples := steady_samples(record, "throughput").typical)]
+        return [samples for record in self.ran if (samples := steady_samples(record, "throughput").for_median)]
 
 
 def device_name(record: Record) -> str:

@@ -135,7 +135,7 @@ class Bar(Observer):
 
     def _is_best(self, record: Record) -> bool:
         """Whether no other of its kind was as fast so far, of two at least."""
-        case, seconds = record.case, latencies(record).typical
+        case, seconds = record.case, latencies(record).for_median
         if record.status != "ok" or not seconds or (record.agreement and record.agreement.agrees is False):
             return False
         least, count = self._best.get(case.work, (float("inf"), 0))
@@ -168,7 +168,7 @@ def ending(record: Record) -> str:
     """How a case ended, in a few words."""
     if record.status != "ok":
         return f"{record.status}: {record.reason}"
-    latency, calls = latencies(record).typical, steady_samples(record, "throughput").typical
+    latency, calls = latencies(record).for_median, steady_samples(record, "throughput").for_median
     told = units.duration(median(latency)) if latency else f"{units.rate(median(calls))} calls/s" if calls else "done"
     wrong = record.agreement is not None and record.agreement.agrees is False
     return f"{told}{', outputs wrong' if wrong else ''}"

@@ -45,18 +45,18 @@ def test_of_a_process_that_took_turns_the_median_is_of_the_fastest_third_of_them
     turns = [(*slower(by, 18), *slower(4.0, 2)) for by in (1.0, 2.0, 1.9, 1.1, 2.0, 1.2, 2.0, 1.3, 1.8)]
     latency = sum(turns, ())
     alone, together = in_turns(*turns, between=between, facts={}), in_turns(*turns, between=between)
-    assert latencies(alone).typical == latencies(alone).samples
-    assert (*latencies(together).typical,) == (*turns[0], *turns[3], *turns[5])
+    assert latencies(alone).for_median == latencies(alone).samples
+    assert (*latencies(together).for_median,) == (*turns[0], *turns[3], *turns[5])
     assert (*latencies(together).samples,) == latency, "tails are of all"
     assert CaseRuns((together,)).latency("p95") == pytest.approx(40e-3, rel=1e-2)
 
 
 def test_a_median_is_of_a_third_of_the_samples_at_least_and_none_is_below_all_of_them() -> None:
     short = in_turns(slower(0.9, 1), slower(1.0, 4), slower(1.1, 4))  # the first turn has one call
-    assert {*slower(1.0, 4)} <= {*latencies(short).typical} <= {*slower(1.0, 4), *slower(1.1, 4)}
+    assert {*slower(1.0, 4)} <= {*latencies(short).for_median} <= {*slower(1.0, 4), *slower(1.1, 4)}
     throttled = latencies(in_turns(*[FLAT[:20]] * 5, *[slower(1.3)] * 5))
     assert (len(throttled.samples), throttled.unsteady) == (200, 0)
-    assert min(throttled.samples) <= median(throttled.typical) < 11e-3
+    assert min(throttled.samples) <= median(throttled.for_median) < 11e-3
 
 
 @pytest.mark.parametrize("calls", [4, 50])
@@ -65,14 +65,14 @@ def test_a_way_that_varies_is_not_faster_for_it(calls: int) -> None:
     medians = []
     for _ in range(50):
         turns = [tuple(10e-3 * np.exp(0.05 * draw.standard_normal(calls))) for _ in range(12)]
-        medians.append(math.log(median(latencies(in_turns(*turns)).typical) / 10e-3))
+        medians.append(math.log(median(latencies(in_turns(*turns)).for_median) / 10e-3))
     assert abs(np.mean(medians)) < 0.1 * 0.05
 
 
 def test_of_windows_in_turns_the_rate_is_of_the_fastest() -> None:
     rates = (100.0, 60.0, 99.0, 50.0, 55.0, 98.0)
     found = samples.steady_samples(with_metric("throughput", rates, facts={"in turns with": "another"}), "throughput")
-    assert ((*found.typical,), (*found.samples,)) == ((100.0, 99.0), rates)
+    assert ((*found.for_median,), (*found.samples,)) == ((100.0, 99.0), rates)
 
 
 @pytest.mark.parametrize("status", ["failed", "unsupported"])

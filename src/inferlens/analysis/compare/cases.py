@@ -290,7 +290,7 @@ def read(runs: CaseRuns | None, metric: Metric, level: float) -> tuple[Side, lis
     told: Sequence[Record] = runs.timed
     if metric == "throughput":  # which rounds of a race need not measure
         told = [record for record in runs.ran if record.budget.mode in ("both", metric)] or runs.ran
-    processes: list[Sequence[float]] = [steady_samples(record, metric).typical for record in told]
+    processes: list[Sequence[float]] = [steady_samples(record, metric).for_median for record in told]
     found = estimate(processes, level) if all(processes) else None
     state, reason = _unable(runs)
     if not state and not (found and _LEAST < found.median < _MOST):

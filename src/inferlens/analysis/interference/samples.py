@@ -34,12 +34,12 @@ class Series:
 
     Attributes:
         samples: the samples, from which NumPy need not copy.
-        typical: those of them that a median is of.
+        for_median: those of them that a median is of.
         not_finite, disturbed, unsteady: how many were left out, for which reason.
     """
 
     samples: Sequence[float]
-    typical: Sequence[float]
+    for_median: Sequence[float]
     not_finite: int
     disturbed: int
     unsteady: int
@@ -82,8 +82,8 @@ def _steady_samples(same: _Same, metric: Metric) -> Series:
     fast = None if explicit else _in_fast_turns(record, metric, known)
     start = 0 if explicit or fast is not None else steady(values).start
     count, samples = int(kept.sum()), _sequence(values[start:])
-    typical = samples if fast is None else _sequence(values[fast])
-    return Series(samples, typical, count - values.size, taken.size - count, start)
+    for_median = samples if fast is None else _sequence(values[fast])
+    return Series(samples, for_median, count - values.size, taken.size - count, start)
 
 
 def _in_fast_turns(record: Record, metric: Metric, known: NDArray[np.bool_]) -> NDArray[np.bool_] | None:

@@ -87,7 +87,7 @@ class Search:
     def propose(self) -> list[Point]:
         """The next round, the best so far first; nothing where the search is over."""
         known = {each.point for each in self.seen} | self.failed
-        new = sorted((point for point in self.families if point not in known), key=self._turn())
+        new = sorted((point for point in self.families if point not in known), key=self._order())
         limit = COSTLY * min(map(self.cost, self.families))
         cheap = [point for point in new if self.cost(point) <= limit]
         best = [self.best] if self.seen else []
@@ -110,7 +110,7 @@ class Search:
             belief = belief.after(place)
         return chosen
 
-    def _turn(self) -> Callable[[Point], tuple[float, float]]:
+    def _order(self) -> Callable[[Point], tuple[float, float]]:
         """When a family is measured: the later the further behind its variant is in other precisions, then by cost."""
         means = {each.point: self.mean(each.point) for each in self.seen}
         behind: dict[str, float] = {}

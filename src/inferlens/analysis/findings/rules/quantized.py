@@ -40,7 +40,7 @@ def conversions(seen: Evidence) -> Iterator[Finding]:
 @rule("int8-not-faster", of="profile")
 def int8_not_faster(seen: Evidence) -> Iterator[Finding]:
     """A quantized case that is as slow as the same in fp32, and what the profile shows of the reason."""
-    before = latencies(seen.plain).typical if seen.plain else ()
+    before = latencies(seen.plain).for_median if seen.plain else ()
     if not seen.latency or not before or median(before) >= thresholds.LITTLE_WON * seen.latency:
         return
     told = seen.precisions

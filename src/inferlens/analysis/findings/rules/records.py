@@ -67,8 +67,8 @@ def not_finite(seen: RecordEvidence) -> Iterator[Finding]:
 @rule("", of="record")
 def series(seen: RecordEvidence) -> Iterator[Finding]:
     """What speaks against the interval of the median, or the median itself."""
-    samples, typical = seen.series.samples, seen.series.typical
-    for each in diagnostics(typical if len(typical) >= LEAST_SAMPLES else samples) if samples else ():
+    samples, for_median = seen.series.samples, seen.series.for_median
+    for each in diagnostics(for_median if len(for_median) >= LEAST_SAMPLES else samples) if samples else ():
         if each.code in OF_THE_SERIES:
             code, hint, template = OF_THE_SERIES[each.code]
             yield found(template, {"value": each.value}, hint=hint, code=code)
@@ -91,7 +91,7 @@ def not_reached(seen: RecordEvidence) -> Iterator[Finding]:
 @rule("uneven-throughput", of="record", hint="Measure it again on a quieter machine.")
 def uneven_throughput(seen: RecordEvidence) -> Iterator[Finding]:
     """How far the median of the windows of throughput may be off; of few windows, how far they differ from it."""
-    rates = steady_samples(seen.record, "throughput").typical
+    rates = steady_samples(seen.record, "throughput").for_median
     middle = median(rates) if rates else 0.0
     if middle > 0:
         width = half_width(rates)
@@ -105,7 +105,7 @@ def uneven_throughput(seen: RecordEvidence) -> Iterator[Finding]:
 @rule("slow-throughput", of="record", hint="Measure again, with --mode throughput; until then trust the latency.")
 def slow_throughput(seen: RecordEvidence) -> Iterator[Finding]:
     """Calls back to back cannot take longer than one after another, but for a disturbance or a wrong clock."""
-    rates, latency = steady_samples(seen.record, "throughput").typical, seen.series.typical
+    rates, latency = steady_samples(seen.record, "throughput").for_median, seen.series.for_median
     if rates and latency:
         share = median(rates) * median(latency)
         if share < SLOW_RATE:
@@ -156,7 +156,7 @@ def copy_bound(seen: RecordEvidence) -> Iterator[Finding]:
 )
 def gpu_floor(seen: RecordEvidence) -> Iterator[Finding]:
     """How much of a short GPU time is launch and events; older records do not know."""
-    kernel, gpu = seen.record.facts.get(EMPTY_KERNEL), steady_samples(seen.record, "GPU time").typical
+    kernel, gpu = seen.record.facts.get(EMPTY_KERNEL), steady_samples(seen.record, "GPU time").for_median
     floor = kernel.get("gpu_seconds") if isinstance(kernel, dict) else None
     if isinstance(floor, float) and gpu and floor >= GPU_FLOOR * median(gpu) > 0:
         yield found(

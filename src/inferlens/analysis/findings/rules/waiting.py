@@ -45,7 +45,9 @@ def host_bound(seen: RecordEvidence | Evidence | TraceEvidence) -> Iterator[Find
                 calls=wait.calls, mean=wait.mean, hint=_IF_UNTRACED if wait.traced else _hint(seen),
             )  # fmt: skip
     elif seen.record and bound_by(seen.record) == "host":
-        latency, enqueue = (median(steady_samples(seen.record, each).typical) for each in ("latency", "enqueue time"))
+        latency, enqueue = (
+            median(steady_samples(seen.record, each).for_median) for each in ("latency", "enqueue time")
+        )
         yield found(
             "Bound by the host: enqueueing a call takes about as long as the call.",
             {"enqueue": enqueue, "latency": latency},
@@ -70,11 +72,11 @@ def bound_by(record: Record) -> str:
     if not record.measurement("enqueue time"):
         return ""
     latency, enqueue, gpu = (
-        steady_samples(record, metric).typical for metric in ("latency", "enqueue time", "GPU time")
+        steady_samples(record, metric).for_median for metric in ("latency", "enqueue time", "GPU time")
     )
     if not (latency and enqueue and gpu):
         return ""
-    copies = [steady_samples(record, metric).typical for metric in ("H2D time", "D2H time")]
+    copies = [steady_samples(record, metric).for_median for metric in ("H2D time", "D2H time")]
     if all(copies) and sum(median(each) for each in copies) >= COPY_BOUND * median(gpu):
         return "copies"
     return "host" if enqueueing_takes_all(median(enqueue), median(latency)) else "GPU"
