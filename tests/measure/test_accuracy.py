@@ -94,6 +94,20 @@ def test_a_planted_drop_is_shown_with_an_interval_that_holds_it(tmp_path: Path, 
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_labels_that_are_numbered_otherwise_than_the_classes_are_warned_of_under_the_table(tmp_path: Path) -> None:
+    samples, labels = scores()
+    for name, numbers in (("right", labels), ("wrong", (labels + 1) % CLASSES)):
+        np.savez(tmp_path / f"{name}.npz", x=samples, label=numbers)
+    words: dict[str, Any] = {**FAST, "quick": True, "precision": "fp32,fp16"}
+    right, wrong = (
+        inferlens.bench("fake:demo", accuracy=str(tmp_path / f"{name}.npz"), output=str(tmp_path / name), **words)
+        for name in ("right", "wrong")
+    )
+    assert "chance" not in str(right)
+    assert "accuracy meaningless: fp32's top-1 is chance. Random weights? Labels: folders' numbers" in str(wrong)
+    assert {row.outputs for row in rows(list(wrong))} == {"accuracy meaningless"}
+
+
 def test_a_drop_is_a_limit_of_a_tuning(tmp_path: Path, planted: str) -> None:
     words: dict[str, Any] = {
         "input": FAST["input"], "budget": "20s", "within": "accuracy-drop=1%", "output": str(tmp_path / "results"),

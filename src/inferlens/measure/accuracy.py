@@ -8,6 +8,7 @@ feeds the model with what it likes and gives one number, or one for each sample,
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
     count: int = 0
     values: tuple[float, ...] = ()
     top5: float | None = None
+    commonest: float | None = None
     classes: tuple[int, ...] = ()
     problem: Problem | None = None
 
@@ -88,6 +90,7 @@ def _of_samples(data: Samples, infer: Callable[[Inputs], Outputs]) -> Evaluation
     classes: list[int] = []
     hits: list[bool] = []
     among: list[bool] = []
+    counts = Counter[int]()
     for feed, chunk in data.batches():
         scores = _scores(infer(feed), len(chunk))
         labels = [each.label for each in chunk if each.label is not None]
@@ -110,6 +113,7 @@ def _of_samples(data: Samples, infer: Callable[[Inputs], Outputs]) -> Evaluation
                 expected=f"labels 0 to {number - 1}",
             )
         hits += (scores.argmax(axis=1) == labels).tolist()
+        counts.update(labels)
         if number > MORE_THAN:
             of_label = np.take_along_axis(scores, np.asarray(labels)[:, None], axis=1)
             among += ((scores > of_label).sum(axis=1) < TOP).tolist()
@@ -118,6 +122,7 @@ def _of_samples(data: Samples, infer: Callable[[Inputs], Outputs]) -> Evaluation
         count=len(hits) or len(classes),
         values=tuple(map(float, hits)),
         top5=float(np.mean(among)) if among else None,
+        commonest=max(counts.values()) / len(hits) if hits else None,
         classes=tuple(classes),
     )
 
@@ -176,8 +181,9 @@ def beside(data: str, own: Evaluation, name: str, reference: Evaluation | None) 
     """What a case is worth on data, beside what its ``reference`` in fp32, called ``name``, is on the same samples."""
     known = reference is not None and (own.metric, own.count) == (reference.metric, reference.count)
     found = Accuracy(
-        data=data, metric=own.metric, count=own.count, values=own.values, reference=name if known else "", top5=own.top5
-    )
+        data=data, metric=own.metric, count=own.count, values=own.values, reference=name if known else "",
+        top5=own.top5, commonest=own.commonest,
+    )  # fmt: skip
     if not own.metric:
         return replace(found, reason=NO_CLASSES)
     if not known or reference is None:

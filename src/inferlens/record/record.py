@@ -104,6 +104,7 @@ class Accuracy(Struct, frozen=True, kw_only=True):
         reference: what the reference is; empty where there is none in fp32.
         reference_values: those of the reference, sample by sample; empty where there is none, and of ``agreement``.
         top5, reference_top5: shares of samples whose label is among the five largest of more than ten classes.
+        commonest: of ``top-1``, the share of samples that have the commonest label.
     """
 
     data: str
@@ -114,6 +115,7 @@ class Accuracy(Struct, frozen=True, kw_only=True):
     reference_values: tuple[float, ...] = ()
     top5: float | None = None
     reference_top5: float | None = None
+    commonest: float | None = None
     reason: str = ""
 
 

@@ -26,7 +26,9 @@ from inferlens.views.plain import plain, profile_command, words_of
 from inferlens.views.ranking import check_named, ranked
 
 # Words for outputs that are not wrong and yet not what they should be, by the codes of notes.
-OF_OUTPUTS = {"random-calibration": "accuracy meaningless", "less-accurate": "less accurate"}
+OF_OUTPUTS = {
+    "at-chance": "accuracy meaningless", "random-calibration": "accuracy meaningless", "less-accurate": "less accurate",
+}  # fmt: skip
 RowStanding = Literal["", "fastest", "equal", "likeliest", "once", "open", "slower", "none"]
 
 

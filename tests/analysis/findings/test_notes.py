@@ -19,7 +19,7 @@ from inferlens.analysis.findings.rules.waiting import bound_by
 from inferlens.analysis.interference import mark
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.machine import Marks
-from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Measurement, Record, Warning
+from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Accuracy, Measurement, Record, Warning
 from inferlens.spec.case import Budget
 from inferlens.stats import diagnostics, host_bound, steady
 from tests.stats.series import autoregressive
@@ -72,6 +72,15 @@ def marks(kind: Any, disturbed: int = 0, left_out: bool = False) -> Marks:
 
 
 FIT = of(1 + noise(6))
+
+
+def answered(hits: int, count: int, commonest: float) -> Record:
+    """A case and its reference in fp32, which both are right for so many samples."""
+    values = (1.0,) * hits + (0.0,) * (count - hits)
+    known = {"values": values, "reference_values": values, "commonest": commonest}
+    return replace(FIT, accuracy=Accuracy(data="photos", metric="top-1", count=count, reference="fp32", **known))
+
+
 RISING = 1 + AT + noise(1)
 
 
@@ -95,6 +104,10 @@ RISING = 1 + AT + noise(1)
         ("disturbed", replace(FIT, window_marks=marks("steal", disturbed=250))),
         ("power-cap", replace(FIT, marks=marks("power cap"))),
         ("cpu-quota", replace(FIT, marks=marks("cpu quota"))),
+        ("at-chance", answered(0, 200, 1 / 200)),  # of a thousand classes, in another order
+        ("at-chance", answered(387, 3925, 0.104)),  # of ten of the thousand, of which the first has its number
+        ("at-chance", answered(10, 100, 0.1)),  # random weights, of ten classes
+        ("at-chance", answered(2, 100, 0.5)),  # two classes the other way round
     ],
 )
 def test_what_is_warned_of(code: str, record: Record) -> None:
@@ -129,6 +142,11 @@ def test_what_is_warned_of(code: str, record: Record) -> None:
         timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": 4e-6}}),
         timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": "much"}, IN_TURNS: 7}),
         replace(FIT, marks=Marks(count=300)),
+        answered(1, 4, 0.25),
+        answered(0, 15, 1 / 15),  # too few to tell
+        answered(60, 2000, 0.001),  # poor, and no chance
+        answered(94, 100, 0.95),  # one class is nearly all of the data
+        answered(40, 100, 0.5),  # two hard classes among a thousand
         with_turns(1, 1, 1, 1.01, 1.6, 2, 1.7, 1.8, 1.6),  # of which the median is of the first three
         measured(with_turns(1, 1, 1, 1, 1, 1), "throughput", [101.0, 40.0, 60.0, 100.0, 50.0, 70.0]),
     ],
@@ -231,6 +249,7 @@ def test_the_page_has_the_numbers_of_the_code() -> None:
         "host-bound": f"{host_bound.ENQUEUEING:.0%}",
         "gpu-floor": f"{thresholds.GPU_FLOOR:.0%}",
         "copy-bound": f"{thresholds.COPY_BOUND:.0%}",
+        "at-chance": f"{thresholds.AT_CHANCE:.0%}",
         "disturbed": f"{mark.DISCARD_AT_MOST:.0%}",
     }
     assert [code for code, number in numbers.items() if number.replace("%", " %") not in rows[code]] == []

@@ -27,7 +27,7 @@ OF_THE_END: dict[str, Level] = {
 LEVEL_OF: dict[str, Level] = {
     **OF_THE_END,
     # It is not what it says it is.
-    "no-engines": "changes", "lower-precision": "changes",
+    "no-engines": "changes", "lower-precision": "changes", "at-chance": "changes",
     "no-effect": "weakens", "no-cuda-graph": "weakens", "provider-fallback": "weakens", "moved-optimum": "weakens",
     "static-shape": "weakens", "one-in-flight": "weakens", "rotating-fits-cache": "weakens",
     "unknown-origin": "weakens", "partly-quantized": "weakens", "random-calibration": "weakens",
@@ -151,7 +151,7 @@ def _worked_out(runs: CaseRuns) -> Iterator[Note]:
     for record in runs.ran:
         for each in (each for rule in rules_of("record") for each in rule(RecordEvidence(record))):
             found.setdefault(each.code, []).append(note(each.code, each.sentence, each.hint))
-    once = {"less-accurate"}  # one process alone is evaluated
+    once = {"less-accurate", "at-chance"}  # one process alone is evaluated
     yield from (notes[0] for code, notes in found.items() if code in once or 2 * len(notes) >= len(runs.ran))
 
 

@@ -42,6 +42,7 @@ COPY_BOUND = 0.5  # of the GPU time that copies take
 UNEVEN = 0.1  # half-width of the median of the throughput windows, as a share of it
 SLOW_RATE = 0.8  # of the calls per second that one call after another gives
 LESS_ACCURATE = 0.01  # below fp32, if the interval of the drop says that there is one
+AT_CHANCE = 0.2  # of top-1 in fp32: what is surely below, and not surely above the share of the commonest label
 PARTLY = 0.5  # of the multiply-adds in int8
 GPU_FLOOR = 0.05  # of the GPU time that a kernel that does nothing has as well
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from inferlens.analysis.accuracy import measured_drop, worth
 from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.analysis.findings.rules.waiting import bound_by
-from inferlens.analysis.findings.thresholds import GPU_FLOOR, LESS_ACCURATE, PARTLY, SLOW_RATE, UNEVEN
+from inferlens.analysis.findings.thresholds import AT_CHANCE, GPU_FLOOR, LESS_ACCURATE, PARTLY, SLOW_RATE, UNEVEN
 from inferlens.analysis.interference import mark
 from inferlens.analysis.interference.samples import Series, latencies, steady_samples
 from inferlens.record.record import EMPTY_KERNEL, Record
@@ -18,6 +18,7 @@ from inferlens.spec.case import Budget
 from inferlens.stats.diagnostics import LEAST_SAMPLES, diagnostics
 from inferlens.stats.intervals import half_width
 from inferlens.stats.quantiles import median
+from inferlens.stats.shares import share_interval
 
 # Of the codes of inferlens.stats.diagnostics: what is said of them, and what to do. Outliers are seen in p95 and p99;
 # how far samples depend on each other matters less than how far processes differ, which is measured.
@@ -129,6 +130,16 @@ def less_accurate(seen: RecordEvidence) -> Iterator[Finding]:
     drop = measured_drop(accuracy) or 0.0
     if accuracy and sure and drop > LESS_ACCURATE:
         yield found("{metric} is {drop:percent} below fp32.", metric=accuracy.metric, drop=drop)
+
+
+@rule("at-chance", of="record", hint="Random weights? Labels: folders' numbers, else order.")
+def at_chance(seen: RecordEvidence) -> Iterator[Finding]:
+    """fp32 itself is seldom right, and no more often than who always answers the commonest label."""
+    accuracy = seen.record.accuracy
+    if accuracy and accuracy.commonest and (hits := accuracy.reference_values):
+        known = share_interval(sum(hits), len(hits))
+        if known.low <= accuracy.commonest and known.high < AT_CHANCE:
+            yield found("fp32's {metric} is chance.", metric=accuracy.metric)
 
 
 @rule("random-calibration", of="record", hint="Give real data to --calibration.")
