@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
+from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
 from inferlens.spec.case import Case
@@ -33,5 +36,10 @@ def test_a_case_is_told_apart_by_it_and_said_with_it(tmp_path) -> None:
     assert case.label.endswith(" keep=fp32:a,b")
     assert words_of(case.label, ["onnxruntime"])["keep"] == "fp32:a,b"
     assert bench_words(case, "cpu")[-2:] == ["--keep", "fp32:a,b"]
+    many = replace(case, keep=f"bf16:x,fp32:{','.join(f'layer.{number}' for number in range(10, 40))}")
+    words = bench_words(many, "cpu")
+    values = [value for flag, value in pairwise(words) if flag == "--keep"]
+    assert keep_of(values) == keep_of([many.keep])
+    assert max(map(len, values)) <= 80
     (path := tmp_path / "plan.toml").write_text(as_plan(case))
     assert Plan.from_words(toml_words(path, "plan")).keep == "fp32:a,b"

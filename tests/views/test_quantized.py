@@ -38,6 +38,8 @@ def test_what_came_of_it_is_one_screen(layers: int, kept: int, outputs: int, rea
         assert max(map(len, lines)) <= WIDTH
         shown = "\n".join(lines)
         assert ("inferlens bench model.int8.onnx" in shown) == reached
+        known = "fp32:encoder" in shown or "best.keep in quantized-int8-onnxruntime.json" in shown
+        assert known == (reached and kept > 0)
         assert ("Not run by" in shown) == elsewhere
         assert "0.50" in shown  # the worst output of the first attempt
         told = json.loads(render(document(found, "model.onnx", "cpu"), "json"))
@@ -47,6 +49,7 @@ def test_what_came_of_it_is_one_screen(layers: int, kept: int, outputs: int, rea
 def test_as_many_layers_are_shown_as_there_is_room_for() -> None:
     few = render(document(made(90, 2, 1), "model.onnx", "cpu"), width=WIDTH)
     none_kept = render(document(made(90, 0, 1), "model.onnx", "cpu"), width=WIDTH)
+    assert "fp32:encoder.layers.0.attention.output,encoder.layers.1.attention.output" in few
     assert 3 <= few.count(" Conv ") < none_kept.count(" Conv ")
     assert len(none_kept.splitlines()) == LINES
     assert " of 90; --format json has all)" in few

@@ -100,11 +100,15 @@ class Quantization(Struct, frozen=True, kw_only=True):
     not_run: str = ""
 
 
+def name_of(found: Quantization) -> str:
+    """The name of its file."""
+    return KEPT.replace("*", f"{found.case.precision}-{found.case.backend}")
+
+
 def save(folder: Path, found: Quantization) -> None:
     """Writes it into the folder of the model's records, if it says what each layer loses."""
     if found.layers:
-        name = KEPT.replace("*", f"{found.case.precision}-{found.case.backend}")
-        write_whole(made(folder) / name, msgspec.json.encode(found))
+        write_whole(made(folder) / name_of(found), msgspec.json.encode(found))
 
 
 def read(file: Path) -> Quantization:

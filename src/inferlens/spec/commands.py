@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from inferlens.spec.case import AXES, Axis, Budget, Case, bare
+from inferlens.spec.keep import keep_words
 from inferlens.spec.plan import DURATIONS, LONG_SERIES, THOROUGH_SECONDS
 
 SHARES = ("threshold", "level", "half_width")
@@ -77,5 +78,6 @@ def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:
     for name in (*(axis.name for axis in axes), "weights", "calibration", "keep", "seed"):
         value = getattr(case, name)
         if value not in (None, "") and value != omitted.get(name):
-            said += [f"--{name}", *([] if value is True else [str(value)])]
+            values = keep_words(case) if name == "keep" else [str(value)]
+            said += [f"--{name}"] if value is True else [part for each in values for part in (f"--{name}", each)]
     return said + [part for spec in case.inputs for part in ("--input", spec.asked)]

@@ -12,6 +12,7 @@ from inferlens.errors import InferlensError, Unsupported, one_of, suggestion
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case
 
 EXPORTED = ("node_", "/")  # how the names of nodes begin that PyTorch's exporters write
+WORD = 80  # letters of a word of a command: a line can only end between words
 _FORM = "PRECISION:LAYER,LAYER, such as fp32:head,features.0"
 
 
@@ -43,6 +44,17 @@ def kept(case: Case) -> dict[str, str]:
             precision, word = head, rest
         found[word] = precision
     return found
+
+
+def keep_words(case: Case) -> list[str]:
+    """The layers that a case keeps as values of ``--keep``: several, where one would not fit on a line."""
+    words: list[str] = []
+    for layer, precision in kept(case).items():
+        if words and words[-1].startswith(f"{precision}:") and len(words[-1]) + len(layer) < WORD:
+            words[-1] += f",{layer}"
+        else:
+            words.append(f"{precision}:{layer}")
+    return words
 
 
 def keep_refusal(case: Case, keeps: tuple[str, ...], precision: str) -> Unsupported | None:

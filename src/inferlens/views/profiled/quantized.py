@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from itertools import chain
 
 from msgspec.structs import replace
 
 from inferlens import units
-from inferlens.record.quantization import Quantization, Written
+from inferlens.record.quantization import Quantization, Written, name_of
 from inferlens.spec.case import bare
 from inferlens.spec.commands import bench_words
 from inferlens.spec.keep import kept
-from inferlens.views.records import LINES, WIDTH, fitting
+from inferlens.views.records import LINES, fitting
 from inferlens.views.table import Column, Document, Line, Table, share
 
-NAMED = 6  # layers in a sentence
+NAMED = 2  # layers in a sentence
 LEAST = 3  # layers in the table on a screen
 
 
@@ -50,9 +49,9 @@ def document(found: Quantization, name: str = "", device: str = "", *, layers: b
     def screen() -> Sequence[Table | str]:
         """As much as fits: fewer layers, then the worst outputs alone, then no command as long as its layers."""
         few, most = range(min(shown, LINES), min(shown, LEAST) - 1, -1), len(found.best.outputs)
-        fewer = [(outputs, brief) for brief in (False, True) for outputs in range(min(most, LINES), 0, -1)]
-        worst = (blocks(few[-1], outputs, brief=brief) for outputs, brief in fewer)
-        return fitting(chain(map(blocks, few), worst)) or blocks(few[-1], 1, brief=True)
+        fewer = [*((rows, None) for rows in few), *((few[-1], outputs) for outputs in range(min(most, LINES), 0, -1))]
+        tries = (blocks(*each, brief=brief) for brief in (False, True) for each in fewer)
+        return fitting(tries) or blocks(few[-1], 1, brief=True)
 
     return Document(
         lambda: blocks(shown),
@@ -121,7 +120,6 @@ def _layers(found: Quantization, rows: int) -> Table:
 def _next(found: Quantization, name: str, device: str, *, brief: bool) -> list[str]:
     """What came of a limit, where the file is, and the commands that go on: ``brief``: without the layers that stay."""
     best, case = found.best, replace(found.case, keep=found.best.keep)
-    brief |= len(case.keep) > WIDTH  # a word that is broken is not pasted
     said = []
     if found.limit:
         said.append(_limit(found, best, brief=brief))
@@ -139,7 +137,7 @@ def _next(found: Quantization, name: str, device: str, *, brief: bool) -> list[s
 
 def _limit(found: Quantization, best: Written, *, brief: bool) -> str:
     layers = list(kept(replace(found.case, keep=best.keep)))
-    named = layers[: 2 if brief else NAMED]
+    named = layers[:NAMED]
     shown = units.listing([*named, *([f"{len(layers) - len(named)} more"] if len(layers) > len(named) else [])])
     tried = units.plural(len(found.attempts), "attempt")
     if not found.path:
@@ -150,6 +148,7 @@ def _limit(found: Quantization, best: Written, *, brief: bool) -> str:
         )
     if not layers:
         return f"{found.limit} holds with all layers quantized."
-    return (
-        f"Layers kept for {found.limit}, found in {tried}: {shown}.{' --format json has the --keep.' if brief else ''}"
-    )
+    if brief:
+        number = units.plural(len(layers), "layer")
+        return f"The --keep of {number} for {found.limit} ({tried}): best.keep in {name_of(found)}."
+    return f"Layers kept for {found.limit}, found in {tried}: {shown}."
