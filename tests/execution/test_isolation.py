@@ -123,7 +123,8 @@ def start(output: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
     # What a shell starts in the background ignores interrupts, and so does all that it starts.
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = subprocess.Popen([*COMMAND, str(output)], preexec_fn=heed, **pipes)
+    scratch = os.environ | {"TMPDIR": str(output)}  # of which a killed process leaves some
+    command = subprocess.Popen([*COMMAND, str(output)], preexec_fn=heed, env=scratch, **pipes)
     for _ in range(600):
         children = psutil.Process(command.pid).children()
         hanging = list(output.glob("demo/*hang*"))
