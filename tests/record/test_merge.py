@@ -11,6 +11,7 @@ import pytest
 
 from inferlens import InferlensError, load_records
 from inferlens.record.merge import merge
+from inferlens.record.quantization import LayerError, Quantization, Written, name_of, read, save
 from inferlens.record.record import Artefact, Environment, Gpu, Record, encode
 from inferlens.record.store import Store
 from tests.commands import inferlens
@@ -149,6 +150,24 @@ def test_facts_that_were_noted_later_come_along_and_older_ones_do_not(two: tuple
     assert merge([old], store).rewritten == 0
     assert [record.id for record in load_records(store).records] == ["a", "b"]
     assert load_records(store).records[0].facts == {"beside others": 3}
+
+
+def test_what_layers_lose_comes_along_and_what_was_written_last_counts(two: tuple[Path, Path], tmp_path: Path) -> None:
+    best = Written(keep="", share=1.0, outputs=())
+    layers = (LayerError("head", ("Gemm",), 1.0, 0.1),)
+    for seconds, root in ((2.0, two[0]), (1.0, two[1])):
+        found = Quantization(
+            path="m.onnx", case=CASE, best=best, samples=8, size_before=9, size=4, seconds=seconds, layers=layers
+        )
+        save(root / "demo", found)
+        os.utime(root / "demo" / name_of(found), (seconds, seconds))
+    (two[1] / "demo" / "quantized-broken.json").write_text("{}")
+    file = tmp_path / "all" / "demo" / name_of(found)
+    for sources, last in ((two[1:], 1.0), (two, 2.0), (two[1:], 2.0)):
+        (problem,) = merge(sources, tmp_path / "all").problems
+        assert "quantized-broken.json was left out" in problem
+        assert read(file).seconds == last
+    assert not [each for each in (tmp_path / "all").iterdir() if each.name != "demo"]
 
 
 def test_what_a_killed_merge_has_left_is_no_record(two: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """Joins stores: the records of several folders in one, with what lies beside them.
 
 Records keep their bytes. One that is there already, by its id, is not copied again; where another fact was noted in it
-since, what was written last counts. Another one of the same case gets ``<case>@2``. Everything is copied first into a
-folder of its own inside the store, and only then moved to its place: a merge that fails leaves the store as it was.
-Folders come from anywhere, so nothing in them is followed out of them.
+since, what was written last counts, as it does of what a model's layers lose in lower precision. Another one of the
+same case gets ``<case>@2``. Everything is copied first into a folder of its own inside the store, and only then moved
+to its place: a merge that fails leaves the store as it was. Folders come from anywhere, so nothing in them is followed
+out of them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
 from inferlens.record.files import files_under, plain_or_packed, read_unpacked, sha256, write_whole
+from inferlens.record.quantization import KEPT, read
 from inferlens.record.record import Record, decode, machine_name
 from inferlens.record.store import LOG, PROFILE, RECORD, TRIALS, TUNING, claimed, made, of_a_tuning, safe_name
 
@@ -68,12 +70,15 @@ def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> M
         if not copied and not known:
             what = f"There is no record in {', '.join(map(str, sources))}. {' '.join(merged.problems[:3])}"
             raise InferlensError(what.strip(), hint="inferlens bench")
+        quantizations = list(_quantizations(sources, output, staging, merged))
         for folder, model, case in copied:
             place = claimed(output / model, case, HINT, first=numbers[model, case] + 1)
             numbers[model, case] = int(place.name.removeprefix(case).lstrip("@") or 1)
             folder.replace(place)
         for there, file in rewritten.items():
             _rewrite(there, file)
+        for file, place in quantizations:
+            file.replace(made(place.parent, HINT) / place.name)
     except OSError as error:
         raise InferlensError(f"The folder {output} cannot be written: {error.strerror}.", hint=HINT) from error
     finally:
@@ -123,6 +128,25 @@ def _copied(
                 shutil.copyfile(each, target)
             merged.new += 1
             yield folder, safe_name(record.model.name), safe_name(record.case.folder)
+
+
+def _quantizations(sources: Sequence[Path], output: Path, staging: Path, merged: Merged) -> Iterator[tuple[Path, Path]]:
+    """Each model's last of a name: a copy in ``staging`` and its place, where none that is as new is there."""
+    last: dict[Path, Path] = {}
+    for file in (each for source in sources for each in files_under(source, KEPT)):
+        try:
+            if not _is_plain(file):
+                raise InferlensError("It is a link, or no file.")
+            read(file)
+        except (OSError, InferlensError) as error:
+            merged.problems.append(f"{file} was left out. {error}")
+            continue
+        place = output / file.resolve().parent.name / file.name
+        there = last.get(place, place)
+        if not there.exists() or there.stat().st_mtime < file.stat().st_mtime:
+            last[place] = file
+    for number, (place, file) in enumerate(last.items()):
+        yield Path(shutil.copy2(file, staging / f"quantized-{number}")), place  # with its time, for the next merge
 
 
 def _records(folder: Path, merged: Merged, but: Path | None = None) -> Iterator[tuple[Path, Record, str]]:
