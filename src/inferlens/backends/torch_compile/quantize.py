@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from inferlens.backends.quantized import beside_record, check_share, from_cache,
 from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
+from inferlens.models.work.torch_module import taken_apart
 from inferlens.spec.case import Case
 from inferlens.spec.keep import check_kept, kept
 
@@ -43,7 +43,8 @@ def quantized_module(model: Model, case: Case, preparation: Preparation) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = torch.export.load(str(path)).module(check_guards=False)
-    check_share(int8_share(module), model, case, preparation, "no convolution or linear layer is")
+    share = int8_share(module, example_feed(model, case, "fp32"))
+    check_share(share, model, case, preparation, "no convolution or linear layer is")
     return module
 
 
@@ -102,44 +103,29 @@ def _quantized(model: Model, case: Case) -> Any:
         return torch.export.export(module, feed)
 
 
-def int8_share(module: Any) -> float | None:
-    """The share of a graph's multiply-adds whose factors are quantized; ``None`` where nothing can be counted."""
-    from torch.fx import Node
+def int8_share(module: Any, feed: tuple[Any, ...]) -> float:
+    """The share of a graph's multiply-adds whose factors are quantized; tensors have no values meanwhile."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils.flop_counter import FlopCounterMode
 
     whole = quantized = 0.0
-    products = [node for node in module.graph.nodes if node.op == "call_function" and _called(node) in PRODUCTS]
-    if not products:
-        return 0.0
-    for node in products:
-        name, made = _called(node), node.meta.get("val")
-        if made is None:
-            continue
-        factors = [each for each in node.args if isinstance(each, Node)][:3]
-        shapes = [shape for each in factors if (shape := _shape(each))]
-        if len(shapes) < 2:
-            continue
-        inner = math.prod(shapes[1][1:]) if "conv" in name else shapes[-1 if name == "addmm" else 0][-1]
-        work = float(math.prod(made.shape) * inner)
-        whole += work
-        products = factors[1:3] if name == "addmm" else factors[:2]
-        quantized += work * all("dequantize" in str(each.target) for each in products)
-    return quantized / whole if whole else None
 
+    class Counting(torch.fx.Interpreter):  # type: ignore[misc]
+        def run_node(self, node: Any) -> Any:
+            nonlocal whole, quantized
+            name = getattr(node.target, "__name__", "").partition(".")[0]
+            with FlopCounterMode(display=False) as counter:
+                made = super().run_node(node)
+            if node.op == "call_function" and name in PRODUCTS:
+                factors = node.args[1:3] if name == "addmm" else node.args[:2]
+                whole += counter.get_total_flops()
+                quantized += counter.get_total_flops() * all("dequantize" in str(each.target) for each in factors)
+            return made
 
-def _called(node: Any) -> str:
-    """The function that a node calls, without its overload."""
-    return getattr(node.target, "__name__", "").partition(".")[0]
-
-
-def _shape(node: Any) -> tuple[int, ...]:
-    """Of a tensor in the graph; quantizing changes none."""
-    while node.meta.get("val") is None:
-        if node.op == "get_attr":
-            return tuple(attrgetter(node.target)(node.graph.owning_module).shape)
-        if not node.args or not hasattr(node.args[0], "meta"):
-            return ()
-        node = node.args[0]
-    return tuple(node.meta["val"].shape)
+    with taken_apart(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        Counting(module).run(*feed)
+    return quantized / whole if whole else 0.0
 
 
 def quantize_linear(
