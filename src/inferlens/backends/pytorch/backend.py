@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from inferlens.backends.abilities import Deployer, KernelOrigins, Launched, LayerProfiler, Origins, Saver
 from inferlens.backends.availability import refused, warn_unheeded
@@ -20,13 +20,11 @@ from inferlens.backends.profiling.kernel_runs import (
 )
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.module_hooks import layers_of
-from inferlens.backends.pytorch.export import DTYPES, cast, example_feed, export_dimensions
+from inferlens.backends.pytorch.export import cast, dtype_of, example_feed
 from inferlens.backends.pytorch.fuse import fuse
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities
 from inferlens.backends.pytorch.script import program_script
-from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
-from inferlens.models.sources.files import input_note
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
@@ -78,18 +76,10 @@ class PyTorch(Backend, Saver, Deployer):
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Writes the exported program, on the CPU, with the sizes free that have a range, and a note of its inputs."""
-        import torch
-
-        if model.module is None:
-            raise Unsupported(f"'{model.spec}' has no module to export.", expected="a model in PyTorch")
+        dtype_of(case.precision)  # refuses those that take quantizing
         self._fuse(model, case, preparation, self.parse_options(case))
-        with preparation.phase("export"):
-            cast(model.module, case.precision)
-            feed, sizes = example_feed(model, case), export_dimensions(model.module, model.inputs)
-            hint = f"--to {path.stem}.pt, which traces or scripts it"
-            with refused(f"torch.export cannot export '{model.name}'", hint=hint):
-                program = torch.export.export(model.module, feed, dynamic_shapes=sizes, strict=False)
-            torch.export.save(program, str(path), extra_files=input_note(model.inputs, DTYPES[case.precision]))
+        runner = EagerRunner(model, structs.replace(case, device="cpu"), preparation, PyTorchOptions())
+        runner.save_program(path, hint=f"--to {path.stem}.pt, which traces or scripts it")
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:

@@ -263,14 +263,14 @@ class TorchRunner(Runner, Direct):
     def reuses_outputs(self) -> bool:
         return self.graph is not None
 
-    def save_program(self, path: Path) -> None:
+    def save_program(self, path: Path, hint: str = "") -> None:
         """Writes the module as an exported program, on the device and in the types in which this runner calls it."""
         import torch
 
         with self.settings(), torch.no_grad(), self.preparation.phase("export"):
             module, sizes = self._moved(), export_dimensions(self.model.module, self.model.inputs)
             feed = tuple(map(self._placed, example_feed(self.model, self.case, self._stored)))
-            with refused(f"torch.export cannot export '{self.model.name}'"):
+            with refused(f"torch.export cannot export '{self.model.name}'", hint=hint):
                 program = torch.export.export(module, feed, dynamic_shapes=sizes, strict=False)
             torch.export.save(program, str(path), extra_files=input_note(self.model.inputs, DTYPES[self._stored]))
 
