@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -144,31 +144,3 @@ class Deployer(ABC):
 
         Its function ``run`` takes the model's inputs in order and returns its outputs.
         """
-
-
-class Direct(ABC):
-    """An ability of a runner: calls with tensors where they lie, and outputs as the library has them."""
-
-    @abstractmethod
-    def take(self, given: Mapping[str, Any]) -> Any:
-        """What ``infer`` takes, of PyTorch's tensors or arrays by input name.
-
-        What has another type, device or memory order than ``place`` gives is copied, and nothing else.
-        """
-
-    @abstractmethod
-    def give(self, outputs: Any) -> Any:
-        """The outputs of a call, in the model's structure; a list, or the only one, where that is not known.
-
-        They are PyTorch's tensors, which enqueued work may still write, or arrays.
-        """
-
-    @property
-    def reuses_outputs(self) -> bool:
-        """Whether the next call writes to what ``give`` gave."""
-        return True
-
-
-def one_or_all(outputs: list[Any]) -> Any:
-    """The only output, or all of them."""
-    return outputs[0] if len(outputs) == 1 else outputs

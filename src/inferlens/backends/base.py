@@ -26,7 +26,7 @@ from inferlens.backends.knobs import THREADS as THREADS
 from inferlens.backends.knobs import Knob as Knob
 from inferlens.backends.profiling.nvtx_ranges import span
 from inferlens.errors import InferlensError, Unsupported, suggestion
-from inferlens.models.inputs import flatten
+from inferlens.models.inputs import flatten, on_host, one_or_all
 from inferlens.models.model import Array, Format, Model, ModelInfo
 from inferlens.record.record import Artefact, Phase, PhaseName, Warning
 from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec
@@ -260,6 +260,19 @@ class Runner(ABC):
     @abstractmethod
     def collect(self, outputs: Any) -> Outputs:
         """The tensors in ``outputs``, any nesting flattened in order, as arrays on the host; floats as float32."""
+
+    def take(self, given: Mapping[str, Any]) -> Any:
+        """As :meth:`place`, of tensors too; overridden where what is on the device already need not be copied."""
+        return self.place(on_host(given))
+
+    def give(self, outputs: Any) -> Any:
+        """Outputs in the model's structure, if known: tensors, which enqueued work may still write, or arrays."""
+        return one_or_all(self.collect(outputs))
+
+    @property
+    def reuses_outputs(self) -> bool:
+        """Whether the next call writes to what ``give`` gave."""
+        return False
 
     def bind(self, feed: Any) -> None:  # noqa: B027 - right for runners that read whatever they are fed with
         """Makes ready for calls with ``feed``: what the first of them would otherwise do. Never timed."""

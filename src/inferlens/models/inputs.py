@@ -206,3 +206,8 @@ def flatten(outputs: Any) -> list[torch.Tensor]:
     else:
         return []
     return [tensor for part in parts for tensor in flatten(part)]
+
+
+def one_or_all(outputs: list[Any]) -> Any:
+    """The only output, or all of them."""
+    return outputs[0] if len(outputs) == 1 else outputs

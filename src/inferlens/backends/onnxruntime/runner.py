@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from inferlens.backends.abilities import Direct, LayerProfiler, one_or_all
+from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.availability import refused, warn_unheeded
 from inferlens.backends.base import Inputs, Outputs, Preparation, Runner, ordered
 from inferlens.backends.clocks import Clock, CudaClock
@@ -27,7 +27,7 @@ from inferlens.backends.onnxruntime.providers import ACT_ON, Provider, load_erro
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.runner import host_array
 from inferlens.errors import Unsupported
-from inferlens.models.inputs import make_inputs, on_host
+from inferlens.models.inputs import make_inputs, one_or_all
 from inferlens.models.model import Array, Model
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case
@@ -46,7 +46,7 @@ LEVELS = {"all": "ENABLE_ALL", "extended": "ENABLE_EXTENDED", "basic": "ENABLE_B
 
 
 @dataclass(eq=False)
-class OnnxRunner(Runner, Direct):
+class OnnxRunner(Runner):
     """Loads the file; subclasses bind and run."""
 
     path: Path
@@ -202,17 +202,9 @@ class CpuRunner(OnnxRunner, LayerProfiler):
     def collect(self, outputs: Bound) -> Outputs:
         return [as_output(value.numpy()) for value in outputs.binding.get_outputs()]
 
-    def take(self, given: Mapping[str, Any]) -> Bound:
-        """A binding of the arrays themselves, where they are of the graph's types."""
-        return self.place(on_host(given))
-
     def give(self, outputs: Bound) -> Any:
         """Copies in the graph's own types; the memory itself goes with the binding."""
         return one_or_all([value.numpy() for value in outputs.binding.get_outputs()])
-
-    @property
-    def reuses_outputs(self) -> bool:
-        return False
 
 
 class CudaRunner(OnnxRunner):
@@ -224,6 +216,7 @@ class CudaRunner(OnnxRunner):
     """
 
     clock: Clock = CudaClock()
+    reuses_outputs = True
     _own: DeviceFeed
     _outputs: list[Any]
     _binding: Any = None

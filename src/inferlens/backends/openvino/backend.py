@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 from msgspec import Meta, Struct
 
-from inferlens.backends.abilities import Deployer, Direct, LayerProfiler, Quantizer, one_or_all
+from inferlens.backends.abilities import Deployer, LayerProfiler, Quantizer
 from inferlens.backends.availability import found, imported, refused, warn_no_effect
 from inferlens.backends.base import Backend, Capabilities, Inputs, Knob, Outputs, Preparation, Runner, Support, ordered
 from inferlens.backends.onnx.export import check_precision, check_shapes, onnx_file
@@ -27,7 +27,7 @@ from inferlens.backends.openvino.script import openvino_script, write_graph
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.quantized import beside_record, check_share, measured
 from inferlens.models import provenance
-from inferlens.models.inputs import on_host
+from inferlens.models.inputs import on_host, one_or_all
 from inferlens.models.model import Format, Model
 from inferlens.models.sources.onnx import onnx_file_precision
 from inferlens.record.layer_profile import Layers
@@ -139,8 +139,10 @@ class OpenVino(Backend, Quantizer, Deployer):
 
 
 @dataclass(eq=False)
-class OpenVinoRunner(Runner, LayerProfiler, Direct):
+class OpenVinoRunner(Runner, LayerProfiler):
     """One synchronous request with its tensors set beforehand."""
+
+    reuses_outputs = True
 
     path: Path
     model: Model

@@ -13,7 +13,6 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from msgspec import Meta, Struct
 
-from inferlens.backends.abilities import Direct
 from inferlens.backends.availability import (
     check_cuda_options,
     cuda_absence,
@@ -136,7 +135,7 @@ class CudaGraph:
         self._bound = feed
 
 
-class TorchRunner(Runner, Direct):
+class TorchRunner(Runner):
     """Runs a module; subclasses say how in :meth:`build`, and whether several threads may call it at once."""
 
     overlaps: ClassVar[bool] = True

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from inferlens.backends.abilities import Direct, KernelOrigins, Launched, LayerProfiler, Origins, one_or_all
+from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import refused
 from inferlens.backends.base import Inputs, Outputs, Preparation, Runner, ordered
 from inferlens.backends.clocks import Clock, CudaClock, Lane
@@ -24,7 +24,7 @@ from inferlens.backends.tensorrt.options import TensorRTOptions
 from inferlens.backends.tensorrt.profiles import shape_text
 from inferlens.backends.tensorrt.runtime import BoundContext, Engine
 from inferlens.errors import Unsupported, one_line
-from inferlens.models.inputs import make_inputs
+from inferlens.models.inputs import make_inputs, one_or_all
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case, TensorSpec
@@ -33,12 +33,14 @@ Feed = dict[str, Any]
 
 
 @dataclass(eq=False)
-class EngineRunner(Runner, LayerProfiler, KernelOrigins, Direct):
+class EngineRunner(Runner, LayerProfiler, KernelOrigins):
     """Opens an engine when it is entered and calls it; the engine is made by ``build``, inside of the entry.
 
     With a CUDA graph a call is a replay, which reads the captured inputs: feeds are copied into those. Without, the
     engine reads the feed's own tensors. ``host_code`` and ``hint`` are as of :class:`Engine`.
     """
+
+    reuses_outputs = True
 
     build: Callable[[], bytes]
     model: Model

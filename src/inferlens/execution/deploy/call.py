@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from inferlens.backends.abilities import Direct, one_or_all
 from inferlens.backends.availability import found
 from inferlens.backends.base import Preparation, Runner
 from inferlens.errors import InferlensError, library, suggestion
@@ -68,9 +67,7 @@ class Deployed:
             torch = sys.modules.get("torch")
             mode = torch and (torch.inference_mode if torch.is_inference_mode_enabled() else torch.no_grad)
         self._mode: Callable[[], Any] = mode or nullcontext
-        self._take, self._give, self._copy = _by_host(runner)
-        if isinstance(runner, Direct):
-            self._take, self._give, self._copy = runner.take, runner.give, copy and runner.reuses_outputs
+        self._copy = copy and runner.reuses_outputs
         self._open = weakref.finalize(self, stack.pop_all().close)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
@@ -79,9 +76,11 @@ class Deployed:
             raise InferlensError("This callable was closed.", hint="inferlens.load, once more")
         given = named_inputs(self.inputs, args, named)
         with self._on_stream():
-            feed = self._take(given)  # in the caller's mode: what compiles for tensors tells those of another apart
+            feed = self._runner.take(
+                given
+            )  # in the caller's mode: what compiles for tensors tells those of another apart
             with self._mode():
-                outputs = self._give(self._runner.infer(feed))
+                outputs = self._runner.give(self._runner.infer(feed))
                 outputs = _each(_copy, outputs) if self._copy else outputs
         if any(hasattr(value, "detach") for value in given.values()):
             return _each(_tensor, outputs)
@@ -237,11 +236,6 @@ def _copy(value: Any) -> Any:
 
 def _tensor(value: Any) -> Any:
     return sys.modules["torch"].from_numpy(value) if isinstance(value, np.ndarray) else value
-
-
-def _by_host(runner: Runner) -> tuple[Callable[[Any], Any], Callable[[Any], Any], bool]:
-    """How a runner takes and gives that has no more than ``place`` and ``collect``; its outputs are copies."""
-    return lambda given: runner.place(inputs.on_host(given)), lambda made: one_or_all(runner.collect(made)), False
 
 
 @contextmanager
