@@ -80,8 +80,9 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
 
 def _file(path: Path) -> GraphSource | None:
     """An ONNX file, or an engine's information; ``None`` for anything else."""
-    from inferlens.analysis.profile.graph import GraphSource, engine_source, is_engine_information
+    from inferlens.analysis.profile.graph import GraphSource
     from inferlens.backends.onnx.modules import onnx_layers
+    from inferlens.backends.tensorrt.layers import engine_source, is_engine_information
     from inferlens.errors import InferlensError
     from inferlens.units import plural
     from inferlens.views.plain import plain

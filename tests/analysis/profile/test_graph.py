@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
 
 from inferlens.analysis.profile.graph import (
-    ONLY_NAMES,
     ORDER_ONLY,
     TOO_MANY_EDGES,
     Graph,
-    engine_source,
-    is_engine_information,
     precision_of,
     source_of,
 )
 from inferlens.analysis.profile.graph_fold import MOST, READABLE, graph_of
-from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Layer
 from inferlens.trace.precision import precision_in
 from tests.analysis.profile.graphs import long, reads, residual, source
@@ -127,39 +122,3 @@ def test_precisions_by_whatever_name(text, word):
     """A backend knows better than the type of a tensor."""
     assert precision_in(text) == word
     assert precision_of(reads("a", "b", details={"precision": text})) == (word or "fp32")
-
-
-CONVOLUTION = {
-    "Name": "node_Conv_292 + node_relu",
-    "LayerType": "CaskConvolution",
-    "Inputs": [{"Name": "x", "Dimensions": [1, 3, 224, 224], "Format/Datatype": "Row major linear FP32"}],
-    "Outputs": [{"Name": "relu", "Dimensions": [1, 64, 112, 112], "Format/Datatype": "Channel major FP16 format"}],
-    "Metadata": "[ONNX Layer: node_Conv_292]\x1f[ONNX Layer: relu] b]\x1f[ONNX Layer: relu] b]\x1f[Other: c]",
-    "Kernel": [7, 7],
-}
-
-
-def test_an_engines_layers_and_what_they_were_fused_from():
-    pool = {"Name": "pool", "LayerType": "Pool", "Inputs": [{"Name": "relu"}], "Outputs": [{"Name": "y"}]}
-    data = json.dumps({"Layers": [CONVOLUTION, pool], "Bindings": ["x", "y"]}).encode()
-    assert is_engine_information(data)
-    graph = graph_of(engine_source(data, "engine"))
-    assert arrows(graph) == {("x", CONVOLUTION["Name"]), (CONVOLUTION["Name"], "pool"), ("pool", "y")}
-    first = graph.nodes[0]
-    assert (first.operators, first.precision, first.details) == (
-        ("node_Conv_292", "relu] b"), "fp16", {"Kernel": "[7, 7]"},
-    )  # fmt: skip
-    assert (first.outputs[0].shape, first.outputs[0].dtype) == ((1, 64, 112, 112), "fp16")
-    names = graph_of(engine_source(b'{"Layers": ["conv1", "fc"], "Bindings": ["x", "y"]}', "of low verbosity"))
-    assert {ONLY_NAMES, ORDER_ONLY} <= set(names.notes)
-    assert [node.name for node in names.nodes] == ["conv1", "fc"]
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"{", b'{"Layers": {}}', b'{"Layers": []}', b"[1]", b'{"Layers":' + b"[" * 100_000, b"\xff\xfe{",
-     b'{"Layers": [3]}', b'{"Layers": [{"Inputs": 5}]}', b'{"Layers": [{"Outputs": [{"Dimensions": ["a"]}]}]}'],
-)  # fmt: skip
-def test_what_is_no_engine_information_is_refused(data):
-    with pytest.raises(InferlensError, match="x cannot be read"):
-        engine_source(data, "x")

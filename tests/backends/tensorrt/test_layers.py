@@ -15,18 +15,23 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from onnx import TensorProto, helper
 
+from inferlens.analysis.profile.graph import ORDER_ONLY
+from inferlens.analysis.profile.graph_fold import graph_of
 from inferlens.backends.abilities import Launched
 from inferlens.backends.tensorrt.kernels import KERNEL, MULTIPLY, aligned, kernel_origins, narrowed, only_orders
 from inferlens.backends.tensorrt.layers import (
     NO_ONNX,
+    ONLY_NAMES,
     absences,
+    engine_source,
     inspected_layers,
     inspectors_names,
+    is_engine_information,
     onnx_lookup,
     with_times,
 )
 from inferlens.backends.torch_tensorrt.layers import lookup_among
-from inferlens.errors import Unsupported
+from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.layer_profile import Layer
 from tests.backends.profiling.kernel_samples import ENGINES, engine, runs
 
@@ -110,6 +115,41 @@ def test_layers_of_one_name_are_told_apart_by_their_order() -> None:
         with_times([Layer(name="a")], [[], []], nowhere)
     assert inspectors_names([("a'", 1.0), ("b'", 2.0)], layers[:2]) == [("a", 1.0), ("b", 2.0)], "by their order"
     assert inspectors_names([("a", 1.0), ("c", 2.0)], layers[:2]) == [("a", 1.0), ("c", 2.0)]
+
+
+CONVOLUTION = {
+    "Name": "node_Conv_292 + node_relu",
+    "LayerType": "CaskConvolution",
+    "Inputs": [{"Name": "x", "Dimensions": [1, 3, 224, 224], "Format/Datatype": "Row major linear FP32"}],
+    "Outputs": [{"Name": "relu", "Dimensions": [1, 64, 112, 112], "Format/Datatype": "Channel major FP16 format"}],
+    "Metadata": "[ONNX Layer: node_Conv_292]\x1f[ONNX Layer: relu] b]\x1f[ONNX Layer: relu] b]\x1f[Other: c]",
+    "Kernel": [7, 7],
+}
+
+
+def test_an_engines_layers_and_what_they_were_fused_from() -> None:
+    pool = {"Name": "pool", "LayerType": "Pool", "Inputs": [{"Name": "relu"}], "Outputs": [{"Name": "y"}]}
+    data = json.dumps({"Layers": [CONVOLUTION, pool], "Bindings": ["x", "y"]}).encode()
+    assert is_engine_information(data)
+    graph = graph_of(engine_source(data, "engine"))
+    arrows = {(graph.nodes[edge.tail].name, graph.nodes[edge.head].name) for edge in graph.edges}
+    assert arrows == {("x", CONVOLUTION["Name"]), (CONVOLUTION["Name"], "pool"), ("pool", "y")}
+    first = graph.nodes[0]
+    assert (first.operators, first.details) == (("node_Conv_292", "relu] b", "[Other: c]"), {"Kernel": "[7, 7]"})
+    assert (first.outputs[0].shape, first.outputs[0].dtype) == ((1, 64, 112, 112), "float16")
+    names = graph_of(engine_source(b'{"Layers": ["conv1", "fc"], "Bindings": ["x", "y"]}', "of low verbosity"))
+    assert {ONLY_NAMES, ORDER_ONLY} <= set(names.notes)
+    assert [node.name for node in names.nodes] == ["conv1", "fc"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b'{"Layers": {}}', b'{"Layers": []}', b"[1]", b'{"Layers":' + b"[" * 100_000, b"\xff\xfe{",
+     b'{"Layers": [{"Inputs": 5}]}'],
+)  # fmt: skip
+def test_what_is_no_engine_information_is_refused(data: bytes) -> None:
+    with pytest.raises(InferlensError, match="x cannot be read"):
+        engine_source(data, "x")
 
 
 # Kernels

@@ -16,13 +16,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from inferlens.analysis.profile.graph import GraphSource
 from inferlens.backends.onnx.modules import OnnxNodes, modules_among, operators_among, origins
 from inferlens.backends.profiling.layer_runs import clocked_runs
 from inferlens.backends.tensorrt.kernels import only_orders
-from inferlens.errors import Unsupported
+from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.layer_profile import Layer, Layers, Tensor
 from inferlens.trace.precision import first_precision, kernel_precision
 
+ONLY_NAMES = "The engine keeps only the names of its layers: build it with ProfilingVerbosity.DETAILED."
 NO_DETAILS = "the engine keeps no more of its layers than their names; {}"
 UNNAMED = "from which modules {} of the layers came is not known"
 NO_ONNX = "the modules of layers stand in the ONNX file, and this engine is given without it."
@@ -42,10 +44,40 @@ Report = list[tuple[str, float]]  # of one run: names and milliseconds, in the o
 Lookup = Callable[[Sequence[str]], tuple[tuple[str, ...], tuple[str, ...]]]
 
 
-def layers_and_bindings(text: str) -> tuple[list[Any], list[str]]:
+def layers_and_bindings(text: str | bytes) -> tuple[list[Any], list[str]]:
     """The entries of layers in what an inspector wrote as JSON, and the names of the engine's inputs and outputs."""
     written = msgspec.json.decode(text)
     return (list(written.get("Layers", [])), list(map(str, written.get("Bindings", [])))) if written else ([], [])
+
+
+def is_engine_information(data: bytes) -> bool:
+    """Whether this may be an engine's information: a JSON object with layers in it."""
+    return data.lstrip()[:1] == b"{" and b'"Layers"' in data and b'"schema"' not in data[:100]
+
+
+def engine_source(data: bytes, title: str) -> GraphSource:
+    """The layers of an engine, without times, from ``trt_engine_info.json``.
+
+    Raises InferlensError if the data is no such JSON, or has no layers.
+    """
+    try:
+        entries, bindings = layers_and_bindings(data)
+        layers = tuple(inspected_layers(entries, lambda names: ((), tuple(dict.fromkeys(names)))))
+        if not layers:
+            raise ValueError("it has no layers")
+    except (msgspec.MsgspecError, RecursionError, AttributeError, TypeError, ValueError) as error:
+        form = 'JSON of an engine\'s inspector: {"Layers": [...], "Bindings": [...]}'
+        raise InferlensError(f"{title} cannot be read: {error}.", expected=form) from error
+    read = {tensor.name: tensor for layer in layers for tensor in layer.inputs}
+    written = {tensor.name: tensor for layer in layers for tensor in layer.outputs}
+    return GraphSource(
+        title=title,
+        about="engine · no times",
+        layers=layers,
+        inputs=tuple(tensor for name, tensor in read.items() if name in bindings and name not in written),
+        outputs=tuple(tensor for name, tensor in written.items() if name in bindings),
+        notes=() if read or written else (ONLY_NAMES,),
+    )
 
 
 def inspected_layers(entries: Iterable[Any], lookup: Lookup) -> list[Layer]:
@@ -89,7 +121,7 @@ def sources(entry: dict[str, Any]) -> list[str]:
 def _layer(entry: dict[str, Any], lookup: Lookup) -> Layer:
     modules, operators = lookup(sources(entry))
     outputs = _tensors(entry.get("Outputs"))
-    if not modules:  # a tensor that is written is named by the layer of the network that writes it
+    if not (modules or operators):  # a tensor that is written is named by the layer of the network that writes it
         modules, operators = lookup([OUTPUT.sub("", BRANCH.sub("", tensor.name)) for tensor in outputs])
     inputs = _tensors(entry.get("Inputs"))
     return Layer(
@@ -121,7 +153,7 @@ def _tensors(entries: Any) -> tuple[Tensor, ...]:
 
 def _tensor(entry: dict[str, Any]) -> Tensor:
     """A tensor; ``Format/Datatype`` is a type alone, or words such as ``Channel major FP16 format where ...``."""
-    text = str(entry.get("Format/Datatype", entry.get("Format", "")))
+    text = str(entry.get("Format/Datatype") or entry.get("Datatype") or entry.get("Format") or "")
     words = re.findall(r"\w+", text.lower())
     kind = next((TYPES[word] for word in words if word in TYPES), "")
     shape = tuple(size for size in entry.get("Dimensions") or () if isinstance(size, int))
