@@ -28,6 +28,7 @@ from inferlens.backends.torch_tensorrt.library import (
     gpu_or_assumed,
     load,
 )
+from inferlens.backends.torch_tensorrt.quantize import quantize_module
 from inferlens.backends.torch_tensorrt.runner import KINDS, LoadedRunner
 from inferlens.errors import Unsupported
 from inferlens.models import provenance
@@ -203,8 +204,6 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         if case.precision in QUANTIZED:
             if model.format != "module":
                 raise Unsupported("ModelOpt quantizes modules, not what was exported.", hint="the model it came from")
-            from inferlens.backends.torch_tensorrt.quantize import quantize_module
-
             quantize_module(model, case, preparation)
             options = structs.replace(options, min_block_size=1)  # a pair of roundings may stand alone
         return FRONT_ENDS[case.variant](model, case, preparation, options, library)

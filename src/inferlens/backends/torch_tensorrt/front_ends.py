@@ -11,7 +11,7 @@ import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -21,6 +21,7 @@ from msgspec import structs
 from inferlens.backends.availability import first_lines, quiet
 from inferlens.backends.pytorch.export import WRAPPED, export_dimensions, flat_outputs, free_sizes, type_of
 from inferlens.backends.pytorch.runner import Feed, not_entered
+from inferlens.backends.torch_tensorrt.layers import collected, detailed_engines
 from inferlens.backends.torch_tensorrt.library import dynamo_settings, script_settings
 from inferlens.backends.torch_tensorrt.partitions import (
     OF_SCRIPT,
@@ -31,6 +32,7 @@ from inferlens.backends.torch_tensorrt.partitions import (
     segments_of,
     watching,
 )
+from inferlens.backends.torch_tensorrt.quantize import exporting
 from inferlens.backends.torch_tensorrt.runner import ReplayingRunner, compiling
 from inferlens.errors import Unsupported
 from inferlens.models.adapter import in_source
@@ -79,8 +81,6 @@ class CompilingRunner(ReplayingRunner):
         return self
 
     def build(self, module: Any) -> Callable[..., Any]:
-        from inferlens.backends.torch_tensorrt.layers import collected, detailed_engines
-
         level = self.preparation.level
         with (
             detailed_engines(self.library, level),
@@ -183,11 +183,7 @@ class Dynamo(CompilingRunner):
     def export(self, module: Any) -> Any:
         import torch
 
-        quantized: AbstractContextManager[Any] = nullcontext()
-        if self.case.precision in QUANTIZED:
-            from inferlens.backends.torch_tensorrt.quantize import exporting
-
-            quantized = exporting()
+        quantized = exporting() if self.case.precision in QUANTIZED else nullcontext()
         dimensions = export_dimensions(module, self.model.inputs)
         with quantized:
             return torch.export.export(module, self.example(), dynamic_shapes=dimensions, strict=False)

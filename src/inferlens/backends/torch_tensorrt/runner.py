@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -20,6 +20,7 @@ from inferlens.backends.base import Preparation
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, not_entered
 from inferlens.backends.tensorrt.flavours import current_gpu
+from inferlens.backends.torch_tensorrt.layers import Interior, lookup_among
 from inferlens.backends.torch_tensorrt.library import TITLE, Library, TorchTensorRTOptions
 from inferlens.backends.torch_tensorrt.partitions import OF_FILE, compiled_partition
 from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
@@ -30,9 +31,6 @@ from inferlens.record.layer_profile import Layers
 from inferlens.record.partition import Segment
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case
-
-if TYPE_CHECKING:
-    from inferlens.backends.torch_tensorrt.layers import Interior
 
 KINDS = {".ep": "Torch-TensorRT exported program", ".ts": "Torch-TensorRT TorchScript module"}
 OF_COMPILED = ("cuda_graph", "tf32")  # options that mean something to a module that is compiled already
@@ -70,8 +68,6 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
         return self._interior().origins(launched)
 
     def _interior(self) -> Interior:
-        from inferlens.backends.torch_tensorrt.layers import Interior, lookup_among
-
         paths = frozenset(path for path, _ in self.model.module.named_modules()) if self.model.module else frozenset()
         folder = self.preparation.folder / "engine-reports"
         return Interior(*self.inside(), folder, import_module(self.library.package), lookup_among(paths))
