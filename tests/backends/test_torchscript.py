@@ -236,16 +236,17 @@ class Subtract(nn.Module):
 
 
 @pytest.mark.parametrize("names", [("values", "tokens"), ("tokens", "values")])
-@pytest.mark.parametrize("label", LABELS)
-def test_a_model_whose_inputs_have_names_runs_and_knows_its_modules(
-    label: str, names: tuple[str, str], tmp_path: Path
+def test_a_model_whose_inputs_have_names_is_traced_and_knows_its_modules(
+    names: tuple[str, str], tmp_path: Path
 ) -> None:
     model = small.model(Subtract)
     specs = {spec.name: spec for spec in small.TWO_INPUTS}
     assert model.module is not None
     module = by_position(model.module, names)
     model = dataclasses.replace(model, module=module, inputs=tuple(specs[name] for name in names))
-    assert [layer.modules for layer in layers(label, model, tmp_path).layers] == [("linear",), ("",)]
+    assert [layer.modules for layer in layers(TRACE, model, tmp_path).layers] == [("linear",), ("",)]
+    with pytest.raises(Unsupported, match="Inputs by name"):
+        layers(SCRIPT, model, tmp_path)
 
 
 def test_outputs_that_a_trace_does_not_know_are_flattened_and_constants_are_kept(preparation: Preparation) -> None:

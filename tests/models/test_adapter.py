@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.models.adapter import by_position, in_source
+from inferlens.models.adapter import by_position
 
 NAMES = ("left", "right")
 FEED = (torch.full((2, 3), 5.0), torch.ones(2, 3))
@@ -71,16 +71,6 @@ def test_tracers_and_compilers_take_it_under_the_same_paths() -> None:
     assert four(torch.compile(made, backend="eager")(*FEED))
 
 
-class Positional(Subtract):
-    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return self.scale(left) - right
-
-
-class ByName(Positional):
-    def forward(self, *, right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
-        return self.scale(left) - right
-
-
 def same(module: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> torch.Tensor:
     return output
 
@@ -88,24 +78,6 @@ def same(module: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor], output: t
 def hooked(module: nn.Module) -> nn.Module:
     module.register_forward_hook(same)
     return module
-
-
-@pytest.mark.parametrize(
-    ("module", "names", "path"),
-    [(Positional(), NAMES, ""), (Positional(), NAMES[::-1], "inner"), (ByName(), NAMES, "inner"),
-     (hooked(Positional()), NAMES, ""), (hooked(Positional()), NAMES[::-1], "")],
-)  # fmt: skip
-def test_torchscript_can_read_its_source(module: nn.Module, names: tuple[str, ...], path: str) -> None:
-    made = by_position(module.eval(), names)
-    assert in_source(module) == (module, "")  # as it is
-    readable, where = in_source(made)
-    script = torch.jit.script(readable)
-    feed = dict(zip(NAMES, FEED, strict=True))
-    assert torch.equal(script(*(feed[name] for name in names)), torch.full((2, 3), 4.0))
-    assert not script.training
-    assert where == path
-    paths = {name for name, _ in made.named_modules()}
-    assert {f"{where}.{name}".strip(".") for name in paths} <= {name for name, _ in script.named_modules()}
 
 
 def patched(module: nn.Module) -> nn.Module:

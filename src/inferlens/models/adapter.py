@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from types import new_class
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-
-NAMES = "_names_by_position"
 
 
 def by_position(module: torch.nn.Module, names: Sequence[str]) -> torch.nn.Module:
@@ -22,7 +19,7 @@ def by_position(module: torch.nn.Module, names: Sequence[str]) -> torch.nn.Modul
     exporters take them.
     """
     if not _is_all_in_its_class(module):
-        return _calling(module, tuple(names), plain=True)
+        return _calling(module, tuple(names))
     kind = type(module)
 
     def forward(self: torch.nn.Module, *values: torch.Tensor) -> Any:
@@ -30,55 +27,20 @@ def by_position(module: torch.nn.Module, names: Sequence[str]) -> torch.nn.Modul
         return _plain(kind.forward(self, **dict(zip(names, values, strict=True))))
 
     known_by = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # by libraries
-    body = {**known_by, "forward": forward, NAMES: tuple(names)}
-    return _as(new_class(kind.__name__, (kind,), exec_body=lambda own: own.update(body)), module)
-
-
-def in_source(module: torch.nn.Module) -> tuple[torch.nn.Module, str]:
-    """What gives the calls of ``module`` by code that TorchScript can read, and the path of ``module`` in that.
-
-    TorchScript takes no call whose arguments are counted as it runs, as those of :func:`by_position` are. Any other
-    module is given as it is.
-    """
-    names = getattr(type(module), NAMES, None)
-    if names is not None:
-        own = _as(type(module).__bases__[0], module)
-        return (own, "") if _in_order(own, names) == names else (_calling(own, names), "inner")
-    meta = getattr(module, "meta", {})
-    return (_calling(module.inner, meta[NAMES]) if NAMES in meta else module), ""
-
-
-def _as(kind: type, module: torch.nn.Module) -> torch.nn.Module:
-    """``module`` as another class, with the same weights and submodules."""
-    made: torch.nn.Module = object.__new__(kind)
+    body = {**known_by, "forward": forward, "takes_names": True}
+    made: torch.nn.Module = object.__new__(new_class(kind.__name__, (kind,), exec_body=lambda own: own.update(body)))
     made.__dict__.update(module.__dict__)
     return made
 
 
-def _in_order(module: torch.nn.Module, names: tuple[str, ...]) -> tuple[str, ...]:
-    """``names`` in the order in which ``module`` takes them by position; none if they are not what it takes first."""
-    parameters = inspect.signature(module.forward).parameters.values()
-    taken = [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    first = tuple(taken[: len(names)])
-    return first if set(first) == set(names) else ()
-
-
-def _calling(inner: torch.nn.Module, names: tuple[str, ...], *, plain: bool = False) -> torch.nn.Module:
-    """A module with source of its own that calls ``inner`` with arguments of these ``names``.
-
-    By position where that can be: hooks of TorchScript see nothing else. ``plain`` as :func:`_plain`, which TorchScript
-    cannot read.
-    """
+def _calling(inner: torch.nn.Module, names: tuple[str, ...]) -> torch.nn.Module:
+    """A module that calls ``inner`` with arguments of these ``names``."""
     from torch import fx
 
     graph = fx.Graph()
-    values = {name: graph.placeholder(name) for name in names}
-    ordered = () if plain else _in_order(inner, names)
-    arguments = tuple(values[name] for name in ordered)
-    outputs = graph.call_module("inner", arguments, {} if ordered else values)
-    graph.output(graph.call_function(_plain, (outputs,)) if plain else outputs)
+    outputs = graph.call_module("inner", kwargs={name: graph.placeholder(name) for name in names})
+    graph.output(graph.call_function(_plain, (outputs,)))
     made = fx.GraphModule({"inner": inner}, graph)
-    made.meta[NAMES] = names
     made.training = inner.training
     return made
 

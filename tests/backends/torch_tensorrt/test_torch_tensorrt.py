@@ -27,7 +27,6 @@ from inferlens.backends.torch_tensorrt.layers import Interior, NativeEngine, eng
 from inferlens.backends.torch_tensorrt.library import Library, TorchTensorRTOptions
 from inferlens.backends.torch_tensorrt.partitions import OF_FILE, choices_in, compiled_partition
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.models.adapter import by_position
 from inferlens.models.provenance import Provenance
 from inferlens.record.layer_profile import Layer
 from inferlens.record.partition import Partition
@@ -157,9 +156,9 @@ class Subtracting(nn.Module):
 
 def test_modules_and_torchscript_are_scripted(tmp_path: Path, preparation: Preparation) -> None:
     runner = Scripted(small.model(), case("ts-script"), preparation, TorchTensorRTOptions(), stub())
-    script = runner.export(by_position(Subtracting(), ["b", "a"]))
+    script = runner.export(Subtracting())
     one, two = torch.ones(2), torch.zeros(2)
-    assert torch.equal(script(one, two), two - one)
+    assert torch.equal(script(one, two), one - two)
     torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()).save(str(tmp_path / "script.pt"))
     loaded = torch.jit.load(str(tmp_path / "script.pt"))
     assert runner.export(loaded) is loaded

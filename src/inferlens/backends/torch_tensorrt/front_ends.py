@@ -35,7 +35,6 @@ from inferlens.backends.torch_tensorrt.partitions import (
 from inferlens.backends.torch_tensorrt.quantize import exporting
 from inferlens.backends.torch_tensorrt.runner import ReplayingRunner, compiling
 from inferlens.errors import Unsupported
-from inferlens.models.adapter import in_source
 from inferlens.models.inputs import make_inputs
 from inferlens.record.partition import Partition, Segment, partition_of
 from inferlens.spec.case import QUANTIZED, TensorSpec
@@ -315,7 +314,7 @@ class Scripted(ScriptedFrontEnd):
         import torch
 
         with quiet():
-            return torch.jit.script(in_source(module)[0])
+            return torch.jit.script(module)
 
 
 FRONT_ENDS: dict[str, type[CompilingRunner]] = {

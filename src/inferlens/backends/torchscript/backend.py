@@ -33,7 +33,6 @@ from inferlens.backends.pytorch.script import torch_script
 from inferlens.backends.scripts import beside
 from inferlens.backends.torchscript.layers import Modules, ScriptNames
 from inferlens.errors import Unsupported
-from inferlens.models.adapter import in_source
 from inferlens.models.model import Format, Model
 from inferlens.models.sources.files import input_note
 from inferlens.record.layer_profile import Layers
@@ -79,6 +78,9 @@ class TorchScript(Backend, Saver, Deployer):
         options: TorchScriptOptions = self.parse_options(case)
         if model.format == "exported" and case.variant == "script":
             raise Unsupported("An exported program has no source to script.", hint="--backend torchscript:trace")
+        if case.variant == "script" and hasattr(type(model.module), "takes_names"):
+            what = "Inputs by name are passed on by code that TorchScript cannot script."
+            raise Unsupported(what, hint="--backend torchscript:trace, or example inputs as a tuple")
         if options.optimize_for_inference and preparation.level == "layer":
             raise Unsupported(f"{OPTIMISED}.", hint="--option torchscript.freeze=true")
         return ScriptRunner(model, case, preparation, options)
@@ -174,7 +176,6 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
             return module
         self.preparation.facts["torchscript"] = {"trace": "traced", "script": "scripted"}[self.case.variant]
         if self.case.variant == "script":
-            module, self._wrapped = in_source(module)
             return torch.jit.script(module)
         return self._traced(module)
 
