@@ -35,7 +35,7 @@ from inferlens.models.sources.own_code import Factory, Hub, Live
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize
 from inferlens.record.record import ModelFacts
 from inferlens.spec.case import Case, TensorSpec, with_batch
-from inferlens.spec.keep import EXPORTED, kept, unknown_layer
+from inferlens.spec.keep import EXPORTED, check_kept, kept
 
 # A bare name is looked up in the sources that list their names, in this order.
 SOURCES: tuple[Source, ...] = (
@@ -191,7 +191,6 @@ def check(
         _given_weights(opened, case)
         if not (case.inputs or opened.inputs):
             opened = replace(opened, inputs=(_guess(opened),))
-        _check_kept(opened, case)
     except MissingLibrary:
         return found  # which backends say, too
     except Unsupported as error:
@@ -205,6 +204,9 @@ def check(
             f"{found.asked or found.spec} cannot be loaded: {type(error).__name__}: {said_by(error)}{_where(error)}.",
             hint="load it by itself in Python, which shows where this comes from",
         ) from error
+    if opened.module is not None:  # names of ONNX nodes are known once it is exported
+        nodes = [name for name in kept(case) if name.startswith(EXPORTED)]
+        check_kept(case, [*(name for name, _ in opened.module.named_modules()), *nodes])
     fits, unfit = [], []
     for batch in batches:
         try:
@@ -216,16 +218,6 @@ def check(
     if fits and (case.inputs or not source.vouched):
         try_inputs(opened, fits[0], found, asked=bool(case.inputs))
     return msgspec.structs.replace(found, unfit=tuple(unfit))
-
-
-def _check_kept(opened: Opened, case: Case) -> None:
-    """Refuses layers to keep that a module does not have. Names of ONNX nodes are known once it is exported."""
-    if opened.module is None:
-        return
-    modules = [name for name, _ in opened.module.named_modules()]
-    for name in kept(case):
-        if name not in modules and not name.startswith(EXPORTED):
-            raise Problem.of(unknown_layer(name, modules)).error()
 
 
 def _where(error: BaseException) -> str:
