@@ -173,7 +173,7 @@ def turned():
     ("factory", "name", "backend"),
     [
         ("turned", "net.pt", "torchscript:trace"),
-        ("encoder", "net.pt", "torchscript:script"),
+        ("encoder", "net.pt", "torchscript:trace"),
         ("turned", "net.pt2", "pytorch"),
         ("turned", "net.onnx", "onnxruntime"),
     ],
