@@ -63,36 +63,6 @@ def test_nodes_show_time_share_modules_and_dimensions() -> None:
     assert {"fused from 3", "blocks.0.relu"} <= set(text.splitlines())
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_labels_stay_in_their_boxes_in_a_wide_font(fused: bool) -> None:
-    """A capital is about 0.7 of its size wide in the widest of the usual fonts, other signs are 0.63."""
-    names = ["CONVOLUTION_BACKWARD_DATA", "downsample.0.conv", "卷积层归一化激活函数", "mwmwmwmwmw"]
-    layers = [
-        reads(f"t{at}", f"t{at + 1}", f"block.{name}", f"block.{name}.bn", kind=name, operators=(name, "Relu"))
-        for at, name in enumerate(names)
-    ]
-    root = drawn(graph_of(source(*layers, inputs=tensors("t0"))), fused=fused)
-    boxes = [*groups(root, "node"), *groups(root, "cluster")]
-    assert len(boxes) > len(names)
-    for box in boxes:
-        drawn_at = " ".join(each.get("points") or each.get("d") or "" for each in box.iter())
-        right = max(float(x) for x in re.findall(r"(-?[\d.]+),", drawn_at))
-        for each in box.iter(f"{SVG}text"):
-            text, size, left = each.text or "", float(each.get("font-size", "0")), float(each.get("x", "0"))
-            signs = [
-                1.0
-                if sign in "mw" or ord(sign) > 0x2E80
-                else 0.4
-                if sign in " .·\xa0lift"
-                else 0.7
-                if sign.isupper()
-                else 0.63
-                for sign in text
-            ]
-            width = size * sum(signs) * (1.1 if each.get("font-weight") == "bold" else 1.0)
-            assert left + (width / 2 if each.get("text-anchor") == "middle" else width) <= right, text
-
-
 def test_precisions_differ_in_letters_and_colour() -> None:
     layers = [reads("x", "a", details={"precision": "fp16"}), reads("a", "b", details={"precision": "int8"})]
     root = drawn(graph_of(source(*layers)))

@@ -8,13 +8,9 @@ colours differently. Names come from files: each is cleaned and escaped where it
 from __future__ import annotations
 
 import html
-import math
-import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
-
-from rich.cells import cell_len
 
 from inferlens.analysis.profile.graph import Graph, Node, Region
 from inferlens.analysis.profile.modules import Path, path_of
@@ -32,8 +28,6 @@ BANDS = {
 MANY = 400  # nodes, from which on less time is spent on placing each
 LONGEST = 500  # characters of a name that are kept at all
 TOOLTIP = 2_500  # characters: Graphviz reads no string of more than 16 KiB, and each may become six bytes
-_FONTS = re.compile(r'<FONT POINT-SIZE="([\d.]+)"[^>]*>(<B>)?([^<]*)')
-_WIDE, _NARROW = frozenset("mwMW@%+=<>~…→"), frozenset(" ijlftIr.,:;|!'`()[]{}/\\-·")
 _ROW, _NOTE, _PARTS = 36, 110, 8  # characters of a row and of a note; rows of what a layer was fused from
 _THEME = THEMES["light"]
 _FRAME, _DARK = "#57606A", "#24292F"
@@ -104,8 +98,8 @@ def _drawn(graph: Graph, name: str, most: float, fused: bool) -> Iterator[str]:
         if node.role in ("input", "output"):
             (tensor,) = node.outputs or node.inputs
             said = f"{_short(node.name) or '(no name)'}  {_shape(tensor)}"
-            label = f'label={_quoted(said)} shape=box style="rounded,filled" fillcolor="{_DARK}" height=0.3'
-            label += f' fontcolor="#FFFFFF" width={_extent(said, 10.5) / 72 + 0.25:.2f}'
+            label = f'label={_quoted(said)} shape=box style="rounded,filled" fillcolor="{_DARK}"'
+            label += ' fontcolor="#FFFFFF" height=0.3'
             tip = [f"{node.role} of the model", node.name, f"{_shape(tensor)} {tensor.dtype}"]
         else:
             label, tip = f"label=<{_box(node, inside.get(index, ()), most, fused)}>", _tooltip(node)
@@ -209,28 +203,9 @@ def _words(text: str, size: float, colour: str = _THEME.faint, *, bold: bool = F
 def _table(rows: Sequence[str] | Iterator[str], first: str = "", **attributes: object) -> str:
     """A table of an HTML-like label, a cell in each row, after the cell ``first`` in the first."""
     given = {"border": 0, "cellborder": 0, "cellspacing": 0, "cellpadding": 0, **attributes}
-    cells = "".join(
-        f'<TR>{"" if at else first}<TD ALIGN="LEFT" WIDTH="{_width(row)}">{row}</TD></TR>'
-        for at, row in enumerate(rows)
-    )
+    cells = "".join(f'<TR>{"" if at else first}<TD ALIGN="LEFT">{row}</TD></TR>' for at, row in enumerate(rows))
     chosen = "".join(f' {name.upper()}="{value}"' for name, value in given.items())
     return f"<TABLE{chosen}>{cells}</TABLE>"
-
-
-def _width(row: str) -> int:
-    """Points that the words of a row take in the widest of the usual fonts: who looks may not have Graphviz's own."""
-    return math.ceil(sum(_extent(html.unescape(words), float(size), bold) for size, bold, words in _FONTS.findall(row)))
-
-
-def _extent(text: str, size: float, bold: object = False) -> float:
-    return size * sum(map(_sign, text)) * (1.12 if bold else 1.0)
-
-
-def _sign(char: str) -> float:
-    """How wide it is at size 1."""
-    if cell_len(char) > 1:
-        return 1.4
-    return 1.0 if char in _WIDE else 0.4 if char in _NARROW else 0.72 if char.isupper() else 0.64
 
 
 def _quoted(*lines: str) -> str:
