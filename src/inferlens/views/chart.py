@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 from inferlens.errors import InferlensError
 from inferlens.record.record import Record
-from inferlens.units import listing, milliseconds, ratio, ratio_range
+from inferlens.units import listing, milliseconds, ratio
 from inferlens.views import View, picture
-from inferlens.views.answer import written
+from inferlens.views.answer import answers
 from inferlens.views.picture import (
     DASHES,
     SHAPES,
@@ -116,7 +116,7 @@ def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) ->
     few = comparisons if len(comparisons) <= MOST_BARS or not panels else [comparisons[0], comparisons[-1]]
     for each in few:
         where = where_of(each, comparisons)
-        said = f"{where} · {_said(each, names, WIDTH / LETTER - len(where))}" if several else ""
+        said = f"{where} · {answered(each, WIDTH / LETTER - len(where) - 3)}" if several else ""
         mine = [row for row in each if names[row.id] in first]
         panels += [_bars(mine, names, keys, shades, said)] if mine else []
     width = WIDTH + LETTER * max(len(label) for each in by(chosen, "comparison") for label in labels(each, names))
@@ -152,63 +152,37 @@ def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
 
 
 def answer_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: float) -> str:
-    """The title: the model, and what is fastest; where batch sizes differ, at which of them."""
+    """The title: the model, and the answer; of several comparisons, which way is the fastest in each."""
     model = plain(re.split(r"[:/]", comparisons[0][0].model)[-1]) or plain(comparisons[0][0].model)
     if len(comparisons) == 1:
-        return cut(f"{model}: {_said(comparisons[0], names, room - len(model))}", int(room))
-    leads = leading(comparisons, names)
-    word = "batch " * any(where_of(rows, comparisons).startswith("batch") for rows in comparisons)
-    open_ones = {where for mine in leads.values() for where, row in mine if row.standing == "likeliest"}
-    every = len(open_ones) == sum(map(len, leads.values()))
-    (first, most), *others = (
-        (name, [f"{where} (probably)" if where in open_ones and not every else where for where, _ in mine])
-        for name, mine in sorted(leads.items(), key=lambda lead: -len(lead[1]))
-    )
-    timed = any(row.median is not None for rows in comparisons for row in rows)
-    verb = f"{'probably ' * every}has the {'lowest latency' if timed else 'highest throughput'}"
-    said = f"{first} {verb} at {word}{listing(most)}"
-    said = ", ".join([said, *(f"{name} at {listing(where)}" for name, where in others)])
-    if len(most) == len(comparisons) and (every or not open_ones):
-        said = f"{first} {verb} {'at every batch size' if word else 'everywhere'}"
-    options = [said, f"which way is fastest depends on the {'batch size' if word else 'inputs'}"]
-    return cut(next((f"{model}: {each}" for each in options if len(model + each) + 2 <= room), model), int(room))
+        return cut(f"{model}: {answered(comparisons[0], room - len(model) - 2)}", int(room))
+    leads = []
+    for name, mine in sorted(leading(comparisons, names).items(), key=lambda lead: -len(lead[1])):
+        sure = [where + " (probably)" * (row.standing == "likeliest") for where, row in mine]
+        leads.append(f"{name} at {listing(sure)}")
+        if len(mine) == len(comparisons):
+            leads = [f"{name} everywhere" + " (probably)" * any(row.standing == "likeliest" for _, row in mine)]
+    said = f"{model}, fastest: {', '.join(leads) or 'none, all outputs are wrong'}"
+    if len(leads) > 1 and len(said) > room:
+        said = f"{model}: which way is fastest depends on the batch size or the inputs"
+    return cut(said, int(room))
+
+
+def answered(comparison: Sequence[Row], room: float) -> str:
+    """The answer of one comparison, in as many words as there is room for."""
+    return plain(answers(comparison)[0].within(int(room)).replace("  ", " · "))
 
 
 def leading(comparisons: Sequence[Sequence[Row]], names: Mapping[str, str]) -> dict[str, list[tuple[str, Row]]]:
-    """The ways that are the fastest somewhere: where, without the word ``batch``, and their rows."""
+    """The ways that are the fastest somewhere: where, and their rows."""
     fastest = [[row for row in rows if row.fastest] for rows in comparisons]
     known = [{names[row.id] for row in best} for best in fastest]
     leads: dict[str, list[tuple[str, Row]]] = {}
     for each, best in zip(comparisons, fastest, strict=True):
         if best:  # of those that are equally fast, one that leads elsewhere too
             row = max(best, key=lambda row: sum(names[row.id] in others for others in known))
-            leads.setdefault(names[row.id], []).append((where_of(each, comparisons).removeprefix("batch "), row))
+            leads.setdefault(names[row.id], []).append((where_of(each, comparisons), row))
     return leads
-
-
-def _said(rows: Sequence[Row], names: dict[str, str], room: float) -> str:
-    """What is fastest in one comparison, in as many words as there is room for."""
-    ranked = sorted((row for row in rows if drawn(row)), key=_seconds)
-    best = [row for row in ranked if row.fastest]
-    if not best:
-        return "no way ran with right outputs"
-    took, first = written(best[0]), names[best[0].id]
-    how = {"likeliest": "most likely the fastest", "once": "fastest, measured once"}.get(best[0].standing, "fastest")
-    if len(ranked) == 1:
-        return f"{first} {'does' if best[0].median is None else 'takes'} {took}"
-    if len(best) > 1:
-        options = [f"{listing([names[row.id] for row in best])} are equally fast: {took}"]
-        options.append(f"{len(best)} of {len(ranked)} ways are equally fast: {took}")
-    elif best[0].is_reference or best[0].speedup is None:
-        options = [f"{first} is {how}: {took}, next is {names[ranked[1].id]}, {written(ranked[1])}"]
-        options.append(f"{first} is {how}: {took}")
-    else:
-        base = next(names[row.id] for row in rows if row.is_reference and row.name == best[0].reference)
-        by_much = f"{first} is {how}: {took}, {ratio(best[0].speedup)} {base}"
-        low, high = best[0].speedup_low, best[0].speedup_high
-        options = [f"{by_much} ({ratio_range(low, high)})"] * (low is not None)
-        options += [by_much, f"{first} is {how}: {took}"]
-    return next((each for each in options if len(each) + 2 <= room), options[-1])
 
 
 def where_of(rows: Sequence[Row], comparisons: Sequence[Sequence[Row]]) -> str:

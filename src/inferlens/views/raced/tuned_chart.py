@@ -14,13 +14,13 @@ from typing import Any
 
 from inferlens.analysis.tuned import WINNER, CandidateFacts, Tuned, facts_of
 from inferlens.errors import InferlensError
-from inferlens.units import error_size, mebibytes, plural, ratio, ratio_range, score
+from inferlens.units import error_size, mebibytes, plural, ratio, score
 from inferlens.views import picture
 from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH
 from inferlens.views.picture import Theme, colours_of, finished, stacked, title
 from inferlens.views.plain import cut, plain
 from inferlens.views.raced.scatter import ACCURACY, ERROR, MEMORY, PanelAxis, least_error, panel
-from inferlens.views.raced.tuned import finals_of
+from inferlens.views.raced.tuned import answer_lines, finals_of
 
 HEIGHT, BETWEEN = 320, 70
 _UNITS = {"s": ("ms", 1e3), "J": ("mJ", 1e3), "B": ("MiB", 2.0**-20)}  # of measures, as axes have them
@@ -92,26 +92,10 @@ def _chart(
     )  # fmt: skip
     panels = [panel(values, across, each, theme, (width, HEIGHT), tooltip, colours) for each in up]
     room = WIDTH + 2 * BETWEEN  # with what stands beside the axes
-    answer, about = _answer(tuned, timed, room / LETTER_OF_TITLE), cut(_about(tuned, facts), int(room / LETTER))
-    return finished(stacked(panels, across=True, spacing=BETWEEN, title=title(answer, about)), theme)
-
-
-def _answer(tuned: Tuned, timed: Sequence[CandidateFacts], room: float) -> str:
-    """The winner, with what is to be best of it, against the reference; in as many words as there is room for."""
-    model = _model(tuned)
-    row = next((row for row in finals_of(tuned) if tuned.best and row.label == tuned.best.label), None)
-    if row is None or not tuned.best:
-        return f"{model}: nothing ran with right outputs"
-    how = {"equal": "is as good as any", "likeliest": "is likely best"}.get(tuned.answer.kind, "is best")
-    took = tuned.objective.measure.show(timed[0].objective)
-    settings = plural(len(timed[0].candidate.settings), "setting")
-    names = [tuned.best.way, f"{tuned.best.backend_label} {tuned.best.precision} with {settings}"]
-    than = [""]
-    if row.speedup and not row.is_reference:
-        by = f", {ratio(row.speedup)} {row.reference}"
-        than = [f"{by} ({ratio_range(row.speedup_low, row.speedup_high)})"] * bool(row.speedup_low) + [by, ""]
-    options = [plain(f"{model}: {name} {how}: {took}{more}") for name in names for more in than]
-    return next((each for each in options if len(each) <= room), cut(options[-1], int(room)))
+    model, letters = _model(tuned), int(room / LETTER_OF_TITLE)
+    (answer, *_), about = answer_lines(tuned, finals_of(tuned)), cut(_about(tuned, facts), int(room / LETTER))
+    said = plain(f"{model}: {answer.within(letters - len(model) - 2)}".replace("  ", " · "))
+    return finished(stacked(panels, across=True, spacing=BETWEEN, title=title(cut(said, letters), about)), theme)
 
 
 def _about(tuned: Tuned, facts: Sequence[CandidateFacts]) -> str:

@@ -81,7 +81,7 @@ def _more(table: Sequence[Row], lines: Sequence[AnswerLine], found: Found) -> It
     comparisons = by(table, "comparison")
     leads = [each for each in leading(comparisons, names_of(table)).values() if each[0][1].id in found.folders]
     for each in leads:
-        where = f" at batch {listing([where for where, _ in each])}" if len(leads) > 1 else ""
+        where = f" at {listing([where for where, _ in each])}" if len(leads) > 1 else ""
         folder = shlex.quote(str(found.folders[each[0][1].id]))
         yield f"Use it{where}: inferlens export --best {folder} --output deploy"
     best = next((row for row in table if row.fastest), None)
