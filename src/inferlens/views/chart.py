@@ -33,6 +33,7 @@ from inferlens.views.picture import (
 )
 from inferlens.views.plain import cut, plain
 from inferlens.views.records import COLUMNS, headline
+from inferlens.views.renderers.terminal import wrap
 from inferlens.views.rows import Row, by, rows
 from inferlens.views.table import Column
 
@@ -116,7 +117,7 @@ def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) ->
     few = comparisons if len(comparisons) <= MOST_BARS or not panels else [comparisons[0], comparisons[-1]]
     for each in few:
         where = where_of(each, comparisons)
-        said = f"{where} · {answered(each, WIDTH / LETTER - len(where) - 3)}" if several else ""
+        said = wrap(f"{where} · {answered(each)}", int(WIDTH / LETTER)) if several else []
         mine = [row for row in each if names[row.id] in first]
         panels += [_bars(mine, names, keys, shades, said)] if mine else []
     width = WIDTH + LETTER * max(len(label) for each in by(chosen, "comparison") for label in labels(each, names))
@@ -151,26 +152,23 @@ def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
     return [names[row.id] + f" ({', '.join(mine)})" * bool(mine) for row, mine in zip(rows, roles, strict=True)]
 
 
-def answer_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: float) -> str:
+def answer_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: float) -> list[str]:
     """The title: the model, and the answer; of several comparisons, which way is the fastest in each."""
     model = plain(re.split(r"[:/]", comparisons[0][0].model)[-1]) or plain(comparisons[0][0].model)
     if len(comparisons) == 1:
-        return cut(f"{model}: {answered(comparisons[0], room - len(model) - 2)}", int(room))
+        return wrap(f"{model}: {answered(comparisons[0])}", int(room))
     leads = []
     for name, mine in sorted(leading(comparisons, names).items(), key=lambda lead: -len(lead[1])):
         sure = [where + " (probably)" * (row.standing == "likeliest") for where, row in mine]
         leads.append(f"{name} at {listing(sure)}")
         if len(mine) == len(comparisons):
             leads = [f"{name} everywhere" + " (probably)" * any(row.standing == "likeliest" for _, row in mine)]
-    said = f"{model}, fastest: {', '.join(leads) or 'none, all outputs are wrong'}"
-    if len(leads) > 1 and len(said) > room:
-        said = f"{model}: which way is fastest depends on the batch size or the inputs"
-    return cut(said, int(room))
+    return wrap(f"{model}, fastest: {', '.join(leads) or 'none, all outputs are wrong'}", int(room))
 
 
-def answered(comparison: Sequence[Row], room: float) -> str:
-    """The answer of one comparison, in as many words as there is room for."""
-    return plain(answers(comparison)[0].within(int(room)).replace("  ", " · "))
+def answered(comparison: Sequence[Row]) -> str:
+    """The answer of one comparison."""
+    return plain(answers(comparison)[0].lines[0].replace("  ", " · "))
 
 
 def leading(comparisons: Sequence[Sequence[Row]], names: Mapping[str, str]) -> dict[str, list[tuple[str, Row]]]:
@@ -230,7 +228,7 @@ def _measured(values: Sequence[dict[str, Any]]) -> list[Column]:
 
 
 def _bars(
-    rows: Sequence[Row], names: dict[str, str], keys: dict[str, str], shades: Mapping[str, str], said: str
+    rows: Sequence[Row], names: dict[str, str], keys: dict[str, str], shades: Mapping[str, str], said: list[str]
 ) -> dict[str, Any]:
     """What was measured in one comparison side by side, fastest on top; whiskers at the latency; ``said`` above."""
     ordered = sorted(rows, key=_order)

@@ -203,9 +203,9 @@ def beside(spots: Sequence[tuple[float, float, str]], width: float) -> list[str]
 
 
 def title(
-    text: str, subtitle: str | Sequence[str] = "", size: int = 18, offset: int = 18, frame: str = "bounds"
+    text: str | Sequence[str], subtitle: str = "", size: int = 18, offset: int = 18, frame: str = "bounds"
 ) -> Part:
-    """The title of a document: its answer, with lines beneath it that say of what."""
+    """The title of a document: its answer, in lines, with one beneath it that says of what."""
     beneath = {"subtitle": subtitle} if subtitle else {}
     return {"text": text, **beneath, "fontSize": size, "anchor": "start", "offset": offset, "frame": frame}
 

@@ -30,7 +30,7 @@ from inferlens.units import (
     ratio_range,
     score,
 )
-from inferlens.views.answer import AnswerLine, answers, written
+from inferlens.views.answer import answers, written
 from inferlens.views.plain import plain
 from inferlens.views.records import COLUMNS, WIDTH, fitting, remark, table_of
 from inferlens.views.rows import Row, by, rows
@@ -214,11 +214,6 @@ def _filling(record: Record, candidate: Candidate, winner: Row, table: Table, fi
 
 def answer_of(tuned: Tuned, finals: Sequence[Row]) -> list[str]:
     """Which is best, with what is to be best of it."""
-    return [text for line in answer_lines(tuned, finals) for text in line.lines]
-
-
-def answer_lines(tuned: Tuned, finals: Sequence[Row]) -> list[AnswerLine]:
-    """The same, which can be said in fewer words."""
     fast = tuned.objective.name in RACED
     runs = {record.id: [one for one in tuned.finals if one.case == record.case] for record in tuned.finals}
 
@@ -232,7 +227,7 @@ def answer_lines(tuned: Tuned, finals: Sequence[Row]) -> list[AnswerLine]:
         rivals = len(tuned.answer.open)
         rival = line.rival if fast else line.rival.replace("faster", "better")
         decide = line.decide if fast and rivals <= 1 else "a longer --budget" if line.decide else ""
-        found.append(replace(line, decide=decide, decides="it", head=head, rival=rival))
+        found += replace(line, decide=decide, decides="it", head=head, rival=rival).lines
     return found
 
 

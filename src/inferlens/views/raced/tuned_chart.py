@@ -20,7 +20,8 @@ from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH
 from inferlens.views.picture import Theme, colours_of, finished, stacked, title
 from inferlens.views.plain import cut, plain
 from inferlens.views.raced.scatter import ACCURACY, ERROR, MEMORY, PanelAxis, least_error, panel
-from inferlens.views.raced.tuned import answer_lines, finals_of
+from inferlens.views.raced.tuned import answer_of, finals_of
+from inferlens.views.renderers.terminal import wrap
 
 HEIGHT, BETWEEN = 320, 70
 _UNITS = {"s": ("ms", 1e3), "J": ("mJ", 1e3), "B": ("MiB", 2.0**-20)}  # of measures, as axes have them
@@ -92,10 +93,9 @@ def _chart(
     )  # fmt: skip
     panels = [panel(values, across, each, theme, (width, HEIGHT), tooltip, colours) for each in up]
     room = WIDTH + 2 * BETWEEN  # with what stands beside the axes
-    model, letters = _model(tuned), int(room / LETTER_OF_TITLE)
-    (answer, *_), about = answer_lines(tuned, finals_of(tuned)), cut(_about(tuned, facts), int(room / LETTER))
-    said = plain(f"{model}: {answer.within(letters - len(model) - 2)}".replace("  ", " · "))
-    return finished(stacked(panels, across=True, spacing=BETWEEN, title=title(cut(said, letters), about)), theme)
+    (answer, *_), about = answer_of(tuned, finals_of(tuned)), cut(_about(tuned, facts), int(room / LETTER))
+    said = wrap(plain(f"{_model(tuned)}: {answer.replace('  ', ' · ')}"), int(room / LETTER_OF_TITLE))
+    return finished(stacked(panels, across=True, spacing=BETWEEN, title=title(said, about)), theme)
 
 
 def _about(tuned: Tuned, facts: Sequence[CandidateFacts]) -> str:
