@@ -46,7 +46,13 @@ def profile(of: Case, layers: list[Layer], *, outside: float = 0.2e-3, timed: st
         "status": "ok",
         "model": facts(of),
         "environment": CPU_MACHINE if of.device == "cpu" else GPU_MACHINE,
-        "layers": Layers(layers=tuple(layers), whole=whole, timed=timed, clock="host: perf_counter_ns"),  # type: ignore[arg-type]
+        "layers": Layers(
+            layers=tuple(layers),
+            whole=whole,
+            begun=tuple(0.05 * run for run in range(runs)),
+            timed=timed,  # type: ignore[arg-type]
+            clock="host: perf_counter_ns",
+        ),
     }
     return Profile(case=of, **{**defaults, **fields})
 

@@ -5,7 +5,7 @@ the runs, the modules, and layers or kernels; what runs side by side has rows be
 whole nanoseconds since the first run began; in the trace they are microseconds.
 
 What the profile does not say is laid out by a rule, and the row that holds it says so: layers of which it is not known
-when they began follow each other in their order; so do runs. Several calls in a run are drawn as one. A module's slice
+when they began follow each other in their order. Several calls in a run are drawn as one. A module's slice
 reaches from the first of its consecutive layers to the last, those of modules in it included. A fused layer belongs to
 the deepest module that contains all of those it came from.
 """
@@ -15,7 +15,6 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +36,6 @@ from inferlens.views.profiled.profile_tables import THE_MODEL, shapes, short
 SCHEMA = "inferlens.perfetto/1"
 FORMATS = (".json", ".json.gz")
 LONGEST_NAME = 120
-RUNS_NOT_KNOWN = "how long it took from one run to the next is not known: runs follow each other without a gap"
 LAID_OUT = "laid out in order, when each began is not known"
 _ENCODER = msgspec.json.Encoder()
 _FIRST_THREAD = 1001  # never a process's number: viewers take such a thread for the main one
@@ -118,27 +116,24 @@ def timeline(profile: Profile) -> list[TimelineRow] | str:
     runs, found, parts = runs_of(profile), profile.found, profile.parts
     if isinstance(runs, str) or found is None:
         return str(runs)
-    known = [found.begun, *(part.begins for part in parts)]
-    if any(len(values) not in (0, runs.count) or not are_times(values) for values in known):
+    known = [found.begun, *(part.begins for part in parts if part.begins)]
+    if any(len(values) != runs.count or not are_times(values) for values in known):
         return "Its begins are no times, or not as many as there were runs."
-    if list(found.begun) != sorted(found.begun):
-        return "Its runs do not begin one after the other."
     timed = [index for index, part in enumerate(parts) if part.times]
-    laid_out = [index for index in timed if not parts[index].begins]
     begins, after = np.zeros_like(runs.layers), np.zeros_like(runs.whole)
     for index, part in enumerate(parts):
         begins[index] = part.begins or after  # what has no begin follows on the one before that has none
         after = after if part.begins else after + runs.layers[index]
-    # Without begins a run starts once the one before it, and what is laid out in that, is over.
-    taken = np.maximum(runs.whole, runs.layers[laid_out].sum(axis=0))
-    starts = np.array(found.begun or list(accumulate(taken[:-1].tolist(), initial=0.0)))
+    starts = np.array(found.begun)
     begin, end = _nanoseconds(starts + begins), _nanoseconds(starts + begins + runs.layers)
     whole = zip(_nanoseconds(starts).tolist(), _nanoseconds(starts + runs.whole).tolist(), strict=True)
     slices = [Slice(first, last, run) for run, (first, last) in enumerate(whole)]
-    rows = [TimelineRow("runs", "host", lane, "" if found.begun else RUNS_NOT_KNOWN) for lane in _lanes(slices)]
+    rows = [TimelineRow("runs", "host", lane) for lane in _lanes(slices)]
     paths = {index: ancestor([*map(path_of, parts[index].modules)]) for index in timed if parts[index].modules}
     if paths:
-        note = f"from their {profile.level}s" + (f", {LAID_OUT}" if laid_out else "")
+        note = f"from their {profile.level}s" + (
+            f", {LAID_OUT}" if any(not parts[index].begins for index in timed) else ""
+        )
         rows.append(TimelineRow("modules", "", list(_modules(timed, paths, begin, end, starts)), note))
     places: dict[tuple[bool, int], list[int]] = {}
     for index in timed:
