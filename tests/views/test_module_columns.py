@@ -84,8 +84,8 @@ def test_every_format_says_what_shares_are_of():
     (tree,) = profiled.data("modules", *profiles)["models"]
     assert tree["level"] == "layer"
     told = [(each["level"], each["share_of"], each["timed"], each["clock"]) for each in tree["columns"]]
-    assert told == [("layer", "run", "GPU", EVENTS), ("kernel", "kernels", "GPU", "CUPTI")]
-    of_run, of_all = tree["columns"]
+    assert told == [("kernel", "kernels", "GPU", "CUPTI"), ("layer", "run", "GPU", EVENTS)]
+    of_all, of_run = tree["columns"]
     assert of_all["busy"]["typical"] == pytest.approx(3.7e-3)
     call = of_all["reconciliation"]["untouched"]
     assert of_all["reconciliation"]["whole"]["typical"] == pytest.approx(call)
@@ -93,9 +93,9 @@ def test_every_format_says_what_shares_are_of():
     assert of_all["reconciliation"]["layers"]["share"] == pytest.approx(3.7e-3 / call)
     assert of_run["busy"] is None
     whole, *_, last = tree["rows"]
-    assert [cell["times"]["typical"] for cell in whole["cells"]] == pytest.approx([call, 3.7e-3])
-    assert (last["kind"], last["cells"][1]) == ("outside layers", None)
-    assert last["cells"][0]["times"]["share"] == pytest.approx(2 / 6)
+    assert [cell["times"]["typical"] for cell in whole["cells"]] == pytest.approx([3.7e-3, call])
+    assert (last["kind"], last["cells"][0]) == ("outside layers", None)
+    assert last["cells"][1]["times"]["share"] == pytest.approx(2 / 6)
     lines = profiled.lines("modules", *profiles)
     for level, share_of, whole_time in (("kernel", "kernels", 3.7e-3), ("layer", "run", call)):
         mine = [line for line in lines if line["level"] == level]
@@ -115,7 +115,7 @@ def levels(*profiles: Profile, level=None) -> list[str]:
     [
         (None, [PYTORCH, eager_kernels()], ["kernel of kernels"]),
         (None, [PYTORCH, eager_kernels(), TENSORRT], ["layer of run"] * 2),
-        (None, [eager_kernels(), TENSORRT], ["layer of run", "kernel of kernels"]),
+        (None, [eager_kernels(), TENSORRT], ["kernel of kernels", "layer of run"]),
         (None, [PYTORCH, eager_kernels(), TENSORRT, eager_kernels("tensorrt", 0.2)], ["kernel of kernels"] * 2),
         (None, [PYTORCH, eager_kernels(unknown=0.3)], ["kernel of kernels"]),
         (None, [PYTORCH, eager_kernels(unknown=0.5)], ["layer of run"]),

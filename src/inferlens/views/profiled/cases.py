@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferlens.analysis.interference.samples import latencies
-from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Level, Profile
 from inferlens.record.profile_store import LoadedProfiles, latest
 from inferlens.record.record import Record, card_name, machine_name
 from inferlens.spec.case import shown_together
-from inferlens.units import listing
+from inferlens.spec.reference import plainness, unknown, words
 from inferlens.views.plain import plain, words_of
 
 
@@ -67,10 +66,10 @@ class ProfiledCase:
         """The first fields of every line of CSV: model, case, its digest, and the profile."""
         return [self.profile.case.model, self.profile.case.label, self.profile.case.digest, self.profile.id]
 
-    def fits(self, words: str) -> bool:
+    def fits(self, named: str) -> bool:
         """Whether all words are words of its label or name, or its backend."""
         case = self.profile.case
-        return set(words.split()) <= {*case.label.split(), *self.name.split(), case.backend}
+        return words(named) <= words(case.label) | words(self.name) | {case.backend}
 
 
 def told_apart(cases: Sequence[ProfiledCase], *, backends: bool = True) -> tuple[str, list[str]]:
@@ -127,36 +126,24 @@ def of_level(loaded: LoadedProfiles, level: Level | None) -> list[ProfiledCase]:
     return [case for group in groups(loaded, level) for case in group]
 
 
-def referenced(group: Sequence[ProfiledCase], words: str | None) -> list[ProfiledCase]:
-    """The group with its reference first: the one that ``words`` name, else the usual one, else the first that ran.
-
-    The usual one is plain (fp32, no options) and of the backend that the others' outputs were checked against. Words
-    that fit several are an InferlensError.
-    """
+def referenced(group: Sequence[ProfiledCase], named: str | None) -> list[ProfiledCase]:
+    """The group with its reference first: of those that ``named`` fits, or that ran, the plainest, as of records."""
     able = [one for one in group if one.profile.status == "ok"] or list(group)
     checked = [one.record.agreement.reference for one in group if one.record and one.record.agreement]
     usual = {reference.partition(" ")[0] for reference in checked}
-    fitting = [one for one in group if words and one.fits(words)]
-    fitting = [one for one in fitting if words in (one.name, one.profile.case.label)] or fitting
-    for one in () if fitting else able:
+
+    def place(one: ProfiledCase) -> tuple[object, ...]:
         case = one.profile.case
-        if case.backend_label in usual and (case.precision, case.options, case.threads) == ("fp32", {}, None):
-            fitting.append(one)
-            break
-    if len(fitting) > 1:
-        raise InferlensError(f"The reference '{words}' fits {len(fitting)} cases.", expected=_labels(fitting))
-    first = fitting[0] if fitting else able[0]
+        return named not in (one.name, case.label), *plainness(case, case.device, usual)
+
+    first = min([one for one in group if named and one.fits(named)] or able, key=place)
     return [first, *(one for one in group if one is not first)]
 
 
-def check_reference(every: Sequence[ProfiledCase], words: str | None) -> None:
+def check_reference(every: Sequence[ProfiledCase], named: str | None) -> None:
     """Refuses a reference that fits no profile, with an InferlensError."""
-    if words and not any(one.fits(words) for one in every):
-        raise InferlensError(f"No case fits the reference '{words}'.", expected=_labels(every))
-
-
-def _labels(cases: Sequence[ProfiledCase]) -> str:
-    return f"one of {listing(list(dict.fromkeys(repr(one.profile.case.label) for one in cases))[:12])}"
+    if named and not any(one.fits(named) for one in every):
+        raise unknown(named, [one.profile.case.label for one in every])
 
 
 def named(group: Sequence[ProfiledCase], *, tell_level: bool = True) -> list[ProfiledCase]:

@@ -73,7 +73,7 @@ def document(
         brief: without a title, and with one note; without models of which nothing was profiled, beside others.
 
     Raises:
-        InferlensError: for another level or rule, or a reference that fits none or several.
+        InferlensError: for another level or rule, or a reference that fits none.
     """
     if level is not None:
         check_choice("level of modules", level, LEVELS)
