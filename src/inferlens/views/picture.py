@@ -9,6 +9,7 @@ shapes, dashes or names say the same as colours. In HTML the libraries are insid
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -185,21 +186,32 @@ def _data(of: Rows | None) -> Part:
     return {} if of is None else {"data": {"values": of}}
 
 
-def beside(spots: Sequence[tuple[float, float, str]], width: float) -> list[str]:
-    """For points in pixels how their names are aligned beside them, inwards; empty where one would lie on another name.
+Ends = tuple[float, float, bool]  # of an axis, and whether it is logarithmic
 
-    The first points have the right of way.
+
+def beside(points: Rows, name: str, axes: Mapping[str, Ends], size: tuple[float, float]) -> list[dict[str, Any]]:
+    """The points with the ``side`` that their names stand on, inwards; empty where one would lie on another name.
+
+    ``name`` is the key of the names, ``axes`` are the keys of both measures; the first points have the right of way.
     """
     taken: list[tuple[float, float, float]] = []
     found = []
-    for across, up, name in spots:
-        side, reach = ("left" if across < width / 2 else "right"), LETTER * len(name) + GAP
+    for each in points:
+        across, up = (_share(each[key], *axes[key]) * pixels for key, pixels in zip(axes, size, strict=True))
+        side, reach = ("left" if across < size[0] / 2 else "right"), LETTER * len(each[name]) + GAP
         begin, end = (across, across + reach) if side == "left" else (across - reach, across)
         free = all(abs(up - other) > LINE or end < first or last < begin for other, first, last in taken)
-        if name and free:
+        if each[name] and free:
             taken.append((up, begin, end))
-        found.append(side if name and free else "")
+        found.append({**each, "side": side if each[name] and free else ""})
     return found
+
+
+def _share(value: float, low: float, high: float, log: bool) -> float:
+    """Where a value lies between both ends of its axis."""
+    if log:
+        value, low, high = (math.log(max(each, 1e-300)) for each in (value, low, high))
+    return (value - low) / (high - low)
 
 
 def title(

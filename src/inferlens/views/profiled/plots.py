@@ -188,7 +188,8 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
         "strokeWidth": 4,
         "strokeJoin": "round",
     }  # so that points do not cross names
-    named = _named(points, (low, high), (floor, top))
+    axes = {"intensity": (low, high, True), "rate": (floor, top, True)}
+    named = beside(points[:NAMED], "name", axes, (WIDTH, HEIGHT))
     layers += [
         marks("text", text, named, where=f"datum.side == '{side}'", align=side, dx=dx, fontSize=11, **under)
         for under in (halo, {})
@@ -223,17 +224,6 @@ def _point(name: str, row: Floor, found: Roofline) -> dict[str, Any]:
         "bound": row.bound if found.rate else "memory", "took": f"{milliseconds(row.time)} ms",
         "floor": f"{milliseconds(row.floor)} ms", "distance": ratio(row.distance),
     }  # fmt: skip
-
-
-def _named(points: Sequence[dict[str, Any]], x: tuple[float, float], y: tuple[float, float]) -> list[dict[str, Any]]:
-    """The first points, each with the ``side`` of its name."""
-
-    def along(value: float, low: float, high: float) -> float:
-        return math.log(value / low) / math.log(high / low)
-
-    first = points[:NAMED]
-    spots = [(WIDTH * along(each["intensity"], *x), HEIGHT * along(each["rate"], *y), each["name"]) for each in first]
-    return [{**each, "side": side} for each, side in zip(first, beside(spots, WIDTH), strict=True)]
 
 
 def _logarithmic(low: float, high: float, format: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferlens.spec.case import PRECISIONS, QUANTIZED
-from inferlens.views.picture import SHAPES, Part, Theme, beside, field, fields, layered, marks
+from inferlens.views.picture import SHAPES, Ends, Part, Theme, beside, field, fields, layered, marks
 
 FAR = 4.0  # times the least, from which on an axis has a logarithmic scale
 WRONG = "#C62828"
@@ -32,7 +32,7 @@ class PanelAxis:
     scale: str = "near"
     format: str = ",~r"
 
-    def domain(self, values: Sequence[float]) -> tuple[float, float, bool]:
+    def domain(self, values: Sequence[float]) -> Ends:
         """Both ends, and whether it is logarithmic."""
         least, most = min(values), max(values)
         if self.scale == "decades":
@@ -86,7 +86,8 @@ def panel(
     known = [each for each in values if each[up.key] is not None]
     ends = {each.key: each.domain([one[each.key] for one in known]) for each in (across, up)}
     best = front(known, up.key, less=across.less, also=up.less)
-    known = _named(known, best, (across, up), ends, size)
+    order = sorted(known, key=lambda each: (not each["role"], each not in best, each["x"]))
+    known = sorted(beside(order, "label", ends, size), key=lambda each: bool(each["role"]))  # these lie on top
     x, y = (
         field(f"{each.key}:Q", title=_title(each, ends[each.key]), axis=axis, scale=_scale(ends[each.key]))
         for each, axis in (
@@ -117,15 +118,15 @@ def panel(
     return layered(layers, known, width=size[0], height=size[1])
 
 
-def _title(measured: PanelAxis, ends: tuple[float, float, bool]) -> str:
+def _title(measured: PanelAxis, ends: Ends) -> str:
     return f"{measured.title[:-1]}, log scale)" if ends[2] and measured.title.endswith(")") else measured.title
 
 
-def _scale(ends: tuple[float, float, bool]) -> dict[str, Any]:
+def _scale(ends: Ends) -> dict[str, Any]:
     return {"type": "log" if ends[2] else "linear", "domain": ends[:2], "nice": False}
 
 
-def _axis(up: PanelAxis, ends: tuple[float, float, bool]) -> dict[str, Any]:
+def _axis(up: PanelAxis, ends: Ends) -> dict[str, Any]:
     if up.scale != "decades":
         return {"format": up.format, "tickCount": 6}
     powers = range(round(math.log10(ends[0])), round(math.log10(ends[1])) + 1)
@@ -144,27 +145,3 @@ def _looks(values: Sequence[dict[str, Any]], theme: Theme, colours: Mapping[str,
         "color": field("colour:N", scale=shades, legend={**legend, "columns": 4}),
         "shape": field("precision:N", scale=shapes, legend={**legend, **grey} if len(precisions) > 1 else None),
     }
-
-
-def _named(
-    values: Sequence[dict[str, Any]],
-    best: Sequence[dict[str, Any]],
-    axes: tuple[PanelAxis, PanelAxis],
-    ends: Mapping[str, tuple[float, float, bool]],
-    size: tuple[float, float],
-) -> list[dict[str, Any]]:
-    """The points with the ``side`` of their names; those with a role last, so that they lie on top."""
-    order = sorted(values, key=lambda each: (not each["role"], each not in best, each["x"]))
-    spots = []
-    for each in order:
-        x, y = (_share(each[axis.key], *ends[axis.key]) * pixels for axis, pixels in zip(axes, size, strict=True))
-        spots.append((x, y, each["label"]))
-    named = [{**each, "side": side} for each, side in zip(order, beside(spots, size[0]), strict=True)]
-    return sorted(named, key=lambda each: bool(each["role"]))
-
-
-def _share(value: float, low: float, high: float, log: bool) -> float:
-    """Where a value lies between both ends of its axis."""
-    if log:
-        value, low, high = (math.log(max(each, 1e-300)) for each in (value, low, high))
-    return (value - low) / (high - low)
