@@ -1,14 +1,12 @@
-"""Pictures: a Vega-Lite document as SVG, PNG, PDF or one HTML file that draws it offline; colours of all charts.
+"""Pictures: a Vega-Lite document as SVG, PNG, PDF or a page; colours of all charts.
 
 The palette is that of M. Okabe and K. Ito, "Color Universal Design" (2008), its yellow and black replaced, since they
 vanish on white and on dark, and four more; the first five are those that people who see no green tell apart best, and
-shapes, dashes or names say the same as colours. In HTML the libraries are inside. Data goes in as JSON in which no
-``<`` is left, so that no name can close its script.
+shapes, dashes or names say the same as colours.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,8 +16,7 @@ from itertools import cycle
 from typing import Any
 
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
-from inferlens.views.plain import plain
-from inferlens.views.renderers.html import page
+from inferlens.views.renderers.html import pictured
 from inferlens.views.report.blocks import Picture
 
 Part = dict[str, Any]  # of a Vega-Lite document, or all of it
@@ -96,25 +93,6 @@ _NOTHING = re.compile(
 _PLACES = re.compile(r' (?:d|transform|[xy][12]?|width|height)="[^"]*"')
 _DECIMALS = re.compile(r"(\.\d\d)\d+")
 
-_STYLE = """\
-body { margin: 0; padding: 16px; background: %s; }
-#chart { max-width: 100%%; overflow-x: auto; }
-@media (prefers-color-scheme: dark) { body { background: %s; } }
-"""
-_BODY = """\
-<div id="chart"></div>
-<noscript>This chart is drawn by JavaScript, which is inside this file; nothing is loaded.</noscript>"""
-# "ast" has expressions interpreted, so that the page needs no permission to make code of text.
-_DRAWING = """
-const charts = %s;
-const dark = window.matchMedia("(prefers-color-scheme: dark)");
-function draw() {
-  vegaEmbed("#chart", dark.matches ? charts.dark : charts.light, {renderer: "svg", actions: false, ast: true});
-}
-dark.addEventListener("change", draw);
-draw();
-"""
-
 
 def check(format: str, hint: str = "--output compare.svg", theme: str = "auto") -> None:
     """Refuses a format that is none of :data:`FORMATS`, and a theme that there is not, with an InferlensError."""
@@ -130,10 +108,10 @@ def drawn(document: Callable[[Theme], Part], format: str, title: str, theme: str
     The theme ``auto`` is light, and in HTML whatever the reader's system is set to. Raises :class:`MissingLibrary` if
     the converter is not there.
     """
-    light, dark = (THEMES[name if theme == "auto" else theme] for name in ("light", "dark"))
-    library, chart = converter(), document(light)
+    library = converter()
     if format == "html":
-        return _page(chart, document(dark), f"{plain(title)} – Inferlens", library.javascript_bundle())
+        return pictured(title, picture("chart", "", document), theme="" if theme == "auto" else theme)
+    chart = document(THEMES["light" if theme == "auto" else theme])
     if format == "png":
         image: bytes = library.vegalite_to_png(chart, scale=2)
         return image
@@ -239,15 +217,6 @@ def _tidied(svg: str) -> str:
     return re.sub(
         r'(id="clip|url\(#clip)(\d+)', lambda match: f"{match[1]}{numbers.setdefault(match[2], len(numbers) + 1)}", svg
     )
-
-
-def _page(light: dict[str, Any], dark: dict[str, Any], title: str, libraries: str) -> str:
-    """``libraries`` is JavaScript that defines ``vegaEmbed``."""
-    charts = json.dumps({"light": light, "dark": dark}, sort_keys=True).replace("<", "\\u003c")
-    style = _STYLE % (light["config"]["background"], dark["config"]["background"])
-    drawing = _DRAWING.replace("%s", charts)
-    scripts = [libraries.replace("</script", "<\\/script"), drawing]
-    return page(title, _BODY, style=style, scripts=scripts, libraries=True)
 
 
 def picture(name: str, how: str, document: Callable[[Theme], Part]) -> Picture:

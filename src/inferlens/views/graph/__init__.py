@@ -20,6 +20,7 @@ from inferlens.units import plural
 from inferlens.views.graph.dot import clean, dot
 from inferlens.views.plain import plain
 from inferlens.views.renderers.html import pictured
+from inferlens.views.report.blocks import Picture
 
 FORMATS = ("svg", "png", "html", "json")
 MOST_GRAPHS = 6
@@ -103,7 +104,8 @@ def render(
     drawn = _svg(graphs, title, fused, deadline)
     if format == "html":
         about = "Drag to move, wheel to zoom, double click to see all."
-        return pictured(clean(title), drawn, about, style=_STYLE, scripts=[_SCRIPT])
+        picture = Picture("graph", "", lambda: drawn, white=True)
+        return pictured(clean(title), picture, about, style=_STYLE, scripts=[_SCRIPT])
     return _png(drawn) if format == "png" else drawn
 
 

@@ -54,30 +54,30 @@ def script() -> str:
     return (FILES / "page.js").read_text()
 
 
-def pictured(title: str, svg: str, about: str, *, style: str, scripts: Sequence[str]) -> str:
-    """The page of one picture for white paper, with scripts of its own; ``svg`` is escaped already."""
-    body = f'{_head(title)}<main><figure class="white">{svg}</figure><p class="soft">{_said(about)}</p></main>'
-    return page(f"{title} – Inferlens", body, style=style, scripts=[*scripts, script()], libraries=True)
+def pictured(
+    title: str, picture: Picture, about: str = "", *, style: str = "", scripts: Sequence[str] = (), theme: str = ""
+) -> str:
+    """The page of one picture, with scripts of its own; ``theme`` is that of the system unless it is said."""
+    body = f'{_head(title)}<main>{fragment([picture])}<p class="soft">{_said(about)}</p></main>'
+    return page(f"{title} – Inferlens", body, style=style, scripts=[*scripts, script()], theme=theme)
 
 
-def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = (), libraries: bool = False) -> str:
+def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = (), theme: str = "") -> str:
     """One HTML file: its policy forbids every request, and every style and script but these.
 
     Args:
         body: HTML, escaped already.
         style: what it has besides ``page.css``.
         scripts: JavaScript, which stands at its end.
-        libraries: whether scripts set styles and make pictures of their own, as libraries for charts do.
+        theme: ``light`` or ``dark`` to begin with; empty: the system's.
     """
     style = (FILES / "page.css").read_text() + style
-    allowed = [f"style-src {chr(39)}unsafe-inline{chr(39)}" if libraries else f"style-src {_digest(style)}"]
-    allowed += [f"script-src {' '.join(map(_digest, scripts))}"] * bool(scripts)
-    allowed += ["img-src data: blob:"] * libraries
+    allowed = [f"style-src {_digest(style)}", f"script-src {' '.join(map(_digest, scripts))}"]
     policy = "; ".join(["default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"])
     found: str = (
         _environment()
         .get_template("page.html")
-        .render(title=title, style=style, body=body, scripts=scripts, policy=policy)
+        .render(title=title, style=style, body=body, scripts=scripts, policy=policy, theme=theme)
     )
     return found
 
