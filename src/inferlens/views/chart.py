@@ -40,7 +40,6 @@ from inferlens.views.table import Column
 WIDTH = 736  # of all panels beside each other, in pixels
 MOST, MOST_OF_EACH = 30, 8  # ways that are drawn of one batch size, and of several
 MOST_BARS = 4  # batch sizes of which all have bars beside the lines; of more, the first and the last
-LONGEST_NAME = 52
 LETTER, LETTER_OF_TITLE = 6.3, 9.6  # pixels that a letter takes on average
 _STEP = 27
 # The right panel of lines has an axis of its own; with it, both right panels stand in line.
@@ -138,8 +137,7 @@ def names_of(table: Sequence[Row]) -> dict[str, str]:
     names = {row.id: row.way if shared else plain(row.name) for row in table}
     if len({row.io for row in table}) > 1:
         names = {row.id: names[row.id].replace(f" {row.io} io", "", 1) for row in table}
-    short = Counter(cut(name, LONGEST_NAME) for name in {*names.values()})  # two ways of one name would be one bar
-    return {id: cut(name, LONGEST_NAME) if short[cut(name, LONGEST_NAME)] == 1 else name for id, name in names.items()}
+    return names
 
 
 def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
