@@ -68,7 +68,6 @@ class Chart(View):
 
     def render(self, records: Sequence[Record]) -> str | bytes:
         """See :class:`View`. Text for SVG and HTML, bytes for PNG."""
-        picture.converter()
         shown = rows(records, self.reference)
         if not any(drawn(row) for row in shown):
             reason = next((f" {plain(row.reason)}" for row in shown if row.reason), "")

@@ -32,7 +32,7 @@ from inferlens.units import (
     significant,
 )
 from inferlens.views import table
-from inferlens.views.plain import plain, profile_command, words_of
+from inferlens.views.plain import cut, plain, profile_command, words_of
 from inferlens.views.table import Column, Document, Table
 
 SCHEMA = "inferlens.comparison/1"
@@ -154,13 +154,8 @@ def _verdict(of: ComparedCase) -> str:
 
 
 def _stopped(side: Side) -> str:
-    reason = _short(side.reason.partition(". ")[0].rstrip("."))
+    reason = cut(plain(side.reason).partition(". ")[0].rstrip("."), _LONGEST)
     return f"{side.state} ({reason})" if reason else side.state
-
-
-def _short(text: str) -> str:
-    text = plain(text)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1].rstrip()}…"
 
 
 def _median(side: Side, metric: Metric) -> str:
@@ -276,7 +271,8 @@ def notes(compared: Compared) -> list[str]:
 
 
 def _difference(one: Difference, cases: int) -> str:
-    return f"{plain(one.field)}{about(one, cases)} {_short(one.base)} / {_short(one.candidate)}"
+    base, candidate = (cut(plain(value), _LONGEST) for value in (one.base, one.candidate))
+    return f"{plain(one.field)}{about(one, cases)} {base} / {candidate}"
 
 
 def next_steps(compared: Compared) -> list[str]:

@@ -30,7 +30,6 @@ _SHAPES = {"SLOWER": "triangle-right", "FASTER": "triangle-left", "SAME": "circl
 
 def drawn(compared: Compared, format: str) -> str | bytes:
     """The chart alone: text for SVG, bytes for PNG. Raises as :func:`spec`, and MissingLibrary."""
-    picture.converter()
     return picture.drawn(spec(compared), format, "Comparison")
 
 

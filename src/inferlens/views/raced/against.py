@@ -52,7 +52,6 @@ def render(
     """The picture, as :func:`inferlens.views.picture.drawn`; InferlensError if there is nothing to draw."""
     check_choice("measure", measure, AGAINST)
     picture.check(format, theme=theme)
-    picture.converter()
     shown = rows(records, reference)
     if not any(drawable(row, measure) for row in shown):
         what = f"There is nothing to draw: no case has both a latency and its {AGAINST[measure].title}."

@@ -31,7 +31,6 @@ _MIB = 2.0**-20
 def render(tuned: Tuned, format: str, theme: str = "auto", reference: str | None = None) -> str | bytes:
     """The chart, as :func:`inferlens.views.picture.drawn`; raises as :func:`spec`."""
     picture.check(format, "--output tuning.svg", theme)
-    picture.converter()
     return picture.drawn(spec(tuned, reference), format, _model(tuned), theme)
 
 
