@@ -193,9 +193,13 @@ def _share(value: float, low: float, high: float, log: bool) -> float:
 
 
 def title(
-    text: str | Sequence[str], subtitle: str = "", size: int = 18, offset: int = 18, frame: str = "bounds"
+    text: str | Sequence[str],
+    subtitle: str | Sequence[str] = "",
+    size: int = 18,
+    offset: int = 18,
+    frame: str = "bounds",
 ) -> Part:
-    """The title of a document: its answer, in lines, with one beneath it that says of what."""
+    """The title of a document: its answer, and beneath it of what it is."""
     beneath = {"subtitle": subtitle} if subtitle else {}
     return {"text": text, **beneath, "fontSize": size, "anchor": "start", "offset": offset, "frame": frame}
 

@@ -27,6 +27,7 @@ from inferlens.views.picture import Theme, finished, stacked, title
 from inferlens.views.plain import plain
 from inferlens.views.raced.scatter import ACCURACY, ENERGY, ERROR, MEMORY, PanelAxis, least_error, panel
 from inferlens.views.records import headline
+from inferlens.views.renderers.terminal import wrap
 from inferlens.views.rows import Row, by, rows
 
 HEIGHT = 340
@@ -100,10 +101,8 @@ def _block(table: Sequence[Row], measure: str, theme: Theme, colours: Mapping[st
     words += [f"{plural(missing, 'way')} without these numbers not drawn"] * bool(missing)
     words += headline(table).split(" · ")[1:-1]  # the model is in the title
     room = WIDTH + 90  # with what stands beside the axis
-    while len(" · ".join(words)) > room / LETTER:
-        words.pop()
-    answer = answer_of(comparisons, names, room / LETTER_OF_TITLE)
-    return stacked(panels, spacing=30, title=title(answer, " · ".join(words)))
+    answer, about = answer_of(comparisons, names, room / LETTER_OF_TITLE), wrap(" · ".join(words), int(room / LETTER))
+    return stacked(panels, spacing=30, title=title(answer, about))
 
 
 def _values(points: Sequence[Row], names: dict[str, str]) -> list[dict[str, Any]]:
