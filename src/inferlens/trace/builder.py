@@ -70,7 +70,7 @@ class TraceBuilder:
         self._add([event for event in events if event.ph == "X"])
         others = [event for event in events if event.ph != "X"]
         memory = [event for event in others if event.name == "[memory]" and event.args and event.ts is not None]
-        self._add_memory([event for event in memory if event.args.change is not None])  # type: ignore[union-attr]
+        self._add_memory([event for event in memory if None not in (event.args.change, event.args.allocated)])  # type: ignore[union-attr]
         halves = sum(event.ph in ("B", "E") for event in others)
         self._remarks["are a begin or an end alone, not both in one, and were skipped"] += halves
 

@@ -24,15 +24,13 @@ class AllocatedMemory:
 
     Attributes:
         places: of its events among the trace's allocations.
-        level: given out after each.
-        absolute: whether what was there before the trace is in it; else it is what came on top of that.
+        level: given out after each, with what was there before the trace.
         top: place of the peak in ``level``.
     """
 
     name: str
     places: Ints
     level: Ints
-    absolute: bool
     top: int
     time: float
 
@@ -51,21 +49,18 @@ def devices(analysis: Analysis) -> list[AllocatedMemory]:
         places = np.flatnonzero(within & (memory.device_type == kind) & (memory.device_id == number))
         if not len(places):
             continue
-        allocated = memory.allocated[places]
-        absolute = bool((allocated != UNKNOWN).all())
-        level = allocated if absolute else np.cumsum(memory.change[places])
+        level = memory.allocated[places]
         top = int(level.argmax())
         time = float(memory.time[places[top]] - memory.time[0]) / SECOND
         name = _DEVICES.get(kind, f"device type {kind}") + (f" {number}" if number >= 0 and kind != 0 else "")
-        found.append(AllocatedMemory(name, places, level, absolute, top, time))
+        found.append(AllocatedMemory(name, places, level, top, time))
     return found
 
 
 def holders(analysis: Analysis) -> Columns:
     """Who held memory at each device's peak, by operator: bytes, and how many allocations; most first.
 
-    Only what was allocated in the trace has an operator, that which needed it. Old traces have no addresses: of them it
-    is what an operator took in all until then less what it gave back.
+    Only what was allocated in the trace has an operator, that which needed it.
     """
     rows = [row for device in devices(analysis) for row in _holders(analysis, device)]
     return Columns.named(("device", "operator", "held", "allocations"), rows)
@@ -73,9 +68,7 @@ def holders(analysis: Analysis) -> Columns:
 
 def _holders(analysis: Analysis, device: AllocatedMemory) -> list[tuple[Any, ...]]:
     trace, memory = analysis.trace, analysis.trace.allocations
-    alive = device.places[: device.top + 1]
-    if (memory.address[alive] != UNKNOWN).all():
-        alive = _alive(analysis, alive)
+    alive = _alive(analysis, device.places[: device.top + 1])
     around = _asking(analysis, alive)
     named = np.where(around >= 0, trace.name[trace.scopes.row[around]] if len(trace.scopes) else UNKNOWN, UNKNOWN)
     groups = Groups.by(named)
@@ -85,7 +78,7 @@ def _holders(analysis: Analysis, device: AllocatedMemory) -> list[tuple[Any, ...
     rows: list[tuple[Any, ...]] = [
         (device.name, names[place], int(held[place]), int(given[place])) for place in order if held[place] > 0
     ]
-    before = device.peak - int(held.sum()) if device.absolute else 0
+    before = device.peak - int(held.sum())
     return [*rows, (device.name, BEFORE, before, None)] if before > 0 else rows
 
 

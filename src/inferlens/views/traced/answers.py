@@ -76,7 +76,6 @@ def heaviest(rows: Sequence[Row], key: str, steps: int) -> list[str]:
 
 def peak(device: memory.AllocatedMemory, held: Columns) -> str:
     """The most memory that a device held, and who held most of it."""
-    on_top = "" if device.absolute else " on top of what was there before"
     rows = [row for row in held.rows() if row["device"] == device.name]
     first = max(rows, key=lambda row: row["held"], default=None)
     who = {memory.BEFORE: "from before the trace", memory.NO_OPERATOR: "for no operator"}
@@ -85,7 +84,7 @@ def peak(device: memory.AllocatedMemory, held: Columns) -> str:
         if first
         else ""
     )
-    return f"{device.name} holds {byte_count(device.peak)} at its peak{on_top}{part}."
+    return f"{device.name} holds {byte_count(device.peak)} at its peak{part}."
 
 
 def between(times: Sequence[float]) -> str:
