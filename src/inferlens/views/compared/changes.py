@@ -57,7 +57,7 @@ def _chart(compared: Compared, shown: Sequence[CaseLine], able: int, theme: Them
     less, more = ("slower", "faster") if compared.metric == "throughput" else ("faster", "slower")
     direction = f"← {less} · change of the {compared.metric}, candidate against base · {more} →"
     label = "(datum.value > 1 ? '+' : '') + format(100 * (datum.value - 1), '~r') + ' %'"
-    axis = {"values": _ticks(low, high), "labelExpr": label, "labelOverlap": True}
+    axis = {"tickCount": 8, "labelExpr": label, "labelOverlap": True}
     x, begin, end, at = (
         field(f"{name}:Q", scale=scale, **more)
         for name, more in (("ratio", {"title": direction, "axis": axis}), ("low", {}), ("from", {}), ("at", {}))
@@ -111,13 +111,3 @@ def _values(shown: Sequence[CaseLine]) -> list[dict[str, Any]]:
             "candidate": line.candidate,
         })  # fmt: skip
     return values
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Ratios that are read as changes without thinking, some six of them between the two."""
-    span = max(high - 1, 1 - low)
-    step = next((each for each in (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25) if span <= 4 * each), None)
-    if step:
-        return [1 + step * number for number in range(-8, 9) if low <= 1 + step * number <= high]
-    rough = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100, 1000, 10000]
-    return [each for each in rough if low <= each <= high]
