@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Nanoseconds. They are divided by it: times a billionth is not the same number.
 SECOND = 1e9
+SLICES = 60  # equal ones, of the time that something is shown over
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.columns import SECOND, Columns, Groups
+from inferlens.trace.columns import SECOND, SLICES, Columns, Groups
 from inferlens.trace.trace import UNKNOWN, Category, Ints
 
-SLICES = 60
 NO_OPERATOR, BEFORE = "(no operator)", "(before the trace)"
 # What asks for memory on behalf of the operator around it.
 _ASKING = {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::resize_", "aten::new_empty"}
@@ -63,7 +62,7 @@ def holders(analysis: Analysis) -> Columns:
     Only what was allocated in the trace has an operator, that which needed it.
     """
     rows = [row for device in devices(analysis) for row in _holders(analysis, device)]
-    return Columns.named(("device", "operator", "held", "allocations"), rows)
+    return Columns.named(("device", "operator", "held", "allocations"), rows).sorted_by("held")
 
 
 def _holders(analysis: Analysis, device: AllocatedMemory) -> list[tuple[Any, ...]]:

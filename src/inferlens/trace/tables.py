@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferlens.trace.analysis import Analysis, filling
-from inferlens.trace.columns import SECOND, Columns, Groups
+from inferlens.trace.columns import SECOND, SLICES, Columns, Groups
 from inferlens.trace.intervals import Intervals
 from inferlens.trace.steps import PARTS, shares_of
 from inferlens.trace.trace import UNKNOWN, Category, Ints
 
-MOST_SLICES = 100
 # Tukey's fences: a step is an outlier this many interquartile ranges beyond the middle half, from so many steps on.
 FENCE = 1.5
 LEAST_STEPS = 5
@@ -153,10 +152,8 @@ def _notes(length: Any, kept: Any) -> list[str]:
     return notes
 
 
-def timeline(analysis: Analysis, slices: int | None = None) -> Columns:
-    """A row for each slice of the time: so many, or 11 to 100 that are a power of ten of microseconds long.
-
-    The latter are torch-tb-profiler's.
+def timeline(analysis: Analysis) -> Columns:
+    """A row for each of :data:`SLICES` equal slices of the time.
 
     Columns are shares of the slice: in which a ``kernel``, a ``copy`` (or fill) ran on any GPU, in which the host was
     in an ``operator`` or a call of the ``runtime``, and the estimated ``sm_efficiency`` (the mean over GPUs).
@@ -169,7 +166,7 @@ def timeline(analysis: Analysis, slices: int | None = None) -> Columns:
     else:
         every = trace.rows(*(each for each in Category if each not in (Category.SPAN, Category.OVERHEAD)))
         low, high = int(trace.begin[every].min()), int(trace.ends(every).max())
-    edges = low + np.linspace(0, high - low, slices + 1).astype(np.int64) if slices else _edges(low, high)
+    edges = low + np.linspace(0, high - low, SLICES + 1).astype(np.int64)
     begin, end = edges[:-1], edges[1:]
     length = np.maximum(end - begin, 1)
     rows = {
@@ -181,16 +178,6 @@ def timeline(analysis: Analysis, slices: int | None = None) -> Columns:
     columns: dict[str, Any] = {"begin": (begin - low) / SECOND, "length": length / SECOND}
     columns |= {name: Intervals.of(trace, each).covered(begin, end) / length for name, each in rows.items()}
     return Columns({**columns, "sm_efficiency": _efficiency(analysis, edges) / length})
-
-
-def _edges(low: int, high: int) -> Ints:
-    size = 1000
-    while (high - low) / size > MOST_SLICES:
-        size *= 10
-    count = max(int((high - low) / size), 1)
-    edges = low + size * np.arange(count + 1, dtype=np.int64)
-    edges[-1] = max(high, low + 1)  # the last slice takes what is left
-    return edges
 
 
 def _efficiency(analysis: Analysis, edges: Ints) -> Any:

@@ -258,12 +258,10 @@ def _memory(analysis: Analysis, selection: Selection) -> TraceView:
         levels = [row["allocated"] for row in curve.rows() if row["device"] == each.name]
         row = {"peak": each.peak, "time": each.time, "strip": trace_columns.strip(levels, each.peak)}
         lines.append(Line.of(each.name, trace_columns.PEAKS, row))
-    table = TraceTable(
-        "holders", "", "held at the peak by", trace_columns.HOLDERS, held, "operator", top=top, rank="held"
-    )
+    table = TraceTable("holders", "", "held at the peak by", trace_columns.HOLDERS, held, "operator", top=top)
     tables: list[TraceTable | Table] = [
         Table("", "device", trace_columns.PEAKS, lines),
-        replace(table, brief=lambda rows: sorted(rows, key=lambda row: -row["held"])),
+        table,
         TraceTable("curve", "Memory over time", "time", trace_columns.CURVE, curve, _moment, wide=True),
     ]
     said = (
@@ -304,7 +302,8 @@ def _steps(analysis: Analysis, selection: Selection) -> TraceView:
 
 
 def _timeline(analysis: Analysis, _: Selection) -> TraceView:
-    data, rows = timeline(analysis), list(timeline(analysis, trace_columns.STRIP).rows())
+    data = timeline(analysis)
+    rows = list(data.rows())
     whole = sum(row["length"] for row in rows)
     columns = (trace_columns.STRIPS[0], replace(trace_columns.STRIPS[1], title=f"from 0 to {duration(whole)}"))
     lines = []
