@@ -249,17 +249,13 @@ def chosen(rows: Sequence[ModuleRow], most: int | None) -> tuple[list[tuple[Modu
     frames = {at for at in kept if inside[at] and min(_shares(rows[at])) > MAIN} if most and most <= FEW_ROWS else set()
     ranked = sorted(kept, key=lambda at: (at in frames, -max(_shares(rows[at]))))
     shown = sorted(ranked[:most])
-    found = []
+    found, depths = [], {-1: -1}  # of those that are shown, and of what is around all of them
     for at in shown:
-        above = at
-        while (above := parents[above]) >= 0 and above not in shown:
-            pass
-        depth = 0
-        outer = above
-        while outer >= 0:
-            depth += outer in shown
-            outer = parents[outer]
-        found.append((rows[at], "  " * depth, _name(rows[at], rows[above].path if above >= 0 else ())))
+        above = parents[at]
+        while above not in depths:
+            above = parents[above]
+        depths[at] = depths[above] + 1
+        found.append((rows[at], "  " * depths[at], _name(rows[at], rows[above].path if above >= 0 else ())))
     hidden = set(kept) - set(shown)
     return found, sum(rows[at].kind == "module" for at in hidden) + sum(rows[at].folded for at in kept)
 
