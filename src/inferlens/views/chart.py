@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from inferlens.errors import InferlensError
 from inferlens.record.record import Record
 from inferlens.units import listing, milliseconds, ratio
@@ -163,8 +165,9 @@ def answer_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room:
 
 
 def answered(comparison: Sequence[Row]) -> str:
-    """The answer of one comparison."""
-    return plain(answers(comparison)[0].lines[0].replace("  ", " · "))
+    """The answer of one comparison, without the next one."""
+    answer = answers(comparison)[0]
+    return plain(replace(answer, rival=answer.least).lines[0].replace("  ", " · "))
 
 
 def leading(comparisons: Sequence[Sequence[Row]], names: Mapping[str, str]) -> dict[str, list[tuple[str, Row]]]:

@@ -39,7 +39,8 @@ _DRAWING = re.compile(r'<svg width="([\d.]+)pt"\s+height="([\d.]+)pt"\s+(.*</svg
 _NAMES = re.compile(r"<title>.*?</title>")  # of nodes: Graphviz's own, in place of which tooltips are to be seen
 _STYLE = """\
 body { max-width: none; height: 100vh; box-sizing: border-box; padding-bottom: .6rem; }
-body { display: flex; flex-direction: column; }
+body, main { display: flex; flex-direction: column; }
+main { flex: 1; min-height: 0; }
 figure.white { flex: 1; min-height: 0; max-height: none; margin: .6rem 0 0; overflow: hidden; }
 figure.white svg { width: 100%; height: 100%; cursor: grab; touch-action: none; }
 .node:hover { filter: drop-shadow(0 0 3px #0072B2); }
