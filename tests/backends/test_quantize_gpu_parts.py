@@ -92,6 +92,9 @@ def test_modelopt_quantizes_and_is_exported_with_tensorrts_operators(precision: 
     quantize_module(model, case(precision), preparation)
     assert preparation.facts["quantized_share"] == 1.0
     assert 0 < small.error(small.eager(model, inputs), right) < 0.1
+    tensor = torch.rand(4, 4)
+    with exporting():  # its own code for int8 is CUDA's
+        assert torch.ops.tensorrt.quantize_op(tensor, torch.ones(4, 1), 8, 0, False, False).equal(tensor)
     if precision == "fp8":  # int8 is exported on a GPU alone
         with torch.no_grad(), exporting():
             program = torch.export.export(model.module, (torch.from_numpy(inputs["image"]),), strict=False)

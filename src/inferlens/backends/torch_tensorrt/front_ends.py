@@ -11,7 +11,7 @@ import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -182,15 +182,18 @@ class Dynamo(CompilingRunner):
     def export(self, module: Any) -> Any:
         import torch
 
-        quantized = exporting() if self.case.precision in QUANTIZED else nullcontext()
         dimensions = export_dimensions(module, self.model.inputs)
-        with quantized:
+        with self._exporting():
             return torch.export.export(module, self.example(), dynamic_shapes=dimensions, strict=False)
 
     def compile(self, program: Any, keywords: dict[str, Any]) -> Callable[..., Any]:
         """A graph module with engines in it."""
-        compiled = self.library.module.dynamo.compile(program, arg_inputs=self.inputs(), **keywords)
+        with self._exporting():
+            compiled = self.library.module.dynamo.compile(program, arg_inputs=self.inputs(), **keywords)
         return cast("Callable[..., Any]", compiled)
+
+    def _exporting(self) -> AbstractContextManager[None]:
+        return exporting() if self.case.precision in QUANTIZED else nullcontext()
 
     def save(self, path: Path) -> None:
         """As an exported program (``.ep``) or as TorchScript (``.ts``), which is a trace."""

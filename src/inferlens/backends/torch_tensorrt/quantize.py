@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from inferlens.backends.availability import refused
@@ -52,7 +53,20 @@ def quantized_layers(module: Any) -> list[str]:
     ]
 
 
-def exporting() -> AbstractContextManager[Any]:
-    """While it lasts, what ModelOpt quantized is exported as TensorRT's own operators."""
-    made: AbstractContextManager[Any] = library("modelopt.torch.quantization.utils", extra=EXTRA).export_torch_mode()
-    return made
+@contextmanager
+def exporting() -> Iterator[None]:
+    """While it lasts, what ModelOpt quantized is exported as TensorRT's own operator, which computes nothing.
+
+    Torch-TensorRT calls it with weights as it folds constants, and does not use what it gives. Its own code is CUDA's,
+    which ModelOpt compiles on each machine by nvcc before the first call, in minutes.
+    """
+    module = library("modelopt.torch.quantization.tensor_quant", extra=EXTRA)
+    own = {name: getattr(module, name) for name in ("fake_quant_impl", "scaled_e4m3_impl")}
+    for name in own:
+        setattr(module, name, lambda inputs, *_, **__: inputs.clone())
+    try:
+        with library("modelopt.torch.quantization.utils", extra=EXTRA).export_torch_mode():
+            yield
+    finally:
+        for name, code in own.items():
+            setattr(module, name, code)
