@@ -1,19 +1,17 @@
-"""How long ``inferlens bench`` takes to decide four races on a GPU, everything built before, and what it answers.
+"""How long ``inferlens bench`` takes to decide four races on a GPU, how much of it to build, and what it answers.
 
     python -m benchmarks.gpu_races [--model resnet50,vit_b_16] [--batch 1,32] [-o FOLDER]
 
-Everything is built first, side by side, into the cache that the races then find it in. The records of the races are
-left in the folder.
+The records of the races are left in the folder.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.side_by_side import BUILD, run_side_by_side
+from benchmarks.side_by_side import run_side_by_side
 from inferlens.analysis.race import race
 from inferlens.analysis.runs import latest
 from inferlens.record.record import IN_TURNS, Record
@@ -43,7 +41,7 @@ def answer(model: str, batch: str, folder: Path) -> str:
     found = race({runs.first.id: runs for runs in latest(records)})
     case = found.entries and next(each.case for each in records if each.id == found.answer.best)
     what = f"{found.answer.kind} {case.backend_label if case else 'nothing'}, {found.answer.rounds} rounds"
-    return f"of which {building(records):.0f} s to build again: {what}"
+    return f"of which {building(records):.0f} s to build: {what}"
 
 
 def main() -> None:
@@ -55,19 +53,11 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("-o", "--output", type=Path, default=Path("results/gpu_races"))
     words = parser.parse_args()
-    models = words.model.split(",")
-    races = [(model, batch) for model in models for batch in words.batch.split(",")]
-
-    def bench(model: str, batch: str, backend: str, *more: str) -> list[str]:
-        asked = [f"--{name}={getattr(words, name)}" for name in ("precision", "device")]
-        return ["bench", model, "--batch", batch, "-b", backend, *asked, "--output", str(words.output / model), *more]
-
-    every = [bench(*each, backend, *BUILD) for each in races for backend in words.backend.split(",")]
-    print(f"built in {run_side_by_side(every, words.output / 'built'):.0f} s", flush=True)
-    for model in models:
-        shutil.rmtree(words.output / model / model, ignore_errors=True)
+    races = [(model, batch) for model in words.model.split(",") for batch in words.batch.split(",")]
+    asked = [f"--{name}={getattr(words, name)}" for name in ("backend", "precision", "device")]
     for model, batch in races:
-        seconds = run_side_by_side([bench(model, batch, words.backend)], words.output / f"{model}-{batch}")
+        command = ["bench", model, "--batch", batch, *asked, "--output", str(words.output / model)]
+        seconds = run_side_by_side([command], words.output / f"{model}-{batch}")
         print(f"{model}, batch {batch}: {seconds:.0f} s, {answer(model, batch, words.output)}", flush=True)
 
 
