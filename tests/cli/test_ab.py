@@ -45,14 +45,14 @@ def test_exit_codes(tmp_path: Path, a: str, b: str, words: tuple[str, ...], code
     assert done.returncode == code, done.stderr
     words = {"SAME": "EQUALLY FAST"}.get(verdict, verdict)
     assert words in done.stdout.splitlines()[0]
-    assert ("This decides it: inferlens ab fake:demo" in done.stdout) is (verdict == "UNDECIDED")
+    assert ("To decide it: inferlens ab fake:demo" in done.stdout) is (verdict == "UNDECIDED")
 
 
 def test_the_next_command_is_the_same_with_more_of_what_was_short(tmp_path: Path) -> None:
     given = ("ab", "fake:demo", "fake:noisy", "fake:noisy latency=4.2", "--warmup", "2", "--iterations", "20")
     done = inferlens(*given, "--max-rounds=3", "--within", "1h", cwd=tmp_path)
     assert done.returncode == 3
-    last = shlex.split(done.stdout.partition("This decides it: inferlens ")[2].replace("\\\n", ""))
+    last = shlex.split(done.stdout.partition("To decide it: inferlens ")[2].replace("\\\n", ""))
     assert last[: len(given)] == [*given]
     assert "--max-rounds" in last
     assert int(last[last.index("--max-rounds") + 1]) > 3

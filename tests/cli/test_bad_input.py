@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 BAD = {
-    "ours:shown --input imagine=1x3x8x8": "There is no input of the model 'imagine'",
+    "ours:shown --input imagine=1x3x8x8": "There is no input 'imagine'",
     "ours:shown --input image=3x8": "ours:shown does not take image=3x8:float32",
     "ours:shown --input image=1x4x8x8": "to have 3 channels, but got 4",
     "ours:shown --input image=1x3x8x8:int64": "does not take image=1x3x8x8:int64",

@@ -329,6 +329,7 @@ def test_it_prints_itself(tmp_path: Path) -> None:
         (1.10, 0.2, {"within": "27m", "max-rounds": "27"}),  # four times as many rounds for half of the width
         (1.0, 0.03, {"within": "14m"}),
         (1.019, 0.02, {"threshold": "4%"}),  # too close to the threshold to say on which side of it
+        (1.12, 1.03, {"within": "100m", "max-rounds": "100"}),  # nobody cares for three times as long alone
     ],
 )
 def test_what_would_decide_it(tmp_path: Path, ratio: float, width: float, more: dict[str, str]) -> None:

@@ -140,4 +140,4 @@ def next_step(found: ABResult | ABSteps, arguments: list[str]) -> str:
         else:
             kept.append(word)
     again = [part for name, value in found.more.items() for part in (f"--{name}", value)]
-    return f"This decides it: {shlex.join(['inferlens', *kept, *again])}"
+    return f"To decide it: {shlex.join(['inferlens', *kept, *again])}"

@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 WIDTH_OF_A_PIPE = 100
 ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".pdf": "pdf", ".txt": "table"}
+_busy: list[Console] = []
 PAGES = ("html", "pdf", "markdown")  # of a whole report
 
 
 def errors() -> Console:
-    """The console for progress and notes."""
+    """The console for progress and notes; the one that is busy, where one is: another would write into its line."""
     from rich.console import Console
 
-    return Console(file=sys.stderr, highlight=False)
+    return _busy[-1] if _busy else Console(file=sys.stderr, highlight=False)
 
 
 def note(text: str) -> None:
@@ -60,7 +61,11 @@ def busy(what: str) -> Iterator[Callable[[str], None]]:
         yield lambda _: None
         return
     with console.status(what) as status:
-        yield lambda step: status.update(f"{what}: {step}")
+        _busy.append(console)
+        try:
+            yield lambda step: status.update(f"{what}: {step}")
+        finally:
+            _busy.pop()
 
 
 def check(format: str, columns: str | None = None) -> type[View] | None:

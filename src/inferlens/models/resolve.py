@@ -266,7 +266,7 @@ def _inputs(opened: Opened, case: Case) -> tuple[TensorSpec, ...]:
     own = {spec.name: spec for spec in opened.inputs}
     asked = {spec.name: spec for spec in case.inputs}
     for name, spec in asked.items():
-        check_choice("input of the model", name, own)
+        check_choice("input", name, own)
         if spec.low is None and spec.dtype == own[name].dtype:
             asked[name] = msgspec.structs.replace(spec, low=own[name].low, high=own[name].high)
     for spec in (own | asked).values():

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from inferlens.analysis.interference import samples
 from inferlens.analysis.interference.samples import latencies
 from inferlens.analysis.runs import CaseRuns, latest
 from inferlens.record.machine import Marks
-from inferlens.record.record import Environment, Measurement, Record
+from inferlens.record.record import IN_TURNS, Environment, Measurement, Record
 from inferlens.stats.quantiles import median
 from tests.views.samples import CPU_MACHINE, case, failure, in_turns, record
 
@@ -127,6 +128,15 @@ def test_windows_of_throughput_are_not_the_calls_that_the_marks_are_of() -> None
     assert (*samples.steady_samples(disturbed, "throughput").samples,) == FLAT[1:]
     assert (*latencies(disturbed).samples,) == FLAT
     assert not samples.steady_samples(made(), "throughput").samples
+
+
+def test_a_rate_of_a_disturbed_moment_stands_beside_no_latency_of_rounds() -> None:
+    marks = Marks(count=len(FLAT), disturbed=tuple(range(len(FLAT))))
+    first = with_metric("throughput", FLAT, window_marks=marks)
+    met = made(facts={IN_TURNS: "another"}, repeat=1)
+    assert len(CaseRuns((first,)).windows) == 1
+    assert CaseRuns((first, met)).windows == []
+    assert len(CaseRuns((replace(first, window_marks=None), met)).windows) == 1
 
 
 def test_one_run_s_records_of_a_case_are_its_repeats_in_the_order_they_were_made() -> None:

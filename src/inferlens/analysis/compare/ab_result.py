@@ -36,6 +36,7 @@ from inferlens.units import (
 )
 
 End = Literal["", "decided", "rounds", "time", "a side did not run"]
+LARGEST_THRESHOLD = 0.1  # that is proposed to whom more rounds would not help
 _CODES = {"FASTER": 0, "SAME": 0, "SLOWER": 1, "UNDECIDED": 3, "DID NOT RUN": 4}
 # Notes of what the interval over several rounds covers, or the verdict says.
 _COVERED = (
@@ -223,8 +224,10 @@ class ABResult(Struct, frozen=True, kw_only=True):
             apart, matters = abs(math.log(self.ratio)), math.log1p(self.rule.threshold)
             wanted = apart if apart >= matters else matters - apart
             rounds = self.rounds * (width / wanted) ** 2 * 1.2 if wanted else math.inf
-            if rounds > MOST_ASKED_FOR:  # the difference is about as large as the smallest that matters
-                return {"threshold": f"{math.ceil(200 * math.expm1(apart + width)) / 2:g}%"}
+            enough = math.expm1(apart + width)
+            if rounds > MOST_ASKED_FOR and enough <= LARGEST_THRESHOLD:  # about as large as the smallest that matters
+                return {"threshold": f"{math.ceil(200 * enough) / 2:g}%"}
+            rounds = min(rounds, MOST_ASKED_FOR)
         rounds = max(LEAST_ROUNDS, math.ceil(rounds), self.rounds + 1)
         minutes = math.ceil(1.2 * rounds * self.seconds / self.rounds / 60)
         found = {"within": f"{minutes}m"} if 60 * minutes > self.rule.within else {}

@@ -346,7 +346,8 @@ def _hottest(table: ModuleTable, place: int) -> tuple[str, str]:
     if first is inner[0] and path and len(alike) == len(inner) > 2:
         mean = sum(_share(row, place) for row in alike) / len(alike)
         return f"Each of the {len(alike)} modules of {short('.'.join(path))} takes as much", percent(mean)
-    return f"{short('.'.join(first.path))}{MOST}", percent(_share(first, place))
+    beside = f" (beside {short('.'.join(path))})" if first in others else ""
+    return f"{short('.'.join(first.path))}{beside}{MOST}", percent(_share(first, place))
 
 
 def _share(row: ModuleRow, place: int) -> float:

@@ -280,7 +280,8 @@ def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
     said += left_out(tuned.untried)
     if tuned.folder:
         folder = plain(tuned.folder)
-        said += [f"Use it: inferlens.load('{folder}')", f"Repeat it: inferlens bench {folder}/best.toml"]
+        said += [f"Use it: inferlens.load('{folder}'), or inferlens export --best {folder} -o deploy"]
+        said += [f"Repeat it: inferlens bench {folder}/best.toml"]
     return said
 
 
