@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 WIDTH_OF_A_PIPE = 100
 ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".pdf": "pdf", ".txt": "table"}
-_busy: list[Console] = []
 PAGES = ("html", "pdf", "markdown")  # of a whole report
+_busy: list[Console] = []  # those with a status on them
 
 
 def errors() -> Console:

@@ -285,9 +285,8 @@ def _column(column: Column, table: Sequence[Row]) -> Column:
     if metrics and column in COLUMNS and column.key in ("p95", "items_per_second"):  # they make room
         return replace(column, wide=any(row.median is not None for row in table))
     if column.title == "speed-up":
-        references = {
-            "reference" if row.options else row.backend for row in table if row.is_reference
-        }  # answers and its own row say the rest
+        # Answers and its own row say the rest of it.
+        references = {"reference" if row.options else row.backend for row in table if row.is_reference}
         title = f"vs {min(references)}" if len(references) == 1 else "speed-up"
         return replace(column, title=title, wide=all(row.is_reference for row in table))
     return column

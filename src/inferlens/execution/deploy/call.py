@@ -76,9 +76,8 @@ class Deployed:
             raise InferlensError("This callable was closed.", hint="inferlens.load, once more")
         given = named_inputs(self.inputs, args, named)
         with self._on_stream():
-            feed = self._runner.take(
-                given
-            )  # in the caller's mode: what compiles for tensors tells those of another apart
+            # In the caller's mode: what compiles for tensors tells those of another apart.
+            feed = self._runner.take(given)
             with self._mode():
                 outputs = self._runner.give(self._runner.infer(feed))
                 outputs = _each(_copy, outputs) if self._copy else outputs

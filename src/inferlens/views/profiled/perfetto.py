@@ -131,9 +131,8 @@ def timeline(profile: Profile) -> list[TimelineRow] | str:
     rows = [TimelineRow("runs", "host", lane) for lane in _lanes(slices)]
     paths = {index: ancestor([*map(path_of, parts[index].modules)]) for index in timed if parts[index].modules}
     if paths:
-        note = f"from their {profile.level}s" + (
-            f", {LAID_OUT}" if any(not parts[index].begins for index in timed) else ""
-        )
+        laid_out = any(not parts[index].begins for index in timed)
+        note = f"from their {profile.level}s" + f", {LAID_OUT}" * laid_out
         rows.append(TimelineRow("modules", "", list(_modules(timed, paths, begin, end, starts)), note))
     places: dict[tuple[bool, int], list[int]] = {}
     for index in timed:

@@ -132,7 +132,7 @@ def less_accurate(seen: RecordEvidence) -> Iterator[Finding]:
         yield found("{metric} is {drop:percent} below fp32.", metric=accuracy.metric, drop=drop)
 
 
-@rule("at-chance", of="record", hint="Random weights? Labels: folders' numbers, else order.")
+@rule("at-chance", of="record", hint="Are weights random, or labels numbered otherwise?")
 def at_chance(seen: RecordEvidence) -> Iterator[Finding]:
     """fp32 itself is seldom right, and no more often than who always answers the commonest label."""
     accuracy = seen.record.accuracy
