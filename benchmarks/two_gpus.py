@@ -37,9 +37,8 @@ def tell_apart(what: str, these: dict[str, float], those: dict[str, float]) -> N
     apart = sorted((these[name] / those[name] - 1, name) for name in these.keys() & those.keys())
     distances = [abs(each) for each, _ in apart]
     near = sum(each <= NEAR for each in distances)
-    print(
-        f"{what}: {near} of {len(apart)} medians within {NEAR:.0%}, apart by {statistics.median(distances):.1%} in the median"
-    )
+    told = f"{near} of {len(apart)} medians within {NEAR:.0%}"
+    print(f"{what}: {told}, apart by {statistics.median(distances):.1%} in the median")
     for each, name in (*apart[:3], *apart[-3:]):
         print(f"  {each:+.1%} {name}", flush=True)
 

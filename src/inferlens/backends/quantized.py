@@ -28,11 +28,17 @@ def seven_bits() -> bool:
         return True
 
 
-def check_share(share: float | None, model: Model, case: Case, preparation: Preparation, why: str) -> None:
-    """Refuses a model of which nothing is quantized; else notes the share of its multiply-adds that is, if known."""
+def check_share(
+    share: float | None, model: Model, case: Case, preparation: Preparation, why: str, *, calibrated: bool = True
+) -> None:
+    """Refuses a model of which nothing is quantized; else notes the share of its multiply-adds that is, if known.
+
+    ``calibrated``: whether ranges were found with data, rather than are in every call.
+    """
     if share == 0 and not case.keep:
         raise Unsupported(f"Nothing of '{model.name}' can be quantized: {why}.")
     preparation.facts["quantized_share"] = None if share is None else round(float(share), 3)
+    preparation.facts["calibrated"] = calibrated
 
 
 def from_cache(made: Path, preparation: Preparation, write: Callable[[Path, Noted], None]) -> Path:

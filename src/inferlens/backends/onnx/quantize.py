@@ -126,7 +126,8 @@ def quantized_onnx(
 
     from_cache(made, preparation, write)
     products = " or ".join(each for each in dialect.operators if each in PRODUCTS)
-    check_share(quantized_share(made, model.inputs), model, case, preparation, f"no {products} has weights")
+    share, why = quantized_share(made, model.inputs), f"no {products} has weights"
+    check_share(share, model, case, preparation, why, calibrated=not dialect.dynamic)
     return made
 
 

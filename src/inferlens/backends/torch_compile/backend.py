@@ -7,6 +7,7 @@ What the compiler could not do as asked (graph breaks, CUDA graphs skipped) is s
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import shutil
 import sysconfig
@@ -121,6 +122,7 @@ class TorchCompile(Backend, Deployer):
         if case.precision in QUANTIZED and case.device == "cpu":
             model = dataclasses.replace(model, module=quantized_module(model, case, preparation))
             options = replace(options, freezing=True)
+        _import_compiler()
         return CompiledRunner(model, case, preparation, options)
 
     def times_kernels(self, case: Case) -> bool:
@@ -166,6 +168,14 @@ class TorchCompile(Backend, Deployer):
         config = [f"torch._inductor.config.{name} = True" for name in set_here]
         compiled, imports = f"model = torch.compile(model, {how})", [f"import {OPERATORS}"] * quantized
         return program_script(case, options, file, inputs, *config, compiled, imports=imports)
+
+
+def _import_compiler() -> None:
+    """Imports Inductor, for seconds, as libraries are loaded, and not as this one builds; its workers start then."""
+    from torch._inductor import config
+
+    with config.patch(compile_threads=1):
+        importlib.import_module("torch._inductor.compile_fx")
 
 
 def compiler_absence(torch: Any, device: str) -> Absence | None:

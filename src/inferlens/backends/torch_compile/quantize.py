@@ -159,7 +159,8 @@ def quantize_linear(
         work = flops_by_module(module, tuple(feed))
         if linear and case.precision == "int8":
             linear, what = [*filter(fits, linear)], f"linear layers of {LEAST_ROWS} rows or more and sizes in eights"
-        check_share(share_of(work, linear), model, case, preparation, f"it has no modules of {what}")
+        why = f"it has no modules of {what}"
+        check_share(share_of(work, linear), model, case, preparation, why, calibrated=False)
         if case.precision == "int8":
             config = quantization.Int8DynamicActivationInt8WeightConfig()
         else:

@@ -145,7 +145,8 @@ def at_chance(seen: RecordEvidence) -> Iterator[Finding]:
 @rule("random-calibration", of="record", hint="Give real data to --calibration.")
 def random_calibration(seen: RecordEvidence) -> Iterator[Finding]:
     """Ranges that were found with noise fit no data."""
-    if seen.record.case.calibration == "random" and "quantized_share" in seen.record.facts:
+    facts = seen.record.facts
+    if seen.record.case.calibration == "random" and facts.get("calibrated", "quantized_share" in facts):
         yield found("Calibrated with noise, not with data.")
 
 
