@@ -97,20 +97,28 @@ def against(folder: str, *references: str) -> Table:
 
 
 def quantized(*folders: str) -> Table:
-    """Each backend's times in fp32 and int8 of the records under each folder, and how many times as fast int8 is."""
-    lines = []
+    """Each backend's times as it is and quantized, of the records under each folder, and how many times as fast it is.
+
+    Before it is quantized it is in fp32, or where that was not measured in fp16.
+    """
+    lines, befores = [], set()
     for folder in folders:
-        for plain in [row for row in read("show", folder)["rows"] if row["precision"] == "fp32"]:
+        every = read("show", folder)["rows"]
+        before = "fp32" if any(row["precision"] == "fp32" for row in every) else "fp16"
+        befores.add(before)
+        for plain in [row for row in every if row["precision"] == before]:
             for row in read("show", folder, "--reference", plain["name"])["rows"]:
-                if row["precision"] != "int8" or row["backend"] != plain["backend"]:
+                if row["precision"] == before or row["backend"] != plain["backend"]:
                     continue
-                name = f"{row['model'].rpartition(':')[2]}, {row['machine'].partition(',')[0]}"
-                times = (milliseconds(plain["median"]), milliseconds(row["median"]))
+                name = f"{row['model'].rpartition(':')[2]}, {row['device_name']}"
+                times = (milliseconds(plain["median"]), row["precision"], milliseconds(row["median"]))
                 interval = ratio_range(row["speedup_low"], row["speedup_high"]) if row["agrees"] else ""
                 label = f"{row['backend'].removesuffix(':default')} {row['options']}".strip()
-                lines.append(Line(name, (label, *times, speedup(row), interval)))
-    titles = ("backend", "fp32 (ms)", "int8 (ms)", "int8 against fp32", "interval (95 %)")
-    return Table("What INT8 does to the latency", "model and CPU", columns(*titles, texts=1), lines)
+                how = f"{speedup(row)} (partly)" if "(partly)" in row["name"] else speedup(row)
+                lines.append(Line(name, (label, *times, how, interval)))
+    (before,) = befores
+    titles = ("backend", f"{before} (ms)", "to", "latency (ms)", f"against {before}", "interval (95 %)")
+    return Table("What quantizing does to the latency", "model and machine", columns(*titles, texts=1), lines)
 
 
 def speedup(row: dict[str, Any]) -> str:

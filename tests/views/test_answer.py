@@ -11,10 +11,10 @@ import typer
 from msgspec.structs import replace
 
 from inferlens.cli.commands import app
-from inferlens.record.record import Environment, Warning
+from inferlens.record.record import Environment
 from inferlens.spec.case import Budget, TensorSpec
 from inferlens.spec.plan import words_of
-from inferlens.views.answer import answers, doubts
+from inferlens.views.answer import answers
 from inferlens.views.records import document
 from inferlens.views.rows import rows
 from inferlens.views.table import render
@@ -120,12 +120,11 @@ def test_marks_in_rows_are_explained_beneath_in_two_lines_at_most():
     assert "Give real data to --calibration." in text
 
 
-def test_a_row_says_that_it_is_partly_quantized_before_what_the_machine_did():
+def test_the_name_of_a_row_says_that_it_is_quantized_in_part():
     made = record(case("openvino", precision="int8"), samples=(0.01, 0.02) * 100, facts={"quantized_share": 0})
-    busy = Warning("disturbed", "Other programs used the CPU.")
-    (row,) = rows([replace(made, warnings=(busy,))])
-    assert doubts(row)[0] == "partly quantized"
-    assert "disturbed" in doubts(row)
+    (row,) = rows([made])
+    assert row.name == "openvino int8 (partly)"
+    assert "openvino (partly)" in shown([made, record(case("openvino"), samples=(0.01, 0.02) * 100)])
 
 
 def test_the_command_that_decides_has_all_words_of_the_plan() -> None:

@@ -91,11 +91,10 @@ DOUBTS = {
     "disturbed": "disturbed",
     "few-samples": "few samples",
     "repeat-failed": "a process failed",
-    "partly-quantized": "partly quantized",
     **OF_OUTPUTS,
 }
 # Words for a number that the machine does not account for.
-ANYWAY = ("repeat-failed", "partly-quantized", *OF_OUTPUTS)
+ANYWAY = ("repeat-failed", *OF_OUTPUTS)
 
 
 def doubts(row: Row) -> list[str]:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.findings.notes import Note, notes_of, ordered, worst_agreement
 from inferlens.analysis.findings.rules.waiting import bound_by
+from inferlens.analysis.findings.thresholds import PARTLY
 from inferlens.analysis.numbers import numbers
 from inferlens.analysis.objective import build_seconds, device_peak, host_peak
 from inferlens.analysis.race import FinalsAim
@@ -25,6 +26,7 @@ from inferlens.units import plural
 from inferlens.views.plain import plain, profile_command, words_of
 from inferlens.views.ranking import check_named, ranked
 
+SAID_PARTLY = "(partly)"  # behind a precision: less than half of the multiply-adds are in it
 # Words for outputs that are not wrong and yet not what they should be, by the codes of notes.
 OF_OUTPUTS = {
     "at-chance": "accuracy meaningless", "random-calibration": "accuracy meaningless", "less-accurate": "less accurate",
@@ -346,7 +348,9 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> Row
     record = run.first
     case, agreement = record.case, worst_agreement(run)
     said = {warning.code for each in run.records for warning in each.warnings}
-    lowered = ["(TF32)"] * ("lower-precision" in said)  # behind the precision
+    share = record.facts.get("quantized_share")
+    partly = isinstance(share, int | float) and share < PARTLY
+    truly = ["(TF32)"] * ("lower-precision" in said) + [SAID_PARTLY] * partly  # behind the precision
     batch = inputs[0].shape[0] if inputs and inputs[0].shape else case.batch
     return Row(
         id=record.id,
@@ -355,7 +359,7 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> Row
         ended=max(each.ended for each in run.records) if all(each.ended for each in run.records) else "",
         command=record.run,
         model=case.model,
-        name=" ".join([*words[:2], *lowered, *words[2:]]),
+        name=" ".join([*words[:2], *truly, *words[2:]]),
         label=case.label,
         backend=case.backend_label,
         precision=case.precision,

@@ -26,7 +26,7 @@ from inferlens.units import listing, ratio, ratio_spread
 from inferlens.views.compared import names_of
 from inferlens.views.plain import plain
 from inferlens.views.ranking import LEVEL
-from inferlens.views.rows import Row, by, noted, rows
+from inferlens.views.rows import SAID_PARTLY, Row, by, noted, rows
 
 MOST_NAMED = 3  # ways in a sentence
 
@@ -226,7 +226,7 @@ class Crossed:
         cells = [(line.name, line.cells[value]) for line in self.lines if value in line.cells]
         told = [(name, cell) for name, cell in cells if cell.speedup is not None]
         told.sort(key=lambda each: -(each[1].speedup or 0.0))
-        words = [f"{cell.times} in {name}" for name, cell in told]
+        words = [f"{cell.times} in {name}" + f" {SAID_PARTLY}" * (SAID_PARTLY in cell.row.name) for name, cell in told]
         if len(told) > MOST_NAMED:
             words = [f"{words[0]} to {words[-1]}"]
         wrong = [name for name, cell in cells if cell.word == "wrong"]

@@ -118,8 +118,7 @@ def partly_quantized(seen: RecordEvidence) -> Iterator[Finding]:
     """A model that was quantized here, of which most is computed as before."""
     share = seen.record.facts.get("quantized_share")
     if isinstance(share, int | float) and share < PARTLY:
-        precision = seen.record.case.precision
-        yield found("Only {share:percent} of the multiply-adds are in {precision}.", share=share, precision=precision)
+        yield found("Only {share:percent} of the multiply-adds are quantized.", share=share)
 
 
 @rule("less-accurate", of="record", hint="More calibration data, other ranges, or --keep for the layers that lose it.")
