@@ -93,7 +93,7 @@ def test_the_likeliest_is_told_with_its_probability_and_what_decides_it():
 def test_what_is_not_very_likely_is_not_called_probable():
     race = rounds(4, {"pytorch": 16.02e-3, "openvino": 16e-3, "onnxruntime": 16.01e-3}, spread=0.03, seed=2)
     (answer,) = answers(rows(race))
-    assert answer.head == "LIKELY FASTEST"
+    assert answer.head == "PERHAPS FASTEST"
     assert re.fullmatch(r"perhaps faster than onnxruntime and openvino \(4\d %\)", answer.rival)
     assert "probably" not in str(answer)
     assert "To decide between the first two: inferlens ab resnet18 " in answer.lines[1]

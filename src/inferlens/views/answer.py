@@ -27,8 +27,8 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
 
     Attributes:
         where: of what it is, where there are several: model, device, batch.
-        head: ``FASTEST``, ``EQUALLY FAST``, ``LIKELY FASTEST``, ``SHORTEST`` of what was measured once,
-            or ``NONE``; empty of a single way, which is beside no other.
+        head: ``FASTEST``, ``EQUALLY FAST``, ``LIKELY FASTEST`` or ``PERHAPS FASTEST``, ``SHORTEST`` of what was
+            measured once, or ``NONE``; empty of a single way, which is beside no other.
         who: the way that it is, or several; with its time.
         than: by how much against the reference; ``sure``: the interval of that.
         rival: by how much against the next one, or how likely it is, or that it was measured once.
@@ -144,9 +144,10 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
         few = "the next" if len(rivals) == 1 else f"{len(rivals)} others"
         every = listing([names[row.id] + f" {told(row)}" * (len(rivals) == 1) for row in rivals])
         chance = likely(best.chance)
-        how = f"{'probably' if (best.chance or 0.0) >= PROBABLE else 'perhaps'} faster than"
+        word = likelihood(best)
+        how = f"{word.replace('likely', 'probably')} faster than"
         return AnswerLine(
-            where=where, head="LIKELY FASTEST", who=who, than=than, sure=sure,
+            where=where, head=f"{word.upper()} FASTEST", who=who, than=than, sure=sure,
             rival=f"{how} {every if len(rivals) <= MOST_RIVALS else few}{chance}", least=f"{how} {few}{chance}",
             decide=plain(best.hint), decides="it" if len(rivals) == 1 else "between the first two",
         )  # fmt: skip
@@ -186,6 +187,11 @@ def worth(row: Row) -> str:
     lost = drop(row.drop).lstrip("-")
     than = "as fp32" if lost == "0.0 %" else f"{lost} {'below' if row.drop > 0 else 'above'} fp32"
     return f"{row.metric} {accuracy(row)}, {than}"
+
+
+def likelihood(row: Row) -> str:
+    """How likely it is that the first is the fastest, in a word."""
+    return "likely" if (row.chance or 0.0) >= PROBABLE else "perhaps"
 
 
 def likely(chance: float | None) -> str:
