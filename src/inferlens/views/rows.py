@@ -238,8 +238,7 @@ def seconds_of(table: Sequence[Row]) -> float | None:
 
 def ways(table: Sequence[Row]) -> dict[str, str]:
     """What the rows of a table are called there, by their ids: without what all share, or a column says."""
-    shared = len({row.precision for row in table}) == 1
-    names = {row.id: row.way for row in table}
+    names, shared = {row.id: row.way for row in table}, len({row.precision for row in table}) == 1
     within = [len({names[row.id] for row in each}) == len(each) for each in by(table, "comparison")]
     return names if shared or all(within) else {row.id: plain(row.name) for row in table}
 
@@ -347,11 +346,9 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> Row
     """What one run says by itself; ``words`` are those of its name."""
     record = run.first
     case, agreement = record.case, worst_agreement(run)
-    said = {warning.code for each in run.records for warning in each.warnings}
+    lowered = any(warning.code == "lower-precision" for each in run.records for warning in each.warnings)
     share = record.facts.get("quantized_share")
     partly = isinstance(share, int | float) and share < PARTLY
-    truly = ["(TF32)"] * ("lower-precision" in said) + [SAID_PARTLY] * partly  # behind the precision
-    batch = inputs[0].shape[0] if inputs and inputs[0].shape else case.batch
     return Row(
         id=record.id,
         folder=case.folder,
@@ -359,11 +356,11 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> Row
         ended=max(each.ended for each in run.records) if all(each.ended for each in run.records) else "",
         command=record.run,
         model=case.model,
-        name=" ".join([*words[:2], *truly, *words[2:]]),
+        name=" ".join([*words[:2], *["(TF32)"] * lowered, *[SAID_PARTLY] * partly, *words[2:]]),
         label=case.label,
         backend=case.backend_label,
         precision=case.precision,
-        batch=batch,
+        batch=inputs[0].shape[0] if inputs and inputs[0].shape else case.batch,
         device=case.device,
         device_name=device_name(record),
         machine=machine_name(record.environment),
