@@ -367,9 +367,9 @@ def test_a_process_for_each_card_sees_it_alone(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(local, "cards", lambda: CARDS[:2])
     monkeypatch.setattr(local, "shares", lambda cards, cpus: [list(cpus)] * len(cards))
     heard, before = Heard(), threading.active_count()
-    records = bench(tmp_path, heard, devices="all", quick=True, batch="1,2", mode="latency")
+    records = bench(tmp_path, heard, devices="all", repeats=2, batch="1,2", mode="latency")
     assert kept(tmp_path) == measured(records)
-    assert len(records) == 4
+    assert len(records) == 8
     by_batch = {record.case.batch: record.environment.variables["CUDA_VISIBLE_DEVICES"] for record in records}
     assert set(by_batch.values()) == {"GPU-aaa1", "GPU-aaa2"}
     for record in records:

@@ -59,7 +59,7 @@ class Scheduler:
     observer: Observer = field(default_factory=Observer)
     scratch: Path = Path()
     live: Mapping[str, str] = field(default_factory=dict)  # files of live modules, by the full name of each
-    idle: Before = field(default_factory=Before)
+    idle: Callable[[], Before] = Before
     environment: Environment = field(default_factory=environment.collect)  # the machine and its libraries
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     records: list[Record] = field(default_factory=list)  # in the order in which their cases ended
@@ -353,7 +353,7 @@ class Scheduler:
         """The GPU as it is now, with the power it drew while nothing ran; nothing, where no case uses it."""
         if all(case.device != "cuda" for case in cases):
             return Before()
-        idle = self.idle
+        idle = self.idle()
         return msgspec.structs.replace(
             gpu_before(), idle_power=idle.idle_power, idle_seconds=idle.idle_seconds, idle_samples=idle.idle_samples
         )
@@ -368,12 +368,12 @@ def _exported_as(case: Case) -> str:
 def scheduled(
     plan: Plan, observer: Observer, cases: Sequence[Planned], live: Mapping[str, str] | None = None, **more: Any
 ) -> Iterator[Scheduler]:
-    """What measures ``cases``, once the machine was looked at while nothing ran.
+    """What measures ``cases``; a GPU is looked at while nothing runs on it, which is beside the first reference.
 
     Files of ``live`` modules are given by the full name of each; ``more`` are other fields of it.
     """
     uses_gpu = any(planned.case.device == "cuda" and not planned.refusal for planned in cases)
-    with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch, ThreadPoolExecutor(1) as aside:
+    with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch, ThreadPoolExecutor(2) as aside:
         known = aside.submit(environment.collect)
-        idle = gpu_before(IDLE_SECONDS) if uses_gpu else Before()
+        idle = aside.submit(gpu_before, IDLE_SECONDS).result if uses_gpu else Before
         yield Scheduler(plan, observer, Path(scratch), live or {}, idle, known.result(), **more)
