@@ -3,17 +3,20 @@
     python -m benchmarks.two_gpus [--model M,...] [--batch 1,8,32] [--backend B,...] [-o FOLDER]
 
 What is kept in a cache is built first. Then the plan runs on one GPU, on all, and on one again, which
-says how far medians are apart anyway; ``medians.json`` has them, in seconds.
+says how far medians are apart anyway. One GPU has the CPU cores that it has beside the others.
+``medians.json`` has them, in seconds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 from pathlib import Path
 
 from benchmarks.side_by_side import BUILD, run_side_by_side
+from inferlens.execution.launching.local import cards, shares
 from inferlens.record.record import Record
 from inferlens.record.store import load_records
 from inferlens.stats.quantiles import median
@@ -67,8 +70,10 @@ def main() -> None:
     print(f"built in {took:.0f} s", flush=True)
     plan = ["bench", *models, "--batch", words.batch, "-b", words.backend, *case, "--quick", "--mode", "latency"]
     seconds, found = [], []
+    every, own = os.sched_getaffinity(0), shares(cards(), sorted(os.sched_getaffinity(0)))[0]
     for number, devices in enumerate(("cuda:0", "all", "cuda:0")):
         before = {record.id for record in load_records(folder).records}
+        os.sched_setaffinity(0, every if devices == "all" else own)
         seconds.append(run_side_by_side([[*plan, "--devices", devices]], folder / f"run-{number}"))
         found.append(medians([each for each in load_records(folder).records if each.id not in before]))
         print(f"{devices}: {seconds[-1]:.0f} s, {len(found[-1])} cases", flush=True)
