@@ -63,7 +63,7 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
     sources, problems, titles = list(files.values()), list(loaded.problems), [path.name for path in files]
     left_out: dict[str, list[str]] = {}
     for case in (case for group in groups(loaded, "layer") for case in group):
-        found = source_of(case.profile, case.name, case.headline)
+        found = source_of(case.profile, case.name, case.headline, case.unprofiled)
         if isinstance(found, str) or not found.layers:
             reason = found if isinstance(found, str) else "It has no layers."
             left_out.setdefault(reason, []).append(case.name)

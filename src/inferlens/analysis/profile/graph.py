@@ -115,9 +115,12 @@ class GraphSource(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def source_of(profile: Profile, title: str, about: str = "") -> GraphSource | str:
-    """The layers of a profile with their typical times, or the sentence that says why there are none."""
-    runs = runs_of(profile, "layer")
+def source_of(profile: Profile, title: str, about: str = "", unprofiled: Sequence[float] = ()) -> GraphSource | str:
+    """The layers of a profile with their typical times, or the sentence that says why there are none.
+
+    ``unprofiled`` as in :func:`runs_of`.
+    """
+    runs = runs_of(profile, "layer", unprofiled)
     if isinstance(runs, str) or profile.layers is None:
         return str(runs)
     given = profile.model.inputs or profile.case.inputs

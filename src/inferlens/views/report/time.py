@@ -70,7 +70,7 @@ def _modules(grouped: Sequence[Sequence[ProfiledCase]]) -> Iterator[Section]:
 
 def _graph(case: ProfiledCase, place: int, room: int) -> list[Block]:
     """What is executed, as a graph; or, where that is too large or cannot be laid out here, how to have it drawn."""
-    source = source_of(case.profile, case.name, case.headline)
+    source = source_of(case.profile, case.name, case.headline, case.unprofiled)
     if isinstance(source, str) or not source.layers:
         return []
     try:
