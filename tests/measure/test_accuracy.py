@@ -129,7 +129,7 @@ def test_a_drop_is_a_limit_of_a_tuning(tmp_path: Path, planted: str) -> None:
     assert "drop" in str(tuned)
     assert "top-1" in str(tuned)
     chart = tuned_chart(ended)(THEMES["light"])
-    assert next(panel["layer"][0]["encoding"]["y"]["title"] for panel in chart["hconcat"]) == "accuracy (shares in %)"
+    assert next(panel["layer"][0]["encoding"]["y"]["title"] for panel in chart["hconcat"]) == "top-1 (%)"
     assert {each.accuracy.value for each in facts_of(ended) if each.accuracy} == {1.0, 0.95}
 
 

@@ -25,7 +25,7 @@ from inferlens.views.chart import (
 )
 from inferlens.views.picture import Theme, finished, stacked, title
 from inferlens.views.plain import plain
-from inferlens.views.raced.scatter import ACCURACY, ENERGY, ERROR, MEMORY, PanelAxis, least_error, panel
+from inferlens.views.raced.scatter import ACCURACY, ENERGY, ERROR, MEMORY, PanelAxis, least_error, of_accuracy, panel
 from inferlens.views.records import headline
 from inferlens.views.renderers.terminal import wrap
 from inferlens.views.rows import Row, by, rows
@@ -85,12 +85,14 @@ def _block(table: Sequence[Row], measure: str, theme: Theme, colours: Mapping[st
     """One model on one machine, a panel for each comparison."""
     comparisons = by(table, "comparison")
     names = names_of(table)
+    metrics = [(row.metric, row.accuracy_share) for row in table if drawable(row, "accuracy")]
+    axis = of_accuracy(metrics) if measure == "accuracy" else AGAINST[measure]
     panels = []
     counts = [sum(drawable(row, measure) for row in each) for each in comparisons]
     able = [each for each, count in zip(comparisons, counts, strict=True) if count >= min(2, max(counts))]
     for each in able[:MOST]:
         points = [row for row in each if drawable(row, measure)]
-        drawn = panel(_values(points, names), LATENCY, AGAINST[measure], theme, (WIDTH, HEIGHT), _TOOLTIP, colours)
+        drawn = panel(_values(points, names), LATENCY, axis, theme, (WIDTH, HEIGHT), _TOOLTIP, colours)
         panels.append({**drawn, "title": where_of(each, comparisons)} if len(able) > 1 else drawn)
     missing = sum(not drawable(row, measure) for row in table)
     words = ["dashed: nothing is better in both"]

@@ -7,12 +7,13 @@ on the line, ``wrong`` ones are crossed out. The tooltip has the name of a point
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from inferlens.spec.case import PRECISIONS, QUANTIZED
 from inferlens.views.picture import SHAPES, Ends, Part, Theme, beside, field, fields, layered, marks
+from inferlens.views.plain import plain
 
 FAR = 4.0  # times the least, from which on an axis has a logarithmic scale
 WRONG = "#C62828"
@@ -49,6 +50,12 @@ ERROR = PanelAxis("error", "error of the outputs (relative L2)", scale="decades"
 ACCURACY = PanelAxis("accuracy", "accuracy (shares in %)", less=False)
 ENERGY = PanelAxis("energy", "energy of an item (mJ)")
 MEMORY = PanelAxis("memory", "peak memory (MiB)", scale="zero")
+
+
+def of_accuracy(metrics: Iterable[tuple[str, bool]]) -> PanelAxis:
+    """The accuracy as an axis, by its name where all have the same; the other part of each is whether it is a share."""
+    titles = {plain(name) + " (%)" * share for name, share in metrics}
+    return replace(ACCURACY, title=titles.pop()) if len(titles) == 1 else ACCURACY
 
 
 def least_error(errors: Sequence[float | None]) -> float:

@@ -19,7 +19,7 @@ from inferlens.views import picture
 from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH
 from inferlens.views.picture import Theme, colours_of, finished, stacked, title
 from inferlens.views.plain import cut, plain
-from inferlens.views.raced.scatter import ACCURACY, ERROR, MEMORY, PanelAxis, least_error, panel
+from inferlens.views.raced.scatter import ERROR, MEMORY, PanelAxis, least_error, of_accuracy, panel
 from inferlens.views.raced.tuned import answer_of, finals_of
 from inferlens.views.renderers.terminal import wrap
 
@@ -83,7 +83,11 @@ def _chart(
     measure = tuned.objective.measure
     across = PanelAxis("x", f"{measure.title} ({_UNITS.get(measure.unit, (measure.unit,))[0]})", less=measure.less)
     known = any(one["accuracy"] is not None for one in values)
-    up = [ACCURACY if known else ERROR, replace(MEMORY, title="peak memory, of processes that did not export (MiB)")]
+    metrics = [(one.metric, one.accuracy.share) for one in timed if one.accuracy]
+    up = [
+        of_accuracy(metrics) if known else ERROR,
+        replace(MEMORY, title="peak memory, of processes that did not export (MiB)"),
+    ]
     up = [each for each in up if each.key != tuned.objective.name and any(one[each.key] is not None for one in values)]
     width = (WIDTH - BETWEEN * (len(up) - 1)) / max(len(up), 1)
     tooltip = (
@@ -91,7 +95,7 @@ def _chart(
         *[("accuracy_said", "accuracy")] * known, ("memory_said", "memory (MiB)"), ("came", "what came of it"),
     )  # fmt: skip
     panels = [panel(values, across, each, theme, (width, HEIGHT), tooltip, colours) for each in up]
-    room = WIDTH + 2 * BETWEEN  # with what stands beside the axes
+    room = WIDTH + BETWEEN * len(up)  # with what stands beside the axes
     (answer, *_), about = answer_of(tuned, finals_of(tuned)), cut(_about(tuned, facts), int(room / LETTER))
     said = wrap(plain(f"{_model(tuned)}: {answer.replace('  ', ' · ')}"), int(room / LETTER_OF_TITLE))
     return finished(stacked(panels, across=True, spacing=BETWEEN, title=title(said, about)), theme)
