@@ -245,8 +245,8 @@ def tunings_in(paths: Sequence[Path]) -> list[Path]:
 
 
 def beneath(path: Path) -> list[Path]:
-    """The folders of tunings in a folder of results, of a model, or of a batch of it."""
-    return sorted(file.parent for above in ("", "*/", "*/*/") for file in path.glob(f"{above}{TUNING}/{TRIALS}*"))
+    """The folders of tunings in a folder, at any depth."""
+    return [file.parent for file in files_under(path, TRIALS) if file.parent.name == TUNING]
 
 
 def load_tuned(folder: Path) -> Tuned:

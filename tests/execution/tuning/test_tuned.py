@@ -19,6 +19,7 @@ from inferlens.backends import BACKENDS
 from inferlens.backends.base import Capabilities, Support
 from inferlens.errors import InferlensError
 from inferlens.execution.tuning.outcome import untried
+from inferlens.record.record import encode
 from inferlens.record.store import TRIALS
 from inferlens.views.raced.tuned import document, finals_of
 from inferlens.views.raced.tuned_chart import render as drawn
@@ -27,6 +28,7 @@ from tests.commands import inferlens
 from tests.execution.tuning.test_space import space
 from tests.execution.tuning.test_tune import tune
 from tests.spec.test_plan import FLOATS, GPU_HOST, LAPTOP, RESNET
+from tests.views.samples import case, record
 
 pytestmark = pytest.mark.usefixtures("one_process")
 RESNET18 = Path(__file__).parents[3] / "examples" / "cpu" / "tuned" / "resnet18" / "tuning"
@@ -94,6 +96,22 @@ def test_a_report_answers_once_and_has_the_records_of_all_finals(once: tuple[Pat
     (packed,) = re.findall(r'download="records.jsonl.gz" href="data:application/gzip;base64,([^"]*)"', page)
     lines = gzip.decompress(base64.b64decode(packed)).splitlines()
     assert {json.loads(line)["id"] for line in lines} == {record.id for record in once[1].finals}
+
+
+def test_a_report_of_many_models_has_an_index_and_the_tunings_that_lie_deep_beneath_it(
+    once: tuple[Path, Tuned], tmp_path: Path
+) -> None:
+    shutil.copytree(once[0] / "results", tmp_path / "machine" / "tuned" / "monday")
+    for model in ("fake:one", "fake:two"):
+        folder = tmp_path / "machine" / model.replace(":", "-")
+        folder.mkdir()
+        (folder / "record.json").write_bytes(encode(record(case("fake", model=model))))
+    assert inferlens("report", "machine", "-o", "page.html", cwd=tmp_path).returncode == 0
+    page = (tmp_path / "page.html").read_text()
+    assert re.findall(r"<h2>(.*?)</h2>", page) == ["Answer", "Comparison", "Tuning", "How it was measured"]
+    answer = page[: page.index('id="comparison"')]
+    assert answer.index("fake:two") < answer.index("<summary>Tuned: fake:demo")
+    assert re.search(r"<summary>Tuned: fake:demo · [^<]*FASTEST · fake:fast knob_a=1", answer)
 
 
 def test_the_screen_has_the_answer_five_rows_effects_and_what_was_left_out(here: Path) -> None:

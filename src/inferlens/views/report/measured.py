@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from inferlens.analysis.runs import CaseRuns, latest
-from inferlens.analysis.tuned import facts_of
+from inferlens.analysis.tuned import Tuned, facts_of
 from inferlens.record.record import machine_name
 from inferlens.units import ABSENT, listing, plural
 from inferlens.views.answer import AnswerLine, answers, likelihood, likely
@@ -43,25 +44,40 @@ _TIME = "The line is the median of neighbouring samples, the band their middle 8
 
 def answer(found: Found) -> Iterator[Block]:
     """Which way is fastest, by how much and how sure; what it costs; what to do about it."""
-    for tuned in found.tunings:
-        finals = finals_of(tuned)
-        said = answer_of(tuned, finals) if finals else []
-        yield Table(headline(finals) if finals else "", "", (), (), answer=said[:1])
-        yield from said[1:]
-        if finals:
-            yield _costs(finals, ways(finals))
-        yield from (each for each in sentences(tuned, facts_of(tuned)) if each.startswith("Use"))
     tables = by(found.rows, "table")
+    if len(tables) < 2:
+        yield from itertools.chain.from_iterable(map(_of_tuning, found.tunings))
     if len(tables) == 1:
         lines = answers(tables[0])
         yield Table(headline(tables[0]), "", (), (), answer=[each.lines[0] for each in lines])
         yield from _more(tables[0], lines, found)
     elif tables:
         yield from _of_many(tables, found)
+        for number, each in enumerate(found.tunings, 1):
+            yield Section(f"tuned-{number}", f"Tuned: {_in_a_line(each)}", list(_of_tuning(each)), folded=True)
     if found.profiles.profiles:
         yield from _worth_acting_on(found)
     if not (found.tunings or found.records):
         yield from of_traces(found)
+
+
+def _of_tuning(tuned: Tuned) -> Iterator[Block]:
+    """What came out as the best, what it costs, and the command that uses it."""
+    finals = finals_of(tuned)
+    said = answer_of(tuned, finals) if finals else []
+    yield Table(headline(finals) if finals else "", "", (), (), answer=said[:1])
+    yield from said[1:]
+    if finals:
+        yield _costs(finals, ways(finals))
+    yield from (each for each in sentences(tuned, facts_of(tuned)) if each.startswith("Use"))
+
+
+def _in_a_line(tuned: Tuned) -> str:
+    """Of what a tuning is, and its answer."""
+    finals = finals_of(tuned)
+    if not finals:
+        return "nothing ran with right outputs"
+    return " · ".join([*headline(finals).split(" · ")[:2], answer_of(tuned, finals)[0].replace("  ", " · ")])
 
 
 def _worth_acting_on(found: Found) -> Iterator[Table]:
