@@ -95,9 +95,9 @@ def _chart(
         *[("accuracy_said", "accuracy")] * known, ("memory_said", "memory (MiB)"), ("came", "what came of it"),
     )  # fmt: skip
     panels = [panel(values, across, each, theme, (width, HEIGHT), tooltip, colours) for each in up]
-    room = WIDTH + BETWEEN * len(up)  # with what stands beside the axes
+    room = WIDTH + 2 * BETWEEN  # with what stands beside the axes
     (answer, *_), about = answer_of(tuned, finals_of(tuned)), cut(_about(tuned, facts), int(room / LETTER))
-    said = wrap(plain(f"{_model(tuned)}: {answer.replace('  ', ' · ')}"), int(room / LETTER_OF_TITLE))
+    said = wrap(plain(f"{_model(tuned)}: {answer.replace('  ', ' · ')}"), int((WIDTH + BETWEEN) / LETTER_OF_TITLE))
     return finished(stacked(panels, across=True, spacing=BETWEEN, title=title(said, about)), theme)
 
 
