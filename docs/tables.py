@@ -1,8 +1,9 @@
 """Fills the documents' tables and draws their plots from what is stored: ``python docs/tables.py``.
 
 What stands between ``<!-- $ inferlens WORDS -->`` and ``<!-- end -->`` is what that command prints in Markdown; what
-``<!-- picture WORDS -->`` names is what ``inferlens WORDS`` draws. Two tables are no command's: ``against FOLDER CASE``
-has the speed-up against each case, ``loops FILE`` what ``python -m benchmarks.engine_loop`` kept. No number is typed.
+``<!-- picture WORDS -->`` names is what ``inferlens WORDS`` draws. Some tables are no command's: ``against FOLDER
+CASE`` has the speed-up against each case, ``quantized`` and ``accuracies FOLDER`` what int8 and fp8 do to latencies and
+answers, ``loops FILE`` what ``python -m benchmarks.engine_loop`` kept. No number is typed.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from inferlens import cli
+from inferlens import cli, load_records
 from inferlens.stats.intervals import ends, median_interval
-from inferlens.units import change, change_range, milliseconds, rate, ratio, ratio_range, significant
+from inferlens.units import change, change_range, drop, milliseconds, percent, rate, ratio, ratio_range, significant
 from inferlens.views.table import Column, Document, Line, Table, render
 
 ROOT = Path(__file__).parent.parent
 PAGES = tuple(path for path in sorted((ROOT / "docs").rglob("*.md")) if "<!-- end -->" in path.read_text("utf-8"))
 BLOCK = re.compile(
-    r"(<!-- (?P<kind>\$ inferlens|against|quantized|loops) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)", re.S
+    r"(<!-- (?P<kind>\$ inferlens|against|quantized|accuracies|loops) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)",
+    re.S,
 )
 
 
@@ -121,6 +123,33 @@ def quantized(*folders: str) -> Table:
     return Table("What quantizing does to the latency", "model and machine", columns(*titles, texts=1), lines)
 
 
+def accuracies(*folders: str) -> Table:
+    """What the answers of the network under each folder are worth in fp32 and int8, and how far below fp32 they are."""
+    rows, names = {}, list[str]()
+    for folder in folders:
+        for row in read("show", folder)["rows"]:
+            rows[folder, row["precision"], row["backend"]] = row
+            names += [row["backend"]] * (row["precision"] == "int8" and row["backend"] not in names)
+
+    def worth(folder: str, backend: str) -> str:
+        row = rows[folder, "int8", backend]
+        return f"{percent(row['accuracy'])}, {drop(row['drop'], row['drop_low'], row['drop_high'])}"
+
+    lines = []
+    for folder in folders:
+        plain = next(row for key, row in rows.items() if key[:2] == (folder, "fp32"))
+        count = next(each.accuracy.count for each in load_records(ROOT / folder).records if each.accuracy)
+        cells = (
+            plain["metric"],
+            str(count),
+            percent(plain["accuracy"]),
+            *(worth(folder, each) for each in sorted(names)),
+        )
+        lines.append(Line(plain["model"].rpartition(":")[2], cells))
+    titles = ("right is", "samples", "fp32", *(f"int8 by {name}, drop" for name in sorted(names)))
+    return Table("What answers are worth", "network", columns(*titles, texts=1), lines)
+
+
 def speedup(row: dict[str, Any]) -> str:
     """How many times as fast as the reference, or why that is not said."""
     if not row["agrees"]:
@@ -141,7 +170,7 @@ def loops(file: str) -> Table:
     return Table(kept["title"], "model", columns(*titles, texts=1), lines)
 
 
-TABLES: dict[str, Callable[..., Table]] = {each.__name__: each for each in (against, quantized, loops)}
+TABLES: dict[str, Callable[..., Table]] = {each.__name__: each for each in (against, quantized, accuracies, loops)}
 
 
 def main() -> None:
