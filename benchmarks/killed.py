@@ -11,21 +11,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[1]
 TUNE = ("tune", "fake:demo", "--only", "fake:steady,fp32,knob_a,knob_b,knob_c,knob_d", "--budget", "1h")
 
 
 def left_by(*moments: int) -> list[dict[str, Any]]:
     """What runs left that were killed at these moments."""
     command = [sys.executable, "-m", "tests.execution.tuning.killed", "apart", ",".join(map(str, moments)), *TUNE]
+    words = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}  # its working directory is another
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, cwd=folder, env=words, capture_output=True, text=True, check=True)
     found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return found
 

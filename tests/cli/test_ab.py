@@ -30,6 +30,12 @@ def test_in_processes_of_its_own(tmp_path: Path) -> None:
     assert len(load_records([tmp_path / "results"]).records) == 6
 
 
+def test_rounds_of_two_models_are_of_both(tmp_path: Path) -> None:
+    done = inferlens("ab", "fake:demo", "fake:other", *QUICK, "--max-rounds", "3", cwd=tmp_path)
+    said = [line for line in done.stderr.splitlines() if "round" in line]
+    assert said == ["round 3: B takes 1.000x the time of A (1.000 to 1.000)"]
+
+
 @pytest.mark.parametrize(
     ("a", "b", "words", "code", "verdict"),
     [

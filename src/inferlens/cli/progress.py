@@ -120,7 +120,8 @@ class Bar(Observer):
     def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:
         of = f" of {finals}" if number <= finals else ""
         case, works = contenders[0], {planned.case.work for planned in self._cases}
-        race = f"{case.model.rpartition(':')[2]} batch {case.batch}, " if len(works) > 1 else ""
+        batch = f" batch {case.batch}" if case.batch else ""
+        race = f"{case.model.rpartition(':')[2]}{batch}, " if len(works) > 1 else ""
         self._say(f"{race}{'final ' if finals else ''}round {number}{of}: {standing}")
 
     def _seconds_left(self) -> float:
@@ -185,4 +186,4 @@ class RoundsBar(Bar):
         self.last = so_far
         now = so_far.steps[-1] if isinstance(so_far, ABSteps) else so_far
         if now.ratio is not None:
-            self.round(now.rounds, (now.a, now.b), f"B takes {now.standing}")
+            self._say(f"round {now.rounds}: B takes {now.standing}")

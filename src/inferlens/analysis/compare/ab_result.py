@@ -37,6 +37,7 @@ from inferlens.units import (
 
 End = Literal["", "decided", "rounds", "time", "a side did not run"]
 LARGEST_THRESHOLD = 0.1  # that is proposed to whom more rounds would not help
+VAGUE = 100  # an interval whose ends are further apart than so many times has no numbers worth reading
 _CODES = {"FASTER": 0, "SAME": 0, "SLOWER": 1, "UNDECIDED": 3, "DID NOT RUN": 4}
 # Notes of what the interval over several rounds covers, or the verdict says.
 _COVERED = (
@@ -131,7 +132,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
 
     @property
     def standing(self) -> str:
-        """The ratio in words: ``0.523x the time of A (0.511 to 0.534)``."""
+        """The ratio in words: ``0.523x the time of A (0.511 to 0.534)``, as long as its interval says something."""
         if self.ratio is None or self.interval is None:
             return "no ratio yet"
         found, of = (self.interval.low, self.ratio, self.interval.high), "the time of A"
@@ -139,6 +140,8 @@ class ABResult(Struct, frozen=True, kw_only=True):
             found, of = (1 / found[2], 1 / found[1], 1 / found[0]), "the calls a second of A"
         places = 2 if f"{found[0]:.2f}" != f"{found[2]:.2f}" else 3
         low, middle, high = (f"{each:.{places}f}" if 0.1 <= each < 10 else significant(each) for each in found)
+        if found[0] < 1 < found[2] and found[2] > VAGUE * found[0]:
+            return f"{middle}x {of} (too few rounds to say how far off that may be)"
         return f"{middle}x {of} ({low} to {high})"
 
     @property
