@@ -283,7 +283,10 @@ def test_where_nothing_keeps_the_limits_the_nearest_miss_is_the_answer(tmp_path:
     tuned = tune(tmp_path, limits=("latency=1us",), only=("fake:steady", "fp32", "fake.knob_a"))
     assert "beyond the limit" in tuned.missed[0]
     assert best_of(tuned).options == {"knob_a": 1}, "settings are tried all the same"
-    assert "comes nearest" in render(document(tuned), "table", width=100)
+    shown = render(document(tuned), "table", width=100)
+    assert "comes nearest" in shown
+    (winner,) = [line for line in shown.splitlines() if line.startswith(" 1 ")]
+    assert winner.rstrip().endswith("breaks a limit")
 
 
 @pytest.mark.parametrize("trouble", ["raise", "unsupported", "rubbish"])

@@ -187,7 +187,7 @@ def _columns(tuned: Tuned) -> list[Column]:
     barred = {record.case.label for record in tuned.finals if record.case.digest in tuned.aim.barred}
 
     def said(row: Row) -> str:
-        return remark(row, builds=False) or "breaks a limit" * (row.label in barred)
+        return remark(row, builds=False) or "breaks a limit" * (row.label in barred or bool(tuned.missed))
 
     return [*columns, changed(COLUMNS[-1], write=said, keep=2)]
 
