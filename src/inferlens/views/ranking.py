@@ -68,16 +68,13 @@ def _with_hint(row: Row, runs: Mapping[tuple[str, str], CaseRuns], rows: Sequenc
     return replace(row, hint=shlex.join(["inferlens", "ab", bare(row.model), *words]))
 
 
-LEVEL = 0.95  # of speed-ups; those of the answer share the error of all looks at the race
-
-
 def _against(row: Row, base: Row, among: Race) -> Row:
     if row.id == base.id:
         return replace(row, reference=base.name, reference_id=base.id, is_reference=True, speedup=1.0)
     found = among.against(base.id, row.id) if row.ranked else None
     if found is None:
         return replace(row, reference=base.name)
-    interval = found.interval(LEVEL)
+    interval = among.interval(base.id, row.id)
     row = replace(
         row,
         reference=base.name,
