@@ -11,7 +11,7 @@ import typer
 from msgspec.structs import replace
 
 from inferlens.cli.commands import app
-from inferlens.record.record import Environment
+from inferlens.record.record import Environment, Warning
 from inferlens.spec.case import Budget, TensorSpec
 from inferlens.spec.plan import words_of
 from inferlens.views.answer import answers
@@ -118,6 +118,15 @@ def test_marks_in_rows_are_explained_beneath_in_two_lines_at_most():
     assert "accuracy meaningless" in row
     assert "accuracy meaningless: Calibrated with noise" in text
     assert "Give real data to --calibration." in text
+
+
+def test_a_busy_machine_is_told_beneath_a_race_though_no_row_says_so():
+    busy = Warning("disturbed", "Other programs used 1.8 of 2 CPUs during 80 % of the samples.")
+    race = rounds(4, {"pytorch": 20e-3, "openvino": 16e-3})
+    text = shown([replace(each, warnings=(busy,)) for each in race])
+    assert "FASTEST  openvino" in text
+    assert "1.8 of 2 CPUs during 80 % of the samples. Ratios hold, times may not." in text
+    assert "disturbed" not in text
 
 
 def test_the_name_of_a_row_says_that_it_is_quantized_in_part():

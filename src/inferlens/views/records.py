@@ -51,6 +51,7 @@ LEAST_HEIGHT = 5  # of a table: its title, answer, heading, a row and the space 
 LEAST_ROWS = 4  # of a single comparison, before what to do next
 MOST_NOTES = 2
 ONCE = "measured once"
+IN_ROUNDS = "Ratios hold, times may not."  # what disturbs cases that take turns does so to all of them
 SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
 
 # Key, title, unit, how it is written, what stays first. Without ``wide`` it is on every screen.
@@ -301,14 +302,17 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
     codes = dict.fromkeys(note.code for row in table for note in row.notes if note.code not in OF_THE_END)
     whose = {code: [row for row in table if code in {note.code for note in row.notes}] for code in codes}
     marks = {mark for row in shown for mark in (row.outputs, remark(row, builds=False))}
-    told = [code for code in codes if notes[code].level != "know" and (code not in DOUBTS or DOUBTS[code] in marks)]
+    marked = {code for code in codes if DOUBTS.get(code) in marks}
+    met = [row for row in whose.get("disturbed", ()) if row.rounds and row.processes > 1]
+    shared = {"disturbed"} if met and 2 * len(met) >= len(table) else set()
+    told = [code for code in codes if notes[code].level != "know" and (code not in DOUBTS or code in marked | shared)]
     told.sort(key=lambda code: (notes[code].level != "changes", code not in DOUBTS, -len(whose[code])))
     said: dict[str, str] = {}
     for code in told:
         mine, note = whose[code], notes[code]
         who = f"{ways(table)[mine[0].id]}: " if len(mine) == 1 else f"{len(mine)} of {len(table)} rows: "
-        who = f"{DOUBTS[code]}: " if code in DOUBTS else "" if len(mine) == len(table) else who
-        both = f"{who}{note.sentence} {note.hint}"
+        who = f"{DOUBTS[code]}: " if code in marked - shared else "" if len(mine) == len(table) else who
+        both = f"{who}{note.sentence} {IN_ROUNDS if code in shared else note.hint}"
         said.setdefault(who, both if len(both) <= WIDTH else f"{who}{note.sentence}")
     if ONCE in marks:
         said[ONCE] = f"{ONCE}: too slow to be the fastest, so it was not measured again."
