@@ -68,9 +68,9 @@ class CaseRuns:
         return tuple(summary for series in self.series if (summary := summarise(series.samples)))
 
     def latency(self, name: str) -> float | None:
-        """A number of the summaries, such as ``p99``: the geometric mean over the processes that tell it."""
+        """A number of the summaries, such as ``p99``: the geometric mean over the processes, if all tell it."""
         told = [getattr(each, name) for each in self.summaries if each.count > 1 or name != "deviation"]
-        return geometric_mean([value for value in told if value is not None])
+        return None if None in told else geometric_mean(told)
 
     @property
     def windows(self) -> list[Sequence[float]]:
