@@ -1,13 +1,14 @@
-"""What a callable of ``inferlens.load`` takes, beside the calls that were timed for its record.
+"""What a callable of ``inferlens.load`` takes, and the script of ``inferlens export --best``, beside what was timed.
 
-``python -m benchmarks.shipped [MODEL] [BACKENDS]`` measures a model on backends, names with commas, as ``inferlens
-bench --quick`` does. Then each case is loaded, in a process of its own, and blocks of two kinds of calls take turns:
-the runner's, with inputs that lie ready, which is what a record has; and the callable's, with a tensor on its device,
-or an array. *Ratio* is the median over the turns of the callable's median by the runner's.
+``python -m benchmarks.shipped [MODEL] [BACKENDS] [NAME=VALUE ...]`` measures a model on backends, names with commas, as
+``inferlens bench --quick`` does. Then each case is loaded, in a process of its own, and blocks of three kinds of calls
+take turns: the runner's, with inputs that lie ready, which is what a record has; the callable's, with a tensor on its
+device, or an array; and those of ``run.py``. A ratio is the median over the turns of the median by the runner's.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import statistics
 import subprocess
@@ -27,31 +28,54 @@ from inferlens.units import duration, significant
 TURNS, SECONDS, FEWEST = 15, 0.3, 5
 
 
-def main(model: str = "resnet18", backends: str = "") -> None:
+def main(model: str = "resnet18", backends: str = "", *words: str) -> None:
     """Prints the table."""
-    table = Table(title=f"{model}: a loaded callable beside its runner, {TURNS} turns", title_justify="left")
-    for header in ("case", "record", "runner", "callable", "ratio", "least and most"):
+    table = Table(
+        title=f"{model}: a loaded callable, and the exported script, beside the runner, {TURNS} turns",
+        title_justify="left",
+    )
+    for header in (
+        "case",
+        "record",
+        "runner",
+        "callable",
+        "ratio",
+        "least and most",
+        "script",
+        "ratio",
+        "least and most",
+    ):
         table.add_column(header, justify="left" if header == "case" else "right")
+    given: Any = dict(word.split("=", 1) for word in words)
     with tempfile.TemporaryDirectory() as folder:
-        inferlens.bench(model, backend=backends or None, output=folder, quick=True, mode="latency")
+        inferlens.bench(model, backend=backends or None, output=folder, quick=True, mode="latency", **given)
         records = inferlens.load_records(folder)
         for record in records:
             if not record.ranked:
                 continue
             taken = in_turns(records.folders[record.id])
-            ratios = sorted(fast / own for own, fast in taken)
-            own, fast = (statistics.median(each) for each in zip(*taken, strict=True))
-            shown = duration(statistics.median(record.samples("latency"))), duration(own), duration(fast)
-            span = f"{significant(ratios[0], 3)} to {significant(ratios[-1], 3)}"
-            table.add_row(record.case.label, *shown, significant(statistics.median(ratios), 3), span)
-    Console(width=120).print(table)
+            own = [turn["runner"] for turn in taken]
+            shown = [duration(statistics.median(each)) for each in (record.samples("latency"), own)]
+            for kind in ("callable", "script"):
+                mine = [turn[kind] for turn in taken if kind in turn]
+                ratios = sorted(each / one for each, one in zip(mine, own, strict=False))
+                span = [f"{significant(ratios[0], 3)} to {significant(ratios[-1], 3)}"] if mine else ["–"]
+                middle = (
+                    [duration(statistics.median(mine)), significant(statistics.median(ratios), 3)]
+                    if mine
+                    else ["–"] * 2
+                )
+                shown += [*middle, *span]
+            table.add_row(record.case.label, *shown)
+    Console(width=150).print(table)
 
 
-def in_turns(folder: Path) -> list[tuple[float, float]]:
-    """Seconds of a call of the runner and of the callable, the medians of each turn, in a fresh process."""
+def in_turns(folder: Path) -> list[dict[str, float]]:
+    """Seconds of a call of each kind, the medians of each turn, in a fresh process."""
     command = [sys.executable, "-m", "benchmarks.shipped", "--case", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [(own, fast) for own, fast in json.loads(done.stdout.splitlines()[-1])]
+    found: list[dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def measure(folder: str) -> None:
@@ -74,12 +98,26 @@ def measure(folder: str) -> None:
         def of_callable() -> list[float]:
             return timed(lambda: fast(**given), runner.synchronize)
 
+        kinds = {"runner": of_runner, "callable": of_callable}
+        if script := exported(folder):
+            kinds["script"] = lambda: timed(lambda: script.run(*script.inputs), runner.synchronize)
         turns = []
         for turn in range(TURNS):  # who goes first changes
-            kinds = {"own": of_runner, "fast": of_callable}
-            taken = {name: statistics.median(kinds[name]()) for name in sorted(kinds, reverse=bool(turn % 2))}
-            turns.append((taken["own"], taken["fast"]))
+            turns.append({name: statistics.median(kinds[name]()) for name in sorted(kinds, reverse=bool(turn % 2))})
     print(json.dumps(turns))
+
+
+def exported(folder: str) -> Any:
+    """The script of the case as a module; ``None`` where it cannot be exported."""
+    with tempfile.TemporaryDirectory() as made:
+        command = [sys.executable, "-m", "inferlens", "export", "--best", folder, "-o", made]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            return None
+        spec = importlib.util.spec_from_file_location("exported", Path(made, "run.py"))
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
 
 
 def timed(call: Callable[[], Any], wait: Callable[[], None]) -> list[float]:
