@@ -123,7 +123,7 @@ def document(
         nothing = {"schema": SCHEMA, "rows": [], "verdict": []}
         return Document(lambda: ["There are no records to show."], lambda: nothing, lambda: fields_of(shown))
     return Document(
-        blocks=lambda: [*_blocks(whole(), where), *lacking],
+        blocks=lambda: [*blocks_of(whole(), where), *lacking],
         data=lambda: {"schema": SCHEMA, "rows": whole(), "verdict": [str(each) for each in answers(whole())]},
         csv=lambda: fields_of(whole()),
         title=f"{shown[0].model} – Inferlens",
@@ -191,13 +191,13 @@ def headline(table: Sequence[Row]) -> str:
 def _screen(shown: Sequence[Row], where: str, top: int | None) -> list[Table | str]:
     """As much as fits on a screen: fewer rows of each comparison, and if that is too much, answers alone."""
     if top is not None:
-        return _blocks(shown, where, top)
+        return blocks_of(shown, where, top)
     comparisons = by(shown, "comparison")
     longest = max(map(len, comparisons))
     least = min(longest, LEAST_ROWS if len(comparisons) == 1 else 2)
     enough, few = range(longest, least - 1, -1), range(least - 1, 0, -1)
     tries = ((most, then) for some in (enough, few) for then in (True, False) for most in some)
-    return fitting(_blocks(shown, where, most, then=then) for most, then in tries) or _briefly(shown, where)
+    return fitting(blocks_of(shown, where, most, then=then) for most, then in tries) or _briefly(shown, where)
 
 
 def fitting(tries: Iterable[Sequence[Table | str]]) -> list[Table | str]:
@@ -206,7 +206,7 @@ def fitting(tries: Iterable[Sequence[Table | str]]) -> list[Table | str]:
     return next(able, [])
 
 
-def _blocks(shown: Sequence[Row], where: str, most: int | None = None, *, then: bool = True) -> list[Table | str]:
+def blocks_of(shown: Sequence[Row], where: str, most: int | None = None, *, then: bool = True) -> list[Table | str]:
     """A table for each model and machine, its answers above it; and ``then`` what to do next."""
     found: list[Table | str] = [table_of(table, where, most) for table in by(shown, "table")]
     again = measured_again([(row.model, 1 if row.run else row.runs) for row in shown], EACH_RUN)

@@ -243,6 +243,9 @@ def test_several_tunings_are_shown_again_together(tmp_path: Path) -> None:
     for path in ("results", "results/demo"):
         again = inferlens("show", path, cwd=tmp_path)
         assert again.stdout == first.stdout
+    for format in ("table", "markdown"):
+        words = ("--reference", "fake:steady,knob_a=1", "--format", format)
+        assert inferlens("show", "results", *words, cwd=tmp_path).stdout.count("0.800x") == 2
     one = inferlens("show", "results/demo/batch-8/tuning", cwd=tmp_path)
     assert "inferlens bench results/demo/batch-8/best/best.toml" in " ".join(one.stdout.split())
     refused = inferlens("plot", "results/demo", cwd=tmp_path)

@@ -10,8 +10,8 @@ from inferlens.units import duration, plural
 from inferlens.views.answer import answers
 from inferlens.views.plain import plain
 from inferlens.views.raced import tuned as one
+from inferlens.views.records import blocks_of, fitting
 from inferlens.views.records import document as of_records
-from inferlens.views.records import fitting
 from inferlens.views.rows import rows
 from inferlens.views.table import Document, Table
 
@@ -23,8 +23,7 @@ def document(every: Sequence[Tuned], reference: str | None = None, top: int | No
     if len(every) == 1:
         return one.document(every[0], reference, top)
     records = [record for tuned in every for record in tuned.finals]
-
-    raced = every[0].objective.name in one.RACED
+    finals, raced = of_records(records, reference), every[0].objective.name in one.RACED
 
     def told() -> Sequence[Table | str]:
         """The answer of each, where tables of records do not have it."""
@@ -33,23 +32,22 @@ def document(every: Sequence[Tuned], reference: str | None = None, top: int | No
         return [*(f"{name}: {lines[0]}" for name, lines in said if lines), *decide, *sentences(every)]
 
     def blocks() -> Sequence[Table | str]:
-        finals = [*_by_budget(of_records(records).blocks() if records else ()), *sentences(every)] if raced else told()
-        return [*finals, *(one.tried_table(facts_of(tuned), _name(tuned)) for tuned in every)]
+        met = [*_by_budget(finals.blocks() if records else ()), *sentences(every)] if raced else told()
+        return [*met, *(one.tried_table(facts_of(tuned), _name(tuned)) for tuned in every)]
 
     def screen() -> Sequence[Table | str]:
         if not raced:
             return told()
-        found = fitting(
-            [*_by_budget((of_records(records, reference, top=most).screen or list)()), *sentences(every)]
-            for most in range(len(records), 0, -1)
-        )
-        return found or [*(each.brief for each in answers(rows(records), whole=True)), *sentences(every)]
+        shown = rows(records, reference)
+        tries = (_by_budget(blocks_of(shown, "", most)) for most in range(len(records), 0, -1))
+        found = fitting([*tables, *sentences(every)] for tables in tries)
+        return found or [*(each.brief for each in answers(shown, whole=True)), *sentences(every)]
 
     return Document(
         blocks=blocks,
         data=lambda: {"schema": SCHEMA, "tunings": [one.document(tuned).data() for tuned in every]},
-        csv=of_records(records).csv,
-        title=of_records(records).title,
+        csv=finals.csv,
+        title=finals.title,
         screen=screen,
     )
 
