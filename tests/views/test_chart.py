@@ -81,7 +81,7 @@ def test_ways_of_passing_data_are_told_apart_above_the_bars():
 def test_every_value_and_name_is_written_and_what_has_no_bar_has_its_reason():
     drawn = texts_of_chart(cpu_records())
     for text in (
-        "openvino fp32 (fastest)", "pytorch fp32 (reference)", "7.39 · 2.43x", "136", "wrong outputs", "crashed",
+        "openvino fp32 (shortest)", "pytorch fp32 (reference)", "7.39 · 2.43x", "136", "wrong outputs", "crashed",
         "unsupported", "median latency (ms), whiskers: 5th to 95th percentile", "throughput (items per second)",
     ):  # fmt: skip
         assert text in drawn

@@ -144,8 +144,8 @@ def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
     """Names of the rows of one comparison with their roles."""
     fastest = "equally fast" if sum(row.fastest for row in rows) > 1 else "fastest"
     for row in rows:
-        if row.fastest and row.standing == "likeliest":
-            fastest = f"{likelihood(row)} fastest"
+        if row.fastest and row.standing in ("likeliest", "once"):
+            fastest = "shortest" if row.standing == "once" else f"{likelihood(row)} fastest"
     several = sum(map(drawn, rows)) > 1
     roles = [["reference"] * row.is_reference + [fastest] * (row.fastest and several) for row in rows]
     return [names[row.id] + f" ({', '.join(mine)})" * bool(mine) for row, mine in zip(rows, roles, strict=True)]
