@@ -54,7 +54,7 @@ class Heard:
 
 
 def test_one_that_was_killed_while_it_waited_gets_no_turn() -> None:
-    first, second = (Heard(slot) for slot in Interleaver(alone=True).slots)
+    first, second = (Heard(slot) for slot in Interleaver(one_turn=True).slots)
     turns: list[str] = []
     first.slot.on_turn = lambda: turns.append("first")
     first.waits()
@@ -292,7 +292,7 @@ def test_who_ends_a_run_keeps_what_was_measured_of_cases_that_loaded_together(
         (False, {}, ["build", "turn", "first inference"]),
         (True, {}, ["turn", "build", "turn", "first inference"]),
         (True, {"built": True}, ["build", "turn", "first inference"]),
-        (False, {"alone": True}, ["turn", "build", "first inference"]),
+        (False, {"one_turn": True}, ["turn", "build", "first inference"]),
     ],
     ids=str,
 )

@@ -155,7 +155,7 @@ def _advised(result: TaskResult[Found], interpreter: str) -> TaskResult[Found]:
 def _watched(monitor: Monitor | None, slot: Slot | None) -> Iterator[Monitor | None]:
     """Watches the machine; of a process that loads while others are measured, from when its turn begins."""
     with ExitStack() as stack:
-        if monitor and slot and slot.alone:
+        if monitor and slot and slot.one_turn:
             slot.on_turn = partial(stack.enter_context, monitor)
         elif monitor:
             stack.enter_context(monitor)

@@ -13,7 +13,7 @@ Calls of a GPU are made by one thread each, and a CPU is slower for moments, or 
 core. So those threads run on one CPU in each turn, the same for all, and on another one in the next, and their turns
 are short.
 
-Where each is measured ``alone``, they only load and export side by side: the turn of each lasts until its process has
+Where each has ``one_turn``, they only load and export side by side: the turn of each lasts until its process has
 ended. A build that times kernels takes a turn of its own, too, so that no other build is in what it times.
 """
 
@@ -42,7 +42,7 @@ class Shared(Turn):
     chunk_seconds = 0.15
     chunk_calls = 4
     chunks_a_report = 3
-    alone = False
+    shared = True
     lead = 0.06  # OpenVINO is slower by a fifth in the first 0.05 s after a pause
 
     def __init__(self, ask: Callable[[bool], None], answers: int, seed: int) -> None:
@@ -99,9 +99,9 @@ class Slot:
         return self._interleaver.seed
 
     @property
-    def alone(self) -> bool:
+    def one_turn(self) -> bool:
         """Whether its turn lasts until its process has ended."""
-        return self._interleaver.alone
+        return self._interleaver.one_turn
 
     @property
     def stopped(self) -> bool:
@@ -153,8 +153,8 @@ class Slot:
 class Interleaver:
     """Some slots, and which is ``next`` to go. The threads of the processes hold the ``lock`` when anything changes."""
 
-    def __init__(self, count: int = 2, *, alone: bool = False) -> None:
-        self.alone = alone
+    def __init__(self, count: int = 2, *, one_turn: bool = False) -> None:
+        self.one_turn = one_turn
         self.slots = [Slot(self) for _ in range(count)]
         self.next = self.slots[0]
         self.lock = threading.RLock()
@@ -183,7 +183,7 @@ class Interleaver:
         if mine.ended or not mine.waiting or not all(each.asked for each in left):
             return
         self.next = mine
-        if self.alone or (len(left) > 1 and not all(each.enough for each in left)):
+        if self.one_turn or (len(left) > 1 and not all(each.enough for each in left)):
             mine.go(MORE)
             return
         for each in left:  # nothing is timed any more: they come to their ends side by side

@@ -84,14 +84,14 @@ class Reference(ReferenceOrigin, frozen=True, kw_only=True):
 class BenchmarkJob(CaseJob, frozen=True, kw_only=True):
     """Measure the case within ``budget`` and compare its outputs with those of ``reference``.
 
-    ``only_right``: wrong outputs of the first call end it, before anything is timed. ``alone``: it takes one turn, for
+    ``only_right``: wrong outputs of the first call end it, before anything is timed. ``one_turn``: it takes one, for
     all that the device is used for. ``accuracy`` names data that it is evaluated on once it is timed.
     """
 
     budget: Budget
     reference: Reference
     only_right: bool = False
-    alone: bool = False
+    one_turn: bool = False
     accuracy: str = ""
 
 
@@ -133,9 +133,9 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
     arrays = inputs.make_inputs(model, case.seed)
     runner = child.prepare(model)
     _warn_of_one_shape(model, child)
-    if job.alone or (child.backend.times_kernels(case) and not job.built):
+    if job.one_turn or (child.backend.times_kernels(case) and not job.built):
         child.turn.wait()
-    if job.alone:
+    if job.one_turn:
         child.turn = Turn()
     with HostIo(runner) if case.io == "host" else runner as runner:
         child.runner = runner
@@ -171,7 +171,7 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
             if mode != "latency":
                 taken = (*taken, _throughput(job, child, runner, feeding, latencies))
                 child.found = Measured(measurements=taken)
-        floor = runner.clock.floor() if child.turn.alone else None
+        floor = runner.clock.floor() if not child.turn.shared else None
         if floor is not None:
             facts[EMPTY_KERNEL] = {"gpu_seconds": floor}
         last = runner.collect(runner.infer(feeding.first))

@@ -169,7 +169,7 @@ class Scheduler:
                 return first if slot.stopped or first.found.repeat else self._counted(first)
 
             every = [partial(measured, attempt) for attempt in attempts]
-            ended = Interleaver(len(every), alone=True).run(every)
+            ended = Interleaver(len(every), one_turn=True).run(every)
             return [self._counted(one) if isinstance(one, Attempt) else one for one in ended]
 
     @contextmanager
@@ -276,7 +276,7 @@ class Scheduler:
         job = BenchmarkJob(
             **given, budget=budget or self.plan.budget, reference=self.references.of(planned),
             only_right=bool(beside) and not by_accuracy(case, self.accuracies.get(case.digest), self.plan.accuracy),
-            alone=bool(slot and slot.alone),
+            one_turn=bool(slot and slot.one_turn),
             accuracy="" if case.digest in self.accuracies else self.plan.accuracy,
         )  # fmt: skip
         before = before or self._before(case)
@@ -288,7 +288,7 @@ class Scheduler:
             log=folder / LOG,
             on_event=partial(self._heard_interleaved, case) if slot else self.observer.heard,
             # All that take turns have one in common.
-            monitor=None if slot and not slot.alone else lambda pid: self._monitor([planned], lambda: [pid], before),
+            monitor=None if slot and not slot.one_turn else lambda pid: self._monitor([planned], lambda: [pid], before),
             slot=slot,
             timeout=min(self.patience(case), self.plan.budget.timeout),
         )

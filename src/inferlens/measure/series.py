@@ -33,7 +33,7 @@ class Turn:
     chunk_calls = 1  # and how many calls at least
     lead = 0.0  # seconds of calls, and one call at least, that a turn begins with and that are no samples; 0 for none
     chunks_a_report = 1  # after how many chunks the progress is shown, which takes the machine, too
-    alone = True  # whether no other process takes turns with this one
+    shared = False  # whether another process takes turns with this one
     over = True  # whether the other one, if there is one, has enough samples, too, or has ended
     waited = 0.0  # seconds spent waiting so far
 

@@ -120,7 +120,7 @@ def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) ->
         mine = [row for row in each if names[row.id] in first]
         panels += [_bars(mine, names, keys, shades, said)] if mine else []
     width = WIDTH + LETTER * max(len(label) for each in by(chosen, "comparison") for label in labels(each, names))
-    answer = answer_of(comparisons, names, width / LETTER_OF_TITLE)
+    answer = title_of(comparisons, names, width / LETTER_OF_TITLE)
     left_out = len(set(names.values())) - len(first)
     about = f"{headline(table)}{f' · the first {len(first)} are drawn' * bool(left_out)}"
     subtitle = cut(about, int(width / LETTER))
@@ -151,7 +151,7 @@ def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
     return [names[row.id] + f" ({', '.join(mine)})" * bool(mine) for row, mine in zip(rows, roles, strict=True)]
 
 
-def answer_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: float) -> list[str]:
+def title_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: float) -> list[str]:
     """The title: the model, and the answer; of several comparisons, which way is the fastest in each."""
     model = plain(re.split(r"[:/]", comparisons[0][0].model)[-1]) or plain(comparisons[0][0].model)
     if len(comparisons) == 1:

@@ -17,10 +17,10 @@ from inferlens.views.chart import (
     LETTER,
     LETTER_OF_TITLE,
     WIDTH,
-    answer_of,
     colours_by_backend,
     labels,
     names_of,
+    title_of,
     where_of,
 )
 from inferlens.views.picture import Theme, finished, stacked, title
@@ -103,7 +103,7 @@ def _block(table: Sequence[Row], measure: str, theme: Theme, colours: Mapping[st
     words += [f"{plural(missing, 'way')} without these numbers not drawn"] * bool(missing)
     words += headline(table).split(" · ")[1:-1]  # the model is in the title
     room = WIDTH + 90  # with what stands beside the axis
-    answer, about = answer_of(comparisons, names, room / LETTER_OF_TITLE), wrap(" · ".join(words), int(room / LETTER))
+    answer, about = title_of(comparisons, names, room / LETTER_OF_TITLE), wrap(" · ".join(words), int(room / LETTER))
     return stacked(panels, spacing=30, title=title(answer, about))
 
 
