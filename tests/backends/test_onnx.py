@@ -119,6 +119,23 @@ def test_options_reach_onnx_runtime(on: bool, file: Path, preparation: Preparati
         assert (settings.enable_cpu_mem_arena, pools) == (on, [str(int(on))] * 2)
 
 
+def test_every_option_but_those_of_the_file_reaches_the_exported_script() -> None:
+    others = {
+        "graph_optimization": "basic", "execution_mode": "parallel", "inter_op_threads": 3, "tf32": True,
+        "cudnn_conv_algo_search": "DEFAULT", "fuse_conv_bias": True, "prefer_nhwc": True, "cuda_graph": True,
+        "enable_cpu_mem_arena": False, "allow_spinning": False,
+    }  # fmt: skip
+    assert {*OnnxRuntimeOptions.__struct_fields__} - {*others} == {"quantize", "ranges"}
+
+    def code(**words: Any) -> str:  # beneath its title, which names the case
+        case = small.case("onnxruntime:cuda", device="cuda", **words)
+        return small.backend("onnxruntime:cuda").script(case, "model.onnx", small.CONVOLUTION).partition("\n")[2]
+
+    usual = code()
+    assert code(threads=3) != usual
+    assert [name for name, value in others.items() if code(options={name: value}) == usual] == []
+
+
 def test_options_of_a_provider_that_runs_no_node_do_nothing(file: Path, preparation: Preparation) -> None:
     """With what ONNX Runtime tells of a graph that TensorRT has taken whole."""
     part = SimpleNamespace(ep_name="TensorrtExecutionProvider", get_nodes=lambda: [SimpleNamespace(op_type="Conv")])

@@ -185,12 +185,11 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         copy_onnx(_graph(model, case, preparation, self.parse_options(case)), path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
-        model, provider = Model(case.model, "", "onnx", inputs), PROVIDERS[case.variant]
-        runner = CpuRunner(Path(file), provider, model, case, Preparation(Path(), Path()), self.parse_options(case))
-        offered = provider_list(provider, case, runner.options, 0, Path())
+        options = self.parse_options(case)
+        offered = provider_list(PROVIDERS[case.variant], case, options, 0, Path())
         own = DTYPES.get(_graph_precision(case), "float32")
         floats = "" if case.model.startswith("onnx:") else own  # a file keeps its own types
-        return onnxruntime_script(case, file, inputs, floats, runner._settings(), offered)
+        return onnxruntime_script(case, file, inputs, floats, options, offered)
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:

@@ -45,6 +45,21 @@ NUMPY = {name: kind for name, (kind, _) in TYPES.items() if kind != "bfloat16"} 
 LEVELS = {"all": "ENABLE_ALL", "extended": "ENABLE_EXTENDED", "basic": "ENABLE_BASIC", "disable": "DISABLE_ALL"}
 
 
+def session_options(case: Case, options: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """The attributes and the entries that a session is given, and a script that does without Inferlens too."""
+    import onnxruntime as ort
+
+    attributes = {
+        "intra_op_num_threads": case.threads or 0,
+        "inter_op_num_threads": options.inter_op_threads,
+        "graph_optimization_level": getattr(ort.GraphOptimizationLevel, f"ORT_{LEVELS[options.graph_optimization]}"),
+        "execution_mode": getattr(ort.ExecutionMode, f"ORT_{options.execution_mode.upper()}"),
+        "enable_cpu_mem_arena": options.enable_cpu_mem_arena,
+    }
+    spinning = str(int(options.allow_spinning))
+    return attributes, {f"session.{pool}.allow_spinning": spinning for pool in ("intra_op", "inter_op")}
+
+
 @dataclass(eq=False)
 class OnnxRunner(Runner):
     """Loads the file; subclasses bind and run."""
@@ -93,15 +108,11 @@ class OnnxRunner(Runner):
 
         settings = ort.SessionOptions()
         settings.log_severity_level = ERRORS_ONLY
-        settings.intra_op_num_threads = self.case.threads or 0
-        settings.inter_op_num_threads = self.options.inter_op_threads
-        level = LEVELS[self.options.graph_optimization]
-        settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{level}")
-        settings.execution_mode = getattr(ort.ExecutionMode, f"ORT_{self.options.execution_mode.upper()}")
-        settings.enable_cpu_mem_arena = self.options.enable_cpu_mem_arena
-        for pool in ("intra_op", "inter_op"):
-            settings.add_session_config_entry(f"session.{pool}.allow_spinning", str(int(self.options.allow_spinning)))
-        settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        attributes, entries = session_options(self.case, self.options)
+        for name, value in attributes.items():
+            setattr(settings, name, value)
+        for key, text in {**entries, "session.record_ep_graph_assignment_info": "1"}.items():
+            settings.add_session_config_entry(key, text)
         self.preparation.facts["onnxruntime"] = ort.__version__  # CPU and GPU packages may both be installed
         return settings
 

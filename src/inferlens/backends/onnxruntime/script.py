@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from inferlens.backends.onnxruntime.runner import session_options
 from inferlens.backends.scripts import beside, numpy_inputs, program
 from inferlens.spec.case import Case, TensorSpec
 
-ATTRIBUTES = (
-    "intra_op_num_threads", "inter_op_num_threads", "graph_optimization_level", "execution_mode",
-    "enable_cpu_mem_arena",
-)  # fmt: skip
-ENTRIES = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 ON_CPU = """
 def run(*inputs):
     given = dict(zip(NAMES, inputs))
@@ -37,15 +32,15 @@ def run(*inputs):  # with copies to the GPU and back
 
 
 def onnxruntime_script(
-    case: Case, file: str, inputs: tuple[TensorSpec, ...], floats: str, settings: Any, offered: list[Any]
+    case: Case, file: str, inputs: tuple[TensorSpec, ...], floats: str, options: Any, offered: list[Any]
 ) -> str:
-    """The script, with the session options of ``settings`` and the providers that are ``offered``."""
+    """The script, with the session options of a case's ``options`` and the providers that are ``offered``."""
     on_gpu = case.device == "cuda"
     providers = [_own_stream(each) for each in offered]
     imports = ["import numpy as np", "import onnxruntime as ort", *["import torch  # brings CUDA and cuDNN"] * on_gpu]
     lines = [
         "options = ort.SessionOptions()",
-        *statements(settings),
+        *statements(*session_options(case, options)),
         f"session = ort.InferenceSession({beside(file)}, options, providers={providers!r})",
         f"NAMES = {[spec.name for spec in inputs]!r}",
         "taken = [node.name for node in session.get_inputs()]  # the graph lacks those that the model never uses",
@@ -56,15 +51,13 @@ def onnxruntime_script(
     return program(case, imports, lines)
 
 
-def statements(settings: Any) -> Iterator[str]:
-    """Statements that give ``options`` what session options were given."""
-    for name in ATTRIBUTES:
-        value = getattr(settings, name)
+def statements(attributes: Mapping[str, Any], entries: Mapping[str, str]) -> Iterator[str]:
+    """Statements that give ``options`` what a session is given."""
+    for name, value in attributes.items():
         word = f"ort.{type(value).__name__}.{value.name}" if hasattr(value, "name") else repr(value)
         yield f"options.{name} = {word}"
-    for key in ENTRIES:
-        with suppress(RuntimeError):  # it was not given
-            yield f"options.add_session_config_entry({key!r}, {settings.get_session_config_entry(key)!r})"
+    for key, text in entries.items():
+        yield f"options.add_session_config_entry({key!r}, {text!r})"
 
 
 def _own_stream(provider: Any) -> Any:
