@@ -236,8 +236,10 @@ def findings(
     """
     from inferlens.views.profiled.findings import document, judged
 
-    loaded = screen.profiles(paths, format)
-    found = document(judged(loaded), top=top, whole=every, measured=measured(paths))
+    rows = measured(paths)
+    notes = f", or of records: inferlens notes {' '.join(shlex.quote(str(path)) for path in paths)}" if rows else ""
+    loaded = screen.profiles(paths, format, notes)
+    found = document(judged(loaded), top=top, whole=every, measured=rows)
     screen.document(found, format, output=output)
 
 

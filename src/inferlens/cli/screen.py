@@ -178,17 +178,19 @@ def terminal() -> dict[str, Any]:
     return {"width": shutil.get_terminal_size((80 if shows else WIDTH_OF_A_PIPE, 24)).columns, "color": colors}
 
 
-def profiles(paths: Sequence[Path], format: str = "table") -> LoadedProfiles:
+def profiles(paths: Sequence[Path], format: str = "table", more: str = "") -> LoadedProfiles:
     """The profiles under ``paths``, to be shown in that format; what could not be read is a remark.
+
+    ``more``: what else to try where there are none.
 
     Raises InferlensError if there are none, or no such format.
     """
     from inferlens.errors import check_choice
-    from inferlens.record.profile_store import load_profiles
+    from inferlens.record.profile_store import HINT, load_profiles
     from inferlens.views.table import FORMATS
 
     check_choice("format", format, FORMATS)
-    loaded = load_profiles(paths)
+    loaded = load_profiles(paths, hint=HINT + more)
     notes(loaded.problems)
     return loaded
 

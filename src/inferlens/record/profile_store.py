@@ -72,15 +72,15 @@ def engine_files(profile: Profile) -> dict[str, bytes]:
     return {name: msgspec.json.format(msgspec.json.encode(data), indent=4) + b"\n" for name, data in files.items()}
 
 
-def load_profiles(*paths: Paths) -> LoadedProfiles:
+def load_profiles(*paths: Paths, hint: str = HINT) -> LoadedProfiles:
     """Every profile under ``paths``: profile files, or folders at any height above them.
 
-    Raises InferlensError if a path does not exist, or there is no profile under any of them.
+    Raises InferlensError if a path does not exist, or there is no profile under any of them, with ``hint`` what to try.
     """
     problems: list[str] = []
     profiles: dict[str, Profile] = {}
     records: dict[str, Record] = {}
-    found = read_all(given_paths(paths), PROFILES, _read, problems, noun="profile", hint=HINT)
+    found = read_all(given_paths(paths), PROFILES, _read, problems, noun="profile", hint=hint)
     for file, made in found.items():
         if profiles.setdefault(made.id, made) is not made:
             continue

@@ -21,7 +21,7 @@ from tests import commands
 from tests.analysis.findings.crafted import ON_GPU, kernel, launched, layer, layered, unprofiled
 from tests.analysis.profile.samples import NASTY, eager, failed, fused, nasty, saved
 from tests.commands import inferlens
-from tests.views.samples import case
+from tests.views.samples import case, record
 
 
 def shown(folder: Path, format: str = "markdown", width: int = 120, *, whole: bool = True) -> str:
@@ -63,6 +63,15 @@ def test_nothing_to_say_and_nothing_to_look_at(results: Path, tmp_path: Path) ->
         done = inferlens("findings", *arguments, cwd=tmp_path)
         assert done.returncode == 2
         assert words in done.stderr
+        assert "inferlens notes" not in done.stderr
+
+
+def test_where_there_are_records_alone_their_notes_are_named(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "record.json").write_bytes(encode(record(case())))
+    done = inferlens("findings", "results", cwd=tmp_path)
+    assert "There is no profile in results." in done.stderr
+    assert "Try: inferlens profile MODEL, or of records: inferlens notes results" in done.stderr
 
 
 def test_what_matters_most_of_all_cases_is_said_once_and_fits_on_a_screen(tmp_path: Path) -> None:
