@@ -6,7 +6,7 @@ to try; the command line prints it without a traceback and exits with code 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -86,9 +86,12 @@ def is_short_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in SHORT_OF_MEMORY)
 
 
-def suggestion(name: str, known: Iterable[str], limit: int = 3) -> str:
-    """Those of ``known`` most like ``name`` as ``"did you mean a or b?"``, each once, or an empty string."""
-    near = get_close_matches(name, sorted(set(known)), n=limit)
+def suggestion(name: str, known: Iterable[str], limit: int = 3, spelled: Mapping[str, str] | None = None) -> str:
+    """Those of ``known`` most like ``name`` as ``"did you mean a or b?"``, each once, or an empty string.
+
+    ``spelled``: how those are written that are not written as they are called.
+    """
+    near = [(spelled or {}).get(each, each) for each in get_close_matches(name, sorted(set(known)), n=limit)]
     return f"did you mean {' or '.join(', '.join(near).rsplit(', ', 1))}?" if near else ""
 
 

@@ -249,7 +249,7 @@ def parse_duration(text: str) -> float:
     """Seconds from ``90``, ``90s``, ``1.5m``, ``200ms``. Raises InferlensError if the text is no duration."""
     match = _DURATION.match(text)
     if not match:
-        raise InferlensError(f"'{text}' is no duration.", expected="a number with us, ms, s, m or h, such as 90s")
+        raise InferlensError(f"'{text}' is no duration.", expected="such as 40 (seconds), 40s, 2m, 1h or 200ms")
     return float(match[1]) * _SECONDS[match[2] or "s"]
 
 

@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import os
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -124,6 +125,9 @@ def test_a_folder_that_is_not_there_or_has_nothing_is_one_message(tmp_path: Path
         load_records([tmp_path / "nowhere"])
     with pytest.raises(InferlensError, match="no record"):
         load_records([tmp_path])
+    (tmp_path / "resnet18").mkdir()
+    with pytest.raises(InferlensError, match=re.escape(f"did you mean {tmp_path / 'resnet18'}?")):
+        load_records([tmp_path / "resnet81"])
     (tmp_path / "results").write_text("a file")
     with pytest.raises(InferlensError, match="cannot be written"):
         Store(tmp_path / "results").claim(CASE, "demo")

@@ -29,7 +29,7 @@ from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.inputs import flatten, on_host, one_or_all
 from inferlens.models.model import Array, Format, Model, ModelInfo
 from inferlens.record.record import Artefact, Phase, PhaseName, Warning
-from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec
+from inferlens.spec.case import FLAGS, QUANTIZED, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 from inferlens.spec.keep import keep_refusal
 
@@ -337,7 +337,7 @@ class Backend(ABC):
                 raise InferlensError(
                     f"Backend '{cls.name}' has no option '{name}'.",
                     expected=f"one of {', '.join(sorted(known)) or 'none'}",
-                    hint=suggestion(name, known) or f"inferlens backends {cls.name}",
+                    hint=suggestion(name, {*known, *FLAGS}, spelled=FLAGS) or f"inferlens backends {cls.name}",
                 )
         try:
             return msgspec.convert(case.options, cls.options, strict=False)

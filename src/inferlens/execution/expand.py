@@ -16,7 +16,7 @@ from inferlens.backends import BACKENDS, importable, reference_of
 from inferlens.backends.base import Capabilities
 from inferlens.errors import InferlensError, Unsupported, one_of, suggestion
 from inferlens.models.model import ModelInfo
-from inferlens.spec.case import AXES, QUANTIZED, Axis, Case, split_label
+from inferlens.spec.case import AXES, FLAGS, QUANTIZED, Axis, Case, split_label
 from inferlens.spec.plan import Plan
 from inferlens.units import listing, plural
 
@@ -241,7 +241,7 @@ def check_words(plan: Plan) -> None:
             raise InferlensError(
                 f"The option '{name}' names no backend.",
                 expected="BACKEND.OPTION=VALUE, as inferlens backends NAME lists them",
-                hint=hint,
+                hint=hint or suggestion(name, FLAGS, spelled=FLAGS),
             )
         split_label(backend, known)
         if plan.backend and EVERY_VARIANT not in plan.backend and backend not in [each for each, _ in named]:

@@ -33,6 +33,7 @@ from inferlens.models.sources.libraries import FakeSource, Timm, Torchvision, Tr
 from inferlens.models.sources.onnx import OnnxFile
 from inferlens.models.sources.own_code import Factory, Hub, Live
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize
+from inferlens.record.files import paths_like
 from inferlens.record.record import ModelFacts
 from inferlens.spec.case import Case, TensorSpec, with_batch
 from inferlens.spec.keep import EXPORTED, check_kept, kept
@@ -80,14 +81,17 @@ def _bare(name: str) -> ModelInfo:
         if name in names:
             return source.find(name)
         known += names
+    path = Path(name)
+    is_path = bool(path.suffix) or len(path.parts) > 1
+    near = paths_like(path) if is_path else ""
     if missing:
         raise InferlensError(
-            f"No model '{name}' was found, and not every source is here. {missing.what}", hint=missing.hint
+            f"No model '{name}' was found, and not every source is here. {missing.what}", hint=near or missing.hint
         )
     raise InferlensError(
-        f"There is no model '{name}'.",
+        f"There is {'neither a file nor a' if is_path else 'no'} model '{name}'.",
         expected="a name of torchvision, timm, transformers or inferlens, a model file, or package.module:factory",
-        hint=suggestion(name, known) or "torchvision:resnet18",
+        hint=near or suggestion(name, known) or ("" if is_path else "torchvision:resnet18"),
     )
 
 

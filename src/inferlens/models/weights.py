@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferlens.errors import InferlensError, library
-from inferlens.record.files import files_like
+from inferlens.record.files import paths_like
 
 if TYPE_CHECKING:
     import torch
@@ -199,7 +199,7 @@ def _read_state(file: Path) -> Mapping[str, torch.Tensor]:
     if file.suffix not in (".pth", ".pt", ".safetensors"):
         raise InferlensError(f"{file} is not known as a file of weights.", expected=".pth, .pt or .safetensors")
     if not file.is_file():
-        raise InferlensError(f"There is no file {file}.", hint=files_like(file))
+        raise InferlensError(f"There is no file {file}.", hint=paths_like(file))
     tensors = library("safetensors.torch", extra="models") if file.suffix == ".safetensors" else None
     try:
         # weights_only: a pickle can hold code, and weights come from strangers.

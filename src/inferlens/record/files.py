@@ -110,8 +110,9 @@ def decoded(data: bytes, form: type[Form], schema: str, noun: str) -> Form:
         raise InferlensError(f"This is no {noun}: {error}.", expected=f"JSON with schema {schema}") from error
 
 
-def files_like(path: Path) -> str:
-    """Near misses of a file that is not there, among those beside it: ``"did you mean model.onnx?"``."""
+def paths_like(path: Path, *, folders: bool = False) -> str:
+    """Near misses of a file, or folder, that is not there, among those beside it: ``"did you mean a/model.onnx?"``."""
     with suppress(OSError):
-        return suggestion(path.name, [each.name for each in path.parent.iterdir() if each.is_file()])
+        beside = {each.name: str(each) for each in path.parent.iterdir() if folders or each.is_file()}
+        return suggestion(path.name, beside, spelled=beside)
     return ""

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from inferlens.errors import InferlensError
-from inferlens.record.files import files_under, locked, plain_or_packed, read_unpacked, write_whole
+from inferlens.record.files import files_under, locked, paths_like, plain_or_packed, read_unpacked, write_whole
 from inferlens.record.record import Measurement, Record, decode, encode
 from inferlens.spec.case import Case
 
@@ -227,6 +227,7 @@ def _files_under(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> I
     for path in paths:
         if not path.exists():
             expected = f"a folder with {noun}s, such as results/resnet18"
+            hint = paths_like(path, folders=True) or hint
             raise InferlensError(f"{path} does not exist.", expected=expected, hint=hint)
         every = files_under(path, pattern) if path.is_dir() else [path]
         yield from [file for file in every if not of_a_tuning(file, path)] or every

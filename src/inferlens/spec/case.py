@@ -208,6 +208,7 @@ AXES = (
     *CALL_MODE,
     Axis("python", default="", word="python={}", text=True),
 )
+FLAGS = {axis.name: f"--{axis.name}" for axis in AXES}  # by which commands are asked for them
 
 
 class Case(Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from inferlens.models.model import TRUST, Format, ModelInfo
 from inferlens.models.provenance import shapes_fit
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.program_check import PLAIN, code_in
-from inferlens.record.files import files_like, sha256
+from inferlens.record.files import paths_like, sha256
 from inferlens.spec.case import DTYPES, TensorSpec
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def existing(name: str) -> Path:
     if path.is_dir():
         raise InferlensError(f"{path} is a folder.", expected="a model file")
     if not path.is_file():
-        raise InferlensError(f"The file {path} does not exist.", expected="a model file", hint=files_like(path))
+        raise InferlensError(f"The file {path} does not exist.", expected="a model file", hint=paths_like(path))
     return path
 
 

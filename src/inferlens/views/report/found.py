@@ -9,7 +9,7 @@ from pathlib import Path
 
 from inferlens.analysis.tuned import Tuned, beneath, load_tuned, tunings_in
 from inferlens.errors import InferlensError
-from inferlens.record.files import files_under
+from inferlens.record.files import files_under, paths_like
 from inferlens.record.profile_store import LoadedProfiles, load_profiles
 from inferlens.record.quantization import KEPT, Quantization, read
 from inferlens.record.record import Record
@@ -71,7 +71,8 @@ def found_in(paths: Sequence[Path]) -> Found:
     found = Found()
     for path in paths:
         if not path.exists():
-            raise InferlensError(f"{path} does not exist.", expected="a folder with results", hint="inferlens bench")
+            hint = paths_like(path, folders=True) or "inferlens bench"
+            raise InferlensError(f"{path} does not exist.", expected="a folder with results", hint=hint)
     folders = tunings_in(paths) or [folder for path in paths for folder in beneath(path)]
     winners = set()
     for folder in folders:
