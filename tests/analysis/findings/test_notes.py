@@ -84,6 +84,12 @@ def answered(hits: int, count: int, commonest: float) -> Record:
 RISING = 1 + AT + noise(1)
 
 
+def quantized(calibrated: bool) -> Record:
+    """A case in int8 that was asked for with --calibration random."""
+    facts = {"quantized_share": 1.0, "calibrated": calibrated}
+    return replace(FIT, case=replace(FIT.case, precision="int8", calibration="random"), facts=facts)
+
+
 @pytest.mark.parametrize(
     ("code", "record"),
     [
@@ -108,6 +114,7 @@ RISING = 1 + AT + noise(1)
         ("at-chance", answered(387, 3925, 0.104)),  # of ten of the thousand, of which the first has its number
         ("at-chance", answered(10, 100, 0.1)),  # random weights, of ten classes
         ("at-chance", answered(2, 100, 0.5)),  # two classes the other way round
+        ("random-calibration", quantized(True)),
     ],
 )
 def test_what_is_warned_of(code: str, record: Record) -> None:
@@ -147,6 +154,7 @@ def test_what_is_warned_of(code: str, record: Record) -> None:
         answered(60, 2000, 0.001),  # poor, and no chance
         answered(94, 100, 0.95),  # one class is nearly all of the data
         answered(40, 100, 0.5),  # two hard classes among a thousand
+        quantized(False),  # ranges are found in every call, or were there already
         with_turns(1, 1, 1, 1.01, 1.6, 2, 1.7, 1.8, 1.6),  # of which the median is of the first three
         measured(with_turns(1, 1, 1, 1, 1, 1), "throughput", [101.0, 40.0, 60.0, 100.0, 50.0, 70.0]),
     ],
