@@ -15,6 +15,8 @@ from inferlens.execution import profile as profiling
 from inferlens.record.profile_store import load_profiles, save
 from inferlens.record.record import encode
 from inferlens.record.work import Ceilings
+from inferlens.views.profiled import modules
+from inferlens.views.profiled.cases import groups
 from inferlens.views.profiled.findings import document, judged
 from inferlens.views.table import render
 from tests import commands
@@ -64,6 +66,14 @@ def test_nothing_to_say_and_nothing_to_look_at(results: Path, tmp_path: Path) ->
         assert done.returncode == 2
         assert words in done.stderr
         assert "inferlens notes" not in done.stderr
+
+
+def test_a_profile_of_which_there_is_nothing_to_find_begins_with_what_takes_most(tmp_path: Path) -> None:
+    loaded = load_profiles([saved(tmp_path / "results", layered(layer("conv", 5.0)), median=5e-3)])
+    (found,) = document(judged(loaded), brief=True).blocks()
+    said, _ = modules.document(groups(loaded), brief=True).blocks()
+    assert (found.lines, found.sentences) == ([], ())
+    assert said == "conv has the largest share: 100 %. Host time of layers, scaled to a call without profiling."
 
 
 def test_where_there_are_records_alone_their_notes_are_named(tmp_path: Path) -> None:

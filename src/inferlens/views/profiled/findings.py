@@ -145,7 +145,7 @@ def _most(cases: Sequence[Judged], lines: int, brief: bool, measured: Sequence[R
     if not brief and (rest := sum(map(len, every)) - shown):
         notes.append(f"{plural(rest, 'more finding')}: --all, or --format csv.")
     columns = [replace(column, title="", unit="") for column in COLUMNS] if brief else COLUMNS
-    said = () if rows else ("No rule has anything to say.",)
+    said = () if rows or brief else ("No rule has anything to say.",)  # what is shown beneath has
     yield Table(head, "", columns, rows, notes=notes, sentences=said, answer=[answer] * bool(answer))
 
 

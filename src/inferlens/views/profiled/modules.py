@@ -118,7 +118,7 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> It
             yield Table(head, "", (), (), sentences=few(missing))
             continue
         unit = unit_of(one.case.profile for one in of.shown)
-        said = f"{_times(of.shown)}. " * brief + _lead(of, of.table, names, unit)
+        said = _lead(of, of.table, names, unit) + f" {_times(of.shown)}." * brief
         notes = few([*_notes(of.shown, names), *missing])[: 1 if brief else None]
         sums = _sums(of, of.table, unit)
         taken = sum(1 + len(text) // WIDTH for text in (head, said, *notes)) + bool(notes) + len(sums)
