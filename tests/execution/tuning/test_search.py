@@ -63,6 +63,14 @@ def test_families_come_first_the_cheap_ones_before() -> None:
         assert points[0] in {each for before in rounds[:place] for each in before}, "the best so far is in every round"
 
 
+def test_what_is_promising_comes_before_all_else_whatever_it_costs() -> None:
+    known, other = Point("slow", frozenset(["spin"])), Point("compiled")
+    search = Search([*map(Point, FAMILIES)], near, lambda point: 9.0 if point == other else 1.0, first=[other, known])
+    assert search.propose() == [other, known, Point("eager")]
+    search.add({other: 0.1})
+    assert search.propose() == [other, known, Point("eager"), Point("graphed")]
+
+
 def test_what_did_well_in_one_precision_is_measured_in_another_before_what_did_not() -> None:
     logs = {"slow fp32": 1.0, "middling fp32": 0.3, "fast fp32": 0.0}
     new = [Point(f"{name} bf16") for name in ("slow", "middling", "fast", "unknown")]

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import inferlens
 from inferlens.analysis.objective import host_peak
 from inferlens.analysis.race import FinalsAim, race
 from inferlens.analysis.runs import CaseRuns
@@ -98,6 +99,31 @@ def test_where_no_default_keeps_a_limit_settings_may(tmp_path: Path) -> None:
     assert not kept.missed
 
 
+def test_where_time_is_short_what_records_tell_to_be_fastest_is_tried_first(tmp_path: Path) -> None:
+    knobs = ("fake.knob_a", "fake.knob_b", "fake.knob_e")
+    only, short = ("fake:steady", "fake:fast", "fake:noisy", "fp32", "fp16", *knobs), 1e-9
+    alone = [record.case.way for record in tune(tmp_path / "alone", only=only, budget=short).trials[0].records]
+    assert "fake:fast fp16" not in alone
+    words = {"warmup": 2, "iterations": 9, "quick": True, "output": str(tmp_path)}
+    inferlens.bench("fake:demo", backend="fake:fast", precision="fp16", option="fake.knob_a=1,2", **words)
+    inferlens.bench("fake:demo", backend="fake:fast", option="fake.knob_e=1", **words)  # wrong
+    inferlens.bench("fake:demo", backend="fake:fast", option="fake.knob_b=1", batch=2, **words)  # other work
+    tuned = tune(tmp_path, only=only, budget=short)
+    ways = [record.case.way for record in tuned.trials[0].records]
+    assert ways == ["fake:steady", "fake:fast fp16 knob_a=1", "fake:fast fp16 knob_a=2"]
+    assert best_of(tuned).way == "fake:fast fp16 knob_a=1"
+
+
+def test_records_of_another_machine_tell_nothing(tmp_path: Path) -> None:
+    words = {"only": ("fake:steady", "fake:fast", "fp32", "fp16", "bf16", "fake.knob_a"), "budget": 1e-9}
+    usual = [each.case for each in tune(tmp_path / "alone", **words).trials[0].records]
+    kept = {"warmup": 2, "iterations": 9, "quick": True, "output": str(tmp_path)}
+    (found,) = inferlens.bench("fake:demo", backend="fake:fast", precision="bf16", **kept)
+    (file,) = (tmp_path / "demo").rglob("record.json")
+    file.write_text(file.read_text().replace(found.environment.cpu, "another CPU"))
+    assert [each.case for each in tune(tmp_path, **words).trials[0].records] == usual
+
+
 def test_a_plan_file_repeats_the_winner(tmp_path: Path) -> None:
     best = best_of(tune(tmp_path))
     words = toml_words(tmp_path / "demo" / "best" / "best.toml", "plan")
@@ -161,8 +187,10 @@ def test_rounds_that_cannot_be_read_are_measured_again(tmp_path: Path) -> None:
     lines = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([*lines[:2], b'{"records": 1}', *lines[3:], b""]))
     observer = Counted()
-    assert best_of(tune(tmp_path, observer, **words)) == best_of(tuned)
-    assert len(observer.cases) == sum(len(trial.records) for trial in tuned.trials[1:])
+    found = tune(tmp_path, observer, **words)
+    assert best_of(found) == best_of(tuned)
+    assert found.trials[0] == tuned.trials[0]
+    assert len(observer.cases) == sum(len(trial.records) for trial in found.trials[1:])
 
 
 def test_another_request_begins_anew_and_what_was_measured_is_kept(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 """Which candidates a tuning measures next, from what the measured ones told.
 
-Families come first: a backend's variant in a precision, with its defaults; those whose variant did well in another
-precision before others. Then those candidates of which most gain may be expected for the time that they cost, by what
-their settings did elsewhere (``stats.gaussian_process``); the best so far is in every round, so that what the machine
-does to all of a round cancels out, and one that was measured already may be proposed again. When nothing promises to
-gain ``LEAST_GAIN``, families come that take far longer to build; then it is over.
+What is promising before any measurement comes first, as the time may be short. Then come other families: a backend's
+variant in a precision, with its defaults; those whose variant did well in another precision before others. Then those
+candidates of which most gain may be expected for the time that they cost, by what their settings did elsewhere
+(``stats.gaussian_process``); the best so far is in every round, so that what the machine does to all of a round cancels
+out, and one that was measured already may be proposed again. When nothing promises to gain ``LEAST_GAIN``, families
+come that take far longer to build; then it is over.
 
 Nothing here runs a process, and all that is proposed follows from what was added: a tuning that was interrupted goes on
 by adding again what was measured.
@@ -56,6 +57,7 @@ class Search:
     """A search among candidates.
 
     Attributes:
+        first: what is measured before all else, in this order, whatever it costs.
         families: points without settings.
         neighbours: points that differ from one by a setting more, less or of another value.
         cost: what a point costs to measure, in seconds.
@@ -68,6 +70,7 @@ class Search:
     neighbours: Callable[[Point], Iterable[Point]]
     cost: Callable[[Point], float]
     group: int = LEAST_GROUP
+    first: Sequence[Point] = ()
     seen: list[Observed] = field(default_factory=list)
     failed: set[Point] = field(default_factory=set)
     barred: set[Point] = field(default_factory=set)
@@ -87,11 +90,12 @@ class Search:
     def propose(self) -> list[Point]:
         """The next round, the best so far first; nothing where the search is over."""
         known = {each.point for each in self.seen} | self.failed
-        new = sorted((point for point in self.families if point not in known), key=self._order())
+        first = [point for point in self.first if point not in known]
+        rest = sorted((point for point in self.families if point not in {*known, *first}), key=self._order())
         limit = COSTLY * min(map(self.cost, self.families))
-        cheap = [point for point in new if self.cost(point) <= limit]
+        cheap = [point for point in rest if self.cost(point) <= limit]
         best = [self.best] if self.seen else []
-        chosen = cheap or (self._promising(best) if best else []) or new
+        chosen = [*first, *cheap] or (self._promising(best) if best else []) or rest
         return [*best, *chosen[: self.group]] if chosen else []
 
     def _promising(self, best: Sequence[Point]) -> list[Point]:

@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -62,6 +63,24 @@ class Space:
         both = [(each.case, each.reference) for each in self.families]
         own = [case for case, reference in both if reference and reference.backend == case.backend]
         return sorted((case for case in own if not case.options), key=lambda case: case.precision != "fp32")
+
+    @property
+    def defaults(self) -> list[Case]:
+        """The plain way of each backend: the first of its families."""
+        first: dict[str, Case] = {}
+        for each in self.families:
+            first.setdefault(each.case.backend, each.case)
+        return list(first.values())
+
+    def candidate(self, case: Case) -> Case | None:
+        """The candidate that runs as a case of a record; ``None`` where nothing of what is tried does."""
+        with suppress(InferlensError):  # of a backend or an option that there is no more
+            made = combined(case, {})
+            values = self.values(made)
+            known = all(value in values.get(name, ()) for name, value in self.settings(made).items())
+            if known and self.family(made).digest in {each.case.digest for each in self.families}:
+                return made
+        return None
 
     def values(self, case: Case) -> dict[str, tuple[Option, ...]]:
         """The values beside the default of each knob that may do something in the case's family."""

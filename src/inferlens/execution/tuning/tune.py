@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import ClassVar
 
@@ -28,7 +29,7 @@ from inferlens.analysis.race import FinalsAim, Race, RaceAnswer, centre_for, rac
 from inferlens.analysis.tuned import TUNED, Trial, Tuned, keep
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
-from inferlens.execution.launching.estimate import build_factor, seconds_by
+from inferlens.execution.launching.estimate import build_factor, earlier_records, seconds_by
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import Entrant, budget_of_rounds, records_of_rounds
 from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, Scheduler, scheduled
@@ -39,7 +40,7 @@ from inferlens.execution.tuning.space import Space, Tried, size
 from inferlens.execution.tuning.trial_log import WORK, LoggedRounds, TrialLog, place_of
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
-from inferlens.record.record import IN_TURNS, MEMORY_APART, Record
+from inferlens.record.record import IN_TURNS, MEMORY_APART, Record, machine_kind
 from inferlens.record.store import BEST, TRIALS, TUNING, alone_in, load_records, safe_name
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.objective import Constraint, Objective
@@ -178,9 +179,10 @@ class Tuner:
         """The search, with what earlier runs have learned; where the CPU only builds, more side by side."""
         builders = len(usable_cpus()) // 2 if self._on_gpu else 0
         self.seconds = seconds_by((), self.scheduler.plan)
-        first = [*self.space.references[:1], *(each.case for each in self.space.families)]
+        first = [*self.space.references[:1], *self._told(), *self.space.defaults]
         search = Search(
-            families=list(dict.fromkeys(map(self.candidates.point, first))),
+            first=list(dict.fromkeys(map(self.candidates.point, first))),
+            families=[self.candidates.point(each.case) for each in self.space.families],
             neighbours=self.candidates.neighbours,
             cost=lambda point: self.seconds(self.candidates.cases[point]),
             group=min(max(LEAST_GROUP, builders), 3 * LEAST_GROUP),
@@ -189,6 +191,17 @@ class Tuner:
             if not trial.final:
                 self._learn(search, trial.records)
         return search
+
+    def _told(self) -> list[Case]:
+        """Candidates that earlier records of this machine tell to be right, the best first."""
+        here, limits = machine_kind(self.scheduler.environment), self.request.constraints
+        found = []
+        for record in earlier_records([self.space.families[0].found.name], self.request.plan):
+            right = record.ranked and not violations(record, limits) and machine_kind(record.environment) == here
+            if right and (case := self.space.candidate(record.case)):
+                centre = centre_for(self.request.objective, record)
+                found += [(centre.log, case)] if centre else []
+        return [case for _, case in sorted(found, key=itemgetter(0))]
 
     def run(self) -> Tuned:
         """The search, then the finalists' rounds."""
