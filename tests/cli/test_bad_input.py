@@ -147,7 +147,8 @@ def test_a_dry_run_tells_how_long_it_takes_on_one_screen(tmp_path: Path) -> None
     lines = done.stdout.splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 100
-    assert re.fullmatch(r"48 cases, 24 of them can run here: about \d+ min( \d+ s)?, then rounds.+", lines[-1])
+    times = r"about \d+ min( \d+ s)?, then rounds: about 1 min \(--within\)\."
+    assert re.fullmatch(rf"48 cases, 24 of them can run here: {times}", lines[-1])
     assert lines[-2] == "30 more cases: --json lists all of them."
     inferlens("bench", "fake:demo", "-b", "fake", "--iterations", "5", cwd=tmp_path)
     known = inferlens("bench", "fake:demo", "-b", "fake", "--dry-run", cwd=tmp_path)

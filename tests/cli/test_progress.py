@@ -24,10 +24,12 @@ from tests.views.samples import WRONG, case, failure, record
 RESNET = ModelInfo(spec="torchvision:resnet18", name="resnet18", format="module", asked="resnet18")
 
 
-def told(cases: list[Case], ended: list[Any], every: float = 20.0, refused: tuple[int, ...] = ()) -> list[str]:
+def told(
+    cases: list[Case], ended: list[Any], every: float = 20.0, refused: tuple[int, ...] = (), *, rounds: bool = False
+) -> list[str]:
     """The lines of a pipe, of cases that take ``every`` so many seconds."""
     out, clock = io.StringIO(), itertools.count(step=every)
-    with Bar(Console(file=out, highlight=False), clock=lambda: float(next(clock))) as bar:
+    with Bar(Console(file=out, highlight=False), clock=lambda: float(next(clock)), rounds=rounds) as bar:
         no = Unsupported("No such device.")
         bar.planned([Planned(each, RESNET, no if place in refused else None) for place, each in enumerate(cases)])
         for each in ended:
@@ -67,6 +69,27 @@ def test_the_time_left_is_that_of_the_cases_that_are_left_in_whatever_order_they
         "[1/3] openvino 10.0 ms  (about 20 s left)",
         "[2/3] pytorch 10.0 ms",
     ]
+
+
+def test_the_time_left_says_that_rounds_follow_where_cases_meet() -> None:
+    same, apart = [case("pytorch"), case("openvino")], [case(batch=1), case(batch=8)]
+    for ways, end in ((same, "(about 20 s left, then rounds)"), (apart, "(about 20 s left)")):
+        lines = told(ways, [record(ways[0], samples=(0.01,) * 9)], rounds=True)
+        assert lines[-1].endswith(end)
+
+
+def test_the_clock_runs_on_once_each_case_was_measured() -> None:
+    out, ways, seconds = io.StringIO(), [case("pytorch"), case("openvino")], [0.0]
+    console = Console(file=out, force_terminal=True, width=100, get_time=lambda: seconds[0])
+    with Bar(console) as bar:
+        bar.planned([Planned(each, RESNET, None) for each in ways])
+        for seconds[0] in (30.0, 95.0):
+            for each in ways:
+                bar.began(each)
+                bar.done(record(each), Path())
+        bar.progress(0.5)
+        assert "0:00:30" in out.getvalue()
+        assert "0:01:35" in out.getvalue()
 
 
 def test_of_later_rounds_one_line_tells_all():

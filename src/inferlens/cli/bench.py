@@ -102,7 +102,7 @@ def measured(plan: Plan) -> tuple[list[Record], bool]:
     from inferlens.cli.progress import Bar
     from inferlens.execution.bench import run
 
-    with Bar(screen.errors()) as bar:
+    with Bar(screen.errors(), rounds=not plan.repeats) as bar:
         try:
             run(plan, bar)
         except KeyboardInterrupt:
@@ -148,6 +148,7 @@ def listed(plan: Plan) -> Document:
     from inferlens.execution.launching.estimate import seconds_of
     from inferlens.execution.launching.parts import launched
     from inferlens.execution.protocol import Observer
+    from inferlens.execution.rounds import may_meet
     from inferlens.views.table import Column, Document, Line, Table
 
     with launched(plan, Observer(), None) as under_way:
@@ -173,8 +174,8 @@ def listed(plan: Plan) -> Document:
     each = f" in {plan.repeats} processes each" if plan.repeats > 1 else ""
     there = "there" if under_way.apart else "here"
     can = f", {sum(able)} of them can run {there}" if not all(able) else ""
-    race = sum(able) > 1 and not plan.repeats
-    then = f", then rounds of the fastest: {units.about(plan.within)}" if race else ""
+    race = not plan.repeats and may_meet(cases)
+    then = f", then rounds: {units.about(plan.within)} (--within)" if race else ""
     said.append(f"{units.plural(len(cases), 'case')}{can}{each}{f': {units.about(whole)}{then}' if whole else ''}.")
     data = [
         {

@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from statistics import mean
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
 
 from inferlens import units
 from inferlens.analysis.compare.ab_result import ABResult
@@ -23,6 +25,7 @@ from inferlens.analysis.interference.samples import latencies, steady_samples
 from inferlens.errors import one_line, printable
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
+from inferlens.execution.rounds import may_meet
 from inferlens.record.record import PhaseName, Record
 from inferlens.spec.case import AXES, Case, shown_together
 from inferlens.stats.quantiles import median
@@ -35,15 +38,26 @@ CAUSES = {
 PIPE = 100  # columns
 
 
+class Elapsed(ProgressColumn):
+    """The time so far. That of rich stands still as soon as all cases are done, before their rounds."""
+
+    def render(self, task: Task) -> Text:
+        return Text(str(timedelta(seconds=int(task.elapsed or 0))), style="progress.elapsed")
+
+
 class Bar(Observer):
-    """An observer that draws, and keeps the records, so that those of an interrupted plan are not lost."""
+    """An observer that draws, and keeps the records, so that those of an interrupted plan are not lost.
+
+    ``rounds`` says whether those of the planned cases that do the same work meet in rounds once each is over.
+    """
 
     foresees = True  # whether the planned cases will all be measured, so that their time can be told
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic, *, rounds: bool = False) -> None:
         self.records: list[Record] = []
         self._console = console
         self._clock = clock
+        self._rounds = rounds
         self._since = clock()
         self._cases: list[Planned] = []
         self._left: Counter[str] = Counter()  # how often each case is yet to end, by its digest; less than 0 in rounds
@@ -51,7 +65,7 @@ class Bar(Observer):
         self._seconds: dict[str, float] = {}  # that each case took, by its digest
         self._best: dict[object, tuple[float, int]] = {}  # of each comparison: the least latency, of how many
         self._label = ""
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), Elapsed())
         quiet = not console.is_terminal
         self._bar = Progress(*columns, console=console, transient=True, auto_refresh=False, disable=quiet)
         self._task = self._bar.add_task("", total=None)
@@ -112,7 +126,8 @@ class Bar(Observer):
             self._seconds[case.digest] = now - self._since
         self._since = now
         left = self._seconds_left()
-        remarks = ["best so far"] * best + ([f"{units.about(left)} left"] if left else [])
+        then = ", then rounds" if self._rounds and may_meet(self._cases) else ""
+        remarks = ["best so far"] * best + ([f"{units.about(left)} left{then}"] if left else [])
         place = f"[{self._done}/{len(self._cases)}]"
         self._say(f"{place} {self._short(case)} {one_line(how)}" + (f"  ({'; '.join(remarks)})" if remarks else ""))
         self._draw("")

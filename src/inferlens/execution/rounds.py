@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -57,6 +58,11 @@ class Entrant:
     def runs(self) -> CaseRuns:
         """Its processes."""
         return CaseRuns(tuple(self.records))
+
+
+def may_meet(cases: Iterable[Planned]) -> bool:
+    """Whether any of the cases that can run do the same work: without two there are no rounds."""
+    return max(Counter(each.case.work for each in cases if not each.refusal).values(), default=0) > 1
 
 
 def hold_rounds(scheduler: Scheduler, screened: Iterable[tuple[Planned, Record]], known: Iterable[Record] = ()) -> None:
