@@ -123,6 +123,15 @@ def test_a_line_is_no_wider_than_a_pipe():
     assert max(map(len, lines)) == 100
 
 
+def test_what_is_under_way_is_not_cut_off_unmarked() -> None:
+    out, text = io.StringIO(), "openvino:cpu fp32 batch 1 cpu: what the device reaches at best"
+    with Bar(Console(file=out, force_terminal=True, width=100)) as bar:
+        bar.doing(text)
+        bar.doing(text[:50])
+    assert f"{text[:49]}… " in out.getvalue()
+    assert f"{text[:50]} " in out.getvalue()
+
+
 def in_a_terminal(folder: Path, *arguments: str) -> tuple[int, str]:
     """Exit code and what a terminal of 100 columns was sent."""
     ours, theirs = pty.openpty()

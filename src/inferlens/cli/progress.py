@@ -171,13 +171,17 @@ class Bar(Observer):
     def _draw(self, what: str, share: float = 0.0) -> None:
         if self._console.is_terminal:
             done = min(self._done + share, len(self._cases) or 1)
-            self._bar.update(self._task, description=escape(what[: self._console.width // 2]), completed=done)
+            self._bar.update(self._task, description=escape(cut(what, self._console.width // 2)), completed=done)
             self._bar.refresh()
 
     def _say(self, text: str) -> None:
         width = self._console.width if self._console.is_terminal else PIPE
-        shown = text if len(text) <= width else f"{text[: width - 1]}…"
-        self._console.print(escape(printable(shown)), soft_wrap=True)
+        self._console.print(escape(printable(cut(text, width))), soft_wrap=True)
+
+
+def cut(text: str, width: int) -> str:
+    """The text, if it is no wider; else its beginning, with an ellipsis."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def ending(record: Record) -> str:

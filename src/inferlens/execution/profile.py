@@ -200,11 +200,11 @@ def profile_cases(job: ProfilePart, observer: Observer) -> None:
         for planned in (each for each in job.planned() if each.case.digest not in known):
             record, folder = scheduler.measure(planned)
             for level in job.levels:
-                observer.doing(f"{planned.case.label}: profiling every {level}")
+                observer.doing(f"{planned.case.label}: profiling {level}s")
                 made = _profiled(scheduler, record, folder, level, job.runs)
                 save(folder, made)
                 if made.status == "ok" and made.work and made.work.modules:
-                    observer.doing(f"{planned.case.label}: what the device reaches at best")
+                    observer.doing("what the device reaches at best")
                     made = replace(made, ceilings=ceilings_of(planned.case, scheduler, known_ceilings))
                     save(folder, made)
             observer.kept(folder)
