@@ -82,3 +82,4 @@ def test_default_output_is_one_screen(line: str, tmp_path: Path) -> None:
     count = len(printed) + sum(-(-cell_len(text) // COLUMNS) for text in remarks)  # which a terminal folds
     assert count <= LINES, f"{count} lines\n{done.stdout}{done.stderr}"
     assert not NOTE_MARKS.search(done.stdout + done.stderr)
+    assert len(line.split()) > 3 or "inferlens notes RESULTS" not in done.stdout, "a command to be pasted as it is"

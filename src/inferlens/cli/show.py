@@ -85,7 +85,8 @@ def show(
             raise InferlensError("--by has the newest run of each case.", hint="--by without --runs all")
         screen.document(by_axis(loaded.records, axis, reference, where=where, top=top), format, **how)
         return
-    if tunings := [folder for path in paths for folder in beneath(path)]:
+    of_one = len({record.case.model for record in loaded.records}) == 1
+    if of_one and (tunings := [folder for path in paths for folder in beneath(path)]):
         more = f", and {plural(len(tunings) - 1, 'more tuning')}" if len(tunings) > 1 else ""
         screen.note(f"It was tuned, too: inferlens show {tunings[0]}{more}")
     for file in [file for path in paths for file in files_under(path, KEPT)][:1]:

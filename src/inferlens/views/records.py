@@ -206,7 +206,9 @@ def fitting(tries: Iterable[Sequence[Table | str]]) -> list[Table | str]:
     return next(able, [])
 
 
-def blocks_of(shown: Sequence[Row], where: str, most: int | None = None, *, then: bool = True) -> list[Table | str]:
+def blocks_of(
+    shown: Sequence[Row], where: str | None, most: int | None = None, *, then: bool = True
+) -> list[Table | str]:
     """A table for each model and machine, its answers above it; and ``then`` what to do next."""
     found: list[Table | str] = [table_of(table, where, most) for table in by(shown, "table")]
     again = measured_again([(row.model, 1 if row.run else row.runs) for row in shown], EACH_RUN)
@@ -329,7 +331,7 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
     return lines
 
 
-def _next(shown: Sequence[Row], where: str) -> list[str]:
+def _next(shown: Sequence[Row], where: str | None) -> list[str]:
     """Commands to go on with: the log of what failed, and what the fastest spends its time on."""
     if not where:
         return []

@@ -39,8 +39,10 @@ def document(every: Sequence[Tuned], reference: str | None = None, top: int | No
         if not raced:
             return told()
         shown = rows(records, reference)
-        tries = (_by_budget(blocks_of(shown, "", most)) for most in range(len(records), 0, -1))
-        found = fitting([*tables, *sentences(every)] for tables in tries)
+        tries = (
+            [*_by_budget(blocks_of(shown, None, most)), *sentences(every)] for most in range(top or len(records), 0, -1)
+        )
+        found = next(tries) if top else fitting(tries)
         return found or [*(each.brief for each in answers(shown, whole=True)), *sentences(every)]
 
     return Document(
