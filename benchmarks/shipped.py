@@ -8,8 +8,8 @@ device, or an array; and those of ``run.py``. A ratio is the median over the tur
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import runpy
 import statistics
 import subprocess
 import sys
@@ -30,21 +30,9 @@ TURNS, SECONDS, FEWEST = 15, 0.3, 5
 
 def main(model: str = "resnet18", backends: str = "", *words: str) -> None:
     """Prints the table."""
-    table = Table(
-        title=f"{model}: a loaded callable, and the exported script, beside the runner, {TURNS} turns",
-        title_justify="left",
-    )
-    for header in (
-        "case",
-        "record",
-        "runner",
-        "callable",
-        "ratio",
-        "least and most",
-        "script",
-        "ratio",
-        "least and most",
-    ):
+    table = Table(title=f"{model}: what is shipped beside its runner, {TURNS} turns", title_justify="left")
+    headers = ("case", "record", "runner", "callable", "ratio", "of turns", "script", "ratio", "of turns")
+    for header in headers:
         table.add_column(header, justify="left" if header == "case" else "right")
     given: Any = dict(word.split("=", 1) for word in words)
     with tempfile.TemporaryDirectory() as folder:
@@ -100,24 +88,20 @@ def measure(folder: str) -> None:
 
         kinds = {"runner": of_runner, "callable": of_callable}
         if script := exported(folder):
-            kinds["script"] = lambda: timed(lambda: script.run(*script.inputs), runner.synchronize)
+            kinds["script"] = lambda: timed(lambda: script["run"](*script["inputs"]), runner.synchronize)
         turns = []
         for turn in range(TURNS):  # who goes first changes
             turns.append({name: statistics.median(kinds[name]()) for name in sorted(kinds, reverse=bool(turn % 2))})
     print(json.dumps(turns))
 
 
-def exported(folder: str) -> Any:
-    """The script of the case as a module; ``None`` where it cannot be exported."""
+def exported(folder: str) -> dict[str, Any]:
+    """What the exported script of the case defines; nothing where it cannot be exported."""
     with tempfile.TemporaryDirectory() as made:
         command = [sys.executable, "-m", "inferlens", "export", "--best", folder, "-o", made]
         if subprocess.run(command, capture_output=True, check=False).returncode:
-            return None
-        spec = importlib.util.spec_from_file_location("exported", Path(made, "run.py"))
-        assert spec and spec.loader
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
+            return {}
+        return runpy.run_path(str(Path(made, "run.py")))
 
 
 def timed(call: Callable[[], Any], wait: Callable[[], None]) -> list[float]:
