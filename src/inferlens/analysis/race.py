@@ -21,7 +21,6 @@ from inferlens.record.record import Metric, Record
 from inferlens.spec.objective import Objective
 from inferlens.stats.between_process import Centre, centres
 from inferlens.stats.compare import LogRatio
-from inferlens.stats.intervals import Interval
 from inferlens.stats.standing import Entry, Layout, Standing, alone_level, look_level, standing
 
 PROBABLE = 0.75  # from which probability on something is called probable
@@ -112,11 +111,10 @@ class Race:
         """A case against another one, as the answer compares them; ``None`` where one has no samples."""
         return self.layout.difference(base, name)
 
-    def interval(self, base: str, name: str) -> Interval | None:
-        """That of a case's time over another one's, at the confidence that verdicts have; of no processes ``None``."""
-        found = self.against(base, name)
-        met = self.entries[base].rounds.keys() & self.entries[name].rounds.keys() if found else None
-        return found.interval(self.level if met or not self.rounds else self.alone) if found else None
+    def confidence(self, base: str, name: str) -> float:
+        """That of a verdict on two cases, and of the interval that stands beside it."""
+        met = self.entries[base].rounds.keys() & self.entries[name].rounds.keys()
+        return self.level if met or not self.rounds else self.alone
 
 
 def race(

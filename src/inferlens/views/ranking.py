@@ -74,7 +74,7 @@ def _against(row: Row, base: Row, among: Race) -> Row:
     found = among.against(base.id, row.id) if row.ranked else None
     if found is None:
         return replace(row, reference=base.name)
-    interval = among.interval(base.id, row.id)
+    interval = found.interval(among.confidence(base.id, row.id))
     row = replace(
         row,
         reference=base.name,

@@ -14,8 +14,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from inferlens.analysis.findings.notes import Note, notes_of, ordered, worst_agreement
+from inferlens.analysis.findings.rules.records import share_if_partly
 from inferlens.analysis.findings.rules.waiting import bound_by
-from inferlens.analysis.findings.thresholds import PARTLY
 from inferlens.analysis.numbers import numbers
 from inferlens.analysis.objective import build_seconds, device_peak, host_peak
 from inferlens.analysis.race import FinalsAim
@@ -347,8 +347,7 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> Row
     record = run.first
     case, agreement = record.case, worst_agreement(run)
     lowered = any(warning.code == "lower-precision" for each in run.records for warning in each.warnings)
-    share = record.facts.get("quantized_share")
-    partly = isinstance(share, int | float) and share < PARTLY
+    partly = share_if_partly(record) is not None
     return Row(
         id=record.id,
         folder=case.folder,

@@ -20,7 +20,7 @@ from inferlens.analysis.runs import CaseRuns, latest
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record, machine_name
 from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case, shown_together
-from inferlens.stats.compare import Spread, between, seen_spread
+from inferlens.stats.compare import LogRatio, Spread, between, seen_spread
 from inferlens.stats.intervals import ends
 from inferlens.units import listing, ratio, ratio_spread
 from inferlens.views.compared import names_of
@@ -182,22 +182,23 @@ class Crossed:
 
     def _times(self, base: Row, row: Row) -> tuple[float | None, float | None, float | None]:
         """How many times as fast a row is as another one, and the interval of that; of batch sizes for one item."""
-        if not (base.ranked and row.ranked):
-            return None, None, None
-        races = [self._races[each.comparison] for each in (base, row)]
-        one, other = (race.entries.get(each.id) for race, each in zip(races, (base, row), strict=True))
-        if one is None or other is None:
-            return None, None, None
-        if races[0] is races[1]:
-            found, interval = races[0].against(base.id, row.id), races[0].interval(base.id, row.id)
-        else:
-            found = between(one.processes, other.processes, self._spread)
-            interval = found.interval(LEVEL) if found else None
+        found = self._ratio(base, row)
         if found is None:
             return None, None, None
+        met = base.comparison == row.comparison
+        level = self._races[row.comparison].confidence(base.id, row.id) if met else LEVEL
         items = (row.batch or 1) / (base.batch or 1)
-        low, high = ends(interval if found.between else None)
+        low, high = ends(found.interval(level) if found.between else None)
         return items / found.ratio, high and items / high, low and items / low
+
+    def _ratio(self, base: Row, row: Row) -> LogRatio | None:
+        """A row's time over another one's; ``None`` where the two may not be compared."""
+        if not (base.ranked and row.ranked):
+            return None
+        if base.comparison == row.comparison:
+            return self._races[row.comparison].against(base.id, row.id)
+        one, other = (self._races[each.comparison].entries.get(each.id) for each in (base, row))
+        return between(one.processes, other.processes, self._spread) if one and other else None
 
     @cached_property
     def _races(self) -> dict[Any, Race]:

@@ -113,11 +113,17 @@ def slow_throughput(seen: RecordEvidence) -> Iterator[Finding]:
             yield found("Throughput is only {share:percent} of what one call after another gives.", share=share)
 
 
+def share_if_partly(record: Record) -> float | None:
+    """The share of the multiply-adds of a record that are quantized, where it is less than half of them."""
+    share = record.facts.get("quantized_share")
+    return share if isinstance(share, int | float) and share < PARTLY else None
+
+
 @rule("partly-quantized", of="record", hint="inferlens profile shows which layers stayed as they were.")
 def partly_quantized(seen: RecordEvidence) -> Iterator[Finding]:
     """A model that was quantized here, of which most is computed as before."""
-    share = seen.record.facts.get("quantized_share")
-    if isinstance(share, int | float) and share < PARTLY:
+    share = share_if_partly(seen.record)
+    if share is not None:
         yield found("Only {share:percent} of the multiply-adds are quantized.", share=share)
 
 
