@@ -61,6 +61,8 @@ def lines() -> Iterator[str]:
             for folder in folders(pattern):
                 path = folder.relative_to(ROOT)
                 yield command.format(path, path) if "{}" in command else f"{command} {path}"
+    for model in sorted({file.parents[2] for file in EXAMPLES.rglob("trials.jsonl*")}):
+        yield f"show {model.relative_to(ROOT)}"
     for view in VIEWS:
         for path in (TRACES, *(TRACES / name for name in RUNS)):
             yield f"trace --view {view} {path.relative_to(ROOT)}"
@@ -82,4 +84,4 @@ def test_default_output_is_one_screen(line: str, tmp_path: Path) -> None:
     count = len(printed) + sum(-(-cell_len(text) // COLUMNS) for text in remarks)  # which a terminal folds
     assert count <= LINES, f"{count} lines\n{done.stdout}{done.stderr}"
     assert not NOTE_MARKS.search(done.stdout + done.stderr)
-    assert len(line.split()) > 3 or "inferlens notes RESULTS" not in done.stdout, "a command to be pasted as it is"
+    assert not line.startswith("show") or "notes RESULTS" not in done.stdout, "a command to be pasted as it is"
