@@ -8,7 +8,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from functools import partial
+
+import msgspec
 
 from inferlens.errors import InferlensError
 
@@ -22,6 +26,13 @@ _QUANTITY = re.compile(r"^\s*([0-9]{0,9}\.?[0-9]{1,9}(?:e[+-]?[0-9]{1,2})?)\s*([
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _BYTES = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 _JOULES = {"J": 1.0, "mJ": 1e-3, "uJ": 1e-6, "µJ": 1e-6}
+
+
+def moment(text: str) -> float | None:
+    """Seconds from 1970 to a time in ISO 8601; ``None`` of what is none."""
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(text, datetime).timestamp()
+    return None
 
 
 def significant(value: float, digits: int = 3) -> str:

@@ -19,13 +19,14 @@ from inferlens import InferlensError
 from inferlens.execution.bench import race
 from inferlens.execution.launching import local, parts, resume
 from inferlens.execution.launching.alone import AloneJob
+from inferlens.execution.launching.estimate import STARTING, own_seconds
 from inferlens.execution.launching.launcher import LAUNCHERS, Launcher, Worker, WorkerLost, launcher_of
 from inferlens.execution.launching.local import Card, chosen_of, shares
 from inferlens.execution.launching.on_ray import Needs, needs_of, serve
 from inferlens.execution.protocol import TELLS, Observer, Order, Telling
 from inferlens.execution.tuning.several import TuneJob
 from inferlens.measure import environment
-from inferlens.record.record import CUT_SHORT, Environment, Record
+from inferlens.record.record import CUT_SHORT, Environment, Phase, Record
 from inferlens.record.store import Store, load_records
 from inferlens.spec.plan import Plan
 from inferlens.spec.where import Where, where_of
@@ -116,6 +117,23 @@ def test_races_stay_together_and_the_records_are_those_of_one_worker(tmp_path: P
         assert len({record.run for record in found}) == 1
     assert [planned.case.batch for planned in some.those[0].did[1].cases] == [1, 1, 2, 2, 3, 3], "all in one part"  # type: ignore[attr-defined]
     assert not list(tmp_path.rglob(".unfinished*"))
+
+
+def test_workers_that_take_parts_one_after_the_other_end_at_about_the_same_time() -> None:
+    seconds, ends = [46, 62, 50, 58, 42, 54, 60, 46, 52], [0, 0]
+    order = parts.taking_order(seconds, 2)
+    for place in order:
+        ends[ends.index(min(ends))] += seconds[place]
+    assert (sorted(order), sorted(ends)) == (list(range(9)), [234, 236]), "longest first ends at 214 and 256"
+    assert sorted(parts.taking_order([0, 0, 5], 4)) == [0, 1, 2]
+
+
+def test_what_loads_side_by_side_takes_the_time_until_the_next_one_is_done() -> None:
+    begun, ends = "2026-05-04T10:00:00+00:00", ("10:00:13", "10:00:18", "10:01:00")
+    records = [sample(created=begun, ended=f"2026-05-04T{end}+00:00", id=end, run="one") for end in ends]
+    older = sample(id="older", created=begun, phases=(Phase("load", 2.0),))
+    found = own_seconds([*records[::-1], older])
+    assert found == {**dict(zip(ends, (13, 5, 42), strict=True)), "older": STARTING + 2}
 
 
 @pytest.mark.parametrize("lives", [1, 3, 7])

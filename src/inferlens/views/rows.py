@@ -7,7 +7,6 @@ calls, never from 1 / latency. Speed-ups are between rows of one *comparison*: m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Literal
 
 from msgspec import Struct, field
@@ -22,7 +21,7 @@ from inferlens.analysis.race import FinalsAim
 from inferlens.analysis.runs import CaseRuns, device_name, latest
 from inferlens.record.record import Record, card_name, machine_name
 from inferlens.spec.case import TensorSpec, shown_together, with_batch
-from inferlens.units import plural
+from inferlens.units import moment, plural
 from inferlens.views.plain import plain, profile_command, words_of
 from inferlens.views.ranking import check_named, ranked
 
@@ -230,10 +229,10 @@ def by(rows: Sequence[Row], name: str) -> list[list[Row]]:
 
 def seconds_of(table: Sequence[Row]) -> float | None:
     """How long the command of all of them took, from when the first began until the last was kept."""
-    if len({row.command for row in table}) > 1 or not all(row.ended for row in table):
+    first, last = [moment(row.created) for row in table], [moment(row.ended) for row in table]
+    if len({row.command for row in table}) > 1 or None in (*first, *last):
         return None
-    first, last = min(row.created for row in table), max(row.ended for row in table)
-    return (datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds()
+    return max(filter(None, last)) - min(filter(None, first))
 
 
 def ways(table: Sequence[Row]) -> dict[str, str]:

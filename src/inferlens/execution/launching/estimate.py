@@ -11,11 +11,12 @@ from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.measure_case import LATENCY_SHARE
-from inferlens.record.record import IN_TURNS, Record
+from inferlens.record.record import IN_TURNS, VISIBLE, Record
 from inferlens.record.store import load_records, safe_name
 from inferlens.spec.case import MAX_TIME, Case
 from inferlens.spec.plan import Plan
 from inferlens.stats.quantiles import median
+from inferlens.units import moment
 
 STARTING = 1.0  # seconds until a process has imported its libraries, as far as that is in no phase
 PREPARING = 6.0  # to load, export, build and call for the first time
@@ -48,21 +49,23 @@ def seconds_by(records: Iterable[Record], plan: Plan) -> Callable[[Case], float]
     As long as the case itself took, or else others of its backend; or else as phases typically take, with half the time
     that series may have. What others took to prepare counts as many times as the case's options make it longer.
     """
-    budget = plan.budget
+    records = [each for each in records if each.status == "ok"]
+    budget, own = plan.budget, own_seconds(records)
     series = budget.seconds or (budget.max_time or MAX_TIME) / 2
     typical = PREPARING, STARTING + budget.warmup_seconds + series / LATENCY_SHARE
     whole: dict[str, list[float]] = {}
     parts: dict[str, list[tuple[float, float]]] = {}  # by backend: to prepare without options, and the rest
     in_turns: dict[str, list[tuple[float, float]]] = {}
-    for record in (each for each in records if each.status == "ok"):
-        seconds = STARTING + sum(phase.seconds for phase in record.phases)
+    for record in records:
         prepared = sum(phase.seconds for phase in record.phases if phase.name in PREPARATION)
-        plain = prepared / build_factor(record.case)
+        factor = build_factor(record.case)
         if IN_TURNS in record.facts:  # most of the rest it waited for the others
-            in_turns.setdefault(record.case.backend_label, []).append((plain, typical[1]))
+            in_turns.setdefault(record.case.backend_label, []).append((prepared / factor, typical[1]))
             continue
+        seconds, timed = own[record.id], sum(phase.seconds for phase in record.phases) - prepared
         whole.setdefault(record.case.digest, []).append(seconds)
-        parts.setdefault(record.case.backend_label, []).append((plain, seconds - prepared))
+        rest = STARTING + timed
+        parts.setdefault(record.case.backend_label, []).append((max(seconds - rest, 0.0) / factor, rest))
 
     def seconds_for(case: Case) -> float:
         if case.digest in whole:
@@ -72,6 +75,21 @@ def seconds_by(records: Iterable[Record], plan: Plan) -> Callable[[Case], float]
         return median([prepared * factor + rest for prepared, rest in known])
 
     return seconds_for
+
+
+def own_seconds(records: Iterable[Record]) -> dict[str, float]:
+    """Seconds that each record took longer than those before it, by its id: cases load side by side."""
+    found: dict[str, float] = {}
+    before: dict[tuple[str, str | None], float] = {}
+    for record in sorted(records, key=lambda each: each.ended):
+        place = record.run, record.environment.variables.get(VISIBLE)
+        begin, end = moment(record.created), moment(record.ended)
+        if begin and end:
+            found[record.id] = max(end - max(begin, before.get(place, 0.0)), 0.0)
+            before[place] = end
+        else:
+            found[record.id] = STARTING + sum(phase.seconds for phase in record.phases)
+    return found
 
 
 def build_factor(case: Case) -> float:

@@ -175,7 +175,7 @@ class UnderWay:
         return [doing.found[index] for index in range(len(jobs))]
 
     def divided(self, cases: dict[str, list[Planned]]) -> Iterator[tuple[str, tuple[Planned, ...], float]]:
-        """The parts of a plan: their kind, cases, and share of the time for rounds; what takes longest comes first."""
+        """The parts of a plan, in the order they are taken: kind, cases, and share of the time for rounds."""
         from inferlens.execution.launching.estimate import estimator
 
         for kind, planned in cases.items():
@@ -185,9 +185,9 @@ class UnderWay:
                 yield kind, tuple(planned), 1.0
                 continue
             seconds = estimator([each.found.name for each in planned], self.plan)
-            able = {id(part): sum(seconds(each.case) for each in part if not each.refusal) for part in parts}
-            for part in sorted(parts, key=lambda part: -able[id(part)]):
-                yield kind, tuple(part), min(1.0, workers / len(parts))
+            able = [sum(seconds(each.case) for each in part if not each.refusal) for part in parts]
+            for place in taking_order(able, workers):
+                yield kind, tuple(parts[place]), min(1.0, workers / len(parts))
 
     def race_jobs(self, form: type[P], cases: dict[str, list[Planned]], **words: Any) -> list[P]:
         """The jobs of the parts."""
@@ -253,6 +253,32 @@ class _Doing(Generic[P, Found]):
                     raise InferlensError(f"{job.plan.model[0]} was given up: {reason}") from error
                 here = replace(job, given_up=reason)
                 return self.part(here, gathered)
+
+
+def taking_order(seconds: Sequence[float], workers: int) -> list[int]:
+    """The order of parts in which workers that take one after the other all end at about the same time.
+
+    Parts are divided among the workers, and those that take longer exchanged for shorter ones until that gains
+    nothing. They are then ordered by when they would begin.
+    """
+
+    def took(group: list[int]) -> float:
+        return sum(seconds[place] for place in group)
+
+    groups: list[list[int]] = [[] for _ in range(workers)]
+    for place in sorted(range(len(seconds)), key=lambda place: -seconds[place]):
+        min(groups, key=took).append(place)
+    while True:
+        most, least = max(groups, key=took), min(groups, key=took)
+        gap = took(most) - took(least)
+        gains = [(abs(gap / 2 - seconds[a] + seconds[b]), a, b) for a in most for b in least
+                 if 0 < seconds[a] - seconds[b] < gap]  # fmt: skip
+        if not gains:
+            break
+        _, a, b = min(gains)
+        most[most.index(a)], least[least.index(b)] = b, a
+    begins = {place: took(group[:turn]) for group in groups for turn, place in enumerate(group)}
+    return sorted(begins, key=lambda place: (begins[place], -seconds[place]))
 
 
 def races(cases: Iterable[Planned]) -> list[list[Planned]]:
