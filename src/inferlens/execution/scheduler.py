@@ -60,7 +60,7 @@ class Scheduler:
     scratch: Path = Path()
     live: Mapping[str, str] = field(default_factory=dict)  # files of live modules, by the full name of each
     idle: Callable[[], Before] = Before
-    environment: Environment = field(default_factory=environment.collect)  # the machine and its libraries
+    collected: Callable[[], Environment] = environment.collect
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     records: list[Record] = field(default_factory=list)  # in the order in which their cases ended
     kept: dict[str, Path] = field(default_factory=dict)  # the folder of each record, by its id
@@ -76,6 +76,11 @@ class Scheduler:
     _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # where each was exported first
     _environments: dict[str, Environment] = field(default_factory=dict)  # of other interpreters
     _futile: int = 0  # cases in a row whose second attempt was disturbed, too
+
+    @cached_property
+    def environment(self) -> Environment:
+        """The machine and its libraries."""
+        return self.collected()
 
     def environment_for(self, case: Case) -> Environment:
         """The same, as the case's interpreter tells it, with the revision of the case's checkout."""
@@ -368,7 +373,7 @@ def _exported_as(case: Case) -> str:
 def scheduled(
     plan: Plan, observer: Observer, cases: Sequence[Planned], live: Mapping[str, str] | None = None, **more: Any
 ) -> Iterator[Scheduler]:
-    """What measures ``cases``; a GPU is looked at while nothing runs on it, which is beside the first reference.
+    """What measures ``cases``; beside the first reference a GPU is looked at while nothing runs on it.
 
     Files of ``live`` modules are given by the full name of each; ``more`` are other fields of it.
     """
@@ -376,4 +381,4 @@ def scheduled(
     with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch, ThreadPoolExecutor(2) as aside:
         known = aside.submit(environment.collect)
         idle = aside.submit(gpu_before, IDLE_SECONDS).result if uses_gpu else Before
-        yield Scheduler(plan, observer, Path(scratch), live or {}, idle, known.result(), **more)
+        yield Scheduler(plan, observer, Path(scratch), live or {}, idle, known.result, **more)
