@@ -19,18 +19,19 @@ from inferlens import InferlensError
 from inferlens.execution.bench import race
 from inferlens.execution.launching import local, parts, resume
 from inferlens.execution.launching.alone import AloneJob
-from inferlens.execution.launching.estimate import STARTING, own_seconds
+from inferlens.execution.launching.estimate import own_seconds
 from inferlens.execution.launching.launcher import LAUNCHERS, Launcher, Worker, WorkerLost, launcher_of
 from inferlens.execution.launching.local import Card, chosen_of, shares
 from inferlens.execution.launching.on_ray import Needs, needs_of, serve
 from inferlens.execution.protocol import TELLS, Observer, Order, Telling
 from inferlens.execution.tuning.several import TuneJob
 from inferlens.measure import environment
-from inferlens.record.record import CUT_SHORT, Environment, Phase, Record
+from inferlens.record.record import CUT_SHORT, Environment, Record
 from inferlens.record.store import Store, load_records
 from inferlens.spec.plan import Plan
 from inferlens.spec.where import Where, where_of
 from tests.commands import inferlens as command
+from tests.views.samples import case
 from tests.views.samples import record as sample
 
 QUICK: dict[str, Any] = {"iterations": 10, "warmup": 1, "backend": "fake:noisy"}
@@ -130,10 +131,13 @@ def test_workers_that_take_parts_one_after_the_other_end_at_about_the_same_time(
 
 def test_what_loads_side_by_side_takes_the_time_until_the_next_one_is_done() -> None:
     begun, ends = "2026-05-04T10:00:00+00:00", ("10:00:13", "10:00:18", "10:01:00")
-    records = [sample(created=begun, ended=f"2026-05-04T{end}+00:00", id=end, run="one") for end in ends]
-    older = sample(id="older", created=begun, phases=(Phase("load", 2.0),))
-    found = own_seconds([*records[::-1], older])
-    assert found == {**dict(zip(ends, (13, 5, 42), strict=True)), "older": STARTING + 2}
+    records = [
+        sample(of=case(batch=place), created=begun, ended=f"2026-05-04T{end}+00:00", run="one")
+        for place, end in enumerate(ends, 1)
+    ]
+    found = own_seconds([*records[::-1], sample(created=begun)])
+    assert [found[record.case.digest] for record in records] == [13, 5, 42]
+    assert len(found) == 3, "an older record does not tell"
 
 
 @pytest.mark.parametrize("lives", [1, 3, 7])

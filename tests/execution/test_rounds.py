@@ -204,7 +204,8 @@ def test_how_long_it_will_take_is_not_told_by_processes_that_waited_for_others(t
     (alone,) = (each for each in records if not each.repeat and each.case.options["latency"] == 4.0)
     (planned,) = cases_of(plan)
     planned = replace(planned, case=alone.case)
-    assert seconds_of([planned], plan) == [own_seconds([each for each in records if not each.repeat])[alone.id]]
+    known = own_seconds([each for each in records if not each.repeat])
+    assert seconds_of([planned], plan) == [known[alone.case.digest]]
 
 
 def test_a_named_reference_takes_part_in_the_first_rounds(tmp_path: Path) -> None:

@@ -31,7 +31,24 @@ def seconds_of(cases: Sequence[Planned], plan: Plan) -> list[float]:
 
 def estimator(models: Iterable[str], plan: Plan) -> Callable[[Case], float]:
     """What tells the seconds that a case of these models will take in one process, by records under ``plan.output``."""
-    return seconds_by(earlier_records(models, plan), plan)
+    records = earlier_records(models, plan)
+    own, otherwise = own_seconds(records), seconds_by(records, plan)
+    return lambda case: own.get(case.digest) or otherwise(case)
+
+
+def own_seconds(records: Iterable[Record]) -> dict[str, float]:
+    """Seconds that cases took, by digest: each until its record, from the one before it, for they load side by side."""
+    found: dict[str, list[float]] = {}
+    before: dict[tuple[str, str | None], float] = {}
+    for record in sorted(records, key=lambda each: each.ended):
+        place = record.run, record.environment.variables.get(VISIBLE)
+        begin, end = moment(record.created), moment(record.ended)
+        if not begin or not end:
+            continue
+        if record.status == "ok" and IN_TURNS not in record.facts:
+            found.setdefault(record.case.digest, []).append(max(end - max(begin, before.get(place, 0.0)), 0.0))
+        before[place] = end
+    return {digest: median(each) for digest, each in found.items()}
 
 
 def earlier_records(models: Iterable[str], plan: Plan) -> list[Record]:
@@ -49,23 +66,21 @@ def seconds_by(records: Iterable[Record], plan: Plan) -> Callable[[Case], float]
     As long as the case itself took, or else others of its backend; or else as phases typically take, with half the time
     that series may have. What others took to prepare counts as many times as the case's options make it longer.
     """
-    records = [each for each in records if each.status == "ok"]
-    budget, own = plan.budget, own_seconds(records)
+    budget = plan.budget
     series = budget.seconds or (budget.max_time or MAX_TIME) / 2
     typical = PREPARING, STARTING + budget.warmup_seconds + series / LATENCY_SHARE
     whole: dict[str, list[float]] = {}
     parts: dict[str, list[tuple[float, float]]] = {}  # by backend: to prepare without options, and the rest
     in_turns: dict[str, list[tuple[float, float]]] = {}
-    for record in records:
+    for record in (each for each in records if each.status == "ok"):
+        seconds = STARTING + sum(phase.seconds for phase in record.phases)
         prepared = sum(phase.seconds for phase in record.phases if phase.name in PREPARATION)
-        factor = build_factor(record.case)
+        plain = prepared / build_factor(record.case)
         if IN_TURNS in record.facts:  # most of the rest it waited for the others
-            in_turns.setdefault(record.case.backend_label, []).append((prepared / factor, typical[1]))
+            in_turns.setdefault(record.case.backend_label, []).append((plain, typical[1]))
             continue
-        seconds, timed = own[record.id], sum(phase.seconds for phase in record.phases) - prepared
         whole.setdefault(record.case.digest, []).append(seconds)
-        rest = STARTING + timed
-        parts.setdefault(record.case.backend_label, []).append((max(seconds - rest, 0.0) / factor, rest))
+        parts.setdefault(record.case.backend_label, []).append((plain, seconds - prepared))
 
     def seconds_for(case: Case) -> float:
         if case.digest in whole:
@@ -75,21 +90,6 @@ def seconds_by(records: Iterable[Record], plan: Plan) -> Callable[[Case], float]
         return median([prepared * factor + rest for prepared, rest in known])
 
     return seconds_for
-
-
-def own_seconds(records: Iterable[Record]) -> dict[str, float]:
-    """Seconds that each record took longer than those before it, by its id: cases load side by side."""
-    found: dict[str, float] = {}
-    before: dict[tuple[str, str | None], float] = {}
-    for record in sorted(records, key=lambda each: each.ended):
-        place = record.run, record.environment.variables.get(VISIBLE)
-        begin, end = moment(record.created), moment(record.ended)
-        if begin and end:
-            found[record.id] = max(end - max(begin, before.get(place, 0.0)), 0.0)
-            before[place] = end
-        else:
-            found[record.id] = STARTING + sum(phase.seconds for phase in record.phases)
-    return found
 
 
 def build_factor(case: Case) -> float:
