@@ -12,6 +12,7 @@ from tests.commands import inferlens
 from tests.views.samples import case
 
 OTHER = case("openvino")
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -66,3 +67,9 @@ def test_a_run_without_the_reference_has_its_own(runs: Path) -> None:
     assert references == ["openvino", "openvino", "pytorch", "pytorch"]
     refused = inferlens(*words, "tensorrt", cwd=runs)
     assert (refused.returncode, "No case fits the reference 'tensorrt'" in refused.stderr) == (2, True)
+
+
+def test_chosen_columns_still_tell_at_which_batch_a_row_is() -> None:
+    shown = inferlens("show", "examples/h200/tensorrt/resnet50", "--columns", "latency", cwd=ROOT).stdout
+    (header,) = [line for line in shown.splitlines() if line.strip().startswith("way")]
+    assert header.split() == ["way", "batch", "ms"]

@@ -47,6 +47,16 @@ def test_operators_by_hand() -> None:
     assert {("aten::linear", "[[8,4],[4,4]]", "a.py(1): f"), ("aten::copy_", "", "")} <= apart
 
 
+def test_stacks_are_of_python_calls_where_operators_have_none() -> None:
+    calls = [("<built-in method mm>", 40, 20), ("model.py(7): forward", 20, 100), ("nn.Module: Net_0", 10, 150)]
+    events = [event(*call, "python_function") for call in calls]
+    trace = read(text(*events, event("aten::mm", 45, 10), event("aten::add", 130, 5), event("aten::mul", 300, 5)))
+    stacks = {row["name"]: row["stack"] for row in operators(Analysis(trace), "stack").rows()}
+    assert stacks == {
+        "aten::mm": "model.py(7): forward;nn.Module: Net_0", "aten::add": "nn.Module: Net_0", "aten::mul": "",
+    }  # fmt: skip
+
+
 def test_kernels_by_hand() -> None:
     analysis = Analysis(read(training()))
     found = rows(kernels(analysis))

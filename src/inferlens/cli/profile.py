@@ -40,7 +40,7 @@ KERNELS_BY = "name (a row for each kernel, with all its launches) or launch (a r
 FLOORS_BY = "layer (as the backend executes them) or module (of the model)."
 FLOORS_DEPTH = "With --by module: modules deeper than this are added to those above them. [dim]Default: none are.[/dim]"
 TOP_FINDINGS = "So many of each case. [dim]Default: the few that matter most of all cases; all in CSV and JSON.[/dim]"
-ROWS = "So many rows of each case, those that come first. \
+ROWS = "So many rows of each case, those that matter most. \
 [dim]Default: what fits on a screen; all in CSV and JSON.[/dim]"
 PLOT = "Draw a picture (box plot or roofline) into this file instead; .svg, .png, .pdf or .html decides its format."
 TRACE_FILE = "Write every run as a trace for Perfetto (ui.perfetto.dev) into this file instead; .json or .json.gz."

@@ -15,7 +15,7 @@ from inferlens.trace.analysis import Analysis
 from inferlens.trace.columns import SECOND, Columns
 from inferlens.trace.launch_links import Nest
 from inferlens.trace.steps import PREFIX
-from inferlens.trace.trace import Category, Ints
+from inferlens.trace.trace import Category, Ints, Trace
 
 _MODULE = "nn.Module: "
 _NOT_MODULES = (
@@ -32,12 +32,8 @@ def module_tree(analysis: Analysis, *, depth: int | None = None) -> Columns:
     trace = analysis.trace
     rows = _module_rows(analysis)
     nest, duration = Nest(trace, rows), trace.duration[rows]
-    numbers: dict[tuple[int, int], int] = {}  # of a module, by the one around it and its name's code
-    modules: list[int] = []  # of each call
-    for parent, name in zip(nest.parent.tolist(), trace.name[rows].tolist(), strict=True):
-        around = modules[parent] if parent >= 0 else -1
-        modules.append(numbers.setdefault((around, name), len(numbers)))
-    of, count = np.array(modules, dtype=np.int64), len(numbers)
+    of, numbers = _paths(trace, nest, rows)
+    count = len(numbers)
     host = np.bincount(of, weights=duration, minlength=count)
     own, inner = host.copy(), nest.parent >= 0
     np.subtract.at(own, of[nest.parent[inner]], duration[inner])
@@ -71,6 +67,39 @@ def module_tree(analysis: Analysis, *, depth: int | None = None) -> Columns:
     return Columns(columns)
 
 
+def call_stacks(analysis: Analysis) -> tuple[Ints, list[str]]:
+    """For each scope the place of its stack in the texts: the Python calls around it, innermost first, with ``;``.
+
+    PyTorch wrote them beside each operator once, and writes the calls alone now.
+    """
+    trace = analysis.trace
+    rows = trace.rows(Category.PYTHON)
+    rows = _nested(trace, rows[~trace.starting(rows, "<built-in")])
+    nest, scopes = Nest(trace, rows), trace.scopes.row
+    of, numbers = _paths(trace, nest, rows)
+    texts = [""]
+    for around, name in numbers:
+        outer = texts[around + 1]
+        texts.append(f"{trace.strings[name]};{outer}" if outer else trace.strings[name])
+    place = nest.innermost(trace.thread[scopes], trace.begin[scopes])
+    return (of[place] + 1) * (place >= 0) if len(of) else np.zeros(len(scopes), dtype=np.int64), texts
+
+
+def _paths(trace: Trace, nest: Nest, rows: Ints) -> tuple[Ints, dict[tuple[int, int], int]]:
+    """The number of each call's path; and the numbers by that of the path around and the code of the name."""
+    numbers: dict[tuple[int, int], int] = {}
+    found: list[int] = []
+    for parent, name in zip(nest.parent.tolist(), trace.name[rows].tolist(), strict=True):
+        around = found[parent] if parent >= 0 else -1
+        found.append(numbers.setdefault((around, name), len(numbers)))
+    return np.array(found, dtype=np.int64), numbers
+
+
+def _nested(trace: Trace, rows: Ints) -> Ints:
+    """Rows sorted as a nest is."""
+    return rows[np.lexsort((-trace.duration[rows], trace.begin[rows], trace.thread[rows]))]
+
+
 def _module_rows(analysis: Analysis) -> Ints:
     """Calls of modules in the step that was chosen, sorted as a nest is."""
     trace = analysis.trace
@@ -79,8 +108,7 @@ def _module_rows(analysis: Analysis) -> Ints:
     if not len(rows):
         rows = trace.rows(Category.ANNOTATION)
         rows = rows[~trace.starting(rows, *_NOT_MODULES)]
-    rows = rows[analysis.within(trace.begin[rows])]
-    return rows[np.lexsort((-trace.duration[rows], trace.begin[rows], trace.thread[rows]))]
+    return _nested(trace, rows[analysis.within(trace.begin[rows])])
 
 
 def _launched(analysis: Analysis, nest: Nest, of: Ints, count: int) -> Any:

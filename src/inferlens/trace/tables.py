@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from inferlens.trace.analysis import Analysis, filling
 from inferlens.trace.columns import SECOND, SLICES, Columns, Groups
 from inferlens.trace.intervals import Intervals
+from inferlens.trace.modules import call_stacks
 from inferlens.trace.steps import PARTS, shares_of
 from inferlens.trace.trace import UNKNOWN, Category, Ints
 
@@ -29,7 +31,12 @@ def operators(analysis: Analysis, *by: str) -> Columns:
     """
     trace, costs, scopes = analysis.trace, analysis.costs, analysis.trace.scopes
     places = np.flatnonzero(costs.is_operator & analysis.within(trace.begin[scopes.row]))
-    groups = Groups.by(trace.name[scopes.row[places]], *(getattr(scopes, key)[places] for key in by))
+    told: dict[str, tuple[NDArray[Any], Sequence[str]]] = {
+        "shapes": (scopes.shapes, trace.texts), "stack": (scopes.stack, trace.texts),
+    }  # fmt: skip
+    if "stack" in by and not any(trace.texts[code] for code in set(scopes.stack.tolist())):
+        told["stack"] = call_stacks(analysis)
+    groups = Groups.by(trace.name[scopes.row[places]], *(told[key][0][places] for key in by))
     first = places[groups.first]
 
     def seconds(values: Ints) -> NDArray[np.float64]:
@@ -38,7 +45,7 @@ def operators(analysis: Analysis, *by: str) -> Columns:
     known = 1.0 if len(trace.gpu) else np.nan
     device, tensor = groups.sum(costs.device_total[places]), groups.sum(costs.tensor_total[places])
     columns: dict[str, Any] = {"name": trace.names_of(scopes.row[first])}
-    columns |= {key: [_compact(trace.texts[code]) for code in getattr(scopes, key)[first].tolist()] for key in by}
+    columns |= {key: [_compact(told[key][1][code]) for code in told[key][0][first].tolist()] for key in by}
     columns |= {
         "calls": groups.count,
         "host_self": seconds(costs.host_self),

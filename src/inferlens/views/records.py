@@ -277,7 +277,7 @@ def _first(rows: Sequence[Row], most: int | None) -> list[Row]:
 def _column(column: Column, table: Sequence[Row]) -> Column:
     """A column as the table has it: what is the same for all rows stands in the headline."""
     if column.key in ("precision", "batch"):
-        return replace(column, wide=len({getattr(row, column.key) for row in table}) == 1)
+        return replace(column, wide=len({getattr(row, column.key) for row in table}) == 1, tells_apart=True)
     if column is COLUMNS[-1] and any(remark(row, builds=False) for row in table):
         return replace(column, keep=3)  # marks before p95, how long builds take after it
     metrics = {row.metric for row in table if row.metric}

@@ -71,6 +71,7 @@ class Column:
         chart: title of its axis where charts draw it.
         bars: whether it is drawn as bars where they are asked for, or stands beside them.
         wide: whether it is shown only where all columns are asked for, or this one by name.
+        tells_apart: whether rows may differ by it alone, so that it stays whichever columns are chosen.
     """
 
     key: str
@@ -84,6 +85,7 @@ class Column:
     chart: str = ""
     bars: Literal["", "drawn", "beside"] = ""
     wide: bool = False
+    tells_apart: bool = False
 
     @property
     def heading(self) -> str:
@@ -239,7 +241,8 @@ def _with(table: Table, names: Sequence[str]) -> Table:
     places = [place for place, column in enumerate(table.columns) if not column.wide]
     if names:
         found = [[place for place, column in enumerate(table.columns) if name in _names(column)] for name in names]
-        places = list(dict.fromkeys(place for each in found for place in each))
+        apart = [place for place in places if table.columns[place].tells_apart]
+        places = list(dict.fromkeys([*apart, *(place for each in found for place in each)]))
     lines = [replace(line, cells=[line.cells[place] for place in places]) for line in table.lines]
     return replace(table, columns=[table.columns[place] for place in places], lines=lines)
 

@@ -31,6 +31,12 @@ def shapes(value: str) -> str:
     return text(lists.removeprefix("[").removesuffix("]").rstrip(f",{ABSENT}").replace(",", ", "))
 
 
+def stack(value: str) -> str:
+    """The innermost call of a stack that is not of PyTorch's own code."""
+    calls = value.split(";")
+    return text(next((each for each in calls if not re.search(r"(^|/)torch/|^nn\.Module: ", each)), calls[0]))
+
+
 def strip(values: Sequence[float | None], most: float = 1.0) -> str:
     """Values over time as one line, a character for each or for some; ``most`` is as high as one is."""
     known = np.array([value or 0.0 for value in values], dtype=np.float64)

@@ -191,10 +191,7 @@ def _shares(name: str, title: str, first: str, parts: Mapping[str, float], step:
 def _operators(analysis: Analysis, selection: Selection) -> TraceView:
     keys = [key for key in selection.by if key in ("shapes", "stack")]
     data = operators(analysis, *keys)
-    more = (
-        Column(key, key, keep=1, write=trace_columns.shapes if key == "shapes" else text, most=36, numeric=False)
-        for key in keys
-    )
+    more = (Column(key, key, keep=1, write=getattr(trace_columns, key), most=36, numeric=False) for key in keys)
     times, of = _on_gpu(analysis, data)
     said = answers.most(zip(data.columns["name"], times, strict=True), of)
     table = TraceTable("operators", "", "operator", (*trace_columns.OPERATORS, *more), data, top=selection.top,
