@@ -22,18 +22,18 @@ def test_in_processes_of_its_own(tmp_path: Path) -> None:
     done = started("ab", "fake:demo", "fake:steady", "fake:fast", *QUICK, "--max-rounds", "3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     verdict, common, _, *sides, _, last = done.stdout.splitlines()
-    assert verdict.startswith("B is FASTER: 0.500x the time of A (0.500 to 0.500), 95 % sure, 3 rounds, ")
+    assert verdict.startswith("B is FASTER: 2.00x as fast as A (2.00 to 2.00), 95 % sure, 3 rounds, ")
     assert (common, sides) == ("demo · fp32 · batch 1 · cpu", ["A fake:steady   4.00 ms", "B fake:fast     2.00 ms"])
     assert last == "The records: inferlens show results"
     assert "[2/2] fake:fast 2.00 ms" in done.stderr
-    assert "round 3: B takes 0.500x the time of A" in done.stderr
+    assert "round 3: B is 2.00x as fast as A" in done.stderr
     assert len(load_records([tmp_path / "results"]).records) == 6
 
 
 def test_rounds_of_two_models_are_of_both(tmp_path: Path) -> None:
     done = inferlens("ab", "fake:demo", "fake:other", *QUICK, "--max-rounds", "3", cwd=tmp_path)
     said = [line for line in done.stderr.splitlines() if "round" in line]
-    assert said == ["round 3: B takes 1.000x the time of A (1.000 to 1.000)"]
+    assert said == ["round 3: B is 1.00x as fast as A (1.00 to 1.00)"]
 
 
 @pytest.mark.parametrize(

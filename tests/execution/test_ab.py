@@ -62,7 +62,7 @@ def test_twice_as_fast_is_decided_at_the_first_look(tmp_path: Path) -> None:
     assert looks[0].standing == "no ratio yet"
     assert looks[1].likeliest == "B is probably faster (99 %)"
     assert (found.base.median, found.candidate.median) == (pytest.approx(4e-3), pytest.approx(2e-3))
-    assert found.sentence.startswith("B is FASTER: 0.500x the time of A (0.500 to 0.500), 95 % sure, 3 rounds, ")
+    assert found.sentence.startswith("B is FASTER: 2.00x as fast as A (2.00 to 2.00), 95 % sure, 3 rounds, ")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_some_rounds_are_held_at_once_where_there_are_cpus_for_it(
 def test_throughput_is_compared_as_calls_a_second(tmp_path: Path) -> None:
     found = ab(tmp_path, "fake:steady", "fake:fast", metric="throughput", iterations=None, seconds=0.2)
     assert (found.verdict, found.ratio) == ("FASTER", pytest.approx(0.5))
-    assert "B is FASTER: 2.000x the calls a second of A" in found.sentence
+    assert "B is FASTER: 2.00x as fast as A" in found.sentence
     assert found.candidate.median == pytest.approx(500)
 
 
@@ -200,7 +200,7 @@ def test_bad_input_is_refused(tmp_path: Path, a: str, b: str, words: dict[str, A
 def test_two_models_of_the_same_inputs(tmp_path: Path) -> None:
     found = inferlens.ab("fake:demo", "fake:other", backend="fake", output=str(tmp_path), **QUICK)
     assert (found.verdict, found.a.model, found.b.model) == ("SAME", "fake:demo", "fake:other")
-    assert "A and B are EQUALLY FAST within 2 %: B takes 1.000x the time of A" in found.sentence
+    assert "A and B are EQUALLY FAST within 2 %: B is 1.00x as fast as A" in found.sentence
     assert found.outputs
     assert found.outputs.agrees
     assert "A and B give the same outputs (relative L2 difference 0, tolerance 0.0001)." in str(found)
@@ -326,8 +326,8 @@ def test_it_prints_itself(tmp_path: Path) -> None:
 def test_an_interval_of_far_too_few_rounds_has_no_numbers(tmp_path: Path) -> None:
     found = ab(tmp_path, "fake:steady", "fake:fast", within="0s")
     vague = replace(found, verdict="UNDECIDED", ratio=9.35, interval=Interval(0.000012, 7e6))
-    assert vague.standing == "9.35x the time of A (too few rounds to say how far off that may be)"
-    assert replace(vague, interval=Interval(90.0, 9500.0), ratio=900.0).standing.endswith("(90.0 to 9,500)")
+    assert vague.standing == "0.107x as fast as A (too few rounds to say how far off that may be)"
+    assert replace(vague, interval=Interval(90.0, 9500.0), ratio=900.0).standing.endswith("(0.00011 to 0.011)")
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,9 @@ from inferlens.units import (
     percent,
     plural,
     rate,
+    ratio,
+    ratio_range,
     score,
-    significant,
 )
 
 End = Literal["", "decided", "rounds", "time", "a side did not run"]
@@ -132,17 +133,13 @@ class ABResult(Struct, frozen=True, kw_only=True):
 
     @property
     def standing(self) -> str:
-        """The ratio in words: ``0.523x the time of A (0.511 to 0.534)``, as long as its interval says something."""
+        """How fast B is in words: ``1.91x as fast as A (1.87 to 1.96)``, as long as its interval says something."""
         if self.ratio is None or self.interval is None:
             return "no ratio yet"
-        found, of = (self.interval.low, self.ratio, self.interval.high), "the time of A"
-        if self.rule.metric == "throughput":
-            found, of = (1 / found[2], 1 / found[1], 1 / found[0]), "the calls a second of A"
-        places = 2 if f"{found[0]:.2f}" != f"{found[2]:.2f}" else 3
-        low, middle, high = (f"{each:.{places}f}" if 0.1 <= each < 10 else significant(each) for each in found)
-        if found[0] < 1 < found[2] and found[2] > VAGUE * found[0]:
-            return f"{middle}x {of} (too few rounds to say how far off that may be)"
-        return f"{middle}x {of} ({low} to {high})"
+        low, high = 1 / self.interval.high, 1 / self.interval.low
+        vague = low < 1 < high and high > VAGUE * low
+        how_far = "too few rounds to say how far off that may be" if vague else ratio_range(low, high)
+        return f"{ratio(1 / self.ratio)} as fast as A ({how_far})"
 
     @property
     def likeliest(self) -> str:
@@ -164,9 +161,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
             return f"DID NOT RUN: {self.reason}"
         if self.verdict == "UNDECIDED":
             return f"UNDECIDED, {self.likeliest}: {self.standing}, {spent}"
-        same = f"A and B are EQUALLY FAST within {percent(self.rule.threshold)}: B takes"
-        if self.rule.metric == "throughput":
-            same = same.replace("takes", "makes")
+        same = f"A and B are EQUALLY FAST within {percent(self.rule.threshold)}: B is"
         answer = same if self.verdict == "SAME" else f"B is {self.verdict}:"
         return f"{answer} {self.standing}, {percent(self.rule.level)} sure, {spent}"
 

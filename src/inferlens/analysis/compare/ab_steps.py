@@ -53,7 +53,7 @@ class ABSteps(Struct, frozen=True, kw_only=True):
     def sentences(self) -> list[str]:
         """The answer: the steps that changed the time, and what changed there; or that none did."""
         said = [
-            f"{step.before} to {step.after} is {step.found.verdict}: {step.found.standing.replace(' of A', '')}. "
+            f"{step.before} to {step.after} is {step.found.verdict}: {step.found.standing.replace(' as A', '')}. "
             + (step.found.of_environments or "What differs there is not known.")
             for step in self.named
             if step.found.verdict in ("FASTER", "SLOWER")

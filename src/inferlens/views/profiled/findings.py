@@ -165,8 +165,8 @@ def _standing(case: ProfiledCase, name: str, measured: Sequence[Row]) -> str:
         return ""
     if own is best:
         return f"Finding 1 is of {name}, the fastest of {plural(len(mine), 'way')}: {duration(took)}."
-    than = f"{ratio(took / best.median)} the time of the fastest there"
-    return f"Finding 1 is of {name}: {than}, {plain(best.name)} ({duration(best.median)})."
+    than = f"{plain(best.name)} is {ratio(took / best.median)} as fast there"
+    return f"Finding 1 is of {name}: {than} ({duration(best.median)})."
 
 
 def _by_rule(found: Sequence[Sequence[Finding]]) -> list[list[tuple[Finding, int]]]:
