@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,7 @@ def test_a_plan_file_and_words_of_the_command_line_that_overrule_it(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     names = sorted(path.parent.name for path in tmp_path.glob("elsewhere/demo/*/record.json"))
     assert names == ["fake-fast-fp32-b4-cpu", "fake-noisy-fp32-b4-cpu", "fake-steady-fp32-b4-cpu"]
+    assert re.search("inferlens profile fake:demo .* --output elsewhere", done.stdout)
 
 
 def test_backends_and_doctor_name_every_backend_and_the_machine(

@@ -155,6 +155,15 @@ def test_the_command_that_decides_has_all_words_of_the_plan() -> None:
     assert (told["iterations"], told["warmup"], told["timeout"]) == (60, 2, "90s")
 
 
+def test_commands_of_a_run_elsewhere_keep_what_they_measure_there() -> None:
+    race = rounds(4, {"pytorch": 16.4e-3, "openvino": 16e-3}, spread=0.03)
+    text = render(document(race, where="other place/resnet18", into="other place"), "markdown").replace("\\", "")
+    commands = [line for line in text.splitlines() if re.search("inferlens (ab|profile) ", line)]
+    assert len(commands) == 2
+    assert all("--output 'other place'" in line for line in commands)
+    assert "inferlens plot 'other place/resnet18'" in text
+
+
 def test_what_was_measured_once_says_so():
     (answer,) = told(record(case(), samples=(0.02,) * 100), record(case("openvino"), samples=(0.01,) * 100))
     assert answer == "SHORTEST  openvino  10.0 ms  2.00x pytorch, measured once"

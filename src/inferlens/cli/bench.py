@@ -113,12 +113,14 @@ def measured(plan: Plan) -> tuple[list[Record], bool]:
 def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, **how: Any) -> None:
     """Shows what was measured and says where it is kept; exits if it was interrupted, or nothing ran."""
     from inferlens.record.store import safe_name
+    from inferlens.spec.plan import Plan
     from inferlens.spec.where import Where
 
     if records:
         folders = sorted({str(Path(plan.output) / safe_name(record.model.name)) for record in records})
         where = folders[0] if len(folders) == 1 else plan.output
-        screen.show(records, format, plan.reference or None, where=where, **how)
+        into = "" if plan.output == Plan(model=()).output else plan.output
+        screen.show(records, format, plan.reference or None, where=where, into=into, **how)
     if interrupted:
         goes_on = "; the same command goes on from here" * (plan.where != Where())
         screen.note(f"Interrupted; what was measured is kept{goes_on}.")

@@ -95,11 +95,12 @@ def show(
     where: str = "",
     top: int | None = None,
     every_run: bool = False,
+    into: str = "",
     **how: Any,
 ) -> None:
     """Shows records in a format of every table, or by a view of that name; ``how`` is as of :func:`document`.
 
-    ``where`` is the folder that they lie in, ``top`` how many rows of each comparison are shown.
+    ``where``, ``top``, ``every_run`` and ``into`` are as of :func:`inferlens.views.records.document`.
     """
     from inferlens.views.records import document as of_records
 
@@ -110,7 +111,7 @@ def show(
         if output := how.get("output") or how.get("file"):
             save(output, drawn)
     else:
-        shown = of_records(records, reference, where=where, top=top, every_run=every_run)
+        shown = of_records(records, reference, where=where, top=top, every_run=every_run, into=into)
         document(shown, format, **how)
 
 

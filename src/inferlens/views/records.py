@@ -6,6 +6,7 @@ names and reasons, which may come from anywhere, through ``plain``.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -97,6 +98,7 @@ def document(
     where: str = "",
     top: int | None = None,
     every_run: bool = False,
+    into: str = "",
 ) -> Document:
     """What there is to show of records, ``reference`` as of :func:`inferlens.views.rows.rows`.
 
@@ -104,8 +106,12 @@ def document(
         where: the folder that they lie in, for the commands to go on with.
         top: rows of each comparison that a screen shows; ``None``: as many as fit.
         every_run: whether each run is shown, in tables of its own, the oldest first.
+        into: the ``--output`` of the run, for commands that measure more; empty for the usual one.
     """
+    where = shlex.quote(where) if where else where
     shown, lacking = _run_by_run(records, reference) if every_run else (rows(records, reference, notes=False), [])
+    if into:
+        shown = [_going_on(row, f" --output {shlex.quote(into)}") for row in shown]
     many = not every_run and top is None and LEAST_HEIGHT * len(by(shown, "table")) > LINES
     runs = {} if every_run else {(run.first.id, machine_name(run.first.environment)): run for run in latest(records)}
 
@@ -129,6 +135,12 @@ def document(
         title=f"{shown[0].model} – Inferlens",
         screen=None if every_run else screen,
     )
+
+
+def _going_on(row: Row, words: str) -> Row:
+    """A row whose commands measure with these words more."""
+    hint = row.hint + words if row.standing == "likeliest" else row.hint
+    return msgspec.structs.replace(row, profile=row.profile + words, hint=hint)
 
 
 def check_columns(columns: str | None) -> None:
