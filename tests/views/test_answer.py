@@ -90,6 +90,13 @@ def test_the_likeliest_is_told_with_its_probability_and_what_decides_it():
     assert answer.decide.startswith("inferlens ab resnet18 openvino pytorch")
 
 
+def test_two_rounds_say_why_there_is_no_verdict():
+    race = [record for record in rounds(2, {"pytorch": 32e-3, "openvino": 16e-3}) if record.repeat]
+    (answer,) = answers(rows([replace(each, repeats=2) for each in race]))
+    assert answer.rival == "probably faster than pytorch 30.7 ms (99 %); a verdict needs 3 rounds"
+    assert "a verdict" not in told(*rounds(4, {"pytorch": 16.4e-3, "openvino": 16e-3}, spread=0.03))[0]
+
+
 def test_what_is_not_very_likely_is_not_called_probable():
     race = rounds(4, {"pytorch": 16.02e-3, "openvino": 16e-3, "onnxruntime": 16.01e-3}, spread=0.03, seed=2)
     (answer,) = answers(rows(race))

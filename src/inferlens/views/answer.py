@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.race import PROBABLE
 from inferlens.record.record import AGREEMENT
+from inferlens.stats.standing import LEAST_ROUNDS
 from inferlens.units import drop, duration, listing, percent, rate, ratio, ratio_range, score
 from inferlens.views.plain import plain
 from inferlens.views.rows import OF_OUTPUTS, Row, by, ways
@@ -143,7 +144,8 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
     if best.standing == "likeliest":
         few = "the next" if len(rivals) == 1 else f"{len(rivals)} others"
         every = listing([names[row.id] + f" {told(row)}" * (len(rivals) == 1) for row in rivals])
-        chance = likely(best.chance)
+        early = f"; a verdict needs {LEAST_ROUNDS} rounds" if 0 < best.rounds < LEAST_ROUNDS else ""
+        chance = likely(best.chance) + early
         word = likelihood(best)
         how = f"{word.replace('likely', 'probably')} faster than"
         return AnswerLine(
