@@ -61,6 +61,12 @@ def test_the_file_has_what_is_shown(name: str, ending: str, here: Path) -> None:
     assert "\x1b" not in written
 
 
+@pytest.mark.parametrize(("words", "file"), [("plot", "compare.svg"), ("report", "report.html")])
+def test_what_replaces_a_file_says_so(words: str, file: str, here: Path) -> None:
+    said = [inferlens(words, "base", cwd=here).stderr for _ in range(2)]
+    assert [each.strip() for each in said] == [f"Wrote {file}.", f"Replaced {file}."]
+
+
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_file_that_cannot_be_written_is_one_message_and_is_not_there(name: str, here: Path) -> None:
     (here / "folder.md").mkdir()

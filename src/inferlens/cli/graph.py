@@ -41,8 +41,8 @@ def graph(
     graphs = [graph_fold.graph_of(source, regions=regions, depth=depth) for source in sources]
     with screen.busy("Drawing"):
         drawn = render(graphs, format, title=title, fused=regions == "fused")
-    screen.write(output, drawn)
-    screen.notes([*dict.fromkeys(note for one in graphs for note in one.notes), f"Wrote {output}."])
+    screen.notes(dict.fromkeys(note for one in graphs for note in one.notes))
+    screen.save(output, drawn)
 
 
 def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]]:

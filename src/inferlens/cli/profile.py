@@ -326,8 +326,8 @@ def picture_format(plot: Path | None, example: str) -> str:
 def written(file: Path, drawing: tuple[str | bytes, Sequence[str]], option: str) -> None:
     """Writes a picture or a trace, and says which cases are not in it."""
 
-    screen.write(file, drawing[0], option)
-    screen.notes([f"Wrote {file}.", *drawing[1]])
+    screen.save(file, drawing[0], option=option)
+    screen.notes(drawing[1])
 
 
 def kernels(

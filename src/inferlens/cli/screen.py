@@ -220,14 +220,15 @@ def report(made: Report, output: Path, format: str) -> None:
     save(output, drawn, format)
 
 
-def save(output: Path, drawn: str | bytes, format: str = "") -> None:
-    """Writes what was asked for, and says so; what is to be a PDF comes as a page."""
+def save(output: Path, drawn: str | bytes, format: str = "", option: str = "--output") -> None:
+    """Writes what was asked for, and says so, also of a file that it replaces; what is to be a PDF comes as a page."""
     if format == "pdf" and isinstance(drawn, str):
         from inferlens.views.renderers import pdf
 
         drawn = pdf.printed(drawn, output.parent)
-    write(output, drawn)
-    note(f"Wrote {output}.")
+    replaces = output.exists()
+    write(output, drawn, option)
+    note(f"{'Replaced' if replaces else 'Wrote'} {output}.")
 
 
 def log(found: Log, output: Path | None = None) -> None:

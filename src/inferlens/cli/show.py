@@ -150,9 +150,8 @@ def plot(
         drawn = points(loaded.records, against, format, reference=reference, theme=theme or "auto")
     else:
         drawn = chart.render(loaded.records)
-    screen.write(output, drawn)
-    again = measured_again([(runs.first.case.model, runs.of_runs) for runs in latest(loaded.records)])
-    screen.notes([*again, f"Wrote {output}."])
+    screen.notes(measured_again([(runs.first.case.model, runs.of_runs) for runs in latest(loaded.records)]))
+    screen.save(output, drawn)
 
 
 def compare(
