@@ -29,6 +29,7 @@ from inferlens.execution.rounds import may_meet
 from inferlens.record.record import PhaseName, Record
 from inferlens.spec.case import AXES, Case, shown_together
 from inferlens.stats.quantiles import median
+from inferlens.views.plain import without_end
 
 BEFORE_STEADY: dict[PhaseName, str] = {"load": "loading", "export": "exporting", "build": "building"}
 CAUSES = {
@@ -171,17 +172,14 @@ class Bar(Observer):
     def _draw(self, what: str, share: float = 0.0) -> None:
         if self._console.is_terminal:
             done = min(self._done + share, len(self._cases) or 1)
-            self._bar.update(self._task, description=escape(cut(what, self._console.width // 2)), completed=done)
+            self._bar.update(
+                self._task, description=escape(without_end(what, self._console.width // 2)), completed=done
+            )
             self._bar.refresh()
 
     def _say(self, text: str) -> None:
         width = self._console.width if self._console.is_terminal else PIPE
-        self._console.print(escape(printable(cut(text, width))), soft_wrap=True)
-
-
-def cut(text: str, width: int) -> str:
-    """The text, if it is no wider; else its beginning, with an ellipsis."""
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+        self._console.print(escape(printable(without_end(text, width))), soft_wrap=True)
 
 
 def ending(record: Record) -> str:

@@ -32,7 +32,7 @@ from inferlens.views.picture import (
     stacked,
     title,
 )
-from inferlens.views.plain import cut, plain
+from inferlens.views.plain import plain, without_middle
 from inferlens.views.records import COLUMNS, headline
 from inferlens.views.renderers.terminal import wrap
 from inferlens.views.rows import Row, by, rows
@@ -123,7 +123,7 @@ def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) ->
     answer = title_of(comparisons, names, width / LETTER_OF_TITLE)
     left_out = len(set(names.values())) - len(first)
     about = f"{headline(table)}{f' · the first {len(first)} are drawn' * bool(left_out)}"
-    subtitle = cut(about, int(width / LETTER))
+    subtitle = without_middle(about, int(width / LETTER))
     # Each panel names its colours itself; sharing them would make one legend of those with and without.
     return stacked(panels, apart=("color", "shape", "strokeDash"), spacing=30, title=title(answer, subtitle))
 

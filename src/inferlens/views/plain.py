@@ -18,10 +18,15 @@ def plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def cut(text: str, longest: int) -> str:
+def without_middle(text: str, longest: int) -> str:
     """A text without its middle, if it is longer."""
     half = longest // 2
     return text if len(text) <= longest else f"{text[: half - 1]}…{text[-half:]}"
+
+
+def without_end(text: str, longest: int) -> str:
+    """A text without its end, if it is longer."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def words_of(case: Case, *unsaid: str) -> list[str]:

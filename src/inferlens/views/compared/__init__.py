@@ -32,7 +32,7 @@ from inferlens.units import (
     significant,
 )
 from inferlens.views import table
-from inferlens.views.plain import cut, plain, profile_command, words_of
+from inferlens.views.plain import plain, profile_command, without_middle, words_of
 from inferlens.views.table import Column, Document, Table
 
 SCHEMA = "inferlens.comparison/1"
@@ -154,7 +154,7 @@ def _verdict(of: ComparedCase) -> str:
 
 
 def _stopped(side: Side) -> str:
-    reason = cut(plain(side.reason).partition(". ")[0].rstrip("."), _LONGEST)
+    reason = without_middle(plain(side.reason).partition(". ")[0].rstrip("."), _LONGEST)
     return f"{side.state} ({reason})" if reason else side.state
 
 
@@ -271,7 +271,7 @@ def notes(compared: Compared) -> list[str]:
 
 
 def _difference(one: Difference, cases: int) -> str:
-    base, candidate = (cut(plain(value), _LONGEST) for value in (one.base, one.candidate))
+    base, candidate = (without_middle(plain(value), _LONGEST) for value in (one.base, one.candidate))
     return f"{plain(one.field)}{about(one, cases)} {base} / {candidate}"
 
 

@@ -17,7 +17,7 @@ from inferlens.views import picture
 from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH
 from inferlens.views.compared import CaseLine, answer, headline, lines
 from inferlens.views.picture import GREY, PALETTE, Part, Theme, field, finished, layered, marks, title
-from inferlens.views.plain import cut
+from inferlens.views.plain import without_middle
 
 MOST = 40  # cases that are drawn: those that changed most
 STEP = 24  # pixels of a case
@@ -87,15 +87,15 @@ def _chart(compared: Compared, shown: Sequence[CaseLine], able: int, theme: Them
     names = LETTER * (max(len(each["case"]) + len(each["change"]) for each in values) + 2)
     room = WIDTH + names
     few = f" · the {len(shown)} of {plural(able, 'case')} that changed most" * (able > len(shown))
-    subtitle = cut(f"{headline(compared)}{few}", int(room / LETTER))
-    heading = title(cut(answer(compared), int(room / LETTER_OF_TITLE)), subtitle, offset=14)
+    subtitle = without_middle(f"{headline(compared)}{few}", int(room / LETTER))
+    heading = title(without_middle(answer(compared), int(room / LETTER_OF_TITLE)), subtitle, offset=14)
     return finished(layered(layers, values, width=WIDTH, height={"step": STEP}, title=heading), theme)
 
 
 def _values(shown: Sequence[CaseLine]) -> list[dict[str, Any]]:
     """What is drawn of each case; a bar beyond all points ends at the edge."""
     most = max(max(_ratio(line), 1 / _ratio(line)) for line in shown) * _FAR
-    names = [cut(line.full, _LONGEST) for line in shown]
+    names = [without_middle(line.full, _LONGEST) for line in shown]
     values: list[dict[str, Any]] = []
     for line, name in zip(shown, names, strict=True):
         ratio, found = _ratio(line), line.of.change_interval if line.of.between else None

@@ -17,7 +17,7 @@ from inferlens.analysis.profile.modules import Path, path_of
 from inferlens.record.layer_profile import Tensor
 from inferlens.units import duration, percent, plural
 from inferlens.views.picture import FONT, PALETTE, THEMES
-from inferlens.views.plain import cut, plain
+from inferlens.views.plain import plain, without_middle
 
 HEAT = ("#FFFFFF", "#FEF0D9", "#FDD49E", "#FDBB84", "#FC8D59", "#E34A33", "#B30000")
 BANDS = {
@@ -189,7 +189,7 @@ def _tooltip(node: Node) -> list[str]:
 
 
 def _short(text: str, most: int = _ROW) -> str:
-    return cut(clean(text), most)
+    return without_middle(clean(text), most)
 
 
 def _words(text: str, size: float, colour: str = _THEME.faint, *, bold: bool = False) -> str:

@@ -29,7 +29,7 @@ from inferlens.analysis.profile.modules import ancestor, path_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Layer, Profile
 from inferlens.record.profile_store import LoadedProfiles
-from inferlens.views.plain import cut, plain
+from inferlens.views.plain import plain, without_middle
 from inferlens.views.profiled.cases import of_level
 from inferlens.views.profiled.profile_tables import THE_MODEL, shapes, short
 
@@ -239,7 +239,7 @@ def _named_slice(each: Slice, profile: Profile) -> tuple[str, dict[str, Any]]:
         name, told = part.name, {"place": each.of + 1, **_told(part)}
     known = {key: value for key, value in told.items() if value not in ("", None)}
     return short(name, LONGEST_NAME), {
-        key: cut(value, LONGEST_NAME) if isinstance(value, str) else value for key, value in known.items()
+        key: without_middle(value, LONGEST_NAME) if isinstance(value, str) else value for key, value in known.items()
     }
 
 

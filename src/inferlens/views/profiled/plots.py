@@ -34,7 +34,7 @@ from inferlens.views.picture import (
     stacked,
     title,
 )
-from inferlens.views.plain import cut, plain
+from inferlens.views.plain import plain, without_middle
 from inferlens.views.profiled import layers_and_kernels
 from inferlens.views.profiled.layers_and_kernels import PartTable
 from inferlens.views.profiled.profile_tables import ShownCase, T, short
@@ -102,7 +102,9 @@ def pictured(name: str, of: ShownCase[PartTable] | ShownCase[Roofline]) -> Itera
 def _title(of: ShownCase[Any], answer: str, about: str) -> dict[str, Any]:
     """The answer, and one line that says of what."""
     subtitle = f"{short(of.case.headline, LONGEST_LINE - len(about) - 3)} · {about}"
-    return title(cut(f"{plain(of.case.name)}: {answer}", LONGEST_TITLE), subtitle, size=16, offset=8, frame="group")
+    return title(
+        without_middle(f"{plain(of.case.name)}: {answer}", LONGEST_TITLE), subtitle, size=16, offset=8, frame="group"
+    )
 
 
 def _boxes(of: ShownCase[PartTable], table: PartTable, _: Theme) -> Any:

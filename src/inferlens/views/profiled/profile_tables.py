@@ -11,7 +11,7 @@ from inferlens.analysis.profile.layers import RowT, RunTimes, kernels_alone, pro
 from inferlens.analysis.profile.modules import ancestor, path_of
 from inferlens.record.layer_profile import Profile, Tensor
 from inferlens.units import ABSENT, half_width, listing, microseconds, milliseconds, plural, ratio
-from inferlens.views.plain import cut, plain
+from inferlens.views.plain import plain, without_middle
 from inferlens.views.profiled.cases import ProfiledCase
 from inferlens.views.table import Column, Document, Table
 
@@ -99,7 +99,7 @@ def few(notes: Sequence[str]) -> list[str]:
     """The first notes, on a line or two each, and how many more there are."""
     more = len(notes) - NOTES
     return [
-        *(cut(note, LONGEST_NOTE) for note in notes[:NOTES]),
+        *(without_middle(note, LONGEST_NOTE) for note in notes[:NOTES]),
         *([f"({plural(more, 'more note')}: --format json)"] if more > 0 else []),
     ]
 
@@ -140,7 +140,7 @@ def name_of(name: str) -> str:
 
 def short(name: str, longest: int = LONGEST_NAME) -> str:
     """A name, not longer than what it stands in bears."""
-    return cut(name_of(name), longest)
+    return without_middle(name_of(name), longest)
 
 
 def modules(paths: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from inferlens.units import error_size, mebibytes, plural, ratio, score
 from inferlens.views import picture
 from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH
 from inferlens.views.picture import Theme, colours_of, finished, stacked, title
-from inferlens.views.plain import cut, plain
+from inferlens.views.plain import plain, without_middle
 from inferlens.views.raced.scatter import ERROR, MEMORY, PanelAxis, least_error, of_accuracy, panel
 from inferlens.views.raced.tuned import answer_of, finals_of
 from inferlens.views.renderers.terminal import wrap
@@ -96,7 +96,7 @@ def _chart(
     )  # fmt: skip
     panels = [panel(values, across, each, theme, (width, HEIGHT), tooltip, colours) for each in up]
     room = WIDTH + 2 * BETWEEN  # with what stands beside the axes
-    (answer, *_), about = answer_of(tuned, finals_of(tuned)), cut(_about(tuned, facts), int(room / LETTER))
+    (answer, *_), about = answer_of(tuned, finals_of(tuned)), without_middle(_about(tuned, facts), int(room / LETTER))
     said = wrap(plain(f"{_model(tuned)}: {answer.replace('  ', ' · ')}"), int((WIDTH + BETWEEN) / LETTER_OF_TITLE))
     return finished(stacked(panels, across=True, spacing=BETWEEN, title=title(said, about)), theme)
 
@@ -138,7 +138,7 @@ def _values(tuned: Tuned, timed: Sequence[CandidateFacts], roles: dict[str, list
                 "label": ", ".join(role),
                 "wrong": False,
                 "filled": not one.candidate.out,
-                "came": cut(plain(one.came), 80),
+                "came": without_middle(plain(one.came), 80),
             }
         )
     return values

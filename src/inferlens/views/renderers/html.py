@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from inferlens.units import number
-from inferlens.views.plain import plain
+from inferlens.views.plain import plain, without_end
 from inferlens.views.report.blocks import Block, Picture, Report
 from inferlens.views.table import Column, Document, Line, Table, longest
 
@@ -114,8 +114,7 @@ def _said(value: str, longest: int = _LONGEST) -> Any:
     """A text as it is shown: of one line, not of thousands of characters, and escaped."""
     from markupsafe import escape
 
-    text = plain(value)
-    return escape(text if len(text) <= longest else text[: longest - 1] + "…")
+    return escape(without_end(plain(value), longest))
 
 
 def _named(value: str, longest: int = _LONGEST) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from inferlens.views.plain import cut, plain
+from inferlens.views.plain import plain, without_middle
 from inferlens.views.report.blocks import Block, Picture, Report, Section
 from inferlens.views.table import Column, Document, Line, Table, chosen
 
@@ -42,9 +42,9 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _line(line: Line, shown: Sequence[int], columns: Sequence[Column]) -> str:
-    cells = [escape(cut(line.full or line.name, _LONGEST))]
+    cells = [escape(without_middle(line.full or line.name, _LONGEST))]
     for place, column in zip(shown, columns, strict=True):  # what folds is a sentence, and needed whole
-        cells.append(escape(cut(line.cells[place], _LONGEST * (5 if column.fold else 1))))
+        cells.append(escape(without_middle(line.cells[place], _LONGEST * (5 if column.fold else 1))))
     return _row(map(_bold, cells) if "bold" in line.style else cells)
 
 

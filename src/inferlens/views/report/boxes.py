@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from inferlens.views.picture import FONT, THEMES
-from inferlens.views.plain import cut, plain
+from inferlens.views.plain import plain, without_middle
 
 WIDTH, TALL, HEAD, GAP = 1100, 21, 26, 14  # pixels: of a panel, a row of boxes, a title, between panels
 LETTER, LEAST = 6.1, 0.35  # pixels: a letter; a box that is narrower is not drawn
@@ -37,7 +37,9 @@ def svg(title: str, panels: Sequence[tuple[str, Sequence[Box]]]) -> str:
     """The panels under their names; ``title`` is for screen readers."""
     top, parts = 0.0, []
     for name, boxes in panels:
-        parts.append(f'<text x="0" y="{top + 15:g}" font-size="13" font-weight="bold">{escape(cut(name, 150))}</text>')
+        parts.append(
+            f'<text x="0" y="{top + 15:g}" font-size="13" font-weight="bold">{escape(without_middle(name, 150))}</text>'
+        )
         top += HEAD
         parts += [_drawn(box, top) for box in boxes if box.wide * WIDTH >= LEAST]
         top += TALL * (1 + max((box.row for box in boxes), default=0)) + GAP

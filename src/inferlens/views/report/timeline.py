@@ -14,7 +14,7 @@ from inferlens.trace.columns import SECOND
 from inferlens.trace.steps import PARTS, PREFIX, communication
 from inferlens.trace.trace import CALLS, Category, Ints, Trace
 from inferlens.units import duration, plural
-from inferlens.views.plain import cut, plain
+from inferlens.views.plain import plain, without_middle
 from inferlens.views.report.blocks import Picture
 from inferlens.views.report.boxes import Box, svg
 from inferlens.views.traced.step_chart import COLOURS
@@ -102,7 +102,11 @@ def _boxes(trace: Trace, rows: Ints, depth: Ints, parts: NDArray[np.int64], begi
         wide = float(right[members].max() - left[first])
         spent, after = duration(float(took[members].sum())), duration(float(left[first] * length / SECOND))
         about = f"{what}; {part}; {spent}; {after} after the step's begin"
-        names = [what, *(cut(what, letters) for letters in (60, 40, 30, 24, 18, 12, 8))] if len(members) == 1 else []
+        names = (
+            [what, *(without_middle(what, letters) for letters in (60, 40, 30, 24, 18, 12, 8))]
+            if len(members) == 1
+            else []
+        )
         found.append(Box(float(left[first]), wide, row, names, about, COLOURS[part]))
 
     short = right - left < 1 / BINS

@@ -11,7 +11,7 @@ from inferlens.trace import memory
 from inferlens.trace.analysis import GpuUse
 from inferlens.trace.columns import Columns
 from inferlens.units import byte_count, duration, listing, milliseconds, percent
-from inferlens.views.plain import cut, plain
+from inferlens.views.plain import plain, without_middle
 
 _UNKNOWN = 0.01  # of the kernels' time: less need not be said
 _HARDLY = 0.9  # of it: what is known of the rest says nothing
@@ -40,7 +40,7 @@ def most(
         sums[name] = sums.get(name, 0.0) + seconds
     whole, part, names = sum(sums.values()), 0.0, []
     for name, seconds in sorted(sums.items(), key=lambda pair: -pair[1])[:3] if whole > 0 else ():
-        names.append(cut(plain(label({"name": name})), _LONGEST))
+        names.append(without_middle(plain(label({"name": name})), _LONGEST))
         part += seconds
         if part >= whole / 2:
             break

@@ -15,7 +15,7 @@ from inferlens.trace.steps import PARTS
 from inferlens.trace.tables import stepping
 from inferlens.units import duration, listing, milliseconds, percent, plural
 from inferlens.views.picture import GREY, PALETTE, Theme, drawn, field, fields, finished, marks, title
-from inferlens.views.plain import cut, plain
+from inferlens.views.plain import plain, without_middle
 
 HOW = "Each bar is {what}: what the GPU did comes first, then what the host did while no GPU worked."
 WIDTH, TALL = 700, 420  # pixels; of all bars together at most
@@ -59,15 +59,17 @@ def of_steps(analysis: Analysis, name: str, theme: Theme) -> dict[str, Any]:
     gpus = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in made.gpus)
     about = [listing([*gpus]), f"{plural(made.steps, 'traced step')} of {duration(made.step_time)}"]
     about += [f"the first {MOST} are drawn"] if len(analysis.steps) > len(bars) and analysis.step is None else []
-    answer = f"{cut(plain(name), LONGEST_NAME)}: {part} takes most of a step, {share}"
+    answer = f"{without_middle(plain(name), LONGEST_NAME)}: {part} takes most of a step, {share}"
     return _chart(bars, "step", answer, " · ".join(filter(None, about)), theme)
 
 
 def of_traces(traces: Sequence[tuple[str, Overview]], theme: Theme) -> dict[str, Any]:
     """The mean step of each trace, by the traces' names."""
-    bars = [(cut(plain(name), LONGEST_NAME), made.parts) for name, made in traces[:MOST]]
+    bars = [(without_middle(plain(name), LONGEST_NAME), made.parts) for name, made in traces[:MOST]]
     fast, *_, slow = sorted(traces, key=lambda each: each[1].step_time)
-    ends = [f"{duration(made.step_time)} ({cut(plain(name), LONGEST_NAME // 2)})" for name, made in (fast, slow)]
+    ends = [
+        f"{duration(made.step_time)} ({without_middle(plain(name), LONGEST_NAME // 2)})" for name, made in (fast, slow)
+    ]
     gpus = dict.fromkeys(plain(gpu.name) for _, made in traces for gpu in made.gpus if gpu.name)
     about = [listing([*gpus]), plural(len(traces), "trace"), *[f"the first {MOST} are drawn"] * (len(traces) > MOST)]
     answer = f"A traced step takes {' to '.join(ends)}"
@@ -100,5 +102,5 @@ def _chart(bars: Bars, what: str, answer: str, about: str, theme: Theme) -> dict
         "tooltip": fields(*((name, name) for name in (what, "part", "took"))),
     }
     size = {"width": WIDTH, "height": {"step": min(26, max(4, TALL // len(labels)))}}
-    heading = title(answer, cut(about, LONGEST_LINE), size=16, offset=12)
+    heading = title(answer, without_middle(about, LONGEST_LINE), size=16, offset=12)
     return finished({**marks("bar", channels, values, height={"band": 0.8}), **size, "title": heading}, theme)
