@@ -71,6 +71,13 @@ def test_the_title_is_no_surer_than_the_answer():
     assert any("LIKELY FASTEST · openvino" in text for text in texts_of_chart(race))
 
 
+def test_the_title_says_that_accuracy_is_meaningless():
+    noise = {"precision": "int8", "calibration": "random"}
+    fast = [record(case("openvino", batch=batch, **noise), facts={"quantized_share": 1.0}) for batch in (1, 8)]
+    slow = [record(case(batch=batch), median=0.1) for batch in (1, 8)]
+    assert "resnet18, fastest: openvino int8 (accuracy meaningless) everywhere" in texts_of_chart([*fast, *slow])
+
+
 def test_ways_of_passing_data_are_told_apart_above_the_bars():
     drawn = texts_of_chart(io_records())
     assert "resnet18, fastest: tensorrt:rtx everywhere" in drawn

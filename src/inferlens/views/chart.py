@@ -35,7 +35,7 @@ from inferlens.views.picture import (
 from inferlens.views.plain import plain, without_middle
 from inferlens.views.records import COLUMNS, headline
 from inferlens.views.renderers.terminal import wrap
-from inferlens.views.rows import Row, by, rows
+from inferlens.views.rows import OF_OUTPUTS, Row, by, rows
 from inferlens.views.table import Column
 
 WIDTH = 736  # of all panels beside each other, in pixels
@@ -158,6 +158,7 @@ def title_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: 
         return wrap(f"{model}: {answered(comparisons[0])}", int(room))
     leads = []
     for name, mine in sorted(leading(comparisons, names).items(), key=lambda lead: -len(lead[1])):
+        name += next((f" ({row.outputs})" for _, row in mine if row.outputs in OF_OUTPUTS.values()), "")
         sure = [where + " (probably)" * (row.standing == "likeliest") for where, row in mine]
         leads.append(f"{name} at {listing(sure)}")
         if len(mine) == len(comparisons):
