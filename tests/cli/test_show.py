@@ -27,7 +27,7 @@ def runs(tmp_path: Path) -> Path:
 def test_the_newest_run_is_shown_and_that_there_are_more_is_said(runs: Path) -> None:
     done = inferlens("show", "results", cwd=runs)
     assert "20.0" in done.stdout
-    assert "1 of 2 cases were measured several times; the newest run of each is shown: --runs all" in done.stdout
+    assert "1 of 2 cases were measured again; their rows are of a newer run: --runs all" in done.stdout
     rows = json.loads(inferlens("show", "results", "--json", cwd=runs).stdout)["rows"]
     assert {row["backend"]: row["runs"] for row in rows} == {"pytorch": 3, "openvino": 1}
 

@@ -98,8 +98,9 @@ def device_name(record: Record) -> str:
 def latest(records: Sequence[Record]) -> list[CaseRuns]:
     """The last run of each case on each machine, at the place of the case's first record.
 
-    One that was cut short does not hide an earlier one that was not, unless more of its processes ran. Of the records,
-    in any order, those of one run that share a case are its repeats.
+    One that was cut short does not hide an earlier one that was not, unless more of its processes ran, nor one of
+    throughput alone one that has latencies. Of the records, in any order, those of one run that share a case are its
+    repeats.
     """
     runs: dict[tuple[str, str], dict[str, list[Record]]] = {}
     for record in records:
@@ -109,8 +110,9 @@ def latest(records: Sequence[Record]) -> list[CaseRuns]:
     for mine in runs.values():
         inside = [CaseRuns(tuple(sorted(each, key=lambda record: record.created))) for each in mine.values()]
         inside.sort(key=lambda each: each.records[-1].created, reverse=True)  # the first of those that end together
-        last = inside[0]
-        whole = [each for each in inside if last.cut_short and not each.cut_short and len(each.ran) >= len(last.ran)]
+        told = [each for each in inside if each.first.budget.mode != "throughput"] or inside
+        last = told[0]
+        whole = [each for each in told if last.cut_short and not each.cut_short and len(each.ran) >= len(last.ran)]
         chosen = replace(whole[0], later=last.records) if whole else last
         found.append(replace(chosen, of_runs=len(inside)))
     return found

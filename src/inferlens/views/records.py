@@ -172,8 +172,8 @@ def measured_again(runs: Sequence[tuple[str, int]], hint: str = "") -> list[str]
     if not several:
         return []
     if several < len(counts) or len({model for model, _ in runs}) > 1:
-        what = f"{several:,} of {plural(len(counts), 'case')} were measured several times"
-        return [f"{what}; the newest run of each is shown{hint}."]
+        what = f"{several:,} of {plural(len(counts), 'case')} were measured again"
+        return [f"{what}; their rows are of a newer run{hint}."]
     often = f"{max(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
     return [f"{plain(runs[0][0])} was measured {often} times; the newest run is shown{hint}."]
 

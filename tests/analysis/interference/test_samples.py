@@ -14,6 +14,7 @@ from inferlens.analysis.interference.samples import latencies
 from inferlens.analysis.runs import CaseRuns, latest
 from inferlens.record.machine import Marks
 from inferlens.record.record import IN_TURNS, Environment, Measurement, Record
+from inferlens.spec.case import Budget
 from inferlens.stats.quantiles import median
 from tests.views.samples import CPU_MACHINE, case, failure, in_turns, record
 
@@ -167,6 +168,15 @@ def test_a_run_that_was_cut_short_counts_where_none_before_it_has_more(before: l
     assert [each.run for each in found.records] == ["3"] * 2
     assert found.cut_short
     assert not found.later
+
+
+def test_a_run_of_throughput_alone_hides_none_that_has_latencies() -> None:
+    (throughput,) = run_of(1, 4, 1)
+    throughput = replace(throughput, budget=Budget(mode="throughput"), measurements=())
+    (found,) = latest([*run_of(3, 1, 3), *run_of(3, 2, 3), throughput])
+    assert ([each.run for each in found.records], found.of_runs) == (["2"] * 3, 3)
+    (found,) = latest([throughput])
+    assert found.first == throughput
 
 
 def test_cases_keep_their_place_whatever_comes_later() -> None:
