@@ -23,7 +23,7 @@ from tests import commands
 from tests.analysis.findings.crafted import ON_GPU, kernel, launched, layer, layered, unprofiled
 from tests.analysis.profile.samples import NASTY, eager, failed, fused, nasty, saved
 from tests.commands import inferlens
-from tests.views.samples import case, record
+from tests.views.samples import CPU_MACHINE, case, record
 
 
 def shown(folder: Path, format: str = "markdown", width: int = 120, *, whole: bool = True) -> str:
@@ -106,6 +106,23 @@ def test_what_matters_most_of_all_cases_is_said_once_and_fits_on_a_screen(tmp_pa
     assert re.search(r"\(at most 2\.\d+ ms of the 8\.\d+ ms\)", shown(steady, "table", 250, whole=False))
     every = inferlens("findings", "results", "--all", cwd=tmp_path).stdout
     assert every.count("batch-norm-not-folded") == 3
+
+
+def test_findings_of_the_fastest_way_come_first(tmp_path: Path) -> None:
+    """Whatever could be won of those that lose; of the fastest that has none, what the others have is told."""
+    norm, moved = layer("bn", 2.0, "BatchNorm2d"), layer("permute", 0.4, "Transpose")
+    slow = layered(layer("conv", 5.0), norm, of=case("pytorch"), environment=CPU_MACHINE)
+    expected = (("finds", [moved], "openvino, the fastest"), ("silent", [], "pytorch: openvino fp32 is"))
+    for name, layers, first in expected:
+        fast = layered(layer("conv", 3.0), *layers, of=case("openvino"), environment=CPU_MACHINE)
+        saved(tmp_path / name / "slow", slow, median=7e-3)
+        saved(tmp_path / name / "fast", fast, median=3.5e-3)
+        text = inferlens("findings", name, cwd=tmp_path).stdout
+        assert f"Finding 1 is of {first} " in text
+        assert "batch norm is not folded" in text
+    assert "2.00x as fast there" in text
+    every = inferlens("findings", "finds", "--all", cwd=tmp_path).stdout
+    assert every.index("· openvino") < every.index("· pytorch")
 
 
 def test_levels_of_a_case_are_one_case_and_the_cost_of_layers_is_by_their_own_record(tmp_path: Path) -> None:

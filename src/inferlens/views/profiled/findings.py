@@ -106,8 +106,9 @@ def document(
         cases: as :func:`judged` makes them; of each the ``top`` findings, or with ``whole`` all for people, too.
         lines: of findings for people, where they ask for no number.
         brief: without headings and notes.
-        measured: rows of the ways that were measured, of which it is said first which one is fastest.
+        measured: rows of the ways that were measured: cases that are the fastest of them come first.
     """
+    cases = sorted(cases, key=lambda each: not _leads(each.case, measured))
     return Document(
         lambda: list(_each(cases, top) if whole or top else _most(cases, lines, brief, measured)),
         data=lambda: {"schema": SCHEMA, "cases": [_object(each, top) for each in cases]},
@@ -123,7 +124,7 @@ def _most(cases: Sequence[Judged], lines: int, brief: bool, measured: Sequence[R
         return
     head, names = told_apart([each.case for each in cases])
     head = head if len(names) > 1 else f"{head} · {names[0]}"
-    every = _by_rule([each.of_time for each in cases])
+    every = _by_rule([each.of_time for each in cases], [_leads(each.case, measured) for each in cases])
     answer = _standing(cases[every[0][0][1]].case, names[every[0][0][1]], measured) if every else ""
     lines -= 3 + len(wrap(answer, WIDTH)) if answer and not brief else 0
     failed = [f"{name}: {of.reason}" for of, name in zip(cases, names, strict=True) if of.reason]
@@ -149,8 +150,8 @@ def _most(cases: Sequence[Judged], lines: int, brief: bool, measured: Sequence[R
     yield Table(head, "", columns, rows, notes=notes, sentences=said, answer=[answer] * bool(answer))
 
 
-def _standing(case: ProfiledCase, name: str, measured: Sequence[Row]) -> str:
-    """How the way that the first finding is of stands to the fastest: one that loses may not be worth mending."""
+def _ways(case: ProfiledCase, measured: Sequence[Row]) -> tuple[list[Row], Row | None, Row | None]:
+    """The ways that do what the case does, of them its own and the fastest."""
     made = case.profile
     inputs = ", ".join(map(str, made.model.inputs))
     same = (made.case.model, machine_name(made.environment), inputs, made.case.io, made.case.cold, made.case.rotate)
@@ -159,7 +160,18 @@ def _standing(case: ProfiledCase, name: str, measured: Sequence[Row]) -> str:
         if (row.model, row.machine, row.inputs, row.io, "cold" in row.call_mode, "rotating" in row.call_mode) == same
     ]  # fmt: skip
     own = next((row for row in mine if row.label == made.case.label), None)
-    best = next((row for row in mine if row.place == 1), None)
+    return mine, own, next((row for row in mine if row.place == 1), None)
+
+
+def _leads(case: ProfiledCase, measured: Sequence[Row]) -> bool:
+    """Whether it is the fastest way of all that were measured."""
+    _, own, best = _ways(case, measured)
+    return own is not None and own is best
+
+
+def _standing(case: ProfiledCase, name: str, measured: Sequence[Row]) -> str:
+    """How the way that the first finding is of stands to the fastest: one that loses may not be worth mending."""
+    mine, own, best = _ways(case, measured)
     took = median(case.unprofiled) if case.unprofiled else own and own.median
     if best is None or not took or not best.median or len(mine) < 2:
         return ""
@@ -169,14 +181,20 @@ def _standing(case: ProfiledCase, name: str, measured: Sequence[Row]) -> str:
     return f"Finding 1 is of {name}: {than} ({duration(best.median)})."
 
 
-def _by_rule(found: Sequence[Sequence[Finding]]) -> list[list[tuple[Finding, int]]]:
-    """The findings of several cases, each with its case's place, rule by rule: what matters most first."""
+def _by_rule(found: Sequence[Sequence[Finding]], leads: Sequence[bool]) -> list[list[tuple[Finding, int]]]:
+    """The findings of several cases, each with its case's place, rule by rule.
+
+    Those of cases that lead come first, and then what matters most.
+    """
+
+    def order(each: tuple[Finding, int]) -> tuple[bool, float]:
+        return not leads[each[1]], -weight(each[0])
+
     rules: dict[str, list[tuple[Finding, int]]] = {}
     for place, several in enumerate(found):
         for each in several:
             rules.setdefault(each.code, []).append((each, place))
-    every = [sorted(one, key=lambda each: -weight(each[0])) for one in rules.values()]
-    return sorted(every, key=lambda one: -weight(one[0][0]))
+    return sorted((sorted(one, key=order) for one in rules.values()), key=lambda one: order(one[0]))
 
 
 def _where(several: Sequence[tuple[Finding, int]], names: Sequence[str], more: str = "") -> str:
@@ -190,7 +208,7 @@ def _where(several: Sequence[tuple[Finding, int]], names: Sequence[str], more: s
 
 def _doubts(cases: Sequence[Judged], names: Sequence[str]) -> list[str]:
     """How far the profiles can be trusted, each doubt once."""
-    every = _by_rule([each.doubts for each in cases])
+    every = _by_rule([each.doubts for each in cases], [False] * len(cases))
     return [f"{one[0][0].sentence.removesuffix('.')}{_where(one, names)}. {one[0][0].hint}" for one in every]
 
 

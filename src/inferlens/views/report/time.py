@@ -37,7 +37,7 @@ def time(found: Found) -> Iterator[Block]:
 
 def _profiled(found: Found) -> Iterator[Block]:
     loaded, room = found.profiles, MOST_GRAPHS
-    every = findings.document(found.judged, whole=True).blocks()
+    every = findings.document(found.judged, whole=True, measured=found.rows).blocks()
     yield Section("findings", "Findings of each case", every, folded=len(found.judged) > FEW)
     grouped = groups(loaded)
     yield from _modules(grouped)
