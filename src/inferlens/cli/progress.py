@@ -147,7 +147,8 @@ class Bar(Observer):
         coming = [digest for digest in (+self._left).elements() if digest in able]
         if not self.foresees or not known:
             return 0.0
-        typical = mean(known.values())
+        took = [*known.values()]
+        typical = mean(took[1:] or took)  # the reference is computed in the first's time, and others load
         return sum(known.get(digest, typical) for digest in coming)
 
     def _is_best(self, record: Record) -> bool:
