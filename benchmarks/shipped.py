@@ -1,9 +1,10 @@
 """What a callable of ``inferlens.load`` takes, and the script of ``inferlens export --best``, beside what was timed.
 
 ``python -m benchmarks.shipped [MODEL] [BACKENDS] [NAME=VALUE ...]`` measures a model on backends, names with commas, as
-``inferlens bench --quick`` does. Then each case is loaded, in a process of its own, and blocks of three kinds of calls
-take turns: the runner's, with inputs that lie ready, which is what a record has; the callable's, with a tensor on its
-device, or an array; and those of ``run.py``. A ratio is the median over the turns of the median by the runner's.
+``inferlens bench --quick`` does. Then each case is loaded, in a process of its own, as many side by side as there are
+CPUs for. One after the other they are measured: blocks of three kinds of calls take turns, the runner's, with inputs
+that lie ready, which is what a record has; the callable's, with a tensor on its device, or an array; and those of
+``run.py``. A ratio is the median over the turns of the median by the runner's.
 """
 
 from __future__ import annotations
@@ -15,62 +16,68 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 import inferlens
+from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.units import duration, significant
 
 TURNS, SECONDS, FEWEST = 15, 0.3, 5
+LINE = "{:40} {:>9} {:>9} {:>9} {:>6} {:>15} {:>9} {:>6} {:>15}"
+READY = "ready\n"
 
 
 def main(model: str = "resnet18", backends: str = "", *words: str) -> None:
-    """Prints the table."""
-    table = Table(title=f"{model}: what is shipped beside its runner, {TURNS} turns", title_justify="left")
-    headers = ("case", "record", "runner", "callable", "ratio", "of turns", "script", "ratio", "of turns")
-    for header in headers:
-        table.add_column(header, justify="left" if header == "case" else "right")
+    """Prints a line for each case, as soon as it is measured."""
+    print(f"{model}: what is shipped beside its runner, {TURNS} turns")
+    print(LINE.format("case", "record", "runner", *("callable", "ratio", "of turns"), *("script", "ratio", "of turns")))
     given: Any = dict(word.split("=", 1) for word in words)
     with tempfile.TemporaryDirectory() as folder:
         inferlens.bench(model, backend=backends or None, output=folder, quick=True, mode="latency", **given)
         records = inferlens.load_records(folder)
-        for record in records:
-            if not record.ranked:
-                continue
-            taken = in_turns(records.folders[record.id])
-            own = [turn["runner"] for turn in taken]
-            shown = [duration(statistics.median(each)) for each in (record.samples("latency"), own)]
-            for kind in ("callable", "script"):
-                mine = [turn[kind] for turn in taken if kind in turn]
-                ratios = sorted(each / one for each, one in zip(mine, own, strict=False))
-                span = [f"{significant(ratios[0], 3)} to {significant(ratios[-1], 3)}"] if mine else ["–"]
-                middle = (
-                    [duration(statistics.median(mine)), significant(statistics.median(ratios), 3)]
-                    if mine
-                    else ["–"] * 2
-                )
-                shown += [*middle, *span]
-            table.add_row(record.case.label, *shown)
-    Console(width=150).print(table)
+        ranked = [record for record in records if record.ranked]
+        while ranked:  # each has two processes that load
+            some = [(record, begun(records.folders[record.id])) for record in ranked[: max(1, len(usable_cpus()) // 2)]]
+            del ranked[: len(some)]
+            for _, process in some:
+                next((said for said in process.stdout if said == READY), "")
+            for record, process in some:
+                said, label = process.communicate("begin\n")[0], record.case.label
+                turns = [] if process.returncode else json.loads(said.splitlines()[-1])
+                print(line(label, record.samples("latency"), turns) if turns else f"{label} failed", flush=True)
 
 
-def in_turns(folder: Path) -> list[dict[str, float]]:
-    """Seconds of a call of each kind, the medians of each turn, in a fresh process."""
+def begun(folder: Path) -> Any:
+    """A fresh process that makes a case ready, says so, and waits for a line before it measures."""
     command = [sys.executable, "-m", "benchmarks.shipped", "--case", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: list[dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def line(label: str, samples: Sequence[float], turns: Sequence[dict[str, float]]) -> str:
+    """The line of a case: medians, and of the ratios over the turns the median, the least and the most."""
+    own = [turn["runner"] for turn in turns]
+    shown = [duration(statistics.median(each)) for each in (samples, own)]
+    for kind in ("callable", "script"):
+        mine = [turn[kind] for turn in turns if kind in turn]
+        ratios = sorted(each / one for each, one in zip(mine, own, strict=False))
+        middle = [duration(statistics.median(mine)), significant(statistics.median(ratios), 3)] if mine else ["–"] * 2
+        span = [f"{significant(ratios[0], 3)} to {significant(ratios[-1], 3)}"] if mine else ["–"]
+        shown += [*middle, *span]
+    return LINE.format(label, *shown)
 
 
 def measure(folder: str) -> None:
-    """Loads a case and prints the medians of its turns as JSON."""
+    """Makes a case ready, as a callable and as a script; prints the medians of its turns as JSON."""
     from inferlens.models.inputs import draw
 
-    with inferlens.load(folder) as fast:
+    with tempfile.TemporaryDirectory() as made:
+        command = [sys.executable, "-m", "inferlens", "export", "--best", folder, "-o", made]
+        export = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        fast = inferlens.load(folder)
+        script = None if export.wait() else runpy.run_path(str(Path(made, "run.py")))
+    with fast:
         arrays = draw(fast.inputs, 0)
         runner, torch = fast._runner, sys.modules.get("torch")
         given: Any = arrays
@@ -87,21 +94,14 @@ def measure(folder: str) -> None:
             return timed(lambda: fast(**given), runner.synchronize)
 
         kinds = {"runner": of_runner, "callable": of_callable}
-        if script := exported(folder):
+        if script:
             kinds["script"] = lambda: timed(lambda: script["run"](*script["inputs"]), runner.synchronize)
+        print(READY, end="", flush=True)
+        input()
         turns = []
         for turn in range(TURNS):  # who goes first changes
             turns.append({name: statistics.median(kinds[name]()) for name in sorted(kinds, reverse=bool(turn % 2))})
     print(json.dumps(turns))
-
-
-def exported(folder: str) -> dict[str, Any]:
-    """What the exported script of the case defines; nothing where it cannot be exported."""
-    with tempfile.TemporaryDirectory() as made:
-        command = [sys.executable, "-m", "inferlens", "export", "--best", folder, "-o", made]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
-            return {}
-        return runpy.run_path(str(Path(made, "run.py")))
 
 
 def timed(call: Callable[[], Any], wait: Callable[[], None]) -> list[float]:
