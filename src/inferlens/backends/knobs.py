@@ -17,6 +17,7 @@ class Knob(Struct, frozen=True, kw_only=True):
         devices, precisions, variants: of cases where it does something; empty: of all.
         needs: options that must have another value than their default for it to do something.
         without: options beside which it does nothing, or fails, once they have another value than their default.
+        objectives: for which it is worth a process, by their names; empty: for all.
         build: how many times longer preparing the case takes with it, about.
     """
 
@@ -27,6 +28,7 @@ class Knob(Struct, frozen=True, kw_only=True):
     variants: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    objectives: tuple[str, ...] = ()
     build: float = 1.0
 
     def fits(self, case: Case) -> bool:

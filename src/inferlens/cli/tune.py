@@ -87,7 +87,7 @@ def tune(
         return
     screen.format_of("table", file)
     request = requested(read_plan(words), objective, limits or (), budget)
-    what = tried(space, only or (), without or ())
+    what = tried(space, only or (), without or (), request.measures)
     if dry_run:
         screen.document(listed(request.plan, what), format, file=file)
         return

@@ -169,6 +169,40 @@ def test_names_narrow_what_is_tried(
 
 
 @pytest.mark.parametrize(
+    ("tries", "values"),
+    [
+        ({}, {"latency": (2.0,)}),
+        ({"measures": ["latency", "memory"]}, {"latency": (2.0,)}),
+        ({"measures": ["throughput"]}, {"latency": (2.0,), "per_item": (0.5,)}),
+        ({"measures": ["latency", "throughput"]}, {"latency": (2.0,), "per_item": (0.5,)}),
+        ({"measures": ["throughput"], "without": ["per_item"]}, {"latency": (2.0,)}),
+        ({"only": ["per_item"]}, {"per_item": (0.5,)}),
+        ({"file": "[knobs.fake]\nper_item = [0.25]"}, {"latency": (2.0,), "per_item": (0.25,)}),
+    ],
+)
+def test_a_knob_for_another_objective_is_tried_if_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tries: dict[str, Any], values: dict[str, Any]
+) -> None:
+    knobs = (Knob(name="latency", values=(2.0,)), Knob(name="per_item", values=(0.5,), objectives=("throughput",)))
+    monkeypatch.setattr(Fake, "knobs", knobs)
+    if text := tries.get("file"):
+        (tmp_path / "space.toml").write_text(text)
+        tries = {**tries, "file": tmp_path / "space.toml"}
+    assert {knob.name: knob.values for knob in space(tries={"cpus": 1, **tries}).knobs["fake"]} == values
+
+
+def test_streams_are_for_throughput() -> None:
+    """A single call uses one of them."""
+    for name in ("openvino", "tensorrt"):
+        tried_of = {
+            measure: {knob.name: knob.values for knob in tried(measures=[measure]).knobs[name]}
+            for measure in ("latency", "throughput")
+        }
+        assert "streams" not in tried_of["latency"]
+        assert tried_of["throughput"]["streams"] == (2, 4)
+
+
+@pytest.mark.parametrize(
     ("tries", "words", "message"),
     [
         ({"only": ["faek"]}, {}, "no backend or variant, precision or knob 'faek'.*did you mean fake"),
@@ -287,7 +321,7 @@ def test_every_candidate_is_some_steps_from_its_family(backend: str) -> None:
     part = BACKENDS.get(backend)
     supports = tuple(Support(variant, "cpu", ("fp32",)) for variant in part.variants)
     able = {backend: Capabilities(formats=("module",), supports=supports)}
-    found = space(able, RESNET, {"without": ["threads"]})
+    found = space(able, RESNET, {"without": ["threads"], "measures": ["throughput"]})
     for family in (each.case for each in found.families):
         assert reached(family, found) == {case.digest for case in combinations(family, found)}
 
@@ -302,7 +336,7 @@ def test_every_candidate_is_some_steps_from_its_family(backend: str) -> None:
 def test_knobs_that_exclude_each_other_are_swapped(label: str, one: str, other: str) -> None:
     backend, _, variant = label.partition(":")
     able = {backend: Capabilities(formats=("module",), supports=(Support(variant, "cpu", ("fp32",)),))}
-    found = space(able, RESNET, {"without": ["threads"]})
+    found = space(able, RESNET, {"without": ["threads"], "measures": ["throughput"]})
     family = found.families[0].case
     for here, there in ((one, other), (other, one)):
         name, value = here.split("=")
@@ -406,7 +440,7 @@ def test_a_plan_is_explored() -> None:
 
 
 def test_knobs_of_all_backends_are_options_with_values_beside_the_default() -> None:
-    for name, knobs in tried(cpus=CPUS).knobs.items():
+    for name, knobs in tried(measures=["throughput"], cpus=CPUS).knobs.items():
         declared = {knob.name: knob.values for knob in BACKENDS.get(name).knobs}
         for knob in knobs:
             assert re.fullmatch(r"\w+", knob.name)

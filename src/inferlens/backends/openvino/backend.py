@@ -75,8 +75,9 @@ class OpenVino(Backend, Quantizer, Deployer):
     knobs = (
         Knob(name="enable_cpu_pinning", values=(False,)),
         *HYPER_THREADING,
-        Knob(name="hint", values=("throughput",)),
-        Knob(name="streams", values=(2, 4), without=("hint",)),
+        # A single call has the threads of one stream: a lower number of threads does the same for it.
+        Knob(name="hint", values=("throughput",), objectives=("throughput",)),
+        Knob(name="streams", values=(2, 4), without=("hint",), objectives=("throughput",)),
         Knob(name="inference_precision", values=("bf16", "f16"), precisions=("int8",)),
     )
 

@@ -60,6 +60,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
     script_packages = ("torch", "tensorrt", "tensorrt-rtx")
     knobs = (
         Knob(name="cuda_graph", values=(True,)),
+        Knob(name="streams", values=(2, 4), objectives=("throughput",)),
         # TensorRT for RTX uses TF32 unasked, and times no tactics.
         Knob(name="tf32", values=(True,), variants=("trt",), precisions=("fp32",)),
         Knob(name="optimization_level", values=(5, 4), variants=("trt",), build=4.0),

@@ -49,10 +49,11 @@ def tuned(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: O
     """Tunes what :func:`inferlens.tune` is given; ``words`` are its keywords."""
     left = dict(words)
     asked = [left.pop(name) for name in ("objective", "within", "budget")]
-    what = tried(*(left.pop(name) for name in ("space", "only", "without")))
+    space, only, without = (left.pop(name) for name in ("space", "only", "without"))
     with named(model, example_inputs) as model:
         plan = Plan.from_words({**left, "model": model.spec})
-        return run_each(requested(plan, *asked), what, observer, model)
+        request = requested(plan, *asked)
+        return run_each(request, tried(space, only, without, request.measures), observer, model)
 
 
 def run_each(request: Request, what: Tried, observer: Observer, model: Named | None = None) -> list[Tuned]:

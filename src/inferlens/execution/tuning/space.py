@@ -109,7 +109,12 @@ class Space:
 
 
 def tried(
-    file: str | PathLike[str] | None = None, only: Texts = (), without: Texts = (), *, cpus: int | None = None
+    file: str | PathLike[str] | None = None,
+    only: Texts = (),
+    without: Texts = (),
+    measures: Collection[str] = ("latency",),
+    *,
+    cpus: int | None = None,
 ) -> Tried:
     """What is tried: everything, or what a space file and the words of ``only`` and ``without`` leave.
 
@@ -117,6 +122,7 @@ def tried(
         file: TOML with lists of ``backends`` and ``precision``, and tables ``knobs.BACKEND`` with the values of knobs.
         only: names of backends, variants (``BACKEND:VARIANT``), precisions and knobs (``KNOB`` or ``BACKEND.KNOB``):
             of each kind that is named, nothing else.
+        measures: what is aimed at and limited; knobs for other objectives are tried only if they are named.
         cpus: how many the machine has; by default as many as may be used here.
 
     Raises InferlensError for a name that there is not (near misses are suggested), or a value that an option cannot
@@ -132,6 +138,10 @@ def tried(
     for words, kinds in groups:
         for kind, meant in _meant(texts(words), names, kinds).items():
             left[kind] &= meant
+    named = _meant(texts(only), names, KINDS).get(KNOB, frozenset())
+    named |= {f"{backend}.{name}" for backend, name in _values_given(said.get("knobs", {}))}
+    aims = {f"{backend}.{knob.name}": knob.objectives for backend, each in knobs.items() for knob in each}
+    left[KNOB] -= {name for name, those in aims.items() if those and not {*those} & {*measures}} - named
     for kind, meant in _meant(texts(without), names, KINDS).items():
         left[kind] -= meant
     kept = {

@@ -65,6 +65,11 @@ class Request(Struct, frozen=True, kw_only=True):
     constraints: tuple[Constraint, ...] = ()
     budget: float = 600.0
 
+    @property
+    def measures(self) -> set[str]:
+        """Names of all that is aimed at or limited."""
+        return {self.objective.name, *(each.name for each in self.constraints)}
+
 
 def _folders(path: Path) -> dict[str, Path]:
     """The folders of the records under a path, by their ids; none where there is no record."""
@@ -162,7 +167,7 @@ class Tuner:
 
     def __post_init__(self) -> None:
         self.candidates = Candidates(self.space)
-        self.measures = {self.request.objective.name, *(each.name for each in self.request.constraints)}
+        self.measures = self.request.measures
         self.scheduler.round_budget = budget_for(self.request.plan.budget, self.measures)
         self.scheduler.one_at_a_time = "energy" in self.measures or (self._on_gpu and "memory" in self.measures)
         self.scheduler.tells_all = True
@@ -260,8 +265,7 @@ class Tuner:
 
     def _without_export(self, planned: Planned, record: Record, number: int) -> Record:
         """The record; with the memory of a second process, which finds the export, if the process exported."""
-        asked = "memory" in (self.request.objective.name, *(each.name for each in self.request.constraints))
-        if self._on_gpu or not asked or not record.ranked or not with_export(record):
+        if self._on_gpu or "memory" not in self.measures or not record.ranked or not with_export(record):
             return record
         again, _ = self.scheduler.measure(planned, number, self.scheduler.round_budget)
         self.scheduler.discard([again])
