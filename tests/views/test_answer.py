@@ -11,6 +11,7 @@ import typer
 from msgspec.structs import replace
 
 from inferlens.cli.commands import app
+from inferlens.record.machine import Marks
 from inferlens.record.record import Environment, Warning
 from inferlens.spec.case import Budget, TensorSpec
 from inferlens.spec.plan import words_of
@@ -47,6 +48,12 @@ def test_a_winner_is_told_with_its_interval_against_the_reference_and_the_next()
     assert (answer.head, answer.who.split()[0], answer.decide) == ("FASTEST", "openvino", "")
     assert answer.than.startswith("1.5")
     assert "x onnxruntime (1.0" in answer.rival
+
+
+def test_that_nothing_is_known_of_the_speed_is_not_called_wrong():
+    marks = Marks(count=9, discarded=tuple(range(9)))
+    assert told(record(samples=(0.01,) * 9, marks=marks)) == ["NONE  Something else disturbed every sample."]
+    assert told(record(samples=(0.01,) * 9, agreement=WRONG))[0].startswith("NONE  No way ran with right outputs.")
 
 
 def test_equals_are_told_together():

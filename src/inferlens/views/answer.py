@@ -123,9 +123,11 @@ def answers(rows: Sequence[Row], *, whole: bool = False, told: Callable[[Row], s
 def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callable[[Row], str]) -> AnswerLine:
     best = next((row for row in rows if row.place == 1), None)
     if best is None:
-        ran = any(row.ok for row in rows)
+        ran = [row for row in rows if row.ok]
         why = next((plain(row.agreement_reason if row.ok else row.reason) for row in rows), "")
         what = "No way ran with right outputs." if ran else "No way ran."
+        if any(row.agrees is not False for row in ran):
+            what, why = "Something else disturbed every sample.", ""
         return AnswerLine(where=where, head="NONE", who=what, than=why)
     equal = [row for row in rows if row.standing == "equal" and row.id != best.id]
     rivals = [row for row in rows if row.standing == "open"]

@@ -123,7 +123,8 @@ def test_the_screen_has_the_answer_five_rows_effects_and_what_was_left_out(here:
     assert [row[1] for row in rows] == ["1", " ", " ", " ", " "], "others are not in the ranking of the finals"
     said = " ".join(lines)
     assert re.search(r"knob_f=2 1\.06x \(1\.0\d to 1\.0\d\), build \+60 s", said)
-    assert "Not tried: fp16, bf16" in said
+    assert "Not tried: fp16 and bf16 (--precision); " in said
+    assert "(--backend)" in said
     assert "inferlens bench results/demo/best/best.toml" in said
     more = inferlens("show", "results/demo/tuning", "--top", "9", cwd=here).stdout
     assert more.count("in the search") == 7

@@ -17,6 +17,7 @@ from inferlens.analysis.objective import device_peak, host_peak, value
 from inferlens.analysis.runs import CaseRuns
 from inferlens.analysis.tuned import Candidate, CandidateFacts, Effect, Tuned, Untried, facts_of
 from inferlens.record.record import Record
+from inferlens.spec.case import PRECISIONS
 from inferlens.units import (
     ABSENT,
     bare_seconds,
@@ -308,7 +309,8 @@ def left_out(untried: Sequence[Untried]) -> list[str]:
     for each in untried:
         flag = each.hint if each.hint.startswith(("--device", "pip ")) else ""
         why = each.why.removeprefix(f"{each.name.partition(' ')[0]} ").partition(": ")[0].rstrip(".")
-        reasons.setdefault(flag or why or "not asked for", []).append(each.name)
+        asked = "--precision" if each.name in PRECISIONS else "--backend"
+        reasons.setdefault(flag or why or asked, []).append(each.name)
     line = ""
     for most in range(MOST_NAMES, 0, -1):
         line = f"Not tried: {'; '.join(f'{_some(names, most)} ({plain(why)})' for why, names in reasons.items())}."
