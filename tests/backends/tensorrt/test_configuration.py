@@ -55,8 +55,8 @@ def test_options_reach_the_builder(parsed: Network, rtx: Flavour) -> None:
 
 def test_knobs_are_tried_only_in_the_flavour_where_they_act() -> None:
     for variant, precision, names in (
-        ("rtx", "fp32", {"cuda_graph"}),
-        ("trt", "fp16", {"cuda_graph", "optimization_level", "avg_timing_iterations", "max_num_tactics"}),
+        ("rtx", "fp32", {"cuda_graph", "streams"}),
+        ("trt", "fp16", {"cuda_graph", "streams", "optimization_level", "avg_timing_iterations", "max_num_tactics"}),
     ):
         of = Case(model="m", backend="tensorrt", variant=variant, device="cuda", precision=precision)
         assert {knob.name for knob in TensorRT.knobs if knob.fits(of)} == names
