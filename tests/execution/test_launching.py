@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import platform
 import threading
 from collections import Counter
@@ -19,7 +20,6 @@ from inferlens import InferlensError
 from inferlens.execution.bench import race
 from inferlens.execution.launching import local, parts, resume
 from inferlens.execution.launching.alone import AloneJob
-from inferlens.execution.launching.estimate import own_seconds
 from inferlens.execution.launching.launcher import LAUNCHERS, Launcher, Worker, WorkerLost, launcher_of
 from inferlens.execution.launching.local import Card, chosen_of, shares
 from inferlens.execution.launching.on_ray import Needs, needs_of, serve
@@ -31,7 +31,6 @@ from inferlens.record.store import Store, load_records
 from inferlens.spec.plan import Plan
 from inferlens.spec.where import Where, where_of
 from tests.commands import inferlens as command
-from tests.views.samples import case
 from tests.views.samples import record as sample
 
 QUICK: dict[str, Any] = {"iterations": 10, "warmup": 1, "backend": "fake:noisy"}
@@ -120,24 +119,27 @@ def test_races_stay_together_and_the_records_are_those_of_one_worker(tmp_path: P
     assert not list(tmp_path.rglob(".unfinished*"))
 
 
-def test_workers_that_take_parts_one_after_the_other_end_at_about_the_same_time() -> None:
-    seconds, ends = [46, 62, 50, 58, 42, 54, 60, 46, 52], [0, 0]
-    order = parts.taking_order(seconds, 2)
-    for place in order:
-        ends[ends.index(min(ends))] += seconds[place]
-    assert (sorted(order), sorted(ends)) == (list(range(9)), [234, 236]), "longest first ends at 214 and 256"
-    assert sorted(parts.taking_order([0, 0, 5], 4)) == [0, 1, 2]
+def test_gpus_of_one_machine_have_several_races_in_a_part_unless_a_run_goes_on(
+    tmp_path: Path, some: type[Some], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Mortal(), Mortal()
+    first.gpu, second.gpu = "GPU-1", "GPU-2"
+    some.those = [first, second]
+    words = {"batch": "1,2,3,4,5", "option": "fake.latency=4", "quick": True}
+    bench(tmp_path, **words)
+    parts_of = [[planned.case.batch for planned in worker.did[-1].cases] for worker in (first, second)]
+    assert sorted(map(len, parts_of)) == [2, 3]
+    assert [len([job for job in worker.did if hasattr(job, "cases")]) for worker in (first, second)] == [1, 1]
+    assert all(job.plan.within == 60 for worker in (first, second) for job in worker.did if hasattr(job, "cases"))
 
 
-def test_what_loads_side_by_side_takes_the_time_until_the_next_one_is_done() -> None:
-    begun, ends = "2026-05-04T10:00:00+00:00", ("10:00:13", "10:00:18", "10:01:00")
-    records = [
-        sample(of=case(batch=place), created=begun, ended=f"2026-05-04T{end}+00:00", run="one")
-        for place, end in enumerate(ends, 1)
-    ]
-    found = own_seconds([*records[::-1], sample(created=begun)])
-    assert [found[record.case.digest] for record in records] == [13, 5, 42]
-    assert len(found) == 3, "an older record does not tell"
+def test_groups_take_about_as_long_as_each_other() -> None:
+    seconds = [46, 62, 50, 58, 42, 54, 60, 46, 52]
+    groups = parts.balanced(seconds, 2)
+    assert sorted(itertools.chain.from_iterable(groups)) == list(range(9))
+    assert [sum(seconds[place] for place in group) for group in groups] == [236, 234], "not 256 and 214"
+    assert parts.balanced([3, 5, 4], 3) == [[1], [2], [0]]
+    assert parts.balanced([0, 5], 4) == [[1], [0]]
 
 
 @pytest.mark.parametrize("lives", [1, 3, 7])

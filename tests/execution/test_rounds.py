@@ -18,7 +18,7 @@ from inferlens.analysis.race import race
 from inferlens.analysis.runs import latest
 from inferlens.execution import child_process
 from inferlens.execution import rounds as running
-from inferlens.execution.launching.estimate import own_seconds, seconds_of
+from inferlens.execution.launching.estimate import STARTING, seconds_of
 from inferlens.execution.measure_case import BenchmarkJob
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import budget_of_rounds, fit_together
@@ -204,8 +204,7 @@ def test_how_long_it_will_take_is_not_told_by_processes_that_waited_for_others(t
     (alone,) = (each for each in records if not each.repeat and each.case.options["latency"] == 4.0)
     (planned,) = cases_of(plan)
     planned = replace(planned, case=alone.case)
-    known = own_seconds([each for each in records if not each.repeat])
-    assert seconds_of([planned], plan) == [known[alone.case.digest]]
+    assert seconds_of([planned], plan) == [STARTING + sum(phase.seconds for phase in alone.phases)]
 
 
 def test_a_named_reference_takes_part_in_the_first_rounds(tmp_path: Path) -> None:

@@ -11,12 +11,11 @@ from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.measure_case import LATENCY_SHARE
-from inferlens.record.record import IN_TURNS, VISIBLE, Record
+from inferlens.record.record import IN_TURNS, Record
 from inferlens.record.store import load_records, safe_name
 from inferlens.spec.case import MAX_TIME, Case
 from inferlens.spec.plan import Plan
 from inferlens.stats.quantiles import median
-from inferlens.units import moment
 
 STARTING = 1.0  # seconds until a process has imported its libraries, as far as that is in no phase
 PREPARING = 6.0  # to load, export, build and call for the first time
@@ -31,24 +30,7 @@ def seconds_of(cases: Sequence[Planned], plan: Plan) -> list[float]:
 
 def estimator(models: Iterable[str], plan: Plan) -> Callable[[Case], float]:
     """What tells the seconds that a case of these models will take in one process, by records under ``plan.output``."""
-    records = earlier_records(models, plan)
-    own, otherwise = own_seconds(records), seconds_by(records, plan)
-    return lambda case: own.get(case.digest) or otherwise(case)
-
-
-def own_seconds(records: Iterable[Record]) -> dict[str, float]:
-    """Seconds that cases took, by digest: each until its record, from the one before it, for they load side by side."""
-    found: dict[str, list[float]] = {}
-    before: dict[tuple[str, str | None], float] = {}
-    for record in sorted(records, key=lambda each: each.ended):
-        place = record.run, record.environment.variables.get(VISIBLE)
-        begin, end = moment(record.created), moment(record.ended)
-        if not begin or not end:
-            continue
-        if record.status == "ok" and IN_TURNS not in record.facts:
-            found.setdefault(record.case.digest, []).append(max(end - max(begin, before.get(place, 0.0)), 0.0))
-        before[place] = end
-    return {digest: median(each) for digest, each in found.items()}
+    return seconds_by(earlier_records(models, plan), plan)
 
 
 def earlier_records(models: Iterable[str], plan: Plan) -> list[Record]:

@@ -1,12 +1,14 @@
 """A plan on the workers of its launcher: what the parts are, who does which, and what becomes of those that are lost.
 
-Cases that do the same work are a *race*, and stay on one worker: what is compared ran on the same card. Where there
-is one worker it is given everything in one part. Records are on disk here as soon as a worker tells of them; what a
+Cases that do the same work are a *race*, and stay on one worker: what is compared ran on the same card. One worker
+alone is given everything in one part. Records are on disk here as soon as a worker tells of them; what a
 worker that is lost has not told of is done again, by another one.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import threading
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -29,6 +31,7 @@ from inferlens.record.store import PROFILE, RECORD
 from inferlens.spec.plan import Plan
 from inferlens.spec.where import Where
 
+MOST_RACES = 5  # in a part
 MOST_LOST = 3  # workers that a part may take along without any progress before nothing more of it is tried
 ON = "on"  # the fact that names the kind of machine, where there are several
 
@@ -175,19 +178,27 @@ class UnderWay:
         return [doing.found[index] for index in range(len(jobs))]
 
     def divided(self, cases: dict[str, list[Planned]]) -> Iterator[tuple[str, tuple[Planned, ...], float]]:
-        """The parts of a plan, in the order they are taken: kind, cases, and share of the time for rounds."""
+        """The parts of a plan: their kind, cases, and share of the time for rounds; what takes longest comes first.
+
+        A part is a race. GPUs of this machine have several in a part, which load side by side; but not where a run goes
+        on, whose races are begun on one GPU or another.
+        """
         from inferlens.execution.launching.estimate import estimator
 
         for kind, planned in cases.items():
-            parts = races(planned)
-            workers = sum(worker.kind == kind for worker in self.launcher.workers(len(parts)))
-            if workers == 1:
+            every = races(planned)
+            workers = [worker for worker in self.launcher.workers(len(every)) if worker.kind == kind]
+            if len(workers) == 1:
                 yield kind, tuple(planned), 1.0
                 continue
             seconds = estimator([each.found.name for each in planned], self.plan)
-            able = [sum(seconds(each.case) for each in part if not each.refusal) for part in parts]
-            for place in taking_order(able, workers):
-                yield kind, tuple(parts[place]), min(1.0, workers / len(parts))
+            took = [sum(seconds(each.case) for each in race if not each.refusal) for race in every]
+            count = len(every)
+            if all(worker.gpu for worker in workers) and not self.gathered.records:
+                count = len(workers) * math.ceil(count / (len(workers) * MOST_RACES))
+            for places in balanced(took, count):
+                part = itertools.chain.from_iterable(every[place] for place in places)
+                yield kind, tuple(part), min(1.0, len(workers) / count)
 
     def race_jobs(self, form: type[P], cases: dict[str, list[Planned]], **words: Any) -> list[P]:
         """The jobs of the parts."""
@@ -255,17 +266,17 @@ class _Doing(Generic[P, Found]):
                 return self.part(here, gathered)
 
 
-def taking_order(seconds: Sequence[float], workers: int) -> list[int]:
-    """The order of parts in which workers that take one after the other all end at about the same time.
+def balanced(seconds: Sequence[float], count: int) -> list[list[int]]:
+    """The places of what takes some seconds each, in groups that take about as long as each other, the longest first.
 
-    Parts are divided among the workers, and those that take longer exchanged for shorter ones until that gains
-    nothing. They are then ordered by when they would begin.
+    Each goes to the group that has least; then two of the longest and the shortest group are exchanged as long as that
+    brings them nearer.
     """
 
     def took(group: list[int]) -> float:
         return sum(seconds[place] for place in group)
 
-    groups: list[list[int]] = [[] for _ in range(workers)]
+    groups: list[list[int]] = [[] for _ in range(count)]
     for place in sorted(range(len(seconds)), key=lambda place: -seconds[place]):
         min(groups, key=took).append(place)
     while True:
@@ -274,11 +285,9 @@ def taking_order(seconds: Sequence[float], workers: int) -> list[int]:
         gains = [(abs(gap / 2 - seconds[a] + seconds[b]), a, b) for a in most for b in least
                  if 0 < seconds[a] - seconds[b] < gap]  # fmt: skip
         if not gains:
-            break
+            return [sorted(group) for group in sorted(groups, key=took, reverse=True) if group]
         _, a, b = min(gains)
         most[most.index(a)], least[least.index(b)] = b, a
-    begins = {place: took(group[:turn]) for group in groups for turn, place in enumerate(group)}
-    return sorted(begins, key=lambda place: (begins[place], -seconds[place]))
 
 
 def races(cases: Iterable[Planned]) -> list[list[Planned]]:
