@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -258,9 +259,15 @@ def test_a_space_file_that_means_nothing_is_refused(tmp_path: Path, text: str, m
 
 
 @pytest.mark.parametrize(("cpus", "counts"), [(1, ()), (2, (1, 2)), (3, (1, 3)), (16, (8, 16, 1))])
-def test_threads_are_one_half_the_cores_and_all(cpus: int, counts: tuple[int, ...]) -> None:
+def test_threads_are_one_half_the_cpus_and_all(
+    cpus: int, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "cpu_count", lambda **_: 1000)
     case = Case(model=RESNET.spec, backend="pytorch")
     assert space(LAPTOP, RESNET, {"cpus": cpus}).values(case).get("threads", ()) == counts
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: cpus if logical else max(cpus // 2, 1))
+    but_one = tuple(each for each in counts if each != max(cpus // 2, 1))
+    assert space(LAPTOP, RESNET, {"cpus": cpus}).values(case).get("threads", ()) == but_one, "a thread a core is usual"
     on_gpu = Case(model=RESNET.spec, backend="pytorch", device="cuda")
     assert "threads" not in space(GPU_HOST, RESNET, {"cpus": cpus}).values(on_gpu)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import psutil
 
 from inferlens.backends import BACKENDS, importable, reference_of
 from inferlens.backends.base import THREADS, Backend, Capabilities, Knob
@@ -346,14 +347,18 @@ def _meant(words: Sequence[str], names: Names, kinds: Sequence[Kind]) -> dict[Ki
 
 
 def _knobs(said: Any, cpus: int) -> dict[str, tuple[Knob, ...]]:
-    """Every backend's knobs, and threads on the CPU; with the values of a space file, which may name other options."""
+    """Every backend's knobs, and threads on the CPU; with the values of a space file, which may name other options.
+
+    By default libraries have a thread for each core.
+    """
+    cores = psutil.cpu_count(logical=False) if cpus == psutil.cpu_count() else None
     given = _values_given(said)
     found = {}
     for backend in importable():
         knobs = list(backend.knobs)
         if not any(knob.name == THREADS for knob in knobs):
-            counts = (cpus // 2, cpus, 1) if cpus > 1 else ()
-            knobs.append(Knob(name=THREADS, values=tuple(dict.fromkeys(counts)), devices=("cpu",)))
+            counts = dict.fromkeys((cpus // 2, cpus, 1) if cpus > 1 else ())
+            knobs.append(Knob(name=THREADS, values=tuple(each for each in counts if each != cores), devices=("cpu",)))
         known = {knob.name for knob in knobs}
         knobs += [Knob(name=name, values=()) for of, name in given if of == backend.name and name not in known]
         found[backend.name] = tuple(
