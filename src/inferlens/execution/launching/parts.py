@@ -32,6 +32,7 @@ from inferlens.spec.plan import Plan
 from inferlens.spec.where import Where
 
 MOST_RACES = 5  # in a part
+LEAST_GAIN = 1e-3  # seconds, that are worth an exchange between parts
 MOST_LOST = 3  # workers that a part may take along without any progress before nothing more of it is tried
 ON = "on"  # the fact that names the kind of machine, where there are several
 
@@ -270,7 +271,7 @@ def balanced(seconds: Sequence[float], count: int) -> list[list[int]]:
     """The places of what takes some seconds each, in groups that take about as long as each other, the longest first.
 
     Each goes to the group that has least; then two of the longest and the shortest group are exchanged as long as that
-    brings them nearer.
+    brings them nearer, by more than rounding does.
     """
 
     def took(group: list[int]) -> float:
@@ -283,7 +284,7 @@ def balanced(seconds: Sequence[float], count: int) -> list[list[int]]:
         most, least = max(groups, key=took), min(groups, key=took)
         gap = took(most) - took(least)
         gains = [(abs(gap / 2 - seconds[a] + seconds[b]), a, b) for a in most for b in least
-                 if 0 < seconds[a] - seconds[b] < gap]  # fmt: skip
+                 if LEAST_GAIN < seconds[a] - seconds[b] < gap - LEAST_GAIN]  # fmt: skip
         if not gains:
             return [sorted(group) for group in sorted(groups, key=took, reverse=True) if group]
         _, a, b = min(gains)
