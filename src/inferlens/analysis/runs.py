@@ -110,7 +110,8 @@ def latest(records: Sequence[Record]) -> list[CaseRuns]:
     for mine in runs.values():
         inside = [CaseRuns(tuple(sorted(each, key=lambda record: record.created))) for each in mine.values()]
         inside.sort(key=lambda each: each.records[-1].created, reverse=True)  # the first of those that end together
-        told = [each for each in inside if each.first.budget.mode != "throughput"] or inside
+        told = [each for each in inside if each.first.budget.mode != "throughput"]
+        told = told if any(each.ran for each in told) else inside
         last = told[0]
         whole = [each for each in told if last.cut_short and not each.cut_short and len(each.ran) >= len(last.ran)]
         chosen = replace(whole[0], later=last.records) if whole else last

@@ -175,8 +175,10 @@ def test_a_run_of_throughput_alone_hides_none_that_has_latencies() -> None:
     throughput = replace(throughput, budget=Budget(mode="throughput"), measurements=())
     (found,) = latest([*run_of(3, 1, 3), *run_of(3, 2, 3), throughput])
     assert ([each.run for each in found.records], found.of_runs) == (["2"] * 3, 3)
-    (found,) = latest([throughput])
-    assert found.first == throughput
+    failed = failure(case(), run="0", created="2025-01-01T00:00:00Z")
+    for records in ([throughput], [failed, throughput]):
+        (found,) = latest(records)
+        assert found.first == throughput
 
 
 def test_cases_keep_their_place_whatever_comes_later() -> None:
