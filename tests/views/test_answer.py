@@ -54,6 +54,8 @@ def test_that_nothing_is_known_of_the_speed_is_not_called_wrong():
     marks = Marks(count=9, discarded=tuple(range(9)))
     assert told(record(samples=(0.01,) * 9, marks=marks)) == ["NONE  Something else disturbed every sample."]
     assert told(record(samples=(0.01,) * 9, agreement=WRONG))[0].startswith("NONE  No way ran with right outputs.")
+    repeats = [record(case(), run="a"), failure(case(), run="a", repeat=1)]
+    assert told(*repeats) == ["NONE  No way ran in each of its processes."]
 
 
 def test_equals_are_told_together():

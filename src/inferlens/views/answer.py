@@ -126,8 +126,10 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
         ran = [row for row in rows if row.ok]
         why = next((plain(row.agreement_reason if row.ok else row.reason) for row in rows), "")
         what = "No way ran with right outputs." if ran else "No way ran."
-        if any(row.agrees is not False for row in ran):
+        if right := [row for row in ran if row.agrees is not False]:
             what, why = "Something else disturbed every sample.", ""
+            if any(row.seconds_per_call is not None for row in right):
+                what = "No way ran in each of its processes."
         return AnswerLine(where=where, head="NONE", who=what, than=why)
     equal = [row for row in rows if row.standing == "equal" and row.id != best.id]
     rivals = [row for row in rows if row.standing == "open"]
