@@ -73,3 +73,9 @@ def test_chosen_columns_still_tell_at_which_batch_a_row_is() -> None:
     shown = inferlens("show", "examples/h200/tensorrt/resnet50", "--columns", "latency", cwd=ROOT).stdout
     (header,) = [line for line in shown.splitlines() if line.strip().startswith("way")]
     assert header.split() == ["way", "batch", "ms"]
+
+
+def test_an_option_without_its_value_says_so(runs: Path) -> None:
+    done = inferlens("show", "results", "--runs", cwd=runs)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Error: Option '--runs' requires an argument.")

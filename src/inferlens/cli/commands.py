@@ -71,7 +71,7 @@ def _refusal(error: Any) -> InferlensError:
     context = error.ctx
     command = context.command_path if context else "inferlens"
     help = f"{command} --help"
-    if wrong := getattr(error, "option_name", None):
+    if context and (wrong := getattr(error, "option_name", None)):  # without it an option lacks its value
         known = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
         return InferlensError(f"{command} has no option '{wrong}'.", hint=suggestion(wrong, known, 1) or help)
     words = context.command.list_commands(context) if context and hasattr(context.command, "list_commands") else []
