@@ -77,7 +77,7 @@ def main() -> None:
     own = shares(cards(), sorted(every))
     for number, devices in enumerate(("cuda:0", "all", f"cuda:{len(own) - 1}")):
         before = {record.id for record in load_records(folder).records}
-        os.sched_setaffinity(0, every if devices == "all" else own[int(devices[-1])])
+        os.sched_setaffinity(0, every if devices == "all" else own[int(devices.removeprefix("cuda:"))])
         seconds.append(run_side_by_side([[*plan, "--devices", devices]], folder / f"run-{number}"))
         found.append(medians([each for each in load_records(folder).records if each.id not in before]))
         print(f"{devices}: {seconds[-1]:.0f} s, {len(found[-1])} cases", flush=True)
