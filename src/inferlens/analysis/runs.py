@@ -18,7 +18,7 @@ class CaseRuns:
     """The records of one case in one run, in the order they were made: one for each of its processes.
 
     ``later`` has those of a later run that was cut short, and does not count for it; ``of_runs`` is how many runs of
-    the case there are.
+    the case there are that tell as much.
     """
 
     records: tuple[Record, ...]
@@ -115,7 +115,7 @@ def latest(records: Sequence[Record]) -> list[CaseRuns]:
         last = told[0]
         whole = [each for each in told if last.cut_short and not each.cut_short and len(each.ran) >= len(last.ran)]
         chosen = replace(whole[0], later=last.records) if whole else last
-        found.append(replace(chosen, of_runs=len(inside)))
+        found.append(replace(chosen, of_runs=len(told)))
     return found
 
 

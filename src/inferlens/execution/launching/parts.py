@@ -195,7 +195,7 @@ class UnderWay:
             seconds = estimator([each.found.name for each in planned], self.plan)
             took = [sum(seconds(each.case) for each in race if not each.refusal) for race in every]
             count = len(every)
-            if all(worker.gpu for worker in workers) and not self.gathered.records:
+            if workers and all(worker.gpu for worker in workers) and not self.gathered.records:
                 count = len(workers) * math.ceil(count / (len(workers) * MOST_RACES))
             for places in balanced(took, count):
                 part = itertools.chain.from_iterable(every[place] for place in places)
