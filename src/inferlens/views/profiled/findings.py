@@ -108,23 +108,27 @@ def document(
         brief: without headings and notes.
         measured: rows of the ways that were measured: cases that are the fastest of them come first.
     """
-    cases = sorted(cases, key=lambda each: not _leads(each.case, measured))
+    behind = [not _leads(each.case, measured) for each in cases]
+    cases = [cases[place] for place in sorted(range(len(cases)), key=behind.__getitem__)]
+    leading = behind.count(False)
     return Document(
-        lambda: list(_each(cases, top) if whole or top else _most(cases, lines, brief, measured)),
+        lambda: list(_each(cases, top) if whole or top else _most(cases, leading, lines, brief, measured)),
         data=lambda: {"schema": SCHEMA, "cases": [_object(each, top) for each in cases]},
         csv=lambda: ((*CASE, "place", *FIELDS, "evidence"), _lines(cases, top)),
         title="Findings",
     )
 
 
-def _most(cases: Sequence[Judged], lines: int, brief: bool, measured: Sequence[Row]) -> Iterator[Table | str]:
-    """What matters most, each rule once: of the case in which it matters most, and how many others have it too."""
+def _most(
+    cases: Sequence[Judged], leading: int, lines: int, brief: bool, measured: Sequence[Row]
+) -> Iterator[Table | str]:
+    """What matters most, each rule once: of the case that comes first, and how many others have it too."""
     if not cases:
         yield "There are no profiles to look at."
         return
     head, names = told_apart([each.case for each in cases])
     head = head if len(names) > 1 else f"{head} · {names[0]}"
-    every = _by_rule([each.of_time for each in cases], [_leads(each.case, measured) for each in cases])
+    every = _by_rule([each.of_time for each in cases], leading)
     answer = _standing(cases[every[0][0][1]].case, names[every[0][0][1]], measured) if every else ""
     lines -= 3 + len(wrap(answer, WIDTH)) if answer and not brief else 0
     failed = [f"{name}: {of.reason}" for of, name in zip(cases, names, strict=True) if of.reason]
@@ -181,14 +185,14 @@ def _standing(case: ProfiledCase, name: str, measured: Sequence[Row]) -> str:
     return f"Finding 1 is of {name}: {than} ({duration(best.median)})."
 
 
-def _by_rule(found: Sequence[Sequence[Finding]], leads: Sequence[bool]) -> list[list[tuple[Finding, int]]]:
+def _by_rule(found: Sequence[Sequence[Finding]], leading: int = 0) -> list[list[tuple[Finding, int]]]:
     """The findings of several cases, each with its case's place, rule by rule.
 
-    Those of cases that lead come first, and then what matters most.
+    Those of the first cases, as many as are ``leading``, come first, and then what matters most.
     """
 
     def order(each: tuple[Finding, int]) -> tuple[bool, float]:
-        return not leads[each[1]], -weight(each[0])
+        return each[1] >= leading, -weight(each[0])
 
     rules: dict[str, list[tuple[Finding, int]]] = {}
     for place, several in enumerate(found):
@@ -208,7 +212,7 @@ def _where(several: Sequence[tuple[Finding, int]], names: Sequence[str], more: s
 
 def _doubts(cases: Sequence[Judged], names: Sequence[str]) -> list[str]:
     """How far the profiles can be trusted, each doubt once."""
-    every = _by_rule([each.doubts for each in cases], [False] * len(cases))
+    every = _by_rule([each.doubts for each in cases])
     return [f"{one[0][0].sentence.removesuffix('.')}{_where(one, names)}. {one[0][0].hint}" for one in every]
 
 
