@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 from pathlib import Path
 
@@ -57,29 +56,28 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("results/two_gpus"))
     words = parser.parse_args()
     models, folder = words.model.split(","), words.output
-    case = ["--precision", words.precision, "--device", "cuda", "--output", str(folder)]
+    case = ["--precision", words.precision, "--device", "cuda"]
     took = run_side_by_side(
         (
-            ["bench", model, "--batch", batch, "-b", backend, *case, *BUILD]
+            ["bench", model, "--batch", batch, "-b", backend, *case, *BUILD, "--output", str(folder / "built")]
             for model in models
             for batch in words.batch.split(",")
             for backend in words.backend.split(",")
             if backend.startswith(CACHED)
         ),
-        folder / "built",
+        folder / "screens-built",
     )
     print(f"built in {took:.0f} s", flush=True)
-    for kept in load_records(folder).folders.values():  # they disturbed each other, and would mislead estimates
-        shutil.rmtree(kept)
     plan = ["bench", *models, "--batch", words.batch, "-b", words.backend, *case, "--quick", "--mode", "latency"]
     seconds, found = [], []
     every = os.sched_getaffinity(0)
     own = shares(cards(), sorted(every))
     for number, devices in enumerate(("cuda:0", "all", f"cuda:{len(own) - 1}")):
-        before = {record.id for record in load_records(folder).records}
+        kept = folder / f"run-{number}"  # without what another one measured, by which the time is estimated
         os.sched_setaffinity(0, every if devices == "all" else own[int(devices.removeprefix("cuda:"))])
-        seconds.append(run_side_by_side([[*plan, "--devices", devices]], folder / f"run-{number}"))
-        found.append(medians([each for each in load_records(folder).records if each.id not in before]))
+        command = [*plan, "--devices", devices, "--output", str(kept)]
+        seconds.append(run_side_by_side([command], folder / f"screens-{number}"))
+        found.append(medians(load_records(kept).records))
         print(f"{devices}: {seconds[-1]:.0f} s, {len(found[-1])} cases", flush=True)
         (folder / "medians.json").write_text(json.dumps(found, indent=1))
         if number == 1:

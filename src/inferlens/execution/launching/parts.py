@@ -32,7 +32,6 @@ from inferlens.spec.plan import Plan
 from inferlens.spec.where import Where
 
 MOST_RACES = 5  # in a part
-LEAST_GAIN = 1e-3  # seconds, that are worth an exchange between parts
 MOST_LOST = 3  # workers that a part may take along without any progress before nothing more of it is tried
 ON = "on"  # the fact that names the kind of machine, where there are several
 
@@ -270,25 +269,16 @@ class _Doing(Generic[P, Found]):
 def balanced(seconds: Sequence[float], count: int) -> list[list[int]]:
     """The places of what takes some seconds each, in groups that take about as long as each other, the longest first.
 
-    Each goes to the group that has least; then two of the longest and the shortest group are exchanged as long as that
-    brings them nearer, by more than rounding does.
+    What takes longest is placed first, each in the group that has least.
     """
+    groups: list[list[int]] = [[] for _ in range(count)]
 
     def took(group: list[int]) -> float:
         return sum(seconds[place] for place in group)
 
-    groups: list[list[int]] = [[] for _ in range(count)]
     for place in sorted(range(len(seconds)), key=lambda place: -seconds[place]):
         min(groups, key=took).append(place)
-    while True:
-        most, least = max(groups, key=took), min(groups, key=took)
-        gap = took(most) - took(least)
-        gains = [(abs(gap / 2 - seconds[a] + seconds[b]), a, b) for a in most for b in least
-                 if LEAST_GAIN < seconds[a] - seconds[b] < gap - LEAST_GAIN]  # fmt: skip
-        if not gains:
-            return [sorted(group) for group in sorted(groups, key=took, reverse=True) if group]
-        _, a, b = min(gains)
-        most[most.index(a)], least[least.index(b)] = b, a
+    return [sorted(group) for group in sorted(groups, key=took, reverse=True) if group]
 
 
 def races(cases: Iterable[Planned]) -> list[list[Planned]]:
