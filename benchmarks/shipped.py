@@ -3,7 +3,7 @@
 ``python -m benchmarks.shipped [MODEL] [BACKENDS] [NAME=VALUE ...]`` measures a model on backends, names with commas, as
 ``inferlens bench --quick`` does. Then each case is loaded, in a process of its own, as many side by side as there are
 CPUs for. One after the other they are measured: blocks of three kinds of calls take turns, the runner's, with inputs
-that lie ready, which is what a record has; the callable's, with a tensor on its device, or an array; and those of
+that lie ready, which is what a record has; the callable's, with such tensors, or arrays; and those of
 ``run.py``. A ratio is the median over the turns of the median by the runner's.
 """
 
@@ -79,12 +79,13 @@ def measure(folder: str) -> None:
         script = None if export.wait() else runpy.run_path(str(Path(made, "run.py")))
     with fast:
         arrays = draw(fast.inputs, 0)
-        runner, torch = fast._runner, sys.modules.get("torch")
-        given: Any = arrays
-        if torch and fast.record.case.device == "cuda":
-            given = {name: torch.from_numpy(array).cuda() for name, array in arrays.items()}
+        runner = fast._runner
         with fast._on_stream(), fast._mode():
             feed = runner.place(arrays)
+        given: Any = arrays
+        placed = feed.values() if isinstance(feed, dict) else feed
+        if all(hasattr(tensor, "detach") for tensor in placed):  # PyTorch's, in the types that the case reads
+            given = dict(zip(feed if isinstance(feed, dict) else arrays, placed, strict=True))
 
         def of_runner() -> list[float]:
             with fast._on_stream(), fast._mode():

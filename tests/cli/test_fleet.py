@@ -39,7 +39,7 @@ def test_each_objective_is_a_table_and_what_was_out_of_reach_is_tried_again(
     assert len(done.stdout.splitlines()) <= 24
     latency, throughput = done.stdout.split("Throughput")
     assert "demo:  SHORTEST  fake:fast  2.00 ms  2.00x fake:steady" in latency
-    assert "other:  SHORTEST  fake:fast  500 items/s  2.00x fake:steady" in throughput
+    assert "other:  HIGHEST  fake:fast  500 items/s  2.00x fake:steady" in throughput
     assert len(load_records(tmp_path / "results").records) == 8
 
     monkeypatch.setattr(parts, "launcher_of", Some)

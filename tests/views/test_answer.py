@@ -201,7 +201,7 @@ def test_machines_and_batches_have_their_own_answers():
     here = [record(case(batch=batch), samples=(0.02 * batch,) * 100) for batch in (1, 8)]
     assert [each.where for each in answers(rows([*here, elsewhere]))] == [
         "resnet18, Intel Xeon Platinum 8480C, batch 1", "resnet18, Intel Xeon Platinum 8480C, batch 8",
-        "resnet18, AMD EPYC 9654",
+        "resnet18, AMD EPYC 9654, batch 1",
     ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ Each backend fills in the middle: how the file is loaded, and what a call is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from inferlens.backends.pytorch.export import FLOATS
 from inferlens.spec.case import Case, TensorSpec
@@ -13,12 +13,8 @@ from inferlens.spec.case import Case, TensorSpec
 MEASURE = """
 
 if __name__ == "__main__":
-    times = []
-    for _ in range(25):
-        begin = time.perf_counter()
-        run(*inputs){wait}
-        times.append(time.perf_counter() - begin)
-    print(f"latency {{sorted(times[5:])[10] * 1e3:.3f}} ms")  # the first five calls warm up
+    seconds = timeit.repeat(lambda: {call}, number=1, repeat=25)[5:]  # the first five calls warm up
+    print(f"latency {{statistics.median(seconds) * 1e3:.3f}} ms")
 """
 
 
@@ -27,8 +23,9 @@ def program(case: Case, imports: Sequence[str], middle: Iterable[str], wait: str
     title = one_line(
         f"{case.model.rpartition(':')[2].rpartition('/')[2]} by {case.label}, on random inputs; prints the latency."
     )
-    head = [f'"""{title}"""', "", "import time", "from pathlib import Path", "", *imports, ""]
-    return "\n".join([*head, *middle, ""]) + MEASURE.format(wait=f"\n        {wait}" if wait else "")
+    head = [f'"""{title}"""', "", "import statistics", "import timeit", "from pathlib import Path", "", *imports, ""]
+    call = f"(run(*inputs), {wait})" if wait else "run(*inputs)"
+    return "\n".join([*head, *middle, ""]) + MEASURE.format(call=call)
 
 
 def one_line(text: str) -> str:
@@ -43,24 +40,31 @@ def beside(file: str) -> str:
 
 def numpy_inputs(specs: Iterable[TensorSpec], floats: str = "") -> list[str]:
     """Lines that draw ``inputs`` as arrays; floats of the type ``floats``, or of their own."""
-    lines = ["random = np.random.default_rng(0)", "inputs = ["]
+    drawn = {}
     for spec in specs:
         real = spec.dtype in FLOATS
-        drawn = f"random.standard_normal({spec.shape})" if real else f"random.integers({_bounds(spec)}, {spec.shape})"
-        lines.append(f"    {drawn}.astype({(real and floats) or spec.dtype!r}),  # {one_line(spec.name)}")
-    return [*lines, "]"]
+        array = f"random.standard_normal({spec.shape})" if real else f"random.integers({_bounds(spec)}, {spec.shape})"
+        drawn[spec.name] = f"{array}.astype({(real and floats) or spec.dtype!r})"
+    return ["random = np.random.default_rng(0)", *_listed(drawn)]
 
 
 def torch_inputs(specs: Iterable[TensorSpec], floats: str, device: str, *, channels_last: bool = False) -> list[str]:
     """Lines that draw ``inputs`` as tensors on the device, floats of the type ``floats``."""
-    lines = ["inputs = ["]
+    drawn = {}
     for spec in specs:
         real = spec.dtype in FLOATS
         kind = f"dtype=torch.{floats if real else spec.dtype}, device={device!r}"
-        drawn = f"torch.randn({spec.shape}" if real else f"torch.randint({_bounds(spec)}, {spec.shape}"
+        tensor = f"torch.randn({spec.shape}" if real else f"torch.randint({_bounds(spec)}, {spec.shape}"
         order = ".to(memory_format=torch.channels_last)" if channels_last and len(spec.shape) == 4 else ""
-        lines.append(f"    {drawn}, {kind}){order},  # {one_line(spec.name)}")
-    return [*lines, "]"]
+        drawn[spec.name] = f"{tensor}, {kind}){order}"
+    return _listed(drawn)
+
+
+def _listed(drawn: Mapping[str, str]) -> list[str]:
+    """Lines that make a list of what is drawn for each input."""
+    if len(drawn) == 1:
+        return [f"inputs = [{next(iter(drawn.values()))}]"]
+    return ["inputs = [", *(f"    {each},  # {one_line(name)}" for name, each in drawn.items()), "]"]
 
 
 def _bounds(spec: TensorSpec) -> str:

@@ -20,6 +20,7 @@ from inferlens.views.rows import OF_OUTPUTS, Row, by, ways
 _TF32 = "(TF32)"
 LINE = 100  # characters of an answer among many
 MOST_RIVALS = 3
+ONCE = ("SHORTEST", "HIGHEST")  # latency, or rate where no latency was measured
 MOST_NAMED = 80  # characters for the names of those that are equally fast; the table has them all
 
 
@@ -28,8 +29,8 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
 
     Attributes:
         where: of what it is, where there are several: model, device, batch.
-        head: ``FASTEST``, ``EQUALLY FAST``, ``LIKELY FASTEST`` or ``PERHAPS FASTEST``, ``SHORTEST`` of what was
-            measured once, or ``NONE``; empty of a single way, which is beside no other.
+        head: ``FASTEST``, ``EQUALLY FAST``, ``LIKELY FASTEST`` or ``PERHAPS FASTEST``, one of ``ONCE`` of what
+            was measured once, or ``NONE``; empty of a single way, which is beside no other.
         who: the way that it is, or several; with its time.
         than: by how much against the reference; ``sure``: the interval of that.
         rival: by how much against the next one, or how likely it is, or that it was measured once.
@@ -50,9 +51,10 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
     @property
     def brief(self) -> str:
         """The answer in one line, without the next one."""
-        head = "" if self.head in ("", "FASTEST", "SHORTEST") else f"{self.head.lower()} "
-        forms = [(f"{self.than} (once)".strip(),)] if self.head == "SHORTEST" else self._forms[2:]
-        said = [", ".join(filter(None, [f"{self.where}: {head}{self.who}", *each])) for each in forms]
+        if self.head in ONCE:
+            return f"{self.where}: " + ", ".join(filter(None, [self.who, self.than])) + " (once)"
+        head = "" if self.head in ("", "FASTEST") else f"{self.head.lower()} "
+        said = [", ".join(filter(None, [f"{self.where}: {head}{self.who}", *each])) for each in self._forms[2:]]
         return next((each for each in said if len(each) <= LINE), said[-1])
 
     def within(self, width: int) -> str:
@@ -166,7 +168,8 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
         second = next((row for row in rows if row.place == 2), None)
         beside = f"next {names[second.id]} {told(second)}" if second and not second.is_reference else ""
         once = ", ".join(filter(None, [beside, "measured once"]))
-        return AnswerLine(where=where, head="SHORTEST", who=who, than=than, rival=once, least="measured once")
+        head = ONCE[best.median is None]
+        return AnswerLine(where=where, head=head, who=who, than=than, rival=once, least="measured once")
     if following and not following.is_reference:
         interval = ratio_range(following.behind_low, following.behind_high)
         rival = f"{ratio(following.behind)} {names[following.id]} ({interval})"
@@ -215,7 +218,7 @@ def _where(rows: Sequence[Row], table: Sequence[Row], tables: Sequence[Sequence[
     words = [plain(row.model.rpartition(":")[2])] if tables else []
     if len({each.device_name for one in tables for each in one}) > 1:
         words.append(plain(row.device_name))
-    if row.batch is not None and len({each.batch for each in table}) > 1:
+    if row.batch is not None and len({each.batch for one in (table, *tables) for each in one}) > 1:
         words.append(f"batch {row.batch}")
     if len({(each.io, each.call_mode) for each in table}) > 1:
         words.append(" ".join(filter(None, (row.call_mode, f"--io {row.io}"))))

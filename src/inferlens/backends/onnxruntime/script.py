@@ -52,12 +52,17 @@ def onnxruntime_script(
 
 
 def statements(attributes: Mapping[str, Any], entries: Mapping[str, str]) -> Iterator[str]:
-    """Statements that give ``options`` what a session is given."""
+    """Statements that give ``options`` what a session is given, but for the library's defaults."""
+    import onnxruntime as ort
+
+    defaults = ort.SessionOptions()
     for name, value in attributes.items():
+        if value == getattr(defaults, name):
+            continue
         word = f"ort.{type(value).__name__}.{value.name}" if hasattr(value, "name") else repr(value)
         yield f"options.{name} = {word}"
-    for key, text in entries.items():
-        yield f"options.add_session_config_entry({key!r}, {text!r})"
+    for key in (key for key, text in entries.items() if text != "1"):  # threads spin by default
+        yield f"options.add_session_config_entry({key!r}, {entries[key]!r})"
 
 
 def _own_stream(provider: Any) -> Any:

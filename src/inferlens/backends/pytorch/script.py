@@ -9,7 +9,8 @@ from inferlens.backends.pytorch.export import DTYPES
 from inferlens.backends.scripts import beside, program, torch_inputs
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 
-PROGRAM = "torch.export.load({}).module(check_guards=False)"
+# ``forward`` does without hooks that check inputs, for as long as a small model takes.
+PROGRAM = "torch.export.load({}).module(check_guards=False){}.forward"
 CAPTURED = """
 own = [tensor.clone() for tensor in inputs]  # a CUDA graph reads and writes memory of its own
 torch.cuda.synchronize()
@@ -66,6 +67,6 @@ def program_script(
 ) -> str:
     """The script for a module in an exported program; the lines ``then`` make something of ``model``."""
     last = ".to(memory_format=torch.channels_last)" if options.channels_last else ""
-    load = [f"model = {PROGRAM.format(beside(file))}{last}", *then]
+    load = [f"model = {PROGRAM.format(beside(file), last)}", *then]
     floats = "fp32" if options.autocast or case.precision in QUANTIZED else ""
     return torch_script(case, options, inputs, load, imports=imports, floats=floats)

@@ -153,7 +153,7 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
         options: TorchTensorRTOptions = self.parse_options(case)
         autocast = options.autocast or (case.variant == LOADED and bool(provenance.option_of(case.model, "autocast")))
-        opened = f"torch.jit.load({beside(file)})" if file.endswith(".ts") else PROGRAM.format(beside(file))
+        opened = f"torch.jit.load({beside(file)})" if file.endswith(".ts") else PROGRAM.format(beside(file), "")
         return torch_script(
             case, structs.replace(options, autocast=False), inputs, [f"model = {opened}"],
             imports=["import torch_tensorrt  # knows what the file holds"], floats="fp32" if autocast else "",

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from inferlens.spec.case import TensorSpec
 from inferlens.units import listing
 
 FLOATS = {"float32", "float16", "bfloat16"}  # one is cast to the other
+NOTHING = nullcontext()
 WARMUP = 3  # calls: what is compiled for tensors of such a kind, and captured, is so then
 
 
@@ -66,6 +67,8 @@ class Deployed:
             self._stream = None if _stream(self._on_gpu) == before else _stream(self._on_gpu)  # the runner's own
             torch = sys.modules.get("torch")
             mode = torch and (torch.inference_mode if torch.is_inference_mode_enabled() else torch.no_grad)
+            if torch and self._stream is not None:
+                self._before, self._after = torch.cuda.Event(), torch.cuda.Event()
         self._mode: Callable[[], Any] = mode or nullcontext
         self._copy = copy and runner.reuses_outputs
         self._open = weakref.finalize(self, stack.pop_all().close)
@@ -90,18 +93,20 @@ class Deployed:
         with self._on_stream(), self._mode():
             return self._runner.collect(self._runner.infer(self._runner.place(dict(arrays))))
 
-    @contextmanager
-    def _on_stream(self) -> Iterator[None]:
+    def _on_stream(self) -> AbstractContextManager[None]:
         """On the runner's own stream, if it has one, between what is enqueued on the current one before and after."""
-        if self._stream is None:
-            yield
-            return
+        return NOTHING if self._stream is None else self._between()
+
+    @contextmanager
+    def _between(self) -> Iterator[None]:
         cuda = sys.modules["torch"].cuda
         current = cuda.current_stream()
-        self._stream.wait_stream(current)
+        self._before.record(current)
+        self._before.wait(self._stream)
         with cuda.stream(self._stream):
             yield
-        current.wait_stream(self._stream)
+        self._after.record(self._stream)
+        self._after.wait(current)
 
     def close(self) -> None:
         """Lets go of the device and of the model."""
