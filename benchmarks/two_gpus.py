@@ -15,6 +15,8 @@ import os
 import statistics
 from pathlib import Path
 
+from scipy.stats import bootstrap
+
 from benchmarks.side_by_side import BUILD, run_side_by_side
 from inferlens.execution.launching.local import cards, shares
 from inferlens.record.record import Record
@@ -39,10 +41,11 @@ def medians(records: list[Record]) -> dict[str, float]:
 def tell_apart(what: str, these: dict[str, float], those: dict[str, float]) -> None:
     """Says how far medians are from each other."""
     apart = sorted((these[name] / those[name] - 1, name) for name in these.keys() & those.keys())
-    distances = [abs(each) for each, _ in apart]
-    near = sum(each <= NEAR for each in distances)
-    told = f"{near} of {len(apart)} medians within {NEAR:.0%}"
-    print(f"{what}: {told}, apart by {statistics.median(distances):.1%} in the median")
+    shifts = [each for each, _ in apart]
+    near = sum(abs(each) <= NEAR for each in shifts)
+    low, high = bootstrap((shifts,), statistics.median, rng=0).confidence_interval
+    shift = f"shifted by {statistics.median(shifts):+.1%} in the median, {low:+.1%} to {high:+.1%}"
+    print(f"{what}: {shift}; {near} of {len(apart)} within {NEAR:.0%}")
     for each, name in (*apart[:3], *apart[-3:]):
         print(f"  {each:+.1%} {name}", flush=True)
 

@@ -241,7 +241,8 @@ def test_many_models_and_machines_begin_with_an_index(tmp_path: Path) -> None:
     assert "NVIDIA" in index
     assert 'class="bar"' not in index  # of unlike models
     assert re.findall(r"<summary>[^<]*?: \w+", said) == [
-        "<summary>resnet18, Intel Xeon Platinum 8480C, batch 1: openvino", "<summary>resnet18, NVIDIA H200, batch 1: tensorrt",
+        "<summary>resnet18, Intel Xeon Platinum 8480C, batch 1: openvino",
+        "<summary>resnet18, NVIDIA H200, batch 1: tensorrt",
     ]  # fmt: skip
 
 

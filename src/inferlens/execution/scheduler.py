@@ -120,6 +120,11 @@ class Scheduler:
             "live": self.live.get(case.model),
         }
 
+    def exported(self, case: Case) -> list[Path]:
+        """The files that the case's model was exported to by an earlier process of this run."""
+        folder, _ = self._exports.get(_exported_as(case), ("", None))
+        return sorted(Path(folder).glob("model.onnx*")) if folder else []
+
     def do(self, task: Task[J, Found], job: J, **words: Any) -> Outcome[Found]:
         """Does a task in a fresh process, with the plan's deadline; ``words`` are those of ``launch``."""
         words = {"on_event": self.observer.heard, "timeout": self.plan.budget.timeout, **words}

@@ -308,6 +308,9 @@ def test_memory_that_exporting_takes_is_not_the_models(
     assert {each.memory for each in facts_of(tuned)} == {2**29}
     assert [one for one in facts_of(tuned) if "limit" in one.came] == []
     assert host_peak(CaseRuns(tuned.finals)) == 2**29
+    (record,) = load_records(tuned.folder).records
+    assert [each.path for each in record.artefacts] == ["model.onnx"], "it can be loaded without the model's code"
+    assert Path(tuned.folder, "model.onnx").is_file()
 
 
 def test_where_nothing_keeps_the_limits_the_nearest_miss_is_the_answer(tmp_path: Path) -> None:

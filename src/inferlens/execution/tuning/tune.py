@@ -40,8 +40,8 @@ from inferlens.execution.tuning.space import Space, Tried, size
 from inferlens.execution.tuning.trial_log import WORK, LoggedRounds, TrialLog, place_of
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
-from inferlens.record.record import IN_TURNS, MEMORY_APART, Record, machine_kind
-from inferlens.record.store import BEST, TRIALS, TUNING, alone_in, load_records, safe_name
+from inferlens.record.record import IN_TURNS, MEMORY_APART, Artefact, Record, machine_kind
+from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, Store, alone_in, load_records, read_record, safe_name
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, as_plan
@@ -362,6 +362,14 @@ class Tuner:
             folder=folder,
         )
 
+    def _add_export(self, case: Case, folder: Path) -> None:
+        """Puts the exported model beside a record whose processes found it, for the sake of their memory."""
+        record = read_record(folder / RECORD)
+        kept = [Path(shutil.copy2(path, folder)) for path in self.scheduler.exported(case)]
+        kinds = {path: "onnx" if path.suffix == ".onnx" else "onnx weights" for path in kept}
+        artefacts = [Artefact(path.name, kind, path.stat().st_size) for path, kind in kinds.items()]
+        Store.save(folder, replace(record, artefacts=tuple(artefacts)))
+
     def _ship(self, best: Entrant) -> str:
         """Puts the winner's last build where it is found, if it does not lie there; what is nowhere is built anew."""
         target, work = self.home / BEST, Path(self.scheduler.plan.output)
@@ -378,6 +386,8 @@ class Tuner:
         fresh, old = self.home / "best.new", self.home / "best.old"
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.copytree(built, fresh)
+        if not most:
+            self._add_export(best.planned.case, fresh)
         (fresh / "best.toml").write_text(as_plan(best.planned.case), encoding="utf-8")
         shutil.rmtree(old, ignore_errors=True)
         if target.exists():  # moved, for what is removed bit by bit may be taken for the winner
