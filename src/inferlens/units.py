@@ -97,16 +97,11 @@ def ratio(value: float | None) -> str:
 
 
 def ratio_range(low: float | None, high: float | None) -> str:
-    """From one factor to another: ``1.71 to 1.95``; as many digits as show that the two differ, if five do.
-
-    Where little is known two digits are enough, ``2.1 to 7.5``, but next to 1.
-    """
+    """From one factor to another: ``1.71 to 1.95``; if little is known in two digits, ``2.1 to 7.5``, but next to 1."""
     if low is None or high is None:
         return ABSENT
-    if high > WIDE * low:
-        return " to ".join(significant(end, 3 if 0.95 <= end < 1.05 else 2) for end in (low, high))
-    digits = next((d for d in (3, 4, 5) if significant(low, d) != significant(high, d)), 3)
-    return f"{significant(low, digits)} to {significant(high, digits)}"
+    few = high > WIDE * low
+    return " to ".join(significant(end, 2 if few and not 0.95 <= end < 1.05 else 3) for end in (low, high))
 
 
 def ratio_spread(value: float | None, low: float | None, high: float | None) -> str:

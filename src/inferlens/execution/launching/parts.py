@@ -7,7 +7,6 @@ worker that is lost has not told of is done again, by another one.
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -196,9 +195,10 @@ class UnderWay:
             count = len(every)
             if workers and all(worker.gpu for worker in workers) and not self.gathered.records:
                 count = len(workers) * math.ceil(count / (len(workers) * MOST_RACES))
-            for places in balanced(took, count):
-                part = itertools.chain.from_iterable(every[place] for place in places)
-                yield kind, tuple(part), min(1.0, len(workers) / count)
+            parts = [tuple(each for place in places for each in every[place]) for places in balanced(took, count)]
+            busy = sum(any(not each.refusal for each in part) for part in parts)
+            for part in parts:
+                yield kind, part, min(1.0, len(workers) / max(1, busy))
 
     def race_jobs(self, form: type[P], cases: dict[str, list[Planned]], **words: Any) -> list[P]:
         """The jobs of the parts."""
