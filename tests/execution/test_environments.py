@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 import inferlens
 from inferlens import ABSteps, InferlensError
+from inferlens.analysis.compare.environment_diff import Difference
 from inferlens.execution import child_process, survey
 from inferlens.measure import interpreter
 from inferlens.measure.environment import collect
@@ -136,6 +137,10 @@ def test_an_upgrade_that_made_it_slower_is_found_and_named(pythons: dict[str, st
     assert [word for line in rows for word in line.split() if word in ("SAME", "SLOWER")] == ["SAME", "SLOWER"]
     assert max(map(len, lines)) <= 100
     assert document(steps).data()["steps"][0]["verdict"] == "SAME"
+    torch = Difference("torch", "2.9", "2.14", unlike=False, cases=1)
+    back = replace(found, differences=(*found.differences, replace(torch, base="2.14", candidate="2.9")))
+    (said,) = ABSteps(steps=(replace(same, differences=(torch,)), replace(back, a=same.b)), level=0.95).sentences
+    assert said.endswith("What differs: enginelib 1.0 / 2.0; and torch, which made no difference in another step.")
     undecided = replace(found, verdict="UNDECIDED")
     assert ABSteps(steps=(same, undecided), level=0.95).exit_code == 3
     assert ABSteps(steps=(same,), level=0.95).sentences == ["No step changed the time by 2 % or more, 95 % sure."]

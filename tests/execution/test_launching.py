@@ -26,6 +26,7 @@ from inferlens.execution.launching.on_ray import Needs, needs_of, serve
 from inferlens.execution.protocol import TELLS, Observer, Order, Telling
 from inferlens.execution.tuning.several import TuneJob
 from inferlens.measure import environment
+from inferlens.measure.interpreter import code
 from inferlens.record.record import CUT_SHORT, Environment, Record
 from inferlens.record.store import Store, load_records
 from inferlens.spec.plan import Plan
@@ -420,6 +421,7 @@ def test_where_words() -> None:
         {"on": "H200"},
         {"devices": "all", "on": "H200"},
         {"devices": ""},
+        {"ray": ""},
     ):
         with pytest.raises(InferlensError):
             where_of(words)
@@ -435,22 +437,35 @@ def node(cpus: float, gpus: float = 0, kind: str = "") -> dict[str, Any]:
     return {"Resources": {"CPU": cpus, **({"GPU": gpus, f"accelerator_type:{kind}": 1.0} if gpus else {})}}
 
 
-def test_what_fails_on_a_node_with_a_full_disk_is_the_nodes_fault(
+def test_what_fails_on_a_node_with_a_full_disk_or_other_code_is_the_nodes_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     plan = Plan.from_words({"model": "fake:nothing-like-it", "backend": "onnxruntime", "device": "cpu"})
     order = msgspec.json.encode(Order.of(parts.survey, parts.SurveyJob(plan=plan, run="1")))
-    ((answer, _, _),) = serve(order, {}, "", "1")
+    ((answer, _, _),) = serve(order, {}, "", "1", code())
     assert b"failed" in answer
+    with pytest.raises(InferlensError, match="has another Inferlens"):
+        list(serve(order, {}, "", "1", "that of another version"))
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match=f"No space left on device: '{platform.node()}:"):
-        list(serve(order, {}, "", "1"))
+        list(serve(order, {}, "", "1", code()))
+
+
+def test_a_disk_that_is_full_here_ends_the_command_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, some: type[Some]
+) -> None:
+    def full(*_: object) -> bool:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(resume, "locked", full)
+    done = command("bench", "fake:demo", "-b", "fake", "--quick", cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "Error: No space left on device.")
 
 
 def test_what_workers_ask_of_ray() -> None:

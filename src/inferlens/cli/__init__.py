@@ -11,6 +11,7 @@ it is not needed: ``argparse`` reads these, and the command says what is wrong w
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from typing import Any, NoReturn
 
 from inferlens.errors import InferlensError
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 MOST_NOTES = 2  # remarks on how a trace was read
 
 
@@ -45,6 +47,12 @@ def main() -> None:
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"Error: {where}{error.strerror}.\n  Try: free space, or another folder for what is written\n")
+        sys.exit(2)
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:

@@ -50,7 +50,7 @@ def asked_for(
 ) -> tuple[Asked, Asked]:
     """Both sides: two cases, two models, two checkouts, or two environments."""
     if folders := checkouts or pythons:
-        one_case = b is None and (a is None or (isinstance(a, str) and _is_case(a)))
+        one_case = b is None and (a is None or isinstance(a, str))
         if not one_case or len(folders) > 2 or (checkouts and (pythons or not isinstance(model, str))):
             what = "Checkouts" if checkouts else "Environments"
             raise InferlensError(f"{what} are compared in one case of one model.", expected=FORMS)

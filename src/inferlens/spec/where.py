@@ -43,8 +43,9 @@ def where_of(words: Mapping[str, Any]) -> Where:
             hint = "--ray local" if name == "runtime_env" or not given else "--devices alone"
             raise InferlensError(f"{name} says what to use of other machines, and none are named.", hint=hint)
     devices, on = (_texts(words.get(name, ())) for name in ("devices", "on"))
-    if "devices" in words and not devices:
-        raise InferlensError("devices names none.", expected="all, or such as cuda:0,cuda:1")
+    for name, expected in (("devices", "all, or such as cuda:0,cuda:1"), ("ray", "local, auto, or HOST:PORT")):
+        if name in words and not _texts(words[name]):
+            raise InferlensError(f"{name} names none.", expected=expected)
     name, _, address = str(words.get("launcher", "")).partition(":")
     if ray := str(words.get("ray", "")):
         name, address = RAY, ray

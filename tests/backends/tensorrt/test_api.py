@@ -23,7 +23,7 @@ else:
 BACKENDS = Path(inferlens.__file__).parent / "backends"
 FILES = [*(BACKENDS / "tensorrt").glob("*.py"), BACKENDS / "torch_tensorrt" / "layers.py"]
 TABLE = tomllib.loads(Path(__file__).with_name("api.toml").read_text())
-RELEASES = TABLE.pop("releases")
+RELEASES, CALLS = TABLE.pop("releases"), TABLE.pop("calls")
 # Objects of TensorRT's by the last name of what they are called, and whose names they have.
 OBJECTS = {
     "trt": "module", "module": "module", "tensorrt": "module", "builder": "Builder", "config": "IBuilderConfig",
@@ -79,6 +79,19 @@ def test_the_table_has_nothing_that_the_code_does_not_use() -> None:
         "Logger",
     }  # named by users, and in scripts
     assert {name for names in TABLE.values() for name in names} - code <= by_value
+
+
+def test_calls_have_the_arguments_of_the_table() -> None:
+    called: dict[str, list[ast.Call]] = {}
+    for node in (node for file in FILES for node in ast.walk(ast.parse(file.read_text()))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            called.setdefault(node.func.attr, []).append(node)
+    elsewhere = {name for names in TABLE.values() for name, releases in names.items() if releases == "rtx"} | {"dtype"}
+    assert {name for _, name in used()} & called.keys() - elsewhere <= CALLS.keys() <= called.keys()
+    for name, arguments in CALLS.items():
+        for call in called[name]:
+            if not any(isinstance(each, ast.Starred) for each in call.args):
+                assert (len(call.args), call.keywords) == (len(arguments.split()), []), ast.unparse(call)
 
 
 @pytest.mark.parametrize("kind", TABLE)

@@ -1,6 +1,7 @@
 """Which of several changes did it: environments, in the order of the changes, each against the one before.
 
-What changed between two neighbours whose times differ did it; what changed elsewhere did not.
+What changed between two neighbours whose times differ did it; what changed between two that are as fast as each other,
+in whichever direction, did not.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from inferlens.analysis.compare.ab_result import ABResult
+from inferlens.analysis.compare.environment_diff import Difference, sentence
 from inferlens.spec.case import shown_together
 from inferlens.units import listing, percent
 
@@ -54,7 +56,7 @@ class ABSteps(Struct, frozen=True, kw_only=True):
         """The answer: the steps that changed the time, and what changed there; or that none did."""
         said = [
             f"{step.before} to {step.after} is {step.found.verdict}: {step.found.standing.replace(' as A', '')}. "
-            + (step.found.of_environments or "What differs there is not known.")
+            + self._cause(step.found)
             for step in self.named
             if step.found.verdict in ("FASTER", "SLOWER")
         ]
@@ -63,3 +65,16 @@ class ABSteps(Struct, frozen=True, kw_only=True):
             said += [f"{verdict}: {listing(steps)}."] if steps else []
         threshold = percent(self.steps[0].rule.threshold)
         return said or [f"No step changed the time by {threshold} or more, {percent(self.level)} sure."]
+
+    def _cause(self, found: ABResult) -> str:
+        """What differs in a step, and what of it did not do it, since the same change is in a step that is SAME."""
+        harmless = {_change(each) for step in self.steps if step.verdict == "SAME" for each in step.differences}
+        left = [each for each in found.differences if _change(each) not in harmless]
+        cleared = [each.field for each in found.differences if _change(each) in harmless]
+        if not (left and cleared):  # all of it together, where each by itself did nothing
+            return found.of_environments or "What differs there is not known."
+        return f"What differs: {sentence(left)}; and {listing(cleared)}, which made no difference in another step."
+
+
+def _change(of: Difference) -> tuple[str, frozenset[str]]:
+    return of.field, frozenset((of.base, of.candidate))

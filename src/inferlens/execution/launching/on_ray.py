@@ -23,14 +23,16 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+import inferlens
 from inferlens.errors import InferlensError, library, one_of
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.launching.launcher import Launcher, P, Part, Worker, WorkerLost
 from inferlens.execution.launching.local import cards, shares
 from inferlens.execution.protocol import Answered, Event, Found, Observer, Order, PartJob, Told, from_json, result_of
+from inferlens.measure.interpreter import code
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.record.files import write_whole
-from inferlens.record.store import RECORD, Store, cache_in
+from inferlens.record.store import RECORD, Store
 from inferlens.spec.plan import Plan
 from inferlens.spec.toml_file import toml_words
 
@@ -125,7 +127,7 @@ class OnRay(Launcher):
         if needs.accelerator:
             asked["accelerator_type"] = needs.accelerator
         with self._lock:
-            stream = self.task.options(**asked).remote(order, dict(files), folder, threads)
+            stream = self.task.options(**asked).remote(order, dict(files), folder, threads, code())
             self._streams.append(stream)
         return stream
 
@@ -160,6 +162,8 @@ class RayWorker(Worker):
         except (ray.exceptions.RuntimeEnvSetupError, ray.exceptions.RayTaskError) as error:
             if isinstance(cause := getattr(error, "cause", None), OSError):  # such as a full disk: of this node alone
                 raise WorkerLost(str(cause)) from error
+            if isinstance(cause, InferlensError):
+                raise cause from error
             lines = str(error).strip().splitlines()
             hint = "inferlens on every node, or a plan file with runtime_env"
             raise InferlensError(f"A node cannot run this: {lines[-1] if lines else error}.", hint=hint) from error
@@ -256,16 +260,22 @@ def _check_answers(address: str) -> None:
 # On the node
 
 
-def serve(order: bytes, files: Mapping[str, bytes], folder: str, threads: str | None) -> Iterator[tuple[Any, ...]]:
+def serve(
+    order: bytes, files: Mapping[str, bytes], folder: str, threads: str | None, code_there: str
+) -> Iterator[tuple[Any, ...]]:
     """Does a part on a node, and gives what happens as it happens.
 
     Args:
         files: files that it needs beside those that are there, by their paths.
         folder: the working directory, if there is such a folder.
         threads: what is to be ``OMP_NUM_THREADS``, which Ray sets as it likes.
+        code_there: that of the command: what is measured by other code is not measured alike.
     """
     from inferlens.execution import worker
 
+    if code_there != code():
+        what = f"The node {socket.gethostname()} has another Inferlens: its code is not that of this one."
+        raise InferlensError(what, expected=f"one Inferlens on every node; there it is {inferlens.__version__}")
     os.environ.pop("OMP_NUM_THREADS", None)
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = threads
@@ -279,7 +289,9 @@ def serve(order: bytes, files: Mapping[str, bytes], folder: str, threads: str | 
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
     with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch:
         output = Path(scratch).resolve()
-        (output / ".cache").symlink_to(cache_in(Path.home() / ".cache" / "inferlens"))  # what is kept from part to part
+        kept = Path.home() / ".cache" / "inferlens" / ".cache"  # from part to part
+        kept.mkdir(parents=True, exist_ok=True)
+        (output / ".cache").symlink_to(kept)
         task, job = msgspec.json.decode(order, type=Order).opened()
         assert isinstance(job, PartJob)
         moved = Order.of(task, replace(job, plan=replace(job.plan, output=str(output))))
