@@ -252,6 +252,13 @@ def test_environments_are_compared_in_one_case(words: dict[str, str]) -> None:
         inferlens.ab("fake:demo", **{"a": "fake", "python": "a,b", **words})
 
 
+@pytest.mark.parametrize("given", ["", ",new/bin/python", "old/bin/python,", "a,,b"])
+def test_an_environment_without_a_name_is_refused(given: str) -> None:
+    for measure in (inferlens.ab, inferlens.ab_steps):
+        with pytest.raises(InferlensError, match="A side is missing"):
+            measure("fake:demo", python=given)
+
+
 # Words
 
 

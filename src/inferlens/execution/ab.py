@@ -101,7 +101,7 @@ def ab(
     """
     words = {name: value for name, value in locals().items() if name in _SHARED and value is not None}
     rule = ABRule.from_words(metric, threshold, level, max_rounds, within)
-    asked = asked_for(model, a, b, texts(checkout or ()), texts(python or ()))
+    asked = asked_for(model, a, b, _sides(checkout), _sides(python))
     return _measured(asked, example_inputs, words, rule, observer or Observer(), on_round)
 
 
@@ -129,7 +129,7 @@ def ab_steps(
 
     Raises InferlensError for bad input. A side that fails is a verdict, not an error.
     """
-    pythons, observer = texts(python), observer or Observer()
+    pythons, observer = _sides(python), observer or Observer()
     if len(pythons) < 2:
         raise InferlensError("One environment has no step to another.", expected="two interpreters or more")
     check_interpreters(pythons)
@@ -178,6 +178,14 @@ def _measured(
         )
         outputs = compared_outputs(pair, scheduler.references.of)
         return ABRun(scheduler, pair, rule, on_round, begin, outputs).run()
+
+
+def _sides(given: Texts | None) -> tuple[str, ...]:
+    """Texts, none of which may be missing, as where a variable of the shell is empty: sides would change places."""
+    found = texts(given or ())
+    if isinstance(given, str) and len(found) <= given.count(","):
+        raise InferlensError(f"A side is missing in '{given}'.", expected="OLD,NEW, or one of them")
+    return found
 
 
 def _revision(case: Case) -> str:
