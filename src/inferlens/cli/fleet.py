@@ -65,6 +65,7 @@ def show(of: Fleet) -> None:
     from inferlens.record.store import load_records
     from inferlens.views.answer import answers
     from inferlens.views.raced.crossed_table import document
+    from inferlens.views.records import WIDTH
     from inferlens.views.rows import rows
 
     most = MOST_LINES // len(of.objectives)
@@ -80,7 +81,7 @@ def show(of: Fleet) -> None:
         if several:
             screen.document(document(records, "machine", where=str(where), top=most))
         else:
-            screen.text("\n".join(map(str, answers(rows(records, notes=False))[:most])))
+            screen.text("\n".join(each.within(WIDTH) for each in answers(rows(records, notes=False))[:most]))
         screen.text(f"\nMore: inferlens show {where}{' --by machine' * several}\n\n")
 
 
