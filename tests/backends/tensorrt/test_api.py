@@ -10,10 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 import inferlens
+from inferlens.backends.onnxruntime.backend import OnnxRuntimeOptions
+from inferlens.backends.onnxruntime.providers import PROVIDERS, provider_list
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.network import DTYPES, LOWERED, Network, configuration
 from inferlens.backends.tensorrt.options import TensorRTOptions
 from inferlens.errors import Unsupported
+from tests.backends import small
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,7 +26,7 @@ else:
 BACKENDS = Path(inferlens.__file__).parent / "backends"
 FILES = [*(BACKENDS / "tensorrt").glob("*.py"), BACKENDS / "torch_tensorrt" / "layers.py"]
 TABLE = tomllib.loads(Path(__file__).with_name("api.toml").read_text())
-RELEASES, CALLS = TABLE.pop("releases"), TABLE.pop("calls")
+RELEASES, CALLS, PROVIDER = TABLE.pop("releases"), TABLE.pop("calls"), TABLE.pop("provider")
 # Objects of TensorRT's by the last name of what they are called, and whose names they have.
 OBJECTS = {
     "trt": "module", "module": "module", "tensorrt": "module", "builder": "Builder", "config": "IBuilderConfig",
@@ -118,6 +121,17 @@ def test_what_a_release_lacks_is_asked_for_by_name_before_it_is_used(kind: str) 
 def test_types_and_lowered_precisions_are_those_of_the_table() -> None:
     assert set(DTYPES) == set(TABLE["DataType"])
     assert set(LOWERED.values()) <= set(TABLE["BuilderFlag"])
+
+
+def test_onnx_runtimes_provider_is_given_options_that_it_has() -> None:
+    given: dict[str, set[str]] = {}
+    for precision in ("fp32", "fp16", "bf16"):
+        case = small.case("onnxruntime:tensorrt", device="cuda", precision=precision)
+        ((_, options), *_) = provider_list(PROVIDERS["tensorrt"], case, OnnxRuntimeOptions(), 0, Path())
+        given[precision] = {name for name in options if name.startswith("trt_")}
+    newer = {name for name, versions in PROVIDER.items() if "1.18" not in versions}
+    assert given["bf16"] == PROVIDER.keys()
+    assert given["fp32"] == given["fp16"] == PROVIDER.keys() - newer
 
 
 def test_what_this_release_lacks_is_refused_in_one_sentence() -> None:
