@@ -12,8 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
+from inferlens.cli import screen
 from inferlens.cli.progress import Bar
 from inferlens.errors import Unsupported
 from inferlens.execution.expand import Planned
@@ -184,3 +186,8 @@ def test_a_terminal_is_left_clean(tmp_path: Path):
     assert any(line.startswith("[2/2] fake:fast 2.00 ms  (best so far)") for line in shown)
     assert not [line for line in shown if "━" in line]  # nothing of the bar is left
     assert "fake:steady: measuring" in sent
+
+
+def test_a_name_is_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+    screen.note("factory:two:make")
+    assert capsys.readouterr().err == "factory:two:make\n"

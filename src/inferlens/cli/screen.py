@@ -32,7 +32,7 @@ def errors() -> Console:
     """The console for progress and notes; the one that is busy, where one is: another would write into its line."""
     from rich.console import Console
 
-    return _busy[-1] if _busy else Console(file=sys.stderr, highlight=False)
+    return _busy[-1] if _busy else Console(file=sys.stderr, highlight=False, emoji=False)
 
 
 def note(text: str) -> None:
