@@ -326,7 +326,7 @@ def test_it_prints_itself(tmp_path: Path) -> None:
 def test_an_interval_of_far_too_few_rounds_has_no_numbers(tmp_path: Path) -> None:
     found = ab(tmp_path, "fake:steady", "fake:fast", within="0s")
     vague = replace(found, verdict="UNDECIDED", ratio=9.35, interval=Interval(0.000012, 7e6))
-    assert vague.standing == "0.107x as fast as A (too few rounds to say how far off that may be)"
+    assert vague.standing == "0.107x as fast as A (hardly known)"
     assert replace(vague, interval=Interval(90.0, 9500.0), ratio=900.0).standing.endswith("(0.00011 to 0.011)")
 
 

@@ -38,7 +38,6 @@ from inferlens.units import (
 
 End = Literal["", "decided", "rounds", "time", "a side did not run"]
 LARGEST_THRESHOLD = 0.1  # that is proposed to whom more rounds would not help
-VAGUE = 100  # an interval whose ends are further apart than so many times has no numbers worth reading
 _CODES = {"FASTER": 0, "SAME": 0, "SLOWER": 1, "UNDECIDED": 3, "DID NOT RUN": 4}
 # Notes of what the interval over several rounds covers, or the verdict says.
 _COVERED = (
@@ -136,10 +135,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
         """How fast B is in words: ``1.91x as fast as A (1.87 to 1.96)``, as long as its interval says something."""
         if self.ratio is None or self.interval is None:
             return "no ratio yet"
-        low, high = 1 / self.interval.high, 1 / self.interval.low
-        vague = low < 1 < high and high > VAGUE * low
-        how_far = "too few rounds to say how far off that may be" if vague else ratio_range(low, high)
-        return f"{ratio(1 / self.ratio)} as fast as A ({how_far})"
+        return f"{ratio(1 / self.ratio)} as fast as A ({ratio_range(1 / self.interval.high, 1 / self.interval.low)})"
 
     @property
     def likeliest(self) -> str:
