@@ -30,7 +30,7 @@ from inferlens.record.record import Record
 from inferlens.spec.case import TensorSpec
 from inferlens.units import listing
 
-FLOATS = {"float32", "float16", "bfloat16"}  # one is cast to the other
+FLOATS = {"float64", "float32", "float16", "bfloat16"}  # one is cast to the other
 NOTHING = nullcontext()
 WARMUP = 3  # calls: what is compiled for tensors of such a kind, and captured, is so then
 
