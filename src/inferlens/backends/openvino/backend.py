@@ -206,7 +206,7 @@ class OpenVinoRunner(Runner, LayerProfiler):
         return self._tensors(on_host(given))
 
     def give(self, outputs: Any) -> Any:
-        return one_or_all([outputs[index] for index in range(len(self.compiled.outputs))])
+        return one_or_all([*outputs.values()])
 
     def _tensors(self, arrays: Inputs) -> list[Any]:
         import openvino
@@ -246,7 +246,7 @@ class OpenVinoRunner(Runner, LayerProfiler):
         return layers_of(self, self.plain or self.path, feed, runs)
 
     def collect(self, outputs: Any) -> Outputs:
-        return [as_output(outputs[index]) for index in range(len(self.compiled.outputs))]
+        return [as_output(output) for output in outputs.values()]
 
     def _properties(self) -> dict[str, Any]:
         """Properties of the compilation. Without the precision OpenVINO would compute fp32 in bf16 on some CPUs."""

@@ -13,8 +13,7 @@ from inferlens.spec.case import Case, TensorSpec
 RUN = """
 def run(*inputs):
     given = dict(zip(NAMES, inputs))
-    outputs = request.infer({name: given[name] for name in taken}, share_inputs=True)
-    return [outputs[index] for index in range(len(compiled.outputs))]"""
+    return list(request.infer({name: given[name] for name in taken}, share_inputs=True).values())"""
 
 
 def openvino_script(
