@@ -43,7 +43,7 @@ def tell_apart(what: str, these: dict[str, float], those: dict[str, float]) -> N
     apart = sorted((these[name] / those[name] - 1, name) for name in these.keys() & those.keys())
     shifts = [each for each, _ in apart]
     near = sum(abs(each) <= NEAR for each in shifts)
-    low, high = bootstrap((shifts,), statistics.median, rng=0).confidence_interval
+    low, high = bootstrap((shifts,), statistics.median, method="percentile").confidence_interval
     shift = f"shifted by {statistics.median(shifts):+.1%} in the median, {low:+.1%} to {high:+.1%}"
     print(f"{what}: {shift}; {near} of {len(apart)} within {NEAR:.0%}")
     for each, name in (*apart[:3], *apart[-3:]):

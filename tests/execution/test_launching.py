@@ -17,7 +17,9 @@ from msgspec.structs import replace
 
 import inferlens
 from inferlens import InferlensError
+from inferlens.errors import Unsupported
 from inferlens.execution.bench import race
+from inferlens.execution.expand import Planned
 from inferlens.execution.launching import local, parts, resume
 from inferlens.execution.launching.alone import AloneJob
 from inferlens.execution.launching.launcher import LAUNCHERS, Launcher, Worker, WorkerLost, launcher_of
@@ -27,11 +29,13 @@ from inferlens.execution.protocol import TELLS, Observer, Order, Telling
 from inferlens.execution.tuning.several import TuneJob
 from inferlens.measure import environment
 from inferlens.measure.interpreter import code
+from inferlens.models.model import ModelInfo
 from inferlens.record.record import CUT_SHORT, Environment, Record
 from inferlens.record.store import Store, load_records
 from inferlens.spec.plan import Plan
 from inferlens.spec.where import Where, where_of
 from tests.commands import inferlens as command
+from tests.views.samples import case
 from tests.views.samples import record as sample
 
 QUICK: dict[str, Any] = {"iterations": 10, "warmup": 1, "backend": "fake:noisy"}
@@ -132,6 +136,15 @@ def test_gpus_of_one_machine_have_several_races_in_a_part_unless_a_run_goes_on(
     assert sorted(map(len, parts_of)) == [2, 3]
     assert [len([job for job in worker.did if hasattr(job, "cases")]) for worker in (first, second)] == [1, 1]
     assert all(job.plan.within == 60 for worker in (first, second) for job in worker.did if hasattr(job, "cases"))
+
+
+def test_what_cannot_run_has_no_share_of_the_time(some: type[Some]) -> None:
+    plan = Plan(model=("fake:demo",))
+    found = ModelInfo(spec="fake:demo", name="demo", format="module")
+    refusals = (None, None, Unsupported("too large"))
+    cases = [Planned(case("fake:steady", batch=batch), found, no) for batch, no in enumerate(refusals, 1)]
+    divided = parts.UnderWay(plan, some(plan), Observer(), None).divided({"": cases})
+    assert [share for *_, share in divided] == [1.0] * 3, "two workers, and two that run"
 
 
 def test_groups_take_about_as_long_as_each_other() -> None:

@@ -61,8 +61,9 @@ def statements(attributes: Mapping[str, Any], entries: Mapping[str, str]) -> Ite
             continue
         word = f"ort.{type(value).__name__}.{value.name}" if hasattr(value, "name") else repr(value)
         yield f"options.{name} = {word}"
-    for key in (key for key, text in entries.items() if text != "1"):  # threads spin by default
-        yield f"options.add_session_config_entry({key!r}, {entries[key]!r})"
+    for key, text in entries.items():
+        if text != "1":  # threads spin by default
+            yield f"options.add_session_config_entry({key!r}, {text!r})"
 
 
 def _own_stream(provider: Any) -> Any:

@@ -148,7 +148,7 @@ class TorchCompile(Backend, Deployer):
         return Hint(asked=True) if case.variant in modes else Hint(f"{cls.name}:{mode}")
 
     def packages(self, case: Case) -> tuple[str, ...]:
-        return ("torch", "triton", *["torchao"] * (case.precision in QUANTIZED))
+        return ("torch", *["triton"] * (case.device == "cuda"), *["torchao"] * (case.precision in QUANTIZED))
 
     def deployed_as(self, case: Case) -> str:
         if case.precision in QUANTIZED and case.device == "cuda":

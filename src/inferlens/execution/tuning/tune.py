@@ -367,8 +367,8 @@ class Tuner:
         record = read_record(folder / RECORD)
         kept = [Path(shutil.copy2(path, folder)) for path in self.scheduler.exported(case)]
         kinds = {path: "onnx" if path.suffix == ".onnx" else "onnx weights" for path in kept}
-        artefacts = [Artefact(path.name, kind, path.stat().st_size) for path, kind in kinds.items()]
-        Store.save(folder, replace(record, artefacts=tuple(artefacts)))
+        if artefacts := tuple(Artefact(path.name, kind, path.stat().st_size) for path, kind in kinds.items()):
+            Store.save(folder, replace(record, artefacts=artefacts))
 
     def _ship(self, best: Entrant) -> str:
         """Puts the winner's last build where it is found, if it does not lie there; what is nowhere is built anew."""
