@@ -457,17 +457,17 @@ def test_what_fails_on_a_node_with_a_full_disk_or_other_code_is_the_nodes_fault(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     plan = Plan.from_words({"model": "fake:nothing-like-it", "backend": "onnxruntime", "device": "cpu"})
     order = msgspec.json.encode(Order.of(parts.survey, parts.SurveyJob(plan=plan, run="1")))
-    ((answer, _, _),) = serve(order, {}, "", "1", code())
+    ((answer, _, _),) = serve(order, {}, "", {"OMP_NUM_THREADS": "1"}, code())
     assert b"failed" in answer
     with pytest.raises(InferlensError, match="has another Inferlens"):
-        list(serve(order, {}, "", "1", "that of another version"))
+        list(serve(order, {}, "", {}, "that of another version"))
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match=f"No space left on device: '{platform.node()}:"):
-        list(serve(order, {}, "", "1", code()))
+        list(serve(order, {}, "", {"OMP_NUM_THREADS": "1"}, code()))
 
 
 def test_a_disk_that_is_full_here_ends_the_command_in_a_sentence(

@@ -24,6 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import inferlens
+from inferlens.backends.profiling import nvtx_ranges
 from inferlens.errors import InferlensError, library, one_of
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.launching.launcher import Launcher, P, Part, Worker, WorkerLost
@@ -40,6 +41,7 @@ LOCAL = "local"
 LARGEST, MOST = 8 << 20, 32 << 20  # bytes of a file, and of all files, that come back with a record
 ROOM = 1 << 20  # bytes that a node has to have on its disk
 ACCELERATOR = "accelerator_type:"  # as Ray names the resource of a node that has one
+PASSED = ("OMP_NUM_THREADS", nvtx_ranges.VARIABLE)  # variables that act on a node as they do here
 HERE = "127.0.0.1"
 PATIENCE = 5.0  # seconds for an address to answer
 TRIES = "RAY_gcs_server_port_wait_time_s"  # Ray's word for how often it tries to connect, 40 s each; 20 times without
@@ -120,14 +122,14 @@ class OnRay(Launcher):
 
     def begun(self, order: bytes, files: Mapping[str, bytes], needs: Needs) -> Any:
         """The stream of what happens to a part that Ray is given."""
-        variables = self.environment.get("env_vars", {})
-        threads = variables.get("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS"))
+        own = self.environment.get("env_vars", {})
+        variables = {name: own.get(name, os.environ.get(name)) for name in PASSED}
         folder = "" if "working_dir" in self.environment else os.getcwd()
         asked: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus}
         if needs.accelerator:
             asked["accelerator_type"] = needs.accelerator
         with self._lock:
-            stream = self.task.options(**asked).remote(order, dict(files), folder, threads, code())
+            stream = self.task.options(**asked).remote(order, dict(files), folder, variables, code())
             self._streams.append(stream)
         return stream
 
@@ -261,14 +263,14 @@ def _check_answers(address: str) -> None:
 
 
 def serve(
-    order: bytes, files: Mapping[str, bytes], folder: str, threads: str | None, code_there: str
+    order: bytes, files: Mapping[str, bytes], folder: str, variables: Mapping[str, str | None], code_there: str
 ) -> Iterator[tuple[Any, ...]]:
     """Does a part on a node, and gives what happens as it happens.
 
     Args:
         files: files that it needs beside those that are there, by their paths.
         folder: the working directory, if there is such a folder.
-        threads: what is to be ``OMP_NUM_THREADS``, which Ray sets as it likes.
+        variables: those of the environment; one that is None is not set, whatever Ray has set.
         code_there: that of the command: what is measured by other code is not measured alike.
     """
     from inferlens.execution import worker
@@ -276,9 +278,9 @@ def serve(
     if code_there != code():
         what = f"The node {socket.gethostname()} has another Inferlens: its code is not that of this one."
         raise InferlensError(what, expected=f"one Inferlens on every node; there it is {inferlens.__version__}")
-    os.environ.pop("OMP_NUM_THREADS", None)
-    if threads is not None:
-        os.environ["OMP_NUM_THREADS"] = threads
+    for name in variables:
+        os.environ.pop(name, None)
+    os.environ.update({name: value for name, value in variables.items() if value is not None})
     if folder and Path(folder).is_dir():
         os.chdir(folder)
     _isolate()

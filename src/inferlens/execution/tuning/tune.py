@@ -364,11 +364,10 @@ class Tuner:
 
     def _add_export(self, case: Case, folder: Path) -> None:
         """Puts the exported model beside a record whose processes found it, for the sake of their memory."""
-        record = read_record(folder / RECORD)
         kept = [Path(shutil.copy2(path, folder)) for path in self.scheduler.exported(case)]
         kinds = {path: "onnx" if path.suffix == ".onnx" else "onnx weights" for path in kept}
         if artefacts := tuple(Artefact(path.name, kind, path.stat().st_size) for path, kind in kinds.items()):
-            Store.save(folder, replace(record, artefacts=artefacts))
+            Store.save(folder, replace(read_record(folder / RECORD), artefacts=artefacts))
 
     def _ship(self, best: Entrant) -> str:
         """Puts the winner's last build where it is found, if it does not lie there; what is nowhere is built anew."""
