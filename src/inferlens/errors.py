@@ -46,6 +46,11 @@ class InferlensError(Exception):
         return f"{self.sentence} Try: {self.hint}" if self.hint else self.sentence
 
 
+def unwritable(what: object, error: OSError, hint: str) -> InferlensError:
+    """That a file or folder cannot be written, as on a disk that is full."""
+    return InferlensError(f"{what} cannot be written: {error.strerror}.", hint=hint)
+
+
 class Unsupported(InferlensError):
     """What was asked cannot be done by this backend, on this device or with this model; a row with a reason."""
 

@@ -98,7 +98,10 @@ def ratio(value: float | None) -> str:
 
 
 def ratio_range(low: float | None, high: float | None) -> str:
-    """From one factor to another: ``1.71 to 1.95``; if little is known in two digits, ``2.1 to 7.5``, but next to 1."""
+    """From one factor to another: ``1.71 to 1.95``; if little is known in two digits, ``2.1 to 7.5``, but next to 1.
+
+    One around 1 that spans a hundredfold is *hardly known*.
+    """
     if low is None or high is None:
         return ABSENT
     if low < 1 < high and high > VAGUE * low:

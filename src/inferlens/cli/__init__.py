@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from inferlens.errors import InferlensError
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 MOST_NOTES = 2  # remarks on how a trace was read
 
 
@@ -36,23 +36,26 @@ def main() -> None:
 
         sys.exit(run())
     except InferlensError as error:
-        sys.stderr.write(f"Error: {error.what}\n")
-        if error.expected:
-            sys.stderr.write(f"  Expected: {error.expected}\n")
-        if error.hint:
-            sys.stderr.write(f"  Try: {error.hint}\n")
-        sys.exit(2)
+        _fail(error)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in OF_THE_DISK:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"Error: {where}{error.strerror}.\n  Try: free space, or another folder for what is written\n")
-        sys.exit(2)
+        _fail(InferlensError(f"{where}{error.strerror}.", hint="free space, or a folder that you may read and write"))
+
+
+def _fail(error: InferlensError) -> NoReturn:
+    sys.stderr.write(f"Error: {error.what}\n")
+    if error.expected:
+        sys.stderr.write(f"  Expected: {error.expected}\n")
+    if error.hint:
+        sys.stderr.write(f"  Try: {error.hint}\n")
+    sys.exit(2)
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:

@@ -198,14 +198,13 @@ def profiles(paths: Sequence[Path], format: str = "table", more: str = "") -> Lo
 
 def write(output: Path, drawn: str | bytes, option: str = "--output") -> None:
     """Writes a file whole or not at all; an :class:`InferlensError` if it cannot be written there."""
-    from inferlens.errors import InferlensError
+    from inferlens.errors import unwritable
     from inferlens.record.files import write_whole
 
     try:
         write_whole(output, drawn.encode() if isinstance(drawn, str) else drawn)
     except OSError as error:
-        hint = f"{option} with another file"
-        raise InferlensError(f"{output} cannot be written: {error.strerror}.", hint=hint) from error
+        raise unwritable(output, error, f"{option} with another file") from error
 
 
 def report(made: Report, output: Path, format: str) -> None:

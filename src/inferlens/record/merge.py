@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, unwritable
 from inferlens.record.files import files_under, plain_or_packed, read_unpacked, sha256, write_whole
 from inferlens.record.quantization import KEPT, read
 from inferlens.record.record import Record, decode, machine_name
@@ -80,7 +80,7 @@ def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> M
         for file, place in quantizations:
             file.replace(made(place.parent, HINT) / place.name)
     except OSError as error:
-        raise InferlensError(f"The folder {output} cannot be written: {error.strerror}.", hint=HINT) from error
+        raise unwritable(f"The folder {output}", error, HINT) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
         if not begun and not any(output.iterdir()):

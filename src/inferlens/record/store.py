@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, unwritable
 from inferlens.record.files import files_under, locked, paths_like, plain_or_packed, read_unpacked, write_whole
 from inferlens.record.record import Measurement, Record, decode, encode
 from inferlens.spec.case import Case
@@ -57,8 +57,7 @@ class Store:
         try:
             write_whole(folder / RECORD, encode(record))
         except OSError as error:
-            what = f"The record of {record.case.label} cannot be written into {folder}: {error.strerror}."
-            raise InferlensError(what, hint="free space, or --output with another folder") from error
+            raise unwritable(folder / RECORD, error, "free space, or --output with another folder") from error
 
 
 def cache_in(output: Path) -> Path:
@@ -71,7 +70,7 @@ def made(folder: Path, hint: str = "--output with another folder") -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InferlensError(f"The folder {folder} cannot be written: {error.strerror}.", hint=hint) from error
+        raise unwritable(f"The folder {folder}", error, hint) from error
     return folder
 
 
@@ -100,7 +99,7 @@ def claimed(parent: Path, name: str, hint: str = "--output with another folder",
         except FileExistsError:
             continue
         except OSError as error:
-            raise InferlensError(f"The folder {folder} cannot be written: {error.strerror}.", hint=hint) from error
+            raise unwritable(f"The folder {folder}", error, hint) from error
         break
     return folder
 

@@ -21,7 +21,7 @@ from inferlens.backends.tensorrt.network import Network, configuration, keep_tim
 from inferlens.backends.tensorrt.options import TensorRTOptions, warn_of_tactics
 from inferlens.backends.tensorrt.profiles import Profile, check_shapes, profiles, spread
 from inferlens.backends.tensorrt.runner import EngineRunner
-from inferlens.errors import InferlensError, Unsupported
+from inferlens.errors import InferlensError, Unsupported, unwritable
 from inferlens.models import provenance
 from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Model
@@ -153,9 +153,7 @@ def write_engine(path: Path, content: bytes, made: Provenance) -> None:
         write_whole(path, content)
         provenance.write(path, made)
     except OSError as error:
-        raise InferlensError(
-            f"{path} cannot be written: {error.strerror or error}.", hint="a folder with room that you may write to"
-        ) from error
+        raise unwritable(path, error, "a folder with room that you may write to") from error
 
 
 def _provenance(job: EngineJob, content: bytes, seconds: float, outputs: tuple[TensorSpec, ...]) -> Provenance:

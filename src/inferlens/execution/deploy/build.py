@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.abilities import Builder, Deployer, Partitioner, Saver
-from inferlens.errors import InferlensError, suggestion
+from inferlens.errors import InferlensError, suggestion, unwritable
 from inferlens.execution import child_process
 from inferlens.execution.expand import cases_on
 from inferlens.execution.protocol import Began, CaseJob, Event, Found, J, Task, TaskResult
@@ -188,6 +188,4 @@ def written(
                 os.replace(written, path.parent / written.name)
         return done
     except OSError as error:
-        raise InferlensError(
-            f"{path} cannot be written: {error.strerror}.", hint="another name, or a folder that you may write to"
-        ) from error
+        raise unwritable(path, error, "another name, or a folder that you may write to") from error

@@ -41,7 +41,7 @@ LOCAL = "local"
 LARGEST, MOST = 8 << 20, 32 << 20  # bytes of a file, and of all files, that come back with a record
 ROOM = 1 << 20  # bytes that a node has to have on its disk
 ACCELERATOR = "accelerator_type:"  # as Ray names the resource of a node that has one
-PASSED = ("OMP_NUM_THREADS", nvtx_ranges.VARIABLE)  # variables that act on a node as they do here
+VARIABLES_PASSED = ("OMP_NUM_THREADS", nvtx_ranges.VARIABLE)  # they act on a node as they do here
 HERE = "127.0.0.1"
 PATIENCE = 5.0  # seconds for an address to answer
 TRIES = "RAY_gcs_server_port_wait_time_s"  # Ray's word for how often it tries to connect, 40 s each; 20 times without
@@ -123,7 +123,7 @@ class OnRay(Launcher):
     def begun(self, order: bytes, files: Mapping[str, bytes], needs: Needs) -> Any:
         """The stream of what happens to a part that Ray is given."""
         own = self.environment.get("env_vars", {})
-        variables = {name: own.get(name, os.environ.get(name)) for name in PASSED}
+        variables = {name: own.get(name, os.environ.get(name)) for name in VARIABLES_PASSED}
         folder = "" if "working_dir" in self.environment else os.getcwd()
         asked: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus}
         if needs.accelerator:

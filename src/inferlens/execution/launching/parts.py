@@ -30,7 +30,7 @@ from inferlens.record.store import PROFILE, RECORD
 from inferlens.spec.plan import Plan
 from inferlens.spec.where import Where
 
-MOST_RACES = 5  # in a part
+RACES_A_PART = 5  # at most, where all take as long
 MOST_LOST = 3  # workers that a part may take along without any progress before nothing more of it is tried
 ON = "on"  # the fact that names the kind of machine, where there are several
 
@@ -194,7 +194,7 @@ class UnderWay:
             took = [sum(seconds(each.case) for each in race if not each.refusal) for race in every]
             count = len(every)
             if workers and all(worker.gpu for worker in workers) and not self.gathered.records:
-                count = len(workers) * math.ceil(count / (len(workers) * MOST_RACES))
+                count = len(workers) * math.ceil(count / (len(workers) * RACES_A_PART))
             parts = [tuple(each for place in places for each in every[place]) for places in balanced(took, count)]
             busy = sum(any(not each.refusal for each in part) for part in parts)
             for part in parts:
