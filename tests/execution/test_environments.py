@@ -44,6 +44,16 @@ class Engine(Fake):
         options = type(options)(latency=enginelib.MILLISECONDS, error=enginelib.ERROR)
         return FakeRunner(options, case, preparation, model.inputs[0].shape[0])
 """
+SCALING = """
+import enginelib, torch
+
+class Scaling(torch.nn.Module):
+    def forward(self, x):
+        return x * (1 + enginelib.ERROR)
+
+def build():
+    return Scaling(), torch.ones(1, 4)
+"""
 Make = Callable[..., str]
 
 
@@ -144,6 +154,21 @@ def test_an_upgrade_that_made_it_slower_is_found_and_named(pythons: dict[str, st
     undecided = replace(found, verdict="UNDECIDED")
     assert ABSteps(steps=(same, undecided), level=0.95).exit_code == 3
     assert ABSteps(steps=(same,), level=0.95).sentences == ["No step changed the time by 2 % or more, 95 % sure."]
+
+
+def test_an_upgrade_whose_outputs_differ_is_wrong_also_where_only_the_environments_have_the_library(
+    make: Make, pythons: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are compared with those of the first environment, not each with its own."""
+    (tmp_path / "scaling.py").write_text(SCALING)
+    monkeypatch.chdir(tmp_path)
+    pair = [pythons["old"], make("other", "2.0", error=0.5)]
+    for python, wrong in ((pair, "B"), (pair[::-1], "B")):
+        found = inferlens.ab(
+            "scaling:build", "pytorch", python=python, iterations=5, warmup=1, output=str(tmp_path / "r")
+        )
+        assert (found.verdict, found.reason.partition(",")[0]) == ("DID NOT RUN", wrong)
+        assert "outputs wrong" in found.reason
 
 
 @pytest.mark.usefixtures("backend")

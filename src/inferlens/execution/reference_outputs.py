@@ -35,7 +35,7 @@ class References:
     def of(self, planned: Planned) -> Reference:
         """The reference of this case, the same for all cases that share model, inputs and weights.
 
-        By the command's own interpreter; where that cannot, by the case's.
+        By the first of ``--python`` that can, for what is new is compared with what was; else by this interpreter.
         """
         case = planned.reference
         if case is None:
@@ -43,9 +43,10 @@ class References:
         if planned.found.origin and resolve.runs_code(case.model) and not self.plan.trust:
             reason = f"the file says that it was compiled from {case.model}, which would be run; --trust does so"
             return Reference(name="", missing=reason)
-        made = self._outputs(planned, case)
-        if made.missing and planned.case.python:
-            made = self._outputs(planned, replace(case, python=planned.case.python))
+        for python in dict.fromkeys((*self.plan.python, "", planned.case.python)):
+            made = self._outputs(planned, replace(case, python=python))
+            if not made.missing:
+                break
         return made
 
     def _outputs(self, planned: Planned, case: Case) -> Reference:

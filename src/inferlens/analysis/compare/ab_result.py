@@ -182,7 +182,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
         if self.a.python == self.b.python or not (self.base.records and self.candidate.records):
             return ""
         if not self.differences:
-            return "Nothing that is known of differs between the two: versions, driver and variables are the same."
+            return "No library that records have the version of differs, nor Python, the driver or a variable."
         return f"What differs: {sentence(self.differences)}."
 
     @property

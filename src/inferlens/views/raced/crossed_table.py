@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from inferlens.record.record import Record
 from inferlens.spec.case import bare
-from inferlens.units import ABSENT, drop, error_size, listing, milliseconds, plural
+from inferlens.units import ABSENT, drop, error_size, listing, milliseconds, plural, ratio
 from inferlens.views.answer import answers
 from inferlens.views.plain import plain
 from inferlens.views.raced.crossed import Crossed, CrossedCell, CrossedLine, crossed
@@ -72,19 +73,25 @@ def _table(of: Crossed, where: str, most: int | None, width: int | None, *, said
 
 
 def _fleet(of: Crossed, where: str, most: int | None, width: int | None) -> Table:
-    """Models and machines, in each cell the fastest way with its speed-up there; what there are more of goes down."""
+    """Models and machines, in each cell the fastest way with its speed-up there; what there are more of goes down.
+
+    Those with most cells come first, for they are seen where there is no room for all.
+    """
     cells = {(line.name, plain(of.names[value])): cell for line in of.lines for value, cell in line.cells.items()}
     models, machines = [line.name for line in of.lines], [plain(of.names[value]) for value in of.values]
     turned = len(machines) > len(models)
     down, across = (machines, models) if turned else (models, machines)
+    met = Counter(name for pair in cells for name in pair)
+    across = sorted(across, key=lambda name: -met[name])
     rows = {each: {other: cells.get((other, each) if turned else (each, other)) for other in across} for each in down}
-    ways = [Column(other, other, "", _way, numeric=False, most=40) for other in across]
-    shown = list(down[:most])
+    ways = [Column(other, other, "", _way, numeric=False, most=32) for other in across]
     fits = len(across)
     if width:  # of a table that is too wide the first columns
-        room = width - terminal.widest(shown)
-        sizes = [terminal.widest([column.text(rows[each]) for each in shown]) + terminal.GAP for column in ways]
+        room = width - terminal.widest(down)
+        widths = [terminal.widest([column.text(rows[each]) for each in down]) for column in ways]
+        sizes = [terminal.GAP + min(width, column.most) for width, column in zip(widths, ways, strict=True)]
         fits = max(1, sum(sum(sizes[: place + 1]) <= room for place in range(fits)))
+    shown = sorted(down, key=lambda each: not any(rows[each][other] for other in across[:fits]))[:most]
     columns = [*ways[:fits], *(Column(other, other, "ms", _time, wide=True) for other in across)]
     nouns = ("machine", "model") if turned else ("model", "machine")
     left = dict(zip(nouns, (len(down) - len(shown), len(across) - fits), strict=True))
@@ -100,7 +107,7 @@ def _way(cell: CrossedCell | None) -> str:
     """The fastest way and how many times as fast as its machine's reference it is."""
     if cell is None:
         return ABSENT
-    times = "reference" if cell.row.is_reference else cell.times if cell.speedup is not None else ""
+    times = "reference" if cell.row.is_reference else ratio(cell.speedup) if cell.speedup is not None else ""
     return cell.word or f"{cell.row.name} {times}".strip()
 
 
