@@ -296,6 +296,7 @@ def test_a_librarys_model_is_in_no_checkout(checkouts: Path) -> None:
         (("fake:demo",), {}, "What fake:demo is to be compared with is missing"),
         (("fake:demo", "fake:fast"), {}, "What fake:fast is to be compared with is missing"),
         (("fake:demo", "fake", "fake:fast"), {"checkout": "a,b"}, "in one case of one model"),
+        (("fake:demo", "fake:other"), {"checkout": "a,b"}, "no folder a"),
         (("fake:demo", "onnxruntim"), {"python": "a,b"}, "'onnxruntim' is no word of a case"),
         (("fake:demo",), {"checkout": ["nowhere", "."]}, "no folder nowhere"),
         (("fake:demo", "fake", "fake checkout=nowhere"), {}, "no folder nowhere"),

@@ -163,12 +163,12 @@ def test_an_upgrade_whose_outputs_differ_is_wrong_also_where_only_the_environmen
     (tmp_path / "scaling.py").write_text(SCALING)
     monkeypatch.chdir(tmp_path)
     pair = [pythons["old"], make("other", "2.0", error=0.5)]
-    for python, wrong in ((pair, "B"), (pair[::-1], "B")):
+    for python in (pair, pair[::-1]):
         found = inferlens.ab(
             "scaling:build", "pytorch", python=python, iterations=5, warmup=1, output=str(tmp_path / "r")
         )
-        assert (found.verdict, found.reason.partition(",")[0]) == ("DID NOT RUN", wrong)
-        assert "outputs wrong" in found.reason
+        assert found.verdict == "DID NOT RUN"
+        assert found.reason.startswith("B, outputs wrong")
 
 
 @pytest.mark.usefixtures("backend")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from inferlens.record.record import Record
@@ -84,12 +85,13 @@ def _fleet(of: Crossed, where: str, most: int | None, width: int | None) -> Tabl
     met = Counter(name for pair in cells for name in pair)
     across = sorted(across, key=lambda name: -met[name])
     rows = {each: {other: cells.get((other, each) if turned else (each, other)) for other in across} for each in down}
-    ways = [Column(other, other, "", _way, numeric=False, most=32) for other in across]
+    way = partial(_way, brief=bool(width))
+    ways = [Column(other, other, "", way, numeric=False, most=32) for other in across]
     fits = len(across)
     if width:  # of a table that is too wide the first columns
         room = width - terminal.widest(down)
         widths = [terminal.widest([column.text(rows[each]) for each in down]) for column in ways]
-        sizes = [terminal.GAP + min(width, column.most) for width, column in zip(widths, ways, strict=True)]
+        sizes = [terminal.GAP + min(each, column.most) for each, column in zip(widths, ways, strict=True)]
         fits = max(1, sum(sum(sizes[: place + 1]) <= room for place in range(fits)))
     shown = sorted(down, key=lambda each: not any(rows[each][other] for other in across[:fits]))[:most]
     columns = [*ways[:fits], *(Column(other, other, "ms", _time, wide=True) for other in across)]
@@ -103,12 +105,12 @@ def _fleet(of: Crossed, where: str, most: int | None, width: int | None) -> Tabl
     )  # fmt: skip
 
 
-def _way(cell: CrossedCell | None) -> str:
-    """The fastest way and how many times as fast as its machine's reference it is."""
+def _way(cell: CrossedCell | None, *, brief: bool) -> str:
+    """The fastest way and how many times as fast as its machine's reference it is; ``brief``: without the interval."""
     if cell is None:
         return ABSENT
-    times = "reference" if cell.row.is_reference else ratio(cell.speedup) if cell.speedup is not None else ""
-    return cell.word or f"{cell.row.name} {times}".strip()
+    times = "" if cell.speedup is None else ratio(cell.speedup) if brief else cell.times
+    return cell.word or f"{cell.row.name} {'reference' if cell.row.is_reference else times}".strip()
 
 
 def _time(cell: CrossedCell | None) -> str:
