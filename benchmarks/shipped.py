@@ -80,23 +80,24 @@ def measure(folder: str) -> None:
     with fast:
         arrays = draw(fast.inputs, 0)
         runner = fast._runner
-        with fast._on_stream(), fast._mode():
+        with fast._on_stream, fast._mode():
             feed = runner.place(arrays)
+        wait = sys.modules["torch"].cuda.synchronize if fast._on_gpu else lambda: None
         given: Any = arrays
         placed = feed.values() if isinstance(feed, dict) else feed
         if all(hasattr(tensor, "detach") for tensor in placed):  # PyTorch's, in the types that the case reads
             given = dict(zip(feed if isinstance(feed, dict) else arrays, placed, strict=True))
 
         def of_runner() -> list[float]:
-            with fast._on_stream(), fast._mode():
-                return timed(lambda: runner.infer(feed), runner.synchronize)
+            with fast._on_stream, fast._mode():
+                return timed(lambda: runner.infer(feed), wait)
 
         def of_callable() -> list[float]:
-            return timed(lambda: fast(**given), runner.synchronize)
+            return timed(lambda: fast(**given), wait)
 
         kinds = {"runner": of_runner, "callable": of_callable}
         if script:
-            kinds["script"] = lambda: timed(lambda: script["run"](*script["inputs"]), runner.synchronize)
+            kinds["script"] = lambda: timed(lambda: script["run"](*script["inputs"]), wait)
         print(READY, end="", flush=True)
         input()
         turns = []

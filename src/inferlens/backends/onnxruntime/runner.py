@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from inferlens.backends.onnxruntime.providers import ACT_ON, Provider, load_erro
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.runner import host_array
 from inferlens.errors import Unsupported
-from inferlens.models.inputs import make_inputs, one_or_all
+from inferlens.models.inputs import make_inputs, on_host, one_or_all
 from inferlens.models.model import Array, Model
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case
@@ -92,16 +93,17 @@ class OnnxRunner(Runner):
         self._tell_nodes(loaded)
         return loaded
 
-    def arrays(self, inputs: Inputs) -> dict[str, tuple[Array, str]]:
-        """Of each of the graph's inputs the array, in the graph's own type, and ONNX Runtime's name of that type.
+    def arrays(self, inputs: Inputs) -> dict[str, Array]:
+        """Of each of the graph's inputs the array, in the graph's own type.
 
         An input that the model takes and never uses may be missing in the graph.
         """
-        by_name = dict(zip((spec.name for spec in self.model.inputs), ordered(inputs, self.model.inputs), strict=True))
-        return {
-            node.name: (np.ascontiguousarray(by_name[node.name], dtype=NUMPY.get(node.type, "float32")), node.type)
-            for node in self._loaded.get_inputs()
-        }
+        return {name: np.ascontiguousarray(inputs[name], NUMPY.get(kind, "float32")) for name, kind in self._kinds}
+
+    @cached_property
+    def _kinds(self) -> list[tuple[str, str]]:
+        """Name of each of the graph's inputs, and ONNX Runtime's name of its type."""
+        return [(node.name, node.type) for node in self._loaded.get_inputs()]
 
     def _settings(self) -> Any:
         import onnxruntime as ort
@@ -151,6 +153,7 @@ class CpuRunner(OnnxRunner, LayerProfiler):
 
     _written: tempfile.TemporaryDirectory[str] | None = None  # the profile's folder, while there is a profile
     _profiled = False
+    _taken: Bound | None = None
 
     def __enter__(self) -> CpuRunner:
         import onnxruntime  # noqa: F401 - starts threads of its own, which are not counted below
@@ -192,15 +195,26 @@ class CpuRunner(OnnxRunner, LayerProfiler):
 
     def place(self, inputs: Inputs) -> Bound:
         """A binding with the inputs in it and room for the outputs, which stay on the host."""
-        import onnxruntime as ort
-
+        ordered(inputs, self.model.inputs)
         binding = self._loaded.io_binding()
-        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, (array, _) in self.arrays(inputs).items()}
-        for name, value in values.items():
-            binding.bind_ortvalue_input(name, value)
         for node in self._loaded.get_outputs():
             binding.bind_output(node.name)  # allocated by the first run, written to again by the next
-        return Bound(binding, [*values.values()])
+        return self._bound(binding, inputs)
+
+    def take(self, given: Mapping[str, Any]) -> Bound:
+        """The arrays in the binding of the call before."""
+        arrays = on_host(given)
+        self._taken = self._bound(self._taken.binding, arrays) if self._taken else self.place(arrays)
+        return self._taken
+
+    def _bound(self, binding: Any, inputs: Inputs) -> Bound:
+        import onnxruntime as ort
+
+        values = []
+        for name, array in self.arrays(inputs).items():
+            values.append(ort.OrtValue.ortvalue_from_numpy(array))
+            binding.bind_ortvalue_input(name, values[-1])
+        return Bound(binding, values)
 
     def infer(self, feed: Bound) -> Bound:
         self._loaded.run_with_iobinding(feed.binding)
@@ -263,9 +277,11 @@ class CudaRunner(OnnxRunner):
         """Tensors on the GPU, in the types that the graph declares, by name."""
         import torch
 
+        ordered(inputs, self.model.inputs)
+        arrays = self.arrays(inputs)
         return {
-            name: torch.from_numpy(array.copy()).to("cuda", getattr(torch, TYPES[kind][0]))
-            for name, (array, kind) in self.arrays(inputs).items()
+            name: torch.from_numpy(arrays[name].copy()).to("cuda", getattr(torch, TYPES[kind][0]))
+            for name, kind in self._kinds
         }
 
     def take(self, given: Mapping[str, Any]) -> DeviceFeed:

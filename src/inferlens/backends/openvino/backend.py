@@ -154,6 +154,7 @@ class OpenVinoRunner(Runner, LayerProfiler):
     compiled: Any = field(default=None, init=False)
     request: Any = field(default=None, init=False)
     _bound: list[Any] | None = field(default=None, init=False)
+    _ports: list[tuple[str, Any]] = field(default_factory=list, init=False)
 
     def __enter__(self) -> OpenVinoRunner:
         with self.preparation.phase("build"):
@@ -194,6 +195,9 @@ class OpenVinoRunner(Runner, LayerProfiler):
         with refused("OpenVINO cannot compile the graph"):
             self.compiled = core.compile_model(graph, "CPU", self._properties())
         self.request = self.compiled.create_infer_request()
+        known = {spec.name for spec in self.model.inputs}
+        # Name and type of each of the inputs.
+        self._ports = [(min(port.names & known), port.element_type.to_dtype()) for port in self.compiled.inputs]
 
     def place(self, inputs: Inputs) -> list[Any]:
         """Tensors over copies of the arrays, in the types that the graph declares and the order of its inputs."""
@@ -212,9 +216,8 @@ class OpenVinoRunner(Runner, LayerProfiler):
         import openvino
 
         placed = []
-        for port in self.compiled.inputs:
-            name = next(name for name in port.names if name in arrays)
-            array = np.require(arrays[name], port.element_type.to_dtype(), ["C_CONTIGUOUS", "WRITEABLE"])
+        for name, dtype in self._ports:
+            array = np.require(arrays[name], dtype, ["C_CONTIGUOUS", "WRITEABLE"])
             placed.append(openvino.Tensor(array, shared_memory=True))  # the tensor keeps the array alive
         return placed
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -252,8 +253,17 @@ class TorchRunner(Runner):
         """The tensors themselves, where type, device and memory order are those of :meth:`place`."""
         import torch
 
-        tensors = ((torch.as_tensor(given[spec.name]), type_of(spec, self._stored)) for spec in self.model.inputs)
-        return tuple(self._placed(tensor, dtype) for tensor, dtype in tensors)
+        feed = []
+        for name, dtype, order in self._forms:
+            tensor = torch.as_tensor(given[name]).to(self.case.device, dtype)
+            feed.append(tensor.contiguous(memory_format=order))
+        return tuple(feed)
+
+    @cached_property
+    def _forms(self) -> list[tuple[str, Any, Any]]:
+        """Name, type and memory order of each argument."""
+        specs = self.model.inputs
+        return [(spec.name, type_of(spec, self._stored), self._order(len(spec.shape))) for spec in specs]
 
     def give(self, outputs: Any) -> Any:
         return outputs
@@ -334,13 +344,14 @@ class TorchRunner(Runner):
             module.to(memory_format=torch.channels_last)
         return module
 
-    def _placed(self, tensor: Any, dtype: Any = None) -> Any:
-        """The tensor on the device and in the memory order of the case, and of that type; itself if it is so."""
+    def _placed(self, tensor: Any) -> Any:
+        """The tensor on the device and in the memory order of the case; itself if it is so."""
+        return tensor.to(self.case.device).contiguous(memory_format=self._order(tensor.dim()))
+
+    def _order(self, dimensions: int) -> Any:
         import torch
 
-        tensor = tensor.to(self.case.device, dtype)
-        last = self.channels_last and tensor.dim() == 4
-        return tensor.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+        return torch.channels_last if self.channels_last and dimensions == 4 else torch.contiguous_format
 
 
 def not_entered(*_: Any) -> Any:

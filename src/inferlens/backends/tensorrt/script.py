@@ -19,28 +19,24 @@ outputs = {
 }
 for name, tensor in {**own, **outputs}.items():
     context.set_tensor_address(name, tensor.data_ptr())
-torch.cuda.synchronize()
 
 
 def call():
-    assert context.execute_async_v3(stream.cuda_stream)"""
+    assert context.execute_async_v3(torch.cuda.current_stream().cuda_stream)"""
 CAPTURED = """
-with torch.cuda.stream(stream):
-    call()  # loads, or compiles, the kernels
+call()  # loads, or compiles, the kernels
 torch.cuda.synchronize()
 graph = torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph, stream=stream):
+with torch.cuda.graph(graph):
     call()"""
 RUN = """
 
 def run(*inputs):
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for name, given in zip(NAMES, inputs):
-            if name in own:
-                own[name].copy_(given)
-        {call}
-    stream.synchronize()
+    for name, given in zip(NAMES, inputs):
+        if name in own:
+            assert given.shape == own[name].shape
+            own[name].copy_(given)
+    {call}
     return list(outputs.values())"""
 
 
@@ -57,6 +53,7 @@ def tensorrt_script(
         f"engine = runtime.deserialize_cuda_engine(open({beside(file)}, 'rb').read())",
         "context = engine.create_execution_context()",
         "stream = torch.cuda.Stream()",
+        "torch.cuda.set_stream(stream)  # on the default one TensorRT would wait for the GPU",
         *[f"context.set_optimization_profile_async({options.profile}, stream.cuda_stream)"] * bool(options.profile),
         f"TYPES = {{{kinds}}}",
         "tensors = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]",
@@ -67,4 +64,4 @@ def tensorrt_script(
         *[CAPTURED] * options.cuda_graph,
         RUN.format(call="graph.replay()" if options.cuda_graph else "call()"),
     ]
-    return program(case, [f"import {module} as trt", "import torch"], lines)
+    return program(case, [f"import {module} as trt", "import torch"], lines, "torch.cuda.synchronize()")

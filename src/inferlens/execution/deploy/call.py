@@ -9,6 +9,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,10 @@ class Deployed:
         with _thread_kept(self._on_gpu):
             before = _stream(self._on_gpu)
             stack.enter_context(_entered(runner, self._on_gpu))
-            self._stream = None if _stream(self._on_gpu) == before else _stream(self._on_gpu)  # the runner's own
+            own = _stream(self._on_gpu)
+            self._on_stream: AbstractContextManager[None] = NOTHING if own == before else _OnStream(own)
             torch = sys.modules.get("torch")
             mode = torch and (torch.inference_mode if torch.is_inference_mode_enabled() else torch.no_grad)
-            if torch and self._stream is not None:
-                self._before, self._after = torch.cuda.Event(), torch.cuda.Event()
         self._mode: Callable[[], Any] = mode or nullcontext
         self._copy = copy and runner.reuses_outputs
         self._open = weakref.finalize(self, stack.pop_all().close)
@@ -78,35 +78,21 @@ class Deployed:
         if not self._open.alive:
             raise InferlensError("This callable was closed.", hint="inferlens.load, once more")
         given = named_inputs(self.inputs, args, named)
-        with self._on_stream():
+        with self._on_stream:
             # In the caller's mode: what compiles for tensors tells those of another apart.
             feed = self._runner.take(given)
             with self._mode():
                 outputs = self._runner.give(self._runner.infer(feed))
                 outputs = _each(_copy, outputs) if self._copy else outputs
-        if any(hasattr(value, "detach") for value in given.values()):
-            return _each(_tensor, outputs)
+        for value in given.values():
+            if hasattr(value, "detach"):
+                return _each(_tensor, outputs)
         return outputs
 
     def on_host(self, arrays: Mapping[str, Any]) -> list[Any]:
         """The outputs as they were compared when it was measured: arrays in order, floats as float32."""
-        with self._on_stream(), self._mode():
+        with self._on_stream, self._mode():
             return self._runner.collect(self._runner.infer(self._runner.place(dict(arrays))))
-
-    def _on_stream(self) -> AbstractContextManager[None]:
-        """On the runner's own stream, if it has one, between what is enqueued on the current one before and after."""
-        return NOTHING if self._stream is None else self._between()
-
-    @contextmanager
-    def _between(self) -> Iterator[None]:
-        cuda = sys.modules["torch"].cuda
-        current = cuda.current_stream()
-        self._before.record(current)
-        self._before.wait(self._stream)
-        with cuda.stream(self._stream):
-            yield
-        self._after.record(self._stream)
-        self._after.wait(current)
 
     def close(self) -> None:
         """Lets go of the device and of the model."""
@@ -117,6 +103,25 @@ class Deployed:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _OnStream:
+    """On a stream, between what is enqueued on the current one before and after."""
+
+    def __init__(self, stream: Any) -> None:
+        self._cuda = sys.modules["torch"].cuda
+        self._stream, self._before, self._after = stream, self._cuda.Event(), self._cuda.Event()
+
+    def __enter__(self) -> None:
+        self._current = self._cuda.current_stream()
+        self._before.record(self._current)
+        self._before.wait(self._stream)
+        self._cuda.set_stream(self._stream)
+
+    def __exit__(self, *_: object) -> None:
+        self._cuda.set_stream(self._current)
+        self._after.record(self._stream)
+        self._after.wait(self._current)
 
 
 def load(
@@ -196,6 +201,14 @@ def named_inputs(specs: Sequence[TensorSpec], args: Sequence[Any], named: Mappin
 
     Raises InferlensError for the first that is not.
     """
+    given = dict(zip([spec.name for spec in specs], args, strict=False), **named) if args else dict(named)
+    if len(given) == len(args) + len(named) == len(specs):
+        for spec in specs:
+            value = given.get(spec.name)
+            if getattr(value, "shape", None) != spec.shape or not _reads(spec.dtype, getattr(value, "dtype", None)):
+                break
+        else:
+            return given  # in little time; below is what is wrong
     names = [spec.name for spec in specs]
     if len(args) > len(names):
         raise InferlensError(f"{len(args)} inputs were given.", expected=listing([*map(str, specs)]))
@@ -212,11 +225,20 @@ def named_inputs(specs: Sequence[TensorSpec], args: Sequence[Any], named: Mappin
         if not (hasattr(value, "shape") and hasattr(value, "dtype")):
             what = f"The input '{spec.name}' is a {type(value).__name__}."
             raise InferlensError(what, expected=f"a tensor or an array, {spec}")
-        dtype = str(value.dtype).removeprefix("torch.")
-        if tuple(value.shape) != spec.shape or not (dtype == spec.dtype or {dtype, spec.dtype} <= FLOATS):
+        if tuple(value.shape) != spec.shape or not _reads(spec.dtype, value.dtype):
             shape = "x".join(map(str, value.shape)) or "scalar"
-            raise InferlensError(f"The input '{spec.name}' is {shape}:{dtype}.", expected=str(spec))
+            raise InferlensError(f"The input '{spec.name}' is {shape}:{_plain(value.dtype)}.", expected=str(spec))
     return given
+
+
+@cache
+def _reads(taken: str, dtype: Any) -> bool:
+    """Whether an input of the type ``taken`` may be given in another."""
+    return _plain(dtype) == taken or {_plain(dtype), taken} <= FLOATS
+
+
+def _plain(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _each(function: Callable[[Any], Any], outputs: Any) -> Any:
