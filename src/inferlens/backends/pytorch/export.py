@@ -63,6 +63,15 @@ def tensor_of(array: Array, spec: TensorSpec, precision: str) -> Any:
     return torch.tensor(np.asarray(array, np.float32 if spec.dtype in FLOATS else None)).to(type_of(spec, precision))
 
 
+def ready(value: Any, dtype: Any, device: Any, order: Any) -> Any:
+    """A tensor itself, where it is of that type, device and memory order; else, as of an array, a copy that is."""
+    import torch
+
+    if value.dtype is dtype and value.device == device and value.is_contiguous(memory_format=order):
+        return value
+    return torch.as_tensor(value).to(device, dtype).contiguous(memory_format=order)
+
+
 def free_sizes(spec: TensorSpec) -> dict[int, str]:
     """The dimensions that have a range, each with the name of its size.
 

@@ -31,6 +31,7 @@ from inferlens.backends.pytorch.export import (
     dtype_of,
     example_feed,
     export_dimensions,
+    ready,
     tensor_of,
     type_of,
 )
@@ -251,19 +252,17 @@ class TorchRunner(Runner):
 
     def take(self, given: Mapping[str, Any]) -> Feed:
         """The tensors themselves, where type, device and memory order are those of :meth:`place`."""
-        import torch
-
-        feed = []
-        for name, dtype, order in self._forms:
-            tensor = torch.as_tensor(given[name]).to(self.case.device, dtype)
-            feed.append(tensor.contiguous(memory_format=order))
-        return tuple(feed)
+        return tuple([ready(given[name], *form) for name, form in self._forms])
 
     @cached_property
-    def _forms(self) -> list[tuple[str, Any, Any]]:
-        """Name, type and memory order of each argument."""
+    def _forms(self) -> list[tuple[str, tuple[Any, Any, Any]]]:
+        """Of each argument name, and type, device and memory order."""
+        import torch
+
+        on_gpu = self.case.device == "cuda"
+        device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
         specs = self.model.inputs
-        return [(spec.name, type_of(spec, self._stored), self._order(len(spec.shape))) for spec in specs]
+        return [(spec.name, (type_of(spec, self._stored), device, self._order(len(spec.shape)))) for spec in specs]
 
     def give(self, outputs: Any) -> Any:
         return outputs

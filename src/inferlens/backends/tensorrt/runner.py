@@ -16,6 +16,7 @@ from inferlens.backends.availability import refused
 from inferlens.backends.base import Inputs, Outputs, Preparation, Runner, ordered
 from inferlens.backends.clocks import Clock, CudaClock, Lane
 from inferlens.backends.profiling.layer_runs import check_level
+from inferlens.backends.pytorch.export import ready
 from inferlens.backends.pytorch.runner import host_array
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.kernels import kernel_origins
@@ -108,9 +109,8 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         """The tensors themselves, where they are of the engine's types, contiguous and on the GPU."""
         import torch
 
-        return {
-            name: torch.as_tensor(given[name]).to(own.device, own.dtype).contiguous() for name, own in self._own.items()
-        }
+        order = torch.contiguous_format
+        return {name: ready(given[name], own.dtype, own.device, order) for name, own in self._own.items()}
 
     def give(self, outputs: Any) -> Any:
         """The tensors that the engine writes to; it waits only where their shapes depend on the data."""

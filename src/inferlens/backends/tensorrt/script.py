@@ -9,7 +9,8 @@ from inferlens.spec.case import Case, TensorSpec
 
 BOUND = """
 # Memory that the engine reads and writes in every call; profile and shapes are those of the inputs above.
-own = {name: given.to(kinds[name]) for name, given in zip(NAMES, inputs) if name in kinds}
+inputs = [given.to(kinds.get(name, given.dtype)) for name, given in zip(NAMES, inputs)]
+own = {name: given.clone() for name, given in zip(NAMES, inputs) if name in kinds}
 for name, tensor in own.items():
     context.set_input_shape(name, tuple(tensor.shape))
 outputs = {
