@@ -7,9 +7,9 @@ from inferlens.backends.tensorrt.options import TensorRTOptions
 from inferlens.backends.tensorrt.runtime import TYPES
 from inferlens.spec.case import Case, TensorSpec
 
-BOUND = """
+BOUND = """inputs = [given.to(kinds.get(name, given.dtype)) for name, given in zip(NAMES, inputs)]  # the engine's types
+
 # Memory that the engine reads and writes in every call; profile and shapes are those of the inputs above.
-inputs = [given.to(kinds.get(name, given.dtype)) for name, given in zip(NAMES, inputs)]
 own = {name: given.clone() for name, given in zip(NAMES, inputs) if name in kinds}
 for name, tensor in own.items():
     context.set_input_shape(name, tuple(tensor.shape))
@@ -25,6 +25,7 @@ for name, tensor in {**own, **outputs}.items():
 def call():
     assert context.execute_async_v3(torch.cuda.current_stream().cuda_stream)"""
 CAPTURED = """
+
 call()  # loads, or compiles, the kernels
 torch.cuda.synchronize()
 graph = torch.cuda.CUDAGraph()
