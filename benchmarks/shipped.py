@@ -1,7 +1,7 @@
 """What a callable of ``inferlens.load`` takes, and the script of ``inferlens export --best``, beside what was timed.
 
 ``python -m benchmarks.shipped [MODEL] [BACKENDS] [NAME=VALUE ...]`` measures a model on backends, names with commas, as
-``inferlens bench --quick`` does. Then each case is loaded, in a process of its own, as many side by side as there are
+``inferlens bench --quick`` does; names with a dot are options of backends. Then each case is loaded, in a process of its own, as many side by side as there are
 CPUs for. One after the other they are measured: blocks of three kinds of calls take turns, the runner's, with inputs
 that lie ready, which is what a record has; the callable's, with such tensors, or arrays; and those of
 ``run.py``. A ratio is the median over the turns of the median by the runner's.
@@ -34,6 +34,7 @@ def main(model: str = "resnet18", backends: str = "", *words: str) -> None:
     print(f"{model}: what is shipped beside its runner, {TURNS} turns")
     print(LINE.format("case", "record", "runner", *("callable", "ratio", "of turns"), *("script", "ratio", "of turns")))
     given: Any = dict(word.split("=", 1) for word in words)
+    given["option"] = {name: given.pop(name) for name in [*given] if "." in name}
     with tempfile.TemporaryDirectory() as folder:
         inferlens.bench(model, backend=backends or None, output=folder, quick=True, mode="latency", **given)
         records = inferlens.load_records(folder)
