@@ -1,10 +1,10 @@
 """What a callable of ``inferlens.load`` takes, and the script of ``inferlens export --best``, beside what was timed.
 
 ``python -m benchmarks.shipped [MODEL] [BACKENDS] [NAME=VALUE ...]`` measures a model on backends, names with commas, as
-``inferlens bench --quick`` does; names with a dot are options of backends. Then each case is loaded, in a process of its own, as many side by side as there are
-CPUs for. One after the other they are measured: blocks of three kinds of calls take turns, the runner's, with inputs
-that lie ready, which is what a record has; the callable's, with such tensors, or arrays; and those of
-``run.py``. A ratio is the median over the turns of the median by the runner's.
+``inferlens bench --quick`` does; names with a dot are options of a backend. Then each case is loaded, in a process of
+its own, as many side by side as there are CPUs for. One after the other they are measured: blocks of three kinds of
+calls take turns, the runner's, with inputs that lie ready, which is what a record has; the callable's, with such
+tensors, or arrays; and those of ``run.py``. A ratio is the median over the turns of the median by the runner's.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def measure(folder: str) -> None:
     with fast:
         arrays = draw(fast.inputs, 0)
         runner = fast._runner
-        with fast._on_stream, fast._mode():
+        with fast._on_stream, fast._mode:
             feed = runner.place(arrays)
         wait = sys.modules["torch"].cuda.synchronize if fast._on_gpu else lambda: None
         given: Any = arrays
@@ -90,7 +90,7 @@ def measure(folder: str) -> None:
             given = dict(zip(feed if isinstance(feed, dict) else arrays, placed, strict=True))
 
         def of_runner() -> list[float]:
-            with fast._on_stream, fast._mode():
+            with fast._on_stream, fast._mode:
                 return timed(lambda: runner.infer(feed), wait)
 
         def of_callable() -> list[float]:

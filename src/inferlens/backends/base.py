@@ -274,6 +274,11 @@ class Runner(ABC):
         """Whether the next call writes to what ``give`` gave."""
         return False
 
+    @property
+    def follows_stream(self) -> bool:
+        """Whether calls are enqueued on PyTorch's current stream, also where that is not the runner's own."""
+        return False
+
     def bind(self, feed: Any) -> None:  # noqa: B027 - right for runners that read whatever they are fed with
         """Makes ready for calls with ``feed``: what the first of them would otherwise do. Never timed."""
 

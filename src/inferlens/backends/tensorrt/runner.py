@@ -91,7 +91,10 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        import torch
+
         if kind is None:
+            torch.cuda.synchronize()  # whichever streams it was called on
             self.engine.keep_kernels()
             self._graphs = []
             for call in self.calls:
@@ -128,6 +131,11 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         else:
             self.calls[0].enqueue()
         return self._outputs
+
+    @property
+    def follows_stream(self) -> bool:
+        """A replay does; an engine, on the default stream, would wait for the GPU."""
+        return bool(self._graphs)
 
     def read_by(self, feed: Feed) -> list[Any]:
         return list((self._own if self._graphs else feed).values())

@@ -66,10 +66,11 @@ class Deployed:
             before = _stream(self._on_gpu)
             stack.enter_context(_entered(runner, self._on_gpu))
             own = _stream(self._on_gpu)
-            self._on_stream: AbstractContextManager[None] = NOTHING if own == before else _OnStream(own)
+            anywhere = own == before or runner.follows_stream
+            self._on_stream: AbstractContextManager[None] = NOTHING if anywhere else _OnStream(own)
             torch = sys.modules.get("torch")
-            mode = torch and (torch.inference_mode if torch.is_inference_mode_enabled() else torch.no_grad)
-        self._mode: Callable[[], Any] = mode or nullcontext
+            mode = torch and (torch.inference_mode() if torch.is_inference_mode_enabled() else torch.no_grad())
+        self._mode: AbstractContextManager[Any] = mode or NOTHING
         self._copy = copy and runner.reuses_outputs
         self._open = weakref.finalize(self, stack.pop_all().close)
 
@@ -81,7 +82,7 @@ class Deployed:
         with self._on_stream:
             # In the caller's mode: what compiles for tensors tells those of another apart.
             feed = self._runner.take(given)
-            with self._mode():
+            with self._mode:
                 outputs = self._runner.give(self._runner.infer(feed))
                 outputs = _each(_copy, outputs) if self._copy else outputs
         for value in given.values():
@@ -91,7 +92,7 @@ class Deployed:
 
     def on_host(self, arrays: Mapping[str, Any]) -> list[Any]:
         """The outputs as they were compared when it was measured: arrays in order, floats as float32."""
-        with self._on_stream, self._mode():
+        with self._on_stream, self._mode:
             return self._runner.collect(self._runner.infer(self._runner.place(dict(arrays))))
 
     def close(self) -> None:
