@@ -228,6 +228,7 @@ class Runner(ABC):
     """
 
     clock: Clock = HostClock()
+    follows_stream: bool = False  # whether calls are enqueued on PyTorch's current stream, if that is not its own
 
     @abstractmethod
     def __enter__(self) -> Runner:
@@ -272,11 +273,6 @@ class Runner(ABC):
     @property
     def reuses_outputs(self) -> bool:
         """Whether the next call writes to what ``give`` gave."""
-        return False
-
-    @property
-    def follows_stream(self) -> bool:
-        """Whether calls are enqueued on PyTorch's current stream, also where that is not the runner's own."""
         return False
 
     def bind(self, feed: Any) -> None:  # noqa: B027 - right for runners that read whatever they are fed with

@@ -82,6 +82,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
                 torch.cuda.synchronize()
                 if self.options.cuda_graph:
                     self._graphs = [self._captured(call) for call in self.calls]
+                    self.follows_stream = True  # an engine itself, on the default stream, would wait for the GPU
             self._entered = entered.pop_all()
         self._outputs = self.calls[0] if self.calls[0].grows else self.calls[0].outputs
         self.clock = CudaClock(self._lanes())
@@ -131,11 +132,6 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         else:
             self.calls[0].enqueue()
         return self._outputs
-
-    @property
-    def follows_stream(self) -> bool:
-        """A replay does; an engine, on the default stream, would wait for the GPU."""
-        return bool(self._graphs)
 
     def read_by(self, feed: Feed) -> list[Any]:
         return list((self._own if self._graphs else feed).values())
