@@ -81,7 +81,7 @@ def measure(folder: str) -> None:
     with fast:
         arrays = draw(fast.inputs, 0)
         runner = fast._runner
-        with fast._on_stream, fast._mode:
+        with fast._on_stream, fast._mode():
             feed = runner.place(arrays)
         wait = sys.modules["torch"].cuda.synchronize if fast._on_gpu else lambda: None
         given: Any = arrays
@@ -90,7 +90,7 @@ def measure(folder: str) -> None:
             given = dict(zip(feed if isinstance(feed, dict) else arrays, placed, strict=True))
 
         def of_runner() -> list[float]:
-            with fast._on_stream, fast._mode:
+            with fast._on_stream, fast._mode():
                 return timed(lambda: runner.infer(feed), wait)
 
         def of_callable() -> list[float]:

@@ -70,6 +70,14 @@ def test_a_loaded_case_is_right_on_any_stream_and_keeps_its_outputs(case: Path) 
             late.zero_()
             third = third.cpu()
         assert small.error([third.numpy()], right) < tolerance
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda._sleep(50_000_000)
+            fourth = fast(one)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            fifth = fast(two)
+        torch.cuda.synchronize()
+        assert small.error([fourth.float().cpu().numpy()], right) < tolerance, "two streams called it at once"
+        assert small.error([fifth.float().cpu().numpy()], other) < tolerance
         assert small.error([fast(one.cpu().float().numpy()).float().cpu().numpy()], right) < tolerance
     assert torch.cuda.current_stream() == before
 

@@ -186,10 +186,11 @@ def array_of(tensor: torch.Tensor) -> Array:
 
 def on_host(given: Mapping[str, Any]) -> dict[str, Any]:
     """Arrays in the place of tensors, over their memory if that is the host's and NumPy has their type."""
-    arrays = {}
+    arrays = dict(given)
     for name, value in given.items():
-        lacks = str(value.dtype) == "torch.bfloat16"  # NumPy does
-        arrays[name] = (value.float() if lacks else value).numpy(force=True) if hasattr(value, "detach") else value
+        if hasattr(value, "detach"):
+            known = value.float() if str(value.dtype) == "torch.bfloat16" else value
+            arrays[name] = known.numpy(force=True)
     return arrays
 
 

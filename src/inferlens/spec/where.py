@@ -40,7 +40,7 @@ def where_of(words: Mapping[str, Any]) -> Where:
         raise InferlensError(f"{first} and {second} both say where cases run.", expected="one of them")
     for name in ("on", "runtime_env"):
         if words.get(name) and given in ([], ["devices"]):
-            hint = "--ray local" if name == "runtime_env" or not given else "--devices alone"
+            hint = "--devices alone" if given and name == "on" else "--ray auto, or HOST:PORT"
             raise InferlensError(f"{name} says what to use of other machines, and none are named.", hint=hint)
     devices, on = (_texts(words.get(name, ())) for name in ("devices", "on"))
     for name, expected in (("devices", "all, or such as cuda:0,cuda:1"), ("ray", "local, auto, or HOST:PORT")):

@@ -69,7 +69,8 @@ def ready(value: Any, dtype: Any, device: Any, order: Any) -> Any:
 
     if value.dtype is dtype and value.device == device and value.is_contiguous(memory_format=order):
         return value
-    return torch.as_tensor(value).to(device, dtype).contiguous(memory_format=order)
+    tensor = value if isinstance(value, torch.Tensor) else torch.as_tensor(np.ascontiguousarray(value))
+    return tensor.to(device, dtype).contiguous(memory_format=order)
 
 
 def free_sizes(spec: TensorSpec) -> dict[int, str]:

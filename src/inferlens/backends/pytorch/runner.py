@@ -252,11 +252,11 @@ class TorchRunner(Runner):
 
     def take(self, given: Mapping[str, Any]) -> Feed:
         """The tensors themselves, where type, device and memory order are those of :meth:`place`."""
-        return tuple([ready(given[name], *form) for name, form in self._forms])
+        return tuple([ready(given[name], *form) for name, form in self._expected])
 
     @cached_property
-    def _forms(self) -> list[tuple[str, tuple[Any, Any, Any]]]:
-        """Of each argument name, and type, device and memory order."""
+    def _expected(self) -> list[tuple[str, tuple[Any, Any, Any]]]:
+        """The name of each argument, and its type, device and memory order."""
         import torch
 
         on_gpu = self.case.device == "cuda"

@@ -31,6 +31,7 @@ from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case, TensorSpec
 
 Feed = dict[str, Any]
+ALIGNED = 256  # bytes; what setTensorAddress asks for, in NvInferRuntime.h
 
 
 @dataclass(eq=False)
@@ -95,7 +96,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         import torch
 
         if kind is None:
-            torch.cuda.synchronize()  # whichever streams it was called on
+            torch.cuda.synchronize(self.calls[0].stream.device)  # whichever streams it was called on
             self.engine.keep_kernels()
             self._graphs = []
             for call in self.calls:
@@ -110,11 +111,14 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         return {spec.name: self._tensor(array, spec) for spec, array in arrays if spec.name in self.engine.inputs}
 
     def take(self, given: Mapping[str, Any]) -> Feed:
-        """The tensors themselves, where they are of the engine's types, contiguous and on the GPU."""
+        """The tensors themselves, where they are of the engine's types, contiguous, aligned and on the GPU."""
         import torch
 
-        order = torch.contiguous_format
-        return {name: ready(given[name], own.dtype, own.device, order) for name, own in self._own.items()}
+        taken = {}
+        for name, own in self._own.items():
+            value = ready(given[name], own.dtype, own.device, torch.contiguous_format)
+            taken[name] = value.clone() if value.data_ptr() % ALIGNED else value
+        return taken
 
     def give(self, outputs: Any) -> Any:
         """The tensors that the engine writes to; it waits only where their shapes depend on the data."""

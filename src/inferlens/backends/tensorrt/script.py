@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import indent
+
 from inferlens.backends.scripts import beside, program, torch_inputs
 from inferlens.backends.tensorrt.options import TensorRTOptions
 from inferlens.backends.tensorrt.runtime import TYPES
@@ -20,25 +22,38 @@ outputs = {
 }
 for name, tensor in {**own, **outputs}.items():
     context.set_tensor_address(name, tensor.data_ptr())
+torch.cuda.synchronize()
 
 
 def call():
-    assert context.execute_async_v3(torch.cuda.current_stream().cuda_stream)"""
+    if not context.execute_async_v3(torch.cuda.current_stream().cuda_stream):
+        raise RuntimeError("TensorRT did not enqueue the call")"""
 CAPTURED = """
 
-call()  # loads, or compiles, the kernels
+with torch.cuda.stream(stream):
+    call()  # loads, or compiles, the kernels
 torch.cuda.synchronize()
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     call()"""
-RUN = """
-
-def run(*inputs):
+FILL = """
     for name, given in zip(NAMES, inputs):
         if name in own:
             assert given.shape == own[name].shape
-            own[name].copy_(given)
-    {call}
+            own[name].copy_(given)"""
+REPLAY = f"""
+
+def run(*inputs):{FILL}
+    graph.replay()
+    return list(outputs.values())"""
+# On the default stream TensorRT would wait for the GPU.
+ENQUEUE = f"""
+
+def run(*inputs):
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):{indent(FILL, "    ")}
+        call()
+    torch.cuda.current_stream().wait_stream(stream)
     return list(outputs.values())"""
 
 
@@ -55,7 +70,6 @@ def tensorrt_script(
         f"engine = runtime.deserialize_cuda_engine(open({beside(file)}, 'rb').read())",
         "context = engine.create_execution_context()",
         "stream = torch.cuda.Stream()",
-        "torch.cuda.set_stream(stream)  # on the default one TensorRT would wait for the GPU",
         *[f"context.set_optimization_profile_async({options.profile}, stream.cuda_stream)"] * bool(options.profile),
         f"TYPES = {{{kinds}}}",
         "tensors = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]",
@@ -63,7 +77,6 @@ def tensorrt_script(
         f"NAMES = {[spec.name for spec in inputs]!r}",
         *torch_inputs(inputs, "float32", "cuda"),
         BOUND,
-        *[CAPTURED] * options.cuda_graph,
-        RUN.format(call="graph.replay()" if options.cuda_graph else "call()"),
+        *([CAPTURED, REPLAY] if options.cuda_graph else [ENQUEUE]),
     ]
     return program(case, [f"import {module} as trt", "import torch"], lines, "torch.cuda.synchronize()")

@@ -66,11 +66,13 @@ class Deployed:
             before = _stream(self._on_gpu)
             stack.enter_context(_entered(runner, self._on_gpu))
             own = _stream(self._on_gpu)
-            anywhere = own == before or runner.follows_stream
-            self._on_stream: AbstractContextManager[None] = NOTHING if anywhere else _OnStream(own)
+            if own == before or runner.follows_stream:
+                own = None
+            ordered = self._on_gpu and (own or runner.reuses_outputs)
+            self._on_stream: AbstractContextManager[None] = _OnStream(own, before) if ordered else NOTHING
             torch = sys.modules.get("torch")
-            mode = torch and (torch.inference_mode() if torch.is_inference_mode_enabled() else torch.no_grad())
-        self._mode: AbstractContextManager[Any] = mode or NOTHING
+            mode = torch and (torch.inference_mode if torch.is_inference_mode_enabled() else torch.no_grad)
+        self._mode: Callable[[], Any] = mode or nullcontext
         self._copy = copy and runner.reuses_outputs
         self._open = weakref.finalize(self, stack.pop_all().close)
 
@@ -82,7 +84,7 @@ class Deployed:
         with self._on_stream:
             # In the caller's mode: what compiles for tensors tells those of another apart.
             feed = self._runner.take(given)
-            with self._mode:
+            with self._mode():
                 outputs = self._runner.give(self._runner.infer(feed))
                 outputs = _each(_copy, outputs) if self._copy else outputs
         for value in given.values():
@@ -90,9 +92,13 @@ class Deployed:
                 return _each(_tensor, outputs)
         return outputs
 
+    def __repr__(self) -> str:
+        case = self.record.case
+        return f"<{self.record.model.name} by {case.label}: {listing([*map(str, self.inputs)])}>"
+
     def on_host(self, arrays: Mapping[str, Any]) -> list[Any]:
         """The outputs as they were compared when it was measured: arrays in order, floats as float32."""
-        with self._on_stream, self._mode:
+        with self._on_stream, self._mode():
             return self._runner.collect(self._runner.infer(self._runner.place(dict(arrays))))
 
     def close(self) -> None:
@@ -107,22 +113,31 @@ class Deployed:
 
 
 class _OnStream:
-    """On a stream, between what is enqueued on the current one before and after."""
+    """One call after the other, on a stream of its own between what is enqueued on the current one, or on that one.
 
-    def __init__(self, stream: Any) -> None:
+    What was enqueued where the call before came from is waited for, too: it may still read what a call writes.
+    """
+
+    def __init__(self, own: Any, current: Any) -> None:
         self._cuda = sys.modules["torch"].cuda
-        self._stream, self._before, self._after = stream, self._cuda.Event(), self._cuda.Event()
+        self._own, self._current = own, current
+        self._before, self._after = self._cuda.Event(), self._cuda.Event()
 
     def __enter__(self) -> None:
-        self._current = self._cuda.current_stream()
-        self._before.record(self._current)
-        self._before.wait(self._stream)
-        self._cuda.set_stream(self._stream)
+        current = self._cuda.current_stream()
+        if current != self._current:
+            (self._own or current).wait_stream(self._current)
+            self._current = current
+        if self._own:
+            self._before.record(current)
+            self._before.wait(self._own)
+            self._cuda.set_stream(self._own)
 
     def __exit__(self, *_: object) -> None:
-        self._cuda.set_stream(self._current)
-        self._after.record(self._stream)
-        self._after.wait(self._current)
+        if self._own:
+            self._cuda.set_stream(self._current)
+            self._after.record(self._own)
+            self._after.wait(self._current)
 
 
 def load(
@@ -197,39 +212,44 @@ def _check_outputs(fast: Deployed, way: Chosen, model: Model, *, trust: bool) ->
         raise InferlensError(f"Prepared anew here, its outputs are wrong: {result.reason}.", hint="another case")
 
 
-def named_inputs(specs: Sequence[TensorSpec], args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+def named_inputs(specs: Sequence[TensorSpec], args: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
     """The inputs of a call by their names, checked to be those that ``specs`` describe.
 
     Raises InferlensError for the first that is not.
     """
-    given = dict(zip([spec.name for spec in specs], args, strict=False), **named) if args else dict(named)
-    if len(given) == len(args) + len(named) == len(specs):
-        for spec in specs:
-            value = given.get(spec.name)
-            if getattr(value, "shape", None) != spec.shape or not _reads(spec.dtype, getattr(value, "dtype", None)):
-                break
-        else:
-            return given  # in little time; below is what is wrong
-    names = [spec.name for spec in specs]
+    given = dict(zip([spec.name for spec in specs], args, strict=False), **named) if args else named
+    if len(given) != len(specs) or len(args) + len(named) != len(specs):
+        raise _misfit(specs, args, named)
+    for spec in specs:
+        value = given.get(spec.name)
+        if getattr(value, "shape", None) != spec.shape or not _reads(spec.dtype, getattr(value, "dtype", None)):
+            raise _misfit(specs, args, named)
+    return given
+
+
+def _misfit(specs: Sequence[TensorSpec], args: Sequence[Any], named: Mapping[str, Any]) -> InferlensError:
+    """What is said of the first input that is not as it is described; slowly, for a call does without."""
+    names, all_inputs = [spec.name for spec in specs], listing([*map(str, specs)])
     if len(args) > len(names):
-        raise InferlensError(f"{len(args)} inputs were given.", expected=listing([*map(str, specs)]))
-    given = dict(zip(names, args, strict=False))
-    for name, value in named.items():
-        if name not in names or name in given:
-            what = f"The input '{name}' is given twice." if name in given else f"The model has no input '{name}'."
-            raise InferlensError(what, expected=listing([*map(str, specs)]), hint=suggestion(name, names))
-        given[name] = value
+        return InferlensError(f"{len(args)} inputs were given.", expected=all_inputs)
+    for name in named:
+        if name not in names:
+            what = f"The model has no input '{name}'."
+            return InferlensError(what, expected=all_inputs, hint=suggestion(name, names))
+        if name in names[: len(args)]:
+            return InferlensError(f"The input '{name}' is given twice.", expected=all_inputs)
+    given = {**dict(zip(names, args, strict=False)), **named}
     for spec in specs:
         if spec.name not in given:
-            raise InferlensError(f"The input '{spec.name}' is missing.", expected=str(spec))
+            return InferlensError(f"The input '{spec.name}' is missing.", expected=str(spec))
         value = given[spec.name]
         if not (hasattr(value, "shape") and hasattr(value, "dtype")):
             what = f"The input '{spec.name}' is a {type(value).__name__}."
-            raise InferlensError(what, expected=f"a tensor or an array, {spec}")
+            return InferlensError(what, expected=f"a tensor or an array, {spec}")
         if tuple(value.shape) != spec.shape or not _reads(spec.dtype, value.dtype):
-            shape = "x".join(map(str, value.shape)) or "scalar"
-            raise InferlensError(f"The input '{spec.name}' is {shape}:{_plain(value.dtype)}.", expected=str(spec))
-    return given
+            break
+    shape = "x".join(map(str, value.shape)) or "scalar"
+    return InferlensError(f"The input '{spec.name}' is {shape}:{_plain(value.dtype)}.", expected=str(spec))
 
 
 @cache
