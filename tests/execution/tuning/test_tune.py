@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import psutil
 import pytest
 
@@ -31,7 +32,7 @@ from inferlens.execution.tuning.tune import Request
 from inferlens.measure import environment
 from inferlens.models.model import Model
 from inferlens.record.record import Record
-from inferlens.record.store import alone_in, load_records
+from inferlens.record.store import alone_in, load_records, made
 from inferlens.spec.case import Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan
@@ -218,6 +219,45 @@ def test_work_in_the_folder_where_it_is_called_is_nothing_to_a_model_of_a_librar
     monkeypatch.setattr(environment, "git_revision", lambda *_: "another one")
     tune(tmp_path, again, only=only)
     assert not again.cases
+
+
+def test_what_changed_under_the_same_name_is_measured_anew(tmp_path: Path) -> None:
+    data, words = tmp_path / "data.npz", {"only": ("fake:steady", "fp32", "fake.knob_a")}
+    counts = []
+    for seed in (0, 0, 1):
+        observer = Counted()
+        np.savez(data, x=np.random.default_rng(seed).standard_normal((4, 3, 8, 8), np.float32))
+        tune(tmp_path / "results", observer, calibration=str(data), **words)
+        counts.append(len(observer.cases))
+    assert counts == [counts[0], 0, counts[0]]
+
+
+@pytest.mark.parametrize(
+    ("model", "file", "words"),
+    [
+        ("onnx:net.onnx", "net.onnx", {}),
+        ("onnx:net.onnx", "net.onnx.data", {}),
+        ("factory:nets:make", "nets.py", {}),
+        ("factory:nets:make", "beside.py", {}),
+        ("torchvision:resnet18", "w.pt", {"weights": "w.pt"}),
+        ("torchvision:resnet18", "images/0/a.png", {"calibration": "images"}),
+        ("torchvision:resnet18", "judge.py", {"accuracy": "judge:answers"}),
+    ],
+)
+def test_a_tuning_knows_its_files_by_what_they_hold(
+    model: str, file: str, words: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("net.onnx", "nets.py", file):
+        made(Path(name).parent)
+        Path(name).write_bytes(b"1")
+    plan = Plan.from_words({"model": model, **words})
+    before = trial_log.content_of(model, plan)
+    Path("other.txt").write_bytes(b"2")
+    assert before == trial_log.content_of(model, plan) != []
+    Path(file).write_bytes(b"22")
+    assert before != trial_log.content_of(model, plan)
 
 
 def test_the_winner_meets_what_bench_would_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

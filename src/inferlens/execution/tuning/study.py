@@ -26,7 +26,7 @@ from inferlens.execution.rounds import Entrant
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named, expanded, live_files
 from inferlens.execution.tuning.space import as_asked, combined
-from inferlens.execution.tuning.trial_log import LoggedRounds, TrialLog, place_of
+from inferlens.execution.tuning.trial_log import LoggedRounds, TrialLog, content_of, place_of
 from inferlens.record.record import Record
 from inferlens.record.store import STUDY, TRIALS, safe_name
 from inferlens.spec.case import AXES, Case, Option
@@ -138,7 +138,8 @@ def run(request: StudyRequest, observer: Observer, model: Named | None = None) -
     cases = [replace(base, case=base.case if each == default else _set(request, base.case, each)) for each in values]
     observer.planned(cases)
     with scheduled(request.plan, observer, cases, live_files(model)) as scheduler:
-        about = [msgspec.structs.replace(request, budget=0.0), place_of(scheduler, base.case), base.found]
+        asked, content = msgspec.structs.replace(request, budget=0.0), content_of(base.found.spec, request.plan)
+        about = [asked, place_of(scheduler, base.case), base.found, content]
         home = Path(request.plan.output) / safe_name(base.found.name) / STUDY
         kept = TrialLog(home / TRIALS, about, request.budget, model, observer)
         before, begin = kept.trials[:], begin - kept.seconds

@@ -20,10 +20,13 @@ from inferlens.execution.rounds import Entrant, Rounds
 from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.survey import Named
 from inferlens.models.resolve import runs_code
+from inferlens.models.samples import is_code
+from inferlens.models.sources import own_code
 from inferlens.record.files import sha256
 from inferlens.record.record import Environment
 from inferlens.record.store import made
 from inferlens.spec.case import Case
+from inferlens.spec.plan import Plan
 
 WORK = "work"  # in the folder of rounds, what their processes build
 
@@ -34,11 +37,33 @@ def place_of(scheduler: Scheduler, case: Case) -> Environment:
     return found if case.checkout or runs_code(case.model) else replace(found, git_revision="")
 
 
+def content_of(model: str, plan: Plan) -> list[str]:
+    """Hashes of the files that a model's full name, and names of data, stand for: they may change under the names.
+
+    Of code it is all Python in its folder; of a model file what is beside it under the same name, such as weights; of
+    a folder of data names, sizes and times.
+    """
+    places = [own_code.place(model) if runs_code(model) else Path(model.partition(":")[2])]
+    for name in filter(None, (plan.weights, plan.calibration, plan.accuracy)):
+        places.append(own_code.place(f"factory:{name}") if is_code(name) else Path(name))
+    return [_hash(place) for place in places if place and place.exists()]
+
+
+def _hash(place: Path) -> str:
+    if place.is_dir():
+        stats = [(path, path.stat()) for path in sorted(place.rglob("*")) if path.is_file()]
+        return sha256(*(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode() for path, stat in stats))
+    start, end = ("", ".py") if place.suffix == ".py" else (f"{place.stem}.", "")
+    beside = (each for each in place.parent.iterdir() if each.is_file())
+    return sha256(*sorted(each for each in beside if each.name.startswith(start) and each.name.endswith(end)))
+
+
 class TrialLog:
     """The file of the rounds of a tuning or a study; if the one there is about something else, its folder is renamed.
 
-    ``about`` is what makes rounds comparable: the request, the machine, the libraries, and ``model`` where it is a live
-    one. With another ``budget`` rounds go on, but for those of a tuning's finals, which are held anew.
+    ``about`` is what makes rounds comparable: the request, the machine, the libraries, what the model's files hold, and
+    ``model`` where it is a live one. With another ``budget`` rounds go on, but for those of a tuning's finals, which
+    are held anew.
     """
 
     def __init__(

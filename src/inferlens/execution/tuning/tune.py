@@ -37,7 +37,7 @@ from inferlens.execution.survey import Named, live_files
 from inferlens.execution.tuning import outcome
 from inferlens.execution.tuning.search import LEAST_GROUP, Candidates, Search
 from inferlens.execution.tuning.space import Space, Tried, size
-from inferlens.execution.tuning.trial_log import WORK, LoggedRounds, TrialLog, place_of
+from inferlens.execution.tuning.trial_log import WORK, LoggedRounds, TrialLog, content_of, place_of
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.record.record import IN_TURNS, MEMORY_APART, Artefact, Record, machine_kind
@@ -127,12 +127,13 @@ def run(
     with alone_in(home), scheduled(plan, observer, space.families, live_files(model)) as scheduler:
         where = {each.case.python: place_of(scheduler, each.case) for each in space.families}
         asked = replace(request, budget=0.0, plan=replace(request.plan, output="", where=Where()))
-        about = [asked, what, where, space.families[0].found]
+        found = space.families[0].found
+        about = [asked, what, where, found, content_of(found.spec, request.plan)]
         kept = TrialLog(home / TUNING / TRIALS, about, request.budget, model, observer)
         before = home / TUNING / TUNED
         if not kept.trials and before.exists():
             before.unlink()
-        _clear(work / safe_name(space.families[0].found.name), kept)
+        _clear(work / safe_name(found.name), kept)
         tuned = Tuner(request, scheduler, space, kept, home, seconds).run()
     keep(tuned, home / TUNING)
     shutil.rmtree(work, ignore_errors=True)

@@ -11,6 +11,7 @@ import inspect
 import io
 import os
 import sys
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -155,8 +156,11 @@ def place(spec: str) -> Path | None:
     """Where the code or the file of a model lies that is named in full; ``None`` if a library has it."""
     prefix, _, name = spec.partition(":")
     if prefix == Factory.prefix:
-        found = importlib.util.find_spec(name.partition(":")[0])
-        return Path(found.origin) if found and found.origin else None
+        _here()
+        with suppress(ImportError, ValueError):
+            found = importlib.util.find_spec(name.partition(":")[0])
+            return Path(found.origin) if found and found.origin else None
+        return None
     if prefix == Hub.prefix:
         return _repository(name)[0]
     return Path(name) if Path(name).exists() else None
