@@ -151,6 +151,19 @@ def test_in_a_fresh_process_the_folder_of_a_winner_is_enough(winners: Path, tmp_
         assert (inference, grad) == (False, True), f"{label} leaves PyTorch's modes as they were"
 
 
+def test_the_winner_of_a_model_file_needs_that_file_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stay(monkeypatch)
+    shorten(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    module, image = small.Convolution().eval(), torch.ones(2, 3, 16, 16)
+    torch.jit.trace(module, image).save("net.pt")
+    words = {"only": ("torchscript:trace", "fp32", "threads"), "threads": 1, "input": "image=2x3x16x16"}
+    inferlens.tune("net.pt", budget="1s", output="results", **words)
+    Path("net.pt").unlink()
+    with inferlens.load(shutil.move("results/net/best", "elsewhere")) as fast:
+        torch.testing.assert_close(fast(image), module(image).detach())
+
+
 def test_what_was_exported_needs_no_pytorch(results: Path, tmp_path: Path) -> None:
     before = "import sys; sys.modules.update(dict.fromkeys(('torch', 'onnx', 'onnxscript')))\n"
     labels = ("onnxruntime:cpu", "openvino:cpu")

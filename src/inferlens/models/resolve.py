@@ -30,7 +30,7 @@ from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.compiled import EngineFile, OpenVinoFile, TorchTensorRtFile
 from inferlens.models.sources.files import SUFFIXES, TorchFile, is_plain_script
 from inferlens.models.sources.libraries import FakeSource, Timm, Torchvision, Transformers, Zoo
-from inferlens.models.sources.onnx import OnnxFile
+from inferlens.models.sources.onnx import OnnxFile, onnx_graph, weight_files
 from inferlens.models.sources.own_code import Factory, Hub, Live
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize
 from inferlens.record.files import paths_like
@@ -99,6 +99,17 @@ def runs_code(spec: str) -> bool:
     """Whether loading the model of this full name runs code that is none of a library's."""
     source = BY_PREFIX.get(spec.partition(":")[0])
     return source is not None and source.runs_code
+
+
+def files_of(spec: str) -> list[Path]:
+    """The file of a model of this full name, and those that hold its weights; none of a model that is in no file."""
+    prefix, _, name = spec.partition(":")
+    path = Path(name)
+    if prefix not in ("onnx", "file", "openvino") or not path.is_file():
+        return []
+    if prefix == "onnx":
+        return [path, *weight_files(path, onnx_graph(path))]
+    return [path, *[path.with_suffix(".bin")] * (prefix == "openvino")]
 
 
 def check_place(spec: str, checkout: str) -> None:

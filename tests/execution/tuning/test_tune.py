@@ -235,8 +235,8 @@ def test_what_changed_under_the_same_name_is_measured_anew(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("model", "file", "words"),
     [
-        ("onnx:net.onnx", "net.onnx", {}),
-        ("onnx:net.onnx", "net.onnx.data", {}),
+        ("openvino:net.xml", "net.xml", {}),
+        ("openvino:net.xml", "net.bin", {}),
         ("factory:nets:make", "nets.py", {}),
         ("factory:nets:make", "beside.py", {}),
         ("torchvision:resnet18", "w.pt", {"weights": "w.pt"}),
@@ -249,7 +249,7 @@ def test_a_tuning_knows_its_files_by_what_they_hold(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("net.onnx", "nets.py", file):
+    for name in ("net.xml", "nets.py", file):
         made(Path(name).parent)
         Path(name).write_bytes(b"1")
     plan = Plan.from_words({"model": model, **words})

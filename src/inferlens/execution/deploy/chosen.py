@@ -107,7 +107,9 @@ def chosen(record: Record, folder: Path, *, rebuild: bool, model: Named | None =
                 expected="a model by a name, or in a file",
                 hint="inferlens.bench('package.module:factory')",
             )
-        info = resolve.find(case.model)
+        kept = _whole(record, folder, "model", rebuild=rebuild)
+        info = resolve.find(str(kept or case.model))
+        case = msgspec.structs.replace(case, model=info.spec)
     if file or graph or not quantized:  # then the data that the model was calibrated with need not be there
         case = msgspec.structs.replace(case, calibration="")
     live = Path(model.live) if model and model.live else None

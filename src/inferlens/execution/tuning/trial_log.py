@@ -19,7 +19,7 @@ from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import Entrant, Rounds
 from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.survey import Named
-from inferlens.models.resolve import runs_code
+from inferlens.models.resolve import files_of, runs_code
 from inferlens.models.samples import is_code
 from inferlens.models.sources import own_code
 from inferlens.record.files import sha256
@@ -40,10 +40,9 @@ def place_of(scheduler: Scheduler, case: Case) -> Environment:
 def content_of(model: str, plan: Plan) -> list[str]:
     """Hashes of the files that a model's full name, and names of data, stand for: they may change under the names.
 
-    Of code it is all Python in its folder; of a model file what is beside it under the same name, such as weights; of
-    a folder of data names, sizes and times.
+    Of code it is all Python in its folder; of a folder of data names, sizes and times.
     """
-    places = [own_code.place(model) if runs_code(model) else Path(model.partition(":")[2])]
+    places: list[Path | None] = [own_code.place(model)] if runs_code(model) else [*files_of(model)]
     for name in filter(None, (plan.weights, plan.calibration, plan.accuracy)):
         places.append(own_code.place(f"factory:{name}") if is_code(name) else Path(name))
     return [_hash(place) for place in places if place and place.exists()]
@@ -53,9 +52,7 @@ def _hash(place: Path) -> str:
     if place.is_dir():
         stats = [(path, path.stat()) for path in sorted(place.rglob("*")) if path.is_file()]
         return sha256(*(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode() for path, stat in stats))
-    start, end = ("", ".py") if place.suffix == ".py" else (f"{place.stem}.", "")
-    beside = (each for each in place.parent.iterdir() if each.is_file())
-    return sha256(*sorted(each for each in beside if each.name.startswith(start) and each.name.endswith(end)))
+    return sha256(*(sorted(place.parent.glob("*.py")) if place.suffix == ".py" else [place]))
 
 
 class TrialLog:

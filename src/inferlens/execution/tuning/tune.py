@@ -40,6 +40,7 @@ from inferlens.execution.tuning.space import Space, Tried, size
 from inferlens.execution.tuning.trial_log import WORK, LoggedRounds, TrialLog, content_of, place_of
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
+from inferlens.models.resolve import files_of
 from inferlens.record.record import IN_TURNS, MEMORY_APART, Artefact, Record, machine_kind
 from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, Store, alone_in, load_records, read_record, safe_name
 from inferlens.spec.case import Budget, Case
@@ -363,11 +364,13 @@ class Tuner:
             folder=folder,
         )
 
-    def _add_export(self, case: Case, folder: Path) -> None:
-        """Puts the exported model beside a record whose processes found it, for the sake of their memory."""
-        kept = [Path(shutil.copy2(path, folder)) for path in self.scheduler.exported(case)]
-        kinds = {path: "onnx" if path.suffix == ".onnx" else "onnx weights" for path in kept}
-        if artefacts := tuple(Artefact(path.name, kind, path.stat().st_size) for path, kind in kinds.items()):
+    def _add_model(self, case: Case, folder: Path) -> None:
+        """Puts the model's own files beside its record, or what was exported of it, which its processes found."""
+        own = files_of(case.model)
+        kept = [Path(shutil.copy2(path, folder)) for path in own or self.scheduler.exported(case)]
+        kind = "model" if own else "onnx"
+        kinds = zip(kept, [kind, *[f"{kind} weights"] * len(kept)], strict=False)
+        if artefacts := tuple(Artefact(path.name, kind, path.stat().st_size) for path, kind in kinds):
             Store.save(folder, replace(read_record(folder / RECORD), artefacts=artefacts))
 
     def _ship(self, best: Entrant) -> str:
@@ -387,7 +390,7 @@ class Tuner:
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.copytree(built, fresh)
         if not most:
-            self._add_export(best.planned.case, fresh)
+            self._add_model(best.planned.case, fresh)
         (fresh / "best.toml").write_text(as_plan(best.planned.case), encoding="utf-8")
         shutil.rmtree(old, ignore_errors=True)
         if target.exists():  # moved, for what is removed bit by bit may be taken for the winner
