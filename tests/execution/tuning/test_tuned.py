@@ -114,7 +114,7 @@ def test_a_report_of_many_models_has_an_index_and_the_tunings_that_lie_deep_bene
     assert re.search(r"<summary>Tuned: fake:demo · [^<]*FASTEST · fake:fast knob_a=1", answer)
 
 
-def test_the_screen_has_the_answer_five_rows_effects_and_what_was_left_out(here: Path) -> None:
+def test_the_screen_has_the_answer_five_rows_and_effects_and_not_what_the_request_left_out(here: Path) -> None:
     lines = inferlens("show", "results/demo/tuning", cwd=here).stdout.splitlines()
     assert len(lines) <= 24
     assert lines[2].startswith("FASTEST  fake:fast knob_a=1 knob_b=2 knob_f=2  1.43 ms  1.40x fake:fast (1.40 to 1.40)")
@@ -123,8 +123,7 @@ def test_the_screen_has_the_answer_five_rows_effects_and_what_was_left_out(here:
     assert [row[1] for row in rows] == ["1", " ", " ", " ", " "], "others are not in the ranking of the finals"
     said = " ".join(lines)
     assert re.search(r"knob_f=2 1\.06x \(1\.0\d to 1\.0\d\), build \+60 s", said)
-    assert "Not tried: fp16 and bf16 (--precision); " in said
-    assert "(--backend)" in said
+    assert "Not tried" not in said, "the request left out the rest"
     assert "inferlens bench results/demo/best/best.toml" in said
     more = inferlens("show", "results/demo/tuning", "--top", "9", cwd=here).stdout
     assert more.count("in the search") == 7
@@ -218,7 +217,7 @@ def test_modes_that_are_one_on_this_device_are_tried_by_one() -> None:
 def test_a_tuning_that_ran_out_of_time_says_what_it_did_not_reach(tmp_path: Path) -> None:
     tuned = tune(tmp_path, only=("fake:fast", "fake:steady"), budget=1e-6)
     assert not tuned.over
-    assert "Not tried: fake:steady (time was over)" in shown(tuned)
+    assert "Not tried: fake:steady (time was over)." in shown(tuned)
     assert tuned.best
     assert tuned.best.precision == "fp32", "the others are as fast"
 

@@ -17,7 +17,6 @@ from inferlens.analysis.objective import device_peak, host_peak, value
 from inferlens.analysis.runs import CaseRuns
 from inferlens.analysis.tuned import Candidate, CandidateFacts, Effect, Tuned, Untried, facts_of
 from inferlens.record.record import Record
-from inferlens.spec.case import PRECISIONS
 from inferlens.units import (
     ABSENT,
     bare_seconds,
@@ -304,13 +303,16 @@ def _spelled(setting: str) -> str:
 
 
 def left_out(untried: Sequence[Untried]) -> list[str]:
-    """Which backends and precisions were not tried, why in few words, and what would have them tried."""
+    """Which backends and precisions could not be tried, why in few words, or what would have them tried.
+
+    What the request left out is not among them.
+    """
     reasons: dict[str, list[str]] = {}
     for each in untried:
         flag = each.hint if each.hint.startswith(("--device", "pip ")) else ""
         why = each.why.removeprefix(f"{each.name.partition(' ')[0]} ").partition(": ")[0].rstrip(".")
-        asked = "--precision" if each.name in PRECISIONS else "--backend"
-        reasons.setdefault(flag or why or asked, []).append(each.name)
+        if flag or why:
+            reasons.setdefault(flag or why, []).append(each.name)
     line = ""
     for most in range(MOST_NAMES, 0, -1):
         line = f"Not tried: {'; '.join(f'{_some(names, most)} ({plain(why)})' for why, names in reasons.items())}."
