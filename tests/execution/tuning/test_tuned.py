@@ -141,6 +141,14 @@ def test_what_the_search_saw_is_set_beside_the_winner(here: Path) -> None:
     assert by_case["knob_a=1 knob_b=2"].candidate.speedup == pytest.approx(0.94, rel=0.01)
 
 
+def test_beside_a_single_finalist_the_search_has_its_speedups(tmp_path: Path) -> None:
+    (tmp_path / "space.toml").write_text("[knobs.fake]\nknob_a = [3]\n")
+    words = ("--only", "fake:steady,fp32,fake.knob_a", "--space", "space.toml")
+    lines = inferlens("tune", "fake:demo", *words, cwd=tmp_path).stdout.splitlines()
+    (row,) = (line for line in lines if "in the search" in line)
+    assert re.search(r"knob_a=3 +– +0\.8\d*x ±", row)
+
+
 def test_why_candidates_are_out_is_said(tmp_path: Path) -> None:
     only = ("fake:steady", "fp32", "fake.knob_a", "fake.knob_e", "fake.knob_f")
     tuned = tune(tmp_path, only=only, limits=("build=5s",))
