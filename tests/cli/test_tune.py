@@ -58,6 +58,7 @@ def test_several_batches_are_one_screen(tmp_path: Path) -> None:
     for batch in (1, 8):
         assert f"demo, batch {batch}:" in done.stderr
         assert f"results/demo/batch-{batch}/best" in done.stdout
+    assert "inferlens export --best results/demo/batch-1/best -o deploy" in done.stdout
     data = json.loads(inferlens("tune", "fake:demo", *words, "--json", cwd=tmp_path).stdout)
     assert [each["best"]["batch"] for each in data["tunings"]] == [1, 8]
     (tmp_path / "plan.toml").write_text('model = "fake:demo"\nbatch = [1, 8]\n')

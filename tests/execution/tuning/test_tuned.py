@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from inferlens.analysis.tuned import TUNED, WINNER, Tuned, facts_of, load_tuned
+from inferlens.analysis.tuned import TUNED, WINNER, Tuned, Untried, facts_of, load_tuned
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Capabilities, Support
 from inferlens.errors import InferlensError
@@ -23,6 +23,7 @@ from inferlens.record.record import encode
 from inferlens.record.store import TRIALS
 from inferlens.views.raced.tuned import document, finals_of
 from inferlens.views.raced.tuned_chart import render as drawn
+from inferlens.views.raced.tunings import sentences
 from inferlens.views.table import render
 from tests.commands import inferlens
 from tests.execution.tuning.test_space import space
@@ -228,6 +229,14 @@ def test_a_tuning_that_ran_out_of_time_says_what_it_did_not_reach(tmp_path: Path
     assert "Not tried: fake:steady (time was over)." in shown(tuned)
     assert tuned.best
     assert tuned.best.precision == "fp32", "the others are as fast"
+
+
+def test_several_tunings_say_what_was_not_tried_in_all_and_in_some(once: tuple[Path, Tuned]) -> None:
+    late, lacking = Untried(name="pytorch", why="time was over"), Untried(name="openvino", hint="pip install openvino")
+    both = [replace(once[1], untried=each) for each in ((lacking,), (late, lacking))]
+    said = sentences(both)
+    assert "Not tried: openvino (pip install openvino)." in said
+    assert "Not tried in some: pytorch (time was over)." in said
 
 
 # The folder

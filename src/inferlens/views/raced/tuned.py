@@ -303,7 +303,7 @@ def _spelled(setting: str) -> str:
     return f"{name}={chosen.lower() if chosen in ('True', 'False') else chosen}"
 
 
-def left_out(untried: Sequence[Untried]) -> list[str]:
+def left_out(untried: Sequence[Untried], said: str = "Not tried") -> list[str]:
     """Which backends and precisions could not be tried, why in few words, or what would have them tried.
 
     What the request left out is not among them.
@@ -316,7 +316,7 @@ def left_out(untried: Sequence[Untried]) -> list[str]:
             reasons.setdefault(flag or why, []).append(each.name)
     line = ""
     for most in range(MOST_NAMES, 0, -1):
-        line = f"Not tried: {'; '.join(f'{_some(names, most)} ({plain(why)})' for why, names in reasons.items())}."
+        line = f"{said}: {'; '.join(f'{_some(names, most)} ({plain(why)})' for why, names in reasons.items())}."
         if len(line) <= WIDTH:
             break
     return [line] if reasons else []

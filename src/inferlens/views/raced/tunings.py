@@ -64,17 +64,21 @@ def _by_budget(blocks: Sequence[Table | str]) -> list[Table | str]:
 
 
 def sentences(every: Sequence[Tuned]) -> list[str]:
-    """What was tried in all, and where each winner lies."""
+    """What was tried in all and what was not, where each winner lies, and what to do with it."""
     tried, size = (sum(getattr(tuned, name) for tuned in every) for name in ("tried", "size"))
     said = [f"{_name(tuned)}: nothing keeps all limits. {plain(tuned.missed[0])}" for tuned in every if tuned.missed]
     said += [f"{_name(tuned)}: nothing ran with right outputs." for tuned in every if not tuned.best]
     ended = "" if all(tuned.over for tuned in every) else ", until the time was over: more with --budget"
     took = duration(sum(tuned.seconds for tuned in every))
     said.append(f"Tried {tried:,} of {plural(size, 'candidate')} in {took}{ended}.")
+    in_all = [each for each in every[0].untried if all(each in tuned.untried for tuned in every)]
+    in_some = dict.fromkeys(each for tuned in every for each in tuned.untried if each not in in_all)
+    said += [*one.left_out(in_all), *one.left_out(list(in_some), "Not tried in some")]
     folders = [plain(tuned.folder) for tuned in every if tuned.folder]
     if folders:
         others = f" · The others: {', '.join(folders[1:])}" if folders[1:] else ""
         said.append(f"Use one: inferlens.load('{folders[0]}'){others}")
+        said.append(f"Export one: inferlens export --best {folders[0]} -o deploy")
     return said
 
 
