@@ -164,6 +164,14 @@ def test_why_candidates_are_out_is_said(tmp_path: Path) -> None:
     assert "wrong outputs" in shown(tuned, "html")
 
 
+def test_every_limit_that_the_answer_breaks_is_named(tmp_path: Path) -> None:
+    only = ("fake:steady", "fp32", "fake.knob_a")
+    tuned = tune(tmp_path, only=only, limits=("memory=1KiB", "p99=1us", "error=1e-2"))
+    for said in (shown(tuned), " ".join(sentences([tuned]))):
+        assert re.search(r"othing keeps all limits.* The peak memory is .* The p99 latency is ", said)
+        assert "The error is" not in said
+
+
 def test_where_nothing_ran_the_reason_is_said(tmp_path: Path) -> None:
     tuned = tune(tmp_path, option=["fake.trouble=raise"], only=("fake:steady", "fp32", "fake.knob_a"))
     said = shown(load_tuned(tmp_path / "demo" / "tuning"))

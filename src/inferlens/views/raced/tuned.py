@@ -260,7 +260,8 @@ def _is_usual(one: CandidateFacts, precision: str) -> bool:
 
 def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
     """What was tried and found, and what to do with it."""
-    said = [f"Nothing keeps all limits; this comes nearest. {each}" for each in tuned.missed[:1]]
+    broken = plain(" ".join(tuned.missed))
+    said = [f"Nothing keeps all limits; this comes nearest. {broken}"] if broken else []
     if tuned.best and tuned.best != tuned.fastest[0]:
         said.append(f"Of those that are equal the one with the fewest settings is kept: {plain(tuned.best.way)}.")
     if tuned.effects:

@@ -66,7 +66,9 @@ def _by_budget(blocks: Sequence[Table | str]) -> list[Table | str]:
 def sentences(every: Sequence[Tuned]) -> list[str]:
     """What was tried in all and what was not, where each winner lies, and what to do with it."""
     tried, size = (sum(getattr(tuned, name) for tuned in every) for name in ("tried", "size"))
-    said = [f"{_name(tuned)}: nothing keeps all limits. {plain(tuned.missed[0])}" for tuned in every if tuned.missed]
+    said = [
+        f"{_name(tuned)}: nothing keeps all limits. {plain(' '.join(tuned.missed))}" for tuned in every if tuned.missed
+    ]
     said += [f"{_name(tuned)}: nothing ran with right outputs." for tuned in every if not tuned.best]
     ended = "" if all(tuned.over for tuned in every) else ", until the time was over: more with --budget"
     took = duration(sum(tuned.seconds for tuned in every))
