@@ -32,7 +32,9 @@ def test_a_study_in_every_format_and_as_a_picture(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("--study", "fake.knob_a=9"), "does not take '9'"),
-        (("--study", "fake.knob_a=1", "--only", "fake"), "--only means nothing for a study"),
+        (("--study", "fake.knob_a=1", "--only", "fake"), "With --study, --only would do nothing."),
+        (("--study", "fake.knob_a=1", "--within", "error=1", "--dry-run"), "--within and --dry-run would do nothing."),
+        (("--study", "fake.knob_z=1", "--dry-run"), "knob_z"),
         (("--study", "fake.knob_a=1", "--for", "energy"), "no objective of a study 'energy'"),
         (("--study", "fake.knob_a=1", "-o", "study.xyz"), "ending of a file"),
     ],

@@ -127,20 +127,20 @@ def studied(
     format: str,
     file: Path | None,
 ) -> None:
-    """Measures one option alone, and shows what it does; ``others`` are options that mean nothing then."""
+    """Measures one option alone, and shows what it does; ``others`` are options that do nothing then."""
     from inferlens.cli.bench import read_plan
     from inferlens.errors import InferlensError, check_choice
     from inferlens.execution.tuning import study
     from inferlens.record.store import safe_name
-    from inferlens.units import parse_duration
+    from inferlens.units import listing, parse_duration
     from inferlens.views.raced.study import document, picture
 
     drawing = file is not None and file.suffix.lower() in PICTURES
     screen.format_of("svg" if drawing else "table", file)
-    if needless := [name for name, value in others.items() if value]:
-        raise InferlensError(f"--{needless[0]} means nothing for a study.", expected="values of one option alone")
     check_choice("objective of a study", objective, MODES_OF_STUDIES)
     request = study.requested(read_plan({**words, "mode": objective}), text, parse_duration(budget))
+    if needless := [f"--{name}" for name, value in others.items() if value]:
+        raise InferlensError(f"With --study, {listing(needless)} would do nothing.")
     found = _run(lambda bar: study.run(request, bar))
     where = Path(request.plan.output) / safe_name(found.values[0].records[0].model.name)
     screen.document(document(found, str(where)), format, file=None if drawing else file)
