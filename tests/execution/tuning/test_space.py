@@ -221,6 +221,12 @@ def test_what_leaves_nothing_or_is_no_name_is_refused(
         space({**ABLE, **LAPTOP}, tries=tries, **words)
 
 
+def test_names_of_the_fake_backend_are_not_among_the_first_that_are_expected() -> None:
+    with pytest.raises(InferlensError) as refused:
+        tried(only=["nothing"])
+    assert "fake" not in refused.value.expected
+
+
 def test_a_space_file_narrows_and_widens(knobs: None, tmp_path: Path) -> None:
     file = tmp_path / "space.toml"
     file.write_text(

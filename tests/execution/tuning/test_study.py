@@ -130,3 +130,10 @@ def test_what_cannot_be_studied_is_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(InferlensError, match=message):
         studied(tmp_path, text, Nothing(), **words)
+
+
+@pytest.mark.parametrize(("text", "message"), [("threads=1", "Several backends have threads"), ("knob_a=1", "no knob")])
+def test_the_fake_backend_is_not_offered_for_other_models(text: str, message: str) -> None:
+    with pytest.raises(InferlensError, match=message) as refused:
+        study.requested(Plan.from_words({"model": "resnet18"}), text, 1.0)
+    assert "fake" not in f"{refused.value.sentence} {refused.value.hint}"

@@ -321,7 +321,7 @@ def _widened(plan: Plan, model: ModelInfo, able: Mapping[str, Capabilities], wha
 def _names(knobs: Mapping[str, Sequence[Knob]]) -> Names:
     """What every word of ``only`` and ``without`` means."""
     names: dict[str, tuple[Kind, frozenset[str]]] = {}
-    for backend in importable():
+    for backend in sorted(importable(), key=lambda each: "fake" in each.reference_for):  # so that errors list it last
         labels = _labels(backend)
         names |= {label: (FAMILY, frozenset([label])) for label in sorted(labels)}
         names[backend.name] = (FAMILY, labels)

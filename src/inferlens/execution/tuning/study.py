@@ -212,9 +212,11 @@ class Curve(LoggedRounds):
 
 
 def _only_backend_with(knob: str, plan: Plan) -> str:
-    """The one backend of the plan that has the knob."""
-    named = backends_named(plan)
-    options = {each.name: (THREADS, *each.options.__struct_fields__) for each in importable() if each.name in named}
+    """The one backend of the plan that has the knob; the fake one only where it or a model of it is named."""
+    named, asked = backends_named(plan), {each.partition(":")[0] for each in (*plan.backend, *plan.model)}
+    able = [each for each in importable() if each.name in named]
+    able = [each for each in able if "fake" not in each.reference_for or each.name in asked]
+    options = {each.name: (THREADS, *each.options.__struct_fields__) for each in able}
     check_choice("knob", knob, sorted(set().union(*options.values())))
     having = [name for name, known in options.items() if knob in known]
     if len(having) > 1:
