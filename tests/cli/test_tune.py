@@ -80,11 +80,12 @@ def test_what_cannot_run_at_all_is_listed_with_its_reasons(tmp_path: Path) -> No
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     listed = inferlens(*words, "--dry-run", cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
-    assert "0 candidates" in listed.stdout
+    assert "0 candidates in all." in listed.stdout
     assert "fake:steady fp8" in listed.stdout
 
 
 def test_what_would_be_tried_fits_on_a_screen(tmp_path: Path) -> None:
     listed = inferlens("tune", "fake:demo", "--only", "fake", "--batch", "1,2,3,4,5", "--dry-run", cwd=tmp_path).stdout
     assert "more rows: --json." in listed
+    assert " candidates in all; --budget decides how many of them are measured." in listed
     assert len(listed.splitlines()) <= 24

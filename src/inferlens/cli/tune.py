@@ -31,7 +31,7 @@ PRECISIONS = "Precisions to try, with commas. [dim]Default: each that works here
 OWN = ("objective", "limits", "budget", "space", "only", "without", "study", "dry_run", "format", "json", "file")
 PICTURES = (".svg", ".png")
 MODES_OF_STUDIES = ("latency", "throughput")
-MOST_LISTED = 16  # ways of --dry-run, so that all of it fits on a screen
+MOST_LISTED = 16  # families of --dry-run, so that all of it fits on a screen
 
 
 def tune(
@@ -176,7 +176,8 @@ def listed(plan: Plan, what: Tried) -> Document:
         for count, (kind, _, each) in zip(sizes, families, strict=True)
     ]
     lines += [Line(name(kind, each), ("", "", each.refusal.what if each.refusal else "")) for kind, each in left]
-    said = f"{units.plural(sum(sizes), 'candidate')} of {units.plural(len(families), 'way')}."
+    measured = "; --budget decides how many of them are measured" if sum(sizes) > 1 else ""
+    said = f"{units.plural(sum(sizes), 'candidate')} in all{measured}."
     more = [f"{len(lines) - MOST_LISTED} more rows: --json."] if len(lines) > MOST_LISTED else []
     table = Table("What would be tried", "family", columns, lines[:MOST_LISTED], notes=more, sentences=[said])
     refused = [{"case": each.case, "refusal": str(each.refusal or "")} for _, each in left]
