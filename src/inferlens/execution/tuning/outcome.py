@@ -17,7 +17,7 @@ from inferlens.analysis.objective import violations
 from inferlens.analysis.race import centre_for
 from inferlens.analysis.tuned import Candidate, Effect, Trial, Untried
 from inferlens.backends import BACKENDS, importable
-from inferlens.execution.tuning.space import Space
+from inferlens.execution.tuning.space import Space, Tried
 from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS, Case
 from inferlens.spec.objective import Constraint, Objective
@@ -131,8 +131,8 @@ def longer_builds(trials: Sequence[Trial], best: Case, point: PointOf) -> dict[s
     return found
 
 
-def untried(space: Space) -> tuple[Untried, ...]:
-    """Backends and precisions of which no family was tried, what the request left out first."""
+def untried(space: Space, what: Tried) -> tuple[Untried, ...]:
+    """Backends and precisions of which no family was tried, what the request left out first; ``what`` it left."""
     labels = [each.case.backend_label for each in space.families]
     refused = [each.case.backend_label for each in space.refused]
     every = [f"{each.name}:{variant}".rstrip(":") for each in importable() for variant in each.variants]
@@ -143,7 +143,8 @@ def untried(space: Space) -> tuple[Untried, ...]:
     names = [each for each in names if each not in alike]
     known = {each.case.precision for each in (*space.families, *space.refused)}
     names = [*(each for each in PRECISIONS if each not in known), *sorted(whole), *names]
-    found = [Untried(name=name) for name in names]
+    asked = {*what.precisions, *what.labels, *(label.partition(":")[0] for label in what.labels)}
+    found = [Untried(name=name, hint="" if name in asked else "--only") for name in names]
     tried = {(each.case.backend_label, each.case.precision) for each in space.families}
     for each in space.refused:
         label = each.case.backend_label

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from inferlens.analysis.tuned import Trial
+from inferlens.errors import InferlensError
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import Entrant, Rounds
 from inferlens.execution.scheduler import Scheduler
@@ -24,7 +25,7 @@ from inferlens.models.samples import is_code
 from inferlens.models.sources import own_code
 from inferlens.record.files import sha256
 from inferlens.record.record import Environment
-from inferlens.record.store import made
+from inferlens.record.store import load_records, made
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
 
@@ -126,3 +127,18 @@ class LoggedRounds(Rounds):
         super()._hold(meeting, numbers)
         records = tuple(each.records[-1] for each in meeting)
         self.kept.add(Trial(records=records, final=self.final, seconds=time.monotonic() - tick))
+
+
+def folders_of(path: Path) -> dict[str, Path]:
+    """The folders of the records under a path, by their ids; none where there is no record."""
+    with suppress(InferlensError):
+        return load_records(path).folders
+    return {}
+
+
+def clear(work: Path, kept: TrialLog) -> None:
+    """Removes what a run that was stopped has left, but for what finalists that were kept have built."""
+    finals = {record.id for trial in kept.trials if trial.final for record in trial.records}
+    wanted = {folder for name, folder in folders_of(work).items() if name in finals}
+    for folder in set(work.glob("*")) - wanted:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -14,7 +14,6 @@ import math
 import shutil
 import time
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
@@ -37,12 +36,12 @@ from inferlens.execution.survey import Named, live_files
 from inferlens.execution.tuning import outcome
 from inferlens.execution.tuning.search import LEAST_GROUP, Candidates, Search
 from inferlens.execution.tuning.space import Space, Tried, size
-from inferlens.execution.tuning.trial_log import WORK, LoggedRounds, TrialLog, content_of, place_of
+from inferlens.execution.tuning.trial_log import WORK, LoggedRounds, TrialLog, clear, content_of, folders_of, place_of
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.models.resolve import files_of
 from inferlens.record.record import IN_TURNS, MEMORY_APART, Artefact, Record, machine_kind
-from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, Store, alone_in, load_records, read_record, safe_name
+from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, Store, alone_in, read_record, safe_name
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, as_plan
@@ -70,21 +69,6 @@ class Request(Struct, frozen=True, kw_only=True):
     def measures(self) -> set[str]:
         """Names of all that is aimed at or limited."""
         return {self.objective.name, *(each.name for each in self.constraints)}
-
-
-def _folders(path: Path) -> dict[str, Path]:
-    """The folders of the records under a path, by their ids; none where there is no record."""
-    with suppress(InferlensError):
-        return load_records(path).folders
-    return {}
-
-
-def _clear(work: Path, kept: TrialLog) -> None:
-    """Removes what a run that was stopped has left, but for what finalists that were kept have built."""
-    finals = {record.id for trial in kept.trials if trial.final for record in trial.records}
-    wanted = {folder for name, folder in _folders(work).items() if name in finals}
-    for folder in set(work.glob("*")) - wanted:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass
@@ -134,8 +118,8 @@ def run(
         before = home / TUNING / TUNED
         if not kept.trials and before.exists():
             before.unlink()
-        _clear(work / safe_name(found.name), kept)
-        tuned = Tuner(request, scheduler, space, kept, home, seconds).run()
+        clear(work / safe_name(found.name), kept)
+        tuned = Tuner(request, scheduler, what, space, kept, home, seconds).run()
     keep(tuned, home / TUNING)
     shutil.rmtree(work, ignore_errors=True)
     for folder in (home / TUNING, home / BEST):
@@ -160,6 +144,7 @@ class Tuner:
 
     request: Request
     scheduler: Scheduler
+    what: Tried
     space: Space
     kept: TrialLog
     home: Path
@@ -357,7 +342,7 @@ class Tuner:
             candidates=outcome.candidates(trials, case, objective, limits, point),
             effects=outcome.effects(trials, case, objective, point) if case else (),
             size=size(self.space),
-            untried=(*outcome.unreached(self.space, trials), *outcome.untried(self.space)),
+            untried=(*outcome.unreached(self.space, trials), *outcome.untried(self.space, self.what)),
             over=over,
             seconds=time.monotonic() - self.begin,
             missed=tuple(each.sentence for each in violations(best.runs, limits)) if best else (),
@@ -378,9 +363,9 @@ class Tuner:
         target, work = self.home / BEST, Path(self.scheduler.plan.output)
         most = max(len(record.artefacts) for record in best.records)  # a process that found things cached has none
         whole = [record.id for record in best.records if len(record.artefacts) == most]
-        if {*whole} & _folders(target).keys():
+        if {*whole} & folders_of(target).keys():
             return str(target)
-        folders = _folders(work)
+        folders = folders_of(work)
         built = next((folders[each] for each in reversed(whole) if each in folders), None)
         if not built:
             again, built = self.scheduler.measure(best.planned)

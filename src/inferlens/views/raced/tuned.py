@@ -17,6 +17,7 @@ from inferlens.analysis.objective import device_peak, host_peak, value
 from inferlens.analysis.runs import CaseRuns
 from inferlens.analysis.tuned import Candidate, CandidateFacts, Effect, Tuned, Untried, facts_of
 from inferlens.record.record import Record
+from inferlens.spec.case import PRECISIONS
 from inferlens.units import (
     ABSENT,
     bare_seconds,
@@ -305,16 +306,13 @@ def _spelled(setting: str) -> str:
 
 
 def left_out(untried: Sequence[Untried], said: str = "Not tried") -> list[str]:
-    """Which backends and precisions could not be tried, why in few words, or what would have them tried.
-
-    What the request left out is not among them.
-    """
+    """Which backends and precisions were not tried, why in few words, and what would have them tried."""
     reasons: dict[str, list[str]] = {}
     for each in untried:
-        flag = each.hint if each.hint.startswith(("--device", "pip ")) else ""
+        flag = each.hint if each.hint.startswith(("--device", "--only", "pip ")) else ""
         why = each.why.removeprefix(f"{each.name.partition(' ')[0]} ").partition(": ")[0].rstrip(".")
-        if flag or why:
-            reasons.setdefault(flag or why, []).append(each.name)
+        asked = "--precision" if each.name in PRECISIONS else "--backend"
+        reasons.setdefault(flag or why or asked, []).append(each.name)
     line = ""
     for most in range(MOST_NAMES, 0, -1):
         line = f"{said}: {'; '.join(f'{_some(names, most)} ({plain(why)})' for why, names in reasons.items())}."
