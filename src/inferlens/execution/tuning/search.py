@@ -24,10 +24,9 @@ from inferlens.stats.gaussian_process import Belief, Observed, Point, believe
 
 LEAST_GAIN = 0.002  # expected, as a share: less is not worth a process
 REACH = math.log(1.6)  # families further behind the best are not tuned
-MOST_FINALISTS = 4
 COSTLY = 4  # times the cheapest family: such a family is measured last
 LEAST_GROUP = 3  # candidates of a round, beside the best
-LEAST_CHANCE = 0.05  # of being faster than the best: with less none is confirmed beside it
+LEAST_CHANCE = 0.1  # of being faster than the best: with less none is confirmed beside it
 
 
 @dataclass
@@ -128,12 +127,12 @@ class Search:
         return float(self.belief.mean[self.belief.points.index(point)]) if point in self.belief.points else math.inf
 
     def finalists(self) -> list[Point]:
-        """The best, and those that may be faster."""
+        """The best, and the one that is most likely to be faster, if any may be."""
         belief, best, measured = self.belief, self._best_place, self._eligible
         chances = belief.chance(best)
         others = [place for place, point in enumerate(belief.points) if place != best and point in measured]
         others = sorted((place for place in others if chances[place] >= LEAST_CHANCE), key=lambda each: -chances[each])
-        return [belief.points[place] for place in (best, *others[: MOST_FINALISTS - 1])]
+        return [belief.points[place] for place in (best, *others[:1])]
 
     @property
     def best(self) -> Point:

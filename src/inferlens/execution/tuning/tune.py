@@ -296,7 +296,7 @@ class Tuner:
         return (record.memory.host_peak or 0 for record in self.first.values())
 
     def _finalists(self, before: Sequence[Trial]) -> list[Case]:
-        """The best, what ``inferlens bench`` would find, the reference, and others while there is time; or who met."""
+        """The best, what ``inferlens bench`` would find, the reference, and a rival if there is time; or who met."""
         if before:
             return [record.case for record in before[0].records]
         kept = self.search.seen and self.search.best not in self.search.barred
@@ -307,7 +307,7 @@ class Tuner:
         usual = sorted((case for case in ran if case.precision in precision), key=self._rank)[:1]
         needed = {case.digest: case for case in (*chosen[:1], *usual, *reference)}
         found = list((needed | {case.digest: case for case in chosen}).values())
-        while len(found) > max(2, len(needed)) and not self._in_time(found * BUILDS):
+        if len(found) > max(2, len(needed)) and not self._in_time(found * BUILDS):
             found.pop()
         return found
 
