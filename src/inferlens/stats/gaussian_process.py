@@ -10,7 +10,6 @@ likelihood, from a few values each; noise that is far from usual has to be shown
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from numpy.typing import NDArray
 
 Matrix = NDArray[np.floating[Any]]
 FAMILY, ROUND = 1.0, 0.5  # standard deviations, of logarithms: how far families, and rounds, may differ
-SETTINGS = (0.05, 0.15)  # of what a setting does everywhere
-OWN = 1.0  # of what a setting does: what it does in a family alone
+SETTING = 0.2  # of what a setting does everywhere
+OWN = 1.5  # of what a setting does: what it does in a family alone
 REST = 0.3  # of what a setting does: what a candidate differs by from the sum of its settings
 NOISE = (0.003, 0.01, 0.03, 0.08)
 USUAL_NOISE, NOISE_RANGE = 0.03, 2.0  # a normal prior of its logarithm
@@ -100,21 +99,21 @@ def believe(seen: Sequence[Observed], points: Sequence[Point]) -> Belief:
     together = np.array([[one.round == other.round for other in seen] for one in seen]) * ROUND**2
     shared = _shared(where, where)
     best = None
-    for setting, noise in itertools.product(SETTINGS, NOISE):
-        inner = _covariance(shared, setting) + together + noise**2 * np.eye(len(seen))
+    for noise in NOISE:
+        inner = _covariance(shared) + together + noise**2 * np.eye(len(seen))
         lower = np.linalg.cholesky(inner)
         half = np.linalg.solve(lower, logs)
         likelihood = -0.5 * float(half @ half) - float(np.log(np.diag(lower)).sum())
         likelihood -= 0.5 * (math.log(noise / USUAL_NOISE) / NOISE_RANGE) ** 2
         if best is None or likelihood > best[0]:
-            best = likelihood, setting, noise, lower, half
+            best = likelihood, noise, lower, half
     assert best
-    _, setting, noise, lower, half = best
-    across = np.linalg.solve(lower, _covariance(_shared(where, points), setting))
+    _, noise, lower, half = best
+    across = np.linalg.solve(lower, _covariance(_shared(where, points)))
     return Belief(
         points=points,
         mean=level + across.T @ half,
-        covariance=_covariance(_shared(points, points), setting) - across.T @ across,
+        covariance=_covariance(_shared(points, points)) - across.T @ across,
         noise=noise,
     )
 
@@ -132,7 +131,7 @@ def _shared(some: Sequence[Point], others: Sequence[Point]) -> tuple[Matrix, Mat
     return family, settings, same
 
 
-def _covariance(shared: tuple[Matrix, Matrix, Matrix], setting: float) -> Matrix:
+def _covariance(shared: tuple[Matrix, Matrix, Matrix]) -> Matrix:
     family, settings, same = shared
-    every = setting**2 * settings * (1 + OWN**2 * family)
-    return FAMILY**2 * family + every + (REST * setting) ** 2 * same
+    every = SETTING**2 * settings * (1 + OWN**2 * family)
+    return FAMILY**2 * family + every + (REST * SETTING) ** 2 * same

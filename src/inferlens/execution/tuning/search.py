@@ -26,7 +26,7 @@ LEAST_GAIN = 0.002  # expected, as a share: less is not worth a process
 REACH = math.log(1.6)  # families further behind the best are not tuned
 COSTLY = 4  # times the cheapest family: such a family is measured last
 LEAST_GROUP = 3  # candidates of a round, beside the best
-LEAST_CHANCE = 0.1  # of being faster than the best: with less none is confirmed beside it
+LEAST_CHANCE = 0.15  # of being faster than the best: with less none is confirmed beside it
 
 
 @dataclass
