@@ -1,6 +1,6 @@
 """How good and how cheap the search of a tuning is, on planted spaces whose best is known.
 
-    python -m benchmarks.tune [--races 100] [POOL]
+    python -m benchmarks.tune [--races 100] [--seed 0] [POOL]
 
 A space has families, and settings that work in some of them: most do nothing, some help or harm by some percent, a few
 by a fifth; a few need or exclude another one, and some pairs do more or less together than alone. A process takes the
@@ -231,6 +231,7 @@ def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tune")
     parser.add_argument("pool", nargs="?", type=Path, default=POOLS / "cpu.json")
     parser.add_argument("--races", type=int, default=100, help="spaces of each size")
+    parser.add_argument("--seed", type=int, default=0, help="of the first space")
     parser.add_argument("--sizes", type=int, nargs="+", default=[50, 500, 5000])
     asked = parser.parse_args(words)
     sources = [Source.of(case) for case in read(asked.pool).cases.values()]
@@ -240,7 +241,7 @@ def main(words: Sequence[str]) -> None:
     told: list[tuple[bool, bool, bool]] = []
     with ProcessPoolExecutor() as workers:
         for size in asked.sizes:
-            races = list(workers.map(partial(raced, sources, size), range(asked.races)))
+            races = list(workers.map(partial(raced, sources, size), range(asked.seed, asked.seed + asked.races)))
             found, told = [each for each, _ in races], [*told, *(one for _, each in races for one in each)]
             every = statistics.fmean(each["candidates"][1] for each in found)
             for way in [name for name in found[0] if name != "candidates"]:
