@@ -4,8 +4,8 @@ A candidate belongs to a family and has settings beside the family's defaults. T
 family, plus what each setting does everywhere, plus what it does in this family, plus a rest of its own. A measurement
 adds what the machine did to all that were measured together, and noise. All of these are normal and independent, so
 the covariance of two candidates is a sum over what they share: C. E. Rasmussen and C. K. I. Williams, "Gaussian
-processes for machine learning" (2006), chapter 2. How far settings and noise reach is chosen by the marginal
-likelihood, from a few values each; noise that is far from usual has to be shown by many measurements.
+processes for machine learning" (2006), chapter 2. How far noise reaches is chosen by the marginal likelihood, from a
+few values; noise that is far from usual has to be shown by many measurements.
 """
 
 from __future__ import annotations

@@ -239,6 +239,7 @@ def test_what_changed_under_the_same_name_is_measured_anew(tmp_path: Path) -> No
         ("openvino:net.xml", "net.bin", {}),
         ("factory:nets:make", "nets.py", {}),
         ("factory:nets:make", "beside.py", {}),
+        ("hub:hub:make", "hub/hubconf.py", {}),
         ("torchvision:resnet18", "w.pt", {"weights": "w.pt"}),
         ("torchvision:resnet18", "images/0/a.png", {"calibration": "images"}),
         ("torchvision:resnet18", "judge.py", {"accuracy": "judge:answers"}),
@@ -254,7 +255,9 @@ def test_a_tuning_knows_its_files_by_what_they_hold(
         Path(name).write_bytes(b"1")
     plan = Plan.from_words({"model": model, **words})
     before = trial_log.content_of(model, plan)
-    Path("other.txt").write_bytes(b"2")
+    for name in ("other.txt", "hub/__pycache__/hubconf.pyc"):
+        made(Path(name).parent)
+        Path(name).write_bytes(b"2")
     assert before == trial_log.content_of(model, plan) != []
     Path(file).write_bytes(b"22")
     assert before != trial_log.content_of(model, plan)

@@ -43,17 +43,24 @@ def content_of(model: str, plan: Plan) -> list[str]:
 
     Of code it is all Python in its folder; of a folder of data names, sizes and times.
     """
-    places: list[Path | None] = [own_code.place(model)] if runs_code(model) else [*files_of(model)]
+    code, data = [own_code.place(model)] if runs_code(model) else [], files_of(model)
     for name in filter(None, (plan.weights, plan.calibration, plan.accuracy)):
-        places.append(own_code.place(f"factory:{name}") if is_code(name) else Path(name))
-    return [_hash(place) for place in places if place and place.exists()]
+        if is_code(name):
+            code.append(own_code.place(f"factory:{name}"))
+        else:
+            data.append(Path(name))
+    return [*(sha256(*_python(place)) for place in code if place), *(_hash(place) for place in data if place.exists())]
+
+
+def _python(place: Path) -> list[Path]:
+    return sorted(place.rglob("*.py") if place.is_dir() else place.parent.glob("*.py"))
 
 
 def _hash(place: Path) -> str:
-    if place.is_dir():
-        stats = [(path, path.stat()) for path in sorted(place.rglob("*")) if path.is_file()]
-        return sha256(*(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode() for path, stat in stats))
-    return sha256(*(sorted(place.parent.glob("*.py")) if place.suffix == ".py" else [place]))
+    if not place.is_dir():
+        return sha256(place)
+    stats = [(path, path.stat()) for path in sorted(place.rglob("*")) if path.is_file()]
+    return sha256(*(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode() for path, stat in stats))
 
 
 class TrialLog:
