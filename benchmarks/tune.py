@@ -155,9 +155,10 @@ def searched(machine: Machine) -> Point:
     finalists = search.finalists()
     machine.own = (time.process_time() - begin) / machine.processes
     winner, finals = confirmed(machine, finalists)
-    for name, found in setting_effects([*search.seen, *finals], winner).items():
+    effects = setting_effects([*search.seen, *finals], winner)
+    for name in sorted(winner.settings):
         true = math.exp(space.log(Point(winner.family, winner.settings - {name})) - space.log(winner))
-        _, low, high = found or (1.0, 0.0, math.inf)
+        _, low, high = effects[name] or (1.0, 0.0, math.inf)
         machine.told.append((abs(true - 1) < 1e-9, low > 1 or high < 1, low <= true <= high))
     return winner
 

@@ -45,11 +45,12 @@ def test_a_calm_machine_leaves_all_samples() -> None:
     assert not found.repeat
 
 
-def test_of_two_in_turns_neither_energy_nor_memory_of_the_gpu_is_told() -> None:
-    log = msgspec.structs.replace(gpu_log(), peak_case_memory=700)
-    alone, beside = (interference(ON_GPU, answer(), log, interleaved=both) for both in (False, True))
-    assert alone.memory.device_peak == 700
-    assert beside.memory.device_peak is None
+def test_of_two_in_turns_no_energy_is_told_and_memory_of_the_gpu_where_processes_are_named() -> None:
+    whole = msgspec.structs.replace(gpu_log(), peak_memory_used=900, before=Before(memory_used=300))
+    named = msgspec.structs.replace(whole, peak_case_memory=500)
+    told = ((named, True), (whole, True), (whole, False))
+    beside, nameless, alone = (interference(ON_GPU, answer(), log, interleaved=both) for log, both in told)
+    assert [each.memory.device_peak for each in (beside, nameless, alone)] == [500, None, 600]
     assert "in turns" in beside.energy.reason
 
 

@@ -8,6 +8,7 @@ import torch
 
 import inferlens
 from inferlens.models import resolve
+from inferlens.record.record import IN_TURNS
 
 
 def test_it_ends_with_a_right_winner_that_can_be_called(tmp_path: Path) -> None:
@@ -20,6 +21,11 @@ def test_it_ends_with_a_right_winner_that_can_be_called(tmp_path: Path) -> None:
     assert (tuned.best.device, tuned.best.precision, tuned.best.batch) == ("cuda", "fp16", 8)
     assert {record.status for record in tuned.finals} == {"ok"}
     assert all(record.agreement and record.agreement.agrees for record in tuned.finals)
+    named = [record for record in tuned.searched if record.ranked and IN_TURNS in record.facts]
+    if not any("case_memory" in record.machine.absent for record in named if record.machine):  # NVML names processes
+        peaks = [record.memory.device_peak or 0 for record in named]
+        assert min(peaks) > 100 * 2**20
+        assert max(peaks) < 8 * 2**30, "of one process, not of all that took turns"
     module = resolve.load(tuned.best).module
     assert module is not None
     images = torch.rand(8, 3, 224, 224, device="cuda", dtype=torch.half)

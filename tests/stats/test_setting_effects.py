@@ -58,7 +58,8 @@ def test_what_rounds_do_not_tell_is_not_said() -> None:
     assert setting_effects(few, both) == {"a": None, "b": None}, "there is nothing left to say how far processes differ"
     more = [Observed(each.point, each.log + 0.01 * number, number) for number in (1, 2, 3) for each in few]
     assert setting_effects(more, both) == {"a": None, "b": None}, "never one without the other"
-    assert setting_effects(more, other) == {"c": None}, "never measured"
+    assert setting_effects(more, other) == {"a": None, "b": None, "c": None}, "never measured"
     alone = [Observed(Point("f", frozenset("a")), -0.1 + 0.01 * number, number) for number in (1, 2, 3)]
     told = setting_effects([*more, *alone], both)
     assert [round(each[0], 3) for each in told.values() if each] == [round(math.exp(0.1), 3)] * 2
+    assert setting_effects([*more, *alone], Point("f")) == told, "nor does the winner have to have them"

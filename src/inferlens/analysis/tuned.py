@@ -44,10 +44,11 @@ class Trial(Struct, frozen=True, kw_only=True):
 
 
 class Effect(Struct, frozen=True, kw_only=True):
-    """What a setting of the winner does: how many times faster it is than without it, from ``low`` to ``high``.
+    """What a setting does in the winner's family: how many times faster it is with it, from ``low`` to ``high``.
 
-    ``None`` where rounds do not tell it. The intervals of all settings hold at once with a probability of 95 %.
-    ``build`` is how many seconds longer the build takes with it, where a candidate was built with and without it.
+    ``None`` where rounds do not tell it. ``chosen`` are those that the winner has. The intervals of all settings hold
+    at once with a probability of 95 %. ``build`` is how many seconds longer the build takes with it, where a candidate
+    was built with and without it.
     """
 
     setting: str
@@ -55,6 +56,7 @@ class Effect(Struct, frozen=True, kw_only=True):
     low: Factor | None = None
     high: Factor | None = None
     build: Seconds | None = None
+    chosen: bool = True
 
 
 class Candidate(Struct, frozen=True, kw_only=True):

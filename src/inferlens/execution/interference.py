@@ -61,10 +61,10 @@ def interference(
     Args:
         log: what the machine did meanwhile; ``None`` if it was not watched.
         last: whether the case will not be measured again.
-        interleaved: whether another case was measured in between: memory of the GPU and energy are of both then.
+        interleaved: whether another case was measured in between: memory of the whole GPU and energy are of both then.
     """
     memory = result.memory
-    device = peak_device_memory(log) if log and case.device == "cuda" and not interleaved else None
+    device = peak_device_memory(log, shared=interleaved) if log and case.device == "cuda" else None
     if device:
         memory = replace(memory, device_peak=device.bytes, device_basis=device.basis)
     calls, windows = _timed(result, "latency"), _timed(result, "throughput")

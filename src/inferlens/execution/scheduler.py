@@ -66,7 +66,7 @@ class Scheduler:
     kept: dict[str, Path] = field(default_factory=dict)  # the folder of each record, by its id
     builds_anew: bool = False  # whether processes do, whatever the plan says
     round_budget: Budget | None = None  # what a process of a round measures, if not what is usual
-    one_at_a_time: bool = False  # whether rounds are: energy, and memory of a GPU, are not known of what takes turns
+    one_at_a_time: bool = False  # whether rounds are: energy, and in containers memory of a GPU, is not known of turns
     patience: Callable[[Case], float] = lambda _: math.inf  # seconds that a case may take, if less than the plan's
     accuracies: dict[str, Accuracy] = field(default_factory=dict)  # of cases, by digest: each is evaluated once
     facts: Mapping[str, str] = field(default_factory=dict)  # of all records
@@ -214,9 +214,9 @@ class Scheduler:
             turns = Interleaver(len(attempts))
             with self._monitor(cases, turns.pids, before) as monitor:
                 ended = turns.run([partial(measured, place) for place in range(len(attempts))])
-            log = monitor.log()
+            logs = [monitor.log_of(slot.pid) for slot in turns.slots]
         records = []
-        for one in ended:
+        for one, log in zip(ended, logs, strict=True):
             records.append(self._keep(replace(one, outcome=replace(one.outcome, machine=log)).as_it_is()))
             self._done(records[-1], one.folder)
         return records

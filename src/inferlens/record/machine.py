@@ -212,15 +212,16 @@ class Energy(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-def peak_device_memory(log: MachineLog) -> DeviceMemory | None:
+def peak_device_memory(log: MachineLog, *, shared: bool = False) -> DeviceMemory | None:
     """The largest device memory that a case's process was seen to use; ``None`` where NVML does not tell.
 
     It counts all that the process holds on the device: context, code, workspaces, and what an allocator keeps. A peak
-    that is shorter than the time between two samples is missed.
+    that is shorter than the time between two samples is missed. Of a device that is ``shared`` with other cases it is
+    not told unless NVML names processes.
     """
     if log.peak_case_memory:
         return DeviceMemory(log.peak_case_memory, "NVML: memory of the case's processes, the largest sample")
-    if log.peak_memory_used is None or log.before.memory_used is None:
+    if shared or log.peak_memory_used is None or log.before.memory_used is None:
         return None
     return DeviceMemory(
         max(0, log.peak_memory_used - log.before.memory_used),

@@ -1,4 +1,4 @@
-"""What each setting of a candidate does: how many times faster the candidate is with it than without, by least squares.
+"""What settings do beside a candidate's others: how many times faster it is with each than without, by least squares.
 
 The logarithm of a time is the level of its round, plus that of its candidate: a level of its own, or, in the family
 that is asked about, the family's plus what each setting does there. Residuals say how far processes differ, and how
@@ -20,7 +20,10 @@ MOST = math.log(10)  # an interval that reaches further says nothing
 
 
 def setting_effects(seen: Sequence[Observed], point: Point) -> dict[str, tuple[float, float, float] | None]:
-    """The speed-up by each setting of a point, and its 95 % interval; ``None`` where too few measurements tell it."""
+    """The speed-up by each setting of a point and of others of its family, and its 95 % interval.
+
+    ``None`` where too few measurements tell it.
+    """
     places: dict[Hashable, int] = {}
     columns = [[places.setdefault(term, len(places)) for term in _terms(each, point.family)] for each in seen]
     design = np.zeros((len(seen), len(places)))
@@ -30,7 +33,7 @@ def setting_effects(seen: Sequence[Observed], point: Point) -> dict[str, tuple[f
     rest = logs - design @ (inverse @ logs)
     freedom = len(seen) - int(np.linalg.matrix_rank(design))
     tried = {name for each in seen if each.point.family == point.family for name in each.point.settings}
-    found: dict[str, tuple[float, float, float] | None] = dict.fromkeys(sorted(point.settings))
+    found: dict[str, tuple[float, float, float] | None] = dict.fromkeys(sorted(point.settings | tried))
     for name in found.keys() & tried if freedom > 0 else ():
         wanted = np.zeros(len(places))
         wanted[places["setting", name]] = -1.0

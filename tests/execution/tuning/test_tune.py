@@ -89,7 +89,11 @@ def test_it_finds_the_planted_best_and_leaves_it_ready(tmp_path: Path, monkeypat
     assert left.case == best
     assert (folder / "demo" / "best" / "best.toml").exists()
     assert not (folder / "demo" / "tuning" / "work").exists()
-    assert {each.setting for each in tuned.effects} == {f"{name}={value}" for name, value in BEST.items()}
+    kept = {each.setting for each in tuned.effects if each.chosen}
+    assert kept == {f"{name}={value}" for name, value in BEST.items()}
+    others = {each.setting for each in tuned.effects} - kept
+    assert others <= {setting for one in tuned.candidates for setting in one.settings}
+    assert others
     shown = render(document(tuned), "table", width=100)
     assert len(shown.splitlines()) <= 24
     assert "inferlens.load(" in shown

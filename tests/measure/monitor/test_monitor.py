@@ -25,7 +25,12 @@ from tests.measure.monitor.fake_nvml import LOST, NOT_SUPPORTED, Device, FakeNvm
 PID = 4242
 
 
-def watched(
+def watched(nvml: Any, root: Path, **words: Any) -> MachineLog:
+    """The log of a :func:`watcher`."""
+    return watcher(nvml, root, **words).log()
+
+
+def watcher(
     nvml: Any,
     root: Path,
     *,
@@ -35,8 +40,8 @@ def watched(
     first_namespace: bool = True,
     environ: dict[str, str] | None = None,
     **words: Any,
-) -> MachineLog:
-    """The log of a watch of ``ticks`` waits of a tenth of a second; ``at`` has what happens in some of them.
+) -> Monitor:
+    """A watch that has seen ``ticks`` waits of a tenth of a second; ``at`` has what happens in some of them.
 
     The machine in the folder ``root`` has two CPUs and the case's processes ``pids``.
     """
@@ -60,7 +65,7 @@ def watched(
         ) as watch,
     ):
         watch._thread.join(10)
-    return watch.log()
+    return watch
 
 
 def kinds(log: MachineLog) -> dict[str, tuple[float, float]]:
@@ -81,6 +86,14 @@ def test_everything_a_gpu_tells_becomes_a_column(tmp_path: Path) -> None:
     assert (log.gpu_uuid, kinds(log), nvml.open) == ("GPU-11111111-aaaa", {}, 0)
     assert log.costs.keys() >= {"gpu energy", "gpu power", "processes processes"}
     assert msgspec.json.decode(msgspec.json.encode(log), type=MachineLog) == log
+
+
+def test_of_several_in_turns_each_has_the_largest_sample_of_its_own_memory(tmp_path: Path) -> None:
+    device = Device(compute={PID: 700, 4243: 5, 77: 9})
+    step = {7: lambda: device.compute.update({PID: 300, 4243: 800}), 12: lambda: device.compute.pop(4243)}
+    watch = watcher(FakeNvml(device), tmp_path, at=step, pids=(PID, 4243))
+    assert [watch.log_of(pid).peak_case_memory for pid in (PID, 4243, 77, None)] == [700, 800, None, None]
+    assert watch.log().peak_case_memory == 1100
 
 
 def test_what_is_not_supported_is_absent_with_its_reason_and_asked_once(tmp_path: Path) -> None:

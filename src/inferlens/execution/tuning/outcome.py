@@ -107,28 +107,26 @@ def _seen(trials: Sequence[Trial], objective: Objective, point: PointOf) -> list
 
 
 def effects(trials: Sequence[Trial], best: Case, objective: Objective, point: PointOf) -> tuple[Effect, ...]:
-    """What each setting of the best does, by all rounds, the finals too."""
-    longer, found = longer_builds(trials, best, point), []
-    for name, effect in setting_effects(_seen(trials, objective, point), point(best)).items():
+    """What each setting that was tried in the best one's family does, by all rounds, the finals too."""
+    chosen, found = point(best), []
+    for name, effect in setting_effects(_seen(trials, objective, point), chosen).items():
         speedup, low, high = effect or (None, None, None)
-        found.append(Effect(setting=name, speedup=speedup, low=low, high=high, build=longer.get(name)))
+        longer = longer_build(trials, chosen.family, name, point)
+        kept = name in chosen.settings
+        found.append(Effect(setting=name, speedup=speedup, low=low, high=high, build=longer, chosen=kept))
     return tuple(found)
 
 
-def longer_builds(trials: Sequence[Trial], best: Case, point: PointOf) -> dict[str, float]:
-    """How many seconds longer a build takes with each setting of the best: of what was built with it and without."""
+def longer_build(trials: Sequence[Trial], family: str, setting: str, point: PointOf) -> float | None:
+    """How many seconds longer a build takes with a setting: of what was built with it and without."""
     took: dict[Point, list[float]] = {}
     for record in (record for trial in trials for record in trial.records):
         built = [phase.seconds for phase in record.phases if phase.name == "build" and phase.note != "cached"]
         if built:  # without the export, which is the same for all of them
             took.setdefault(point(record.case), []).append(sum(built))
-    found = {}
-    for setting in point(best).settings:
-        pairs = [(each, Point(each.family, each.settings - {setting})) for each in took if setting in each.settings]
-        more = [mean(took[with_it]) - mean(took[without]) for with_it, without in pairs if without in took]
-        if more:
-            found[setting] = mean(more)
-    return found
+    pairs = [(each, Point(family, each.settings - {setting})) for each in took if setting in each.settings]
+    more = [mean(took[one]) - mean(took[other]) for one, other in pairs if one.family == family and other in took]
+    return mean(more) if more else None
 
 
 def untried(space: Space, what: Tried) -> tuple[Untried, ...]:

@@ -350,10 +350,7 @@ def _meant(words: Sequence[str], names: Names, kinds: Sequence[Kind]) -> dict[Ki
 
 
 def _knobs(said: Any, cpus: int) -> dict[str, tuple[Knob, ...]]:
-    """Every backend's knobs, and threads on the CPU; with the values of a space file, which may name other options.
-
-    By default libraries have a thread for each core.
-    """
+    """Every backend's knobs, and threads on the CPU; with the values of a space file, which may name other options."""
     cores = psutil.cpu_count(logical=False) if cpus == psutil.cpu_count() else None
     given = _values_given(said)
     found = {}
@@ -361,12 +358,12 @@ def _knobs(said: Any, cpus: int) -> dict[str, tuple[Knob, ...]]:
         knobs = list(backend.knobs)
         if not any(knob.name == THREADS for knob in knobs):
             counts = dict.fromkeys((cpus // 2, cpus, 1) if cpus > 1 else ())
-            knobs.append(Knob(name=THREADS, values=tuple(each for each in counts if each != cores), devices=("cpu",)))
+            knobs.append(Knob(name=THREADS, values=tuple(counts), devices=("cpu",)))
         known = {knob.name for knob in knobs}
         knobs += [Knob(name=name, values=()) for of, name in given if of == backend.name and name not in known]
         found[backend.name] = tuple(
             msgspec.structs.replace(
-                knob, values=_checked(backend, knob.name, given.get((backend.name, knob.name), knob.values))
+                knob, values=_checked(backend, knob.name, given.get((backend.name, knob.name), knob.values), cores)
             )
             for knob in knobs
         )
@@ -389,10 +386,10 @@ def _values_given(said: Any) -> dict[tuple[str, str], tuple[Any, ...]]:
     return given
 
 
-def _checked(backend: type[Backend], name: str, values: Sequence[Any]) -> tuple[Option, ...]:
-    """Values of a knob with their types, each once, without the default."""
+def _checked(backend: type[Backend], name: str, values: Sequence[Any], cores: int | None) -> tuple[Option, ...]:
+    """Values of a knob with their types, each once, without the default, which of threads is one for each core."""
     if name == THREADS:
-        return tuple(dict.fromkeys(count(THREADS, value) for value in values))
+        return tuple(each for each in dict.fromkeys(count(THREADS, value) for value in values) if each != cores)
     if name not in backend.options.__struct_fields__:
         backend.parse_options(Case(model="", backend=backend.name, options={name: ""}))  # says which there are
     cases = [Case(model="", backend=backend.name, options={name: value}) for value in values]

@@ -51,7 +51,7 @@ from inferlens.stats.gaussian_process import Point
 BUILDS = 3  # of each finalist, from scratch: builds differ
 TIMED = ("latency", "latency.p95", "latency.p99", "throughput")
 TAIL_SAMPLES = 200  # of a process: a p99 of fewer is hardly more than the longest of them
-SEARCHING = 0.65  # of the time: what is left is for the finalists
+FINAL_ROUNDS = BUILDS + 1  # that the search leaves time for: two that are about as fast need more
 LEAST_PATIENCE = 30.0  # seconds of a process
 PATIENCE = 5  # times what others of the family needed
 FIRST_OF_FAMILY = 0.25  # of the time
@@ -222,8 +222,10 @@ class Tuner:
         while points := self.search.propose():
             room = memory_left() / (SPARE * max([TYPICAL_MEMORY, *self._peaks()]))
             planned = [self.space.planned(self.candidates.cases[point]) for point in points[: max(2, int(room))]]
-            if self.search.rounds and not self._in_time([each.case for each in planned], SEARCHING):
-                return False
+            if self.search.rounds:
+                finals = FINAL_ROUNDS * self._seconds_of(self._finalists(()))
+                if self._left < self._seconds_of([each.case for each in planned]) + finals:
+                    return False
             tick, number = time.monotonic(), self.search.rounds + 1
             records = list(records_of_rounds(self.scheduler, planned, [number], together=not self._crowded))
             found = [self._without_export(*each, number) for each in zip(planned, records, strict=True)]
@@ -236,11 +238,17 @@ class Tuner:
             self.scheduler.observer.round(number, [each.case for each in planned], said)
         return True
 
-    def _in_time(self, cases: Sequence[Case], share: float = 1.0) -> bool:
-        """Whether processes of these would end within a share of the time, where estimates are as wrong as before."""
+    @property
+    def _left(self) -> float:
+        """Seconds of its share that are left."""
+        return self.begin + self.share - time.monotonic()
+
+    def _seconds_of(self, cases: Sequence[Case]) -> float:
+        """Seconds of a round of these, where estimates are as wrong as they were before."""
         last = [trial for trial in self.kept.trials if not trial.final][-1]
         factor = last.seconds / sum(self.seconds(record.case) for record in last.records)
-        return time.monotonic() + factor * sum(map(self.seconds, cases)) <= self.begin + share * self.share
+        each = [self.seconds(case) for case in cases]
+        return max([factor * sum(each), *each])
 
     @property
     def _crowded(self) -> bool:
@@ -307,7 +315,7 @@ class Tuner:
         usual = sorted((case for case in ran if case.precision in precision), key=self._rank)[:1]
         needed = {case.digest: case for case in (*chosen[:1], *usual, *reference)}
         found = list((needed | {case.digest: case for case in chosen}).values())
-        if len(found) > max(2, len(needed)) and not self._in_time(found * BUILDS):
+        if len(found) > max(2, len(needed)) and self._left < BUILDS * self._seconds_of(found):
             found.pop()
         return found
 

@@ -113,6 +113,7 @@ class Neighbours:
         self._before = frozenset(before)
         self._case: set[int] = set()
         self._seen = False
+        self.peaks: dict[int, int] = {}  # bytes, of each of the case's processes
         self._stamp = int(time.time() * 1e6)  # NVML stamps utilisation by the system's clock
 
     @property
@@ -133,6 +134,7 @@ class Neighbours:
         self._seen = self._seen or bool(mine)
         others = len(self._foreign(listed))
         memory = [listed[pid] for pid in mine]
+        self.peaks |= {pid: max(listed[pid] or 0, self.peaks.get(pid, 0)) for pid in mine}
         known = self._seen and None not in memory
         return {
             "case_memory": sum(each or 0 for each in memory) if known else None,

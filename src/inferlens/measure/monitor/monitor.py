@@ -16,6 +16,8 @@ from contextlib import ExitStack, suppress
 from statistics import median
 from typing import Any
 
+from msgspec.structs import replace
+
 from inferlens.backends.availability import nvml_open
 from inferlens.measure.monitor.cpu import Cpus, Reading, Value, reason_of
 from inferlens.measure.monitor.gpu import Neighbours, WatchedGpu
@@ -90,6 +92,11 @@ class Monitor:
             costs={f"{name} {what}": cost for name, table in tables.items() for what, cost in table.costs.items()},
             forgotten=sum(table.forgotten for table in tables.values()),
         )
+
+    def log_of(self, process: int | None) -> MachineLog:
+        """The log of one of several processes: its memory of the GPU is its own."""
+        peaks = self._neighbours.peaks if self._neighbours else {}
+        return replace(self.log(), peak_case_memory=peaks.get(process or 0))
 
     def _run(self) -> None:
         if sys.platform == "linux":  # there, priorities are those of threads: setpriority(2), notes

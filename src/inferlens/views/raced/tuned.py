@@ -265,14 +265,9 @@ def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
     said = [f"Nothing keeps all limits; this comes nearest. {broken}"] if broken else []
     if tuned.best and tuned.best != tuned.fastest[0]:
         said.append(f"Of those that are equal the one with the fewest settings is kept: {plain(tuned.best.way)}.")
-    if tuned.effects:
-        effects = sorted(tuned.effects, key=lambda effect: -(effect.speedup or 0.0))
-        each = [
-            f"{plain(_spelled(effect.setting))} {_does(effect)}"
-            + (f", build {effect.build:+,.0f} s" if effect.build and abs(effect.build) >= LONGER else "")
-            for effect in effects
-        ]
-        said.append(f"What its settings do: {'; '.join(each)}.")
+    effects = sorted(tuned.effects, key=lambda effect: -(effect.speedup or 0.0))
+    said += _of_settings("What its settings do", [each for each in effects if each.chosen])
+    said += _of_settings("What other settings do", [each for each in effects if each.speedup and not each.chosen])
     ended = "none of the rest promised more" if tuned.over else "a longer --budget tries more"
     finals = sum(one.candidate.final for one in facts)
     met = f"; {finals} met in {plural(tuned.answer.rounds, 'final round')}" if tuned.answer.rounds else ""
@@ -286,6 +281,16 @@ def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
         said += [f"Use it: inferlens.load('{folder}'), or inferlens export --best {folder} -o deploy"]
         said += [f"Repeat it: inferlens bench {folder}/best.toml"]
     return said
+
+
+def _of_settings(about: str, effects: Sequence[Effect]) -> list[str]:
+    """What each of some settings does."""
+    each = [
+        f"{plain(_spelled(effect.setting))} {_does(effect)}"
+        + (f", build {effect.build:+,.0f} s" if effect.build and abs(effect.build) >= LONGER else "")
+        for effect in effects
+    ]
+    return [f"{about}: {'; '.join(each)}."] if each else []
 
 
 def _does(effect: Effect) -> str:
