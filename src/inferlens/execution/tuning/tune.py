@@ -222,10 +222,8 @@ class Tuner:
         while points := self.search.propose():
             room = memory_left() / (SPARE * max([TYPICAL_MEMORY, *self._peaks()]))
             planned = [self.space.planned(self.candidates.cases[point]) for point in points[: max(2, int(room))]]
-            if self.search.rounds:
-                finals = FINAL_ROUNDS * self._seconds_of(self._finalists(()))
-                if self._left < self._seconds_of([each.case for each in planned]) + finals:
-                    return False
+            if self.search.rounds and not self._in_time([each.case for each in planned]):
+                return False
             tick, number = time.monotonic(), self.search.rounds + 1
             records = list(records_of_rounds(self.scheduler, planned, [number], together=not self._crowded))
             found = [self._without_export(*each, number) for each in zip(planned, records, strict=True)]
@@ -243,12 +241,15 @@ class Tuner:
         """Seconds of its share that are left."""
         return self.begin + self.share - time.monotonic()
 
+    def _in_time(self, cases: Sequence[Case]) -> bool:
+        """Whether a round of these leaves time for the finals; it takes as long as the slowest of them, at least."""
+        needed = max([self._seconds_of(cases), *map(self.seconds, cases)])
+        return needed + FINAL_ROUNDS * self._seconds_of(self._finalists(())) <= self._left
+
     def _seconds_of(self, cases: Sequence[Case]) -> float:
         """Seconds of a round of these, where estimates are as wrong as they were before."""
         last = [trial for trial in self.kept.trials if not trial.final][-1]
-        factor = last.seconds / sum(self.seconds(record.case) for record in last.records)
-        each = [self.seconds(case) for case in cases]
-        return max([factor * sum(each), *each])
+        return last.seconds * sum(map(self.seconds, cases)) / sum(self.seconds(record.case) for record in last.records)
 
     @property
     def _crowded(self) -> bool:
