@@ -4,7 +4,8 @@
 ``inferlens bench --quick`` does; names with a dot are options of a backend. Then each case is loaded, in a process of
 its own, as many side by side as there are CPUs for. One after the other they are measured: blocks of three kinds of
 calls take turns, the runner's, with inputs that lie ready, which is what a record has; the callable's, with such
-tensors, or arrays; and those of ``run.py``. A ratio is the median over the turns of the median by the runner's.
+tensors, or arrays; and those of ``run.py``. A ratio is the median over the turns of the median by the runner's. With
+``--queued`` twenty calls follow each other before the GPU is waited for, as in a program that has more to do.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.units import duration, significant
 
 TURNS, SECONDS, FEWEST = 15, 0.3, 5
+QUEUE = 20  # calls
 LINE = "{:40} {:>9} {:>9} {:>9} {:>6} {:>15} {:>9} {:>6} {:>15}"
 READY = "ready\n"
 
 
-def main(model: str = "resnet18", backends: str = "", *words: str) -> None:
+def main(model: str = "resnet18", backends: str = "", *words: str, calls: int = 1) -> None:
     """Prints a line for each case, as soon as it is measured."""
     print(f"{model}: what is shipped beside its runner, {TURNS} turns")
     print(LINE.format("case", "record", "runner", *("callable", "ratio", "of turns"), *("script", "ratio", "of turns")))
@@ -40,8 +42,8 @@ def main(model: str = "resnet18", backends: str = "", *words: str) -> None:
         records = inferlens.load_records(folder)
         ranked = [record for record in records if record.ranked]
         while ranked:  # each has two processes that load
-            some = [(record, begun(records.folders[record.id])) for record in ranked[: max(1, len(usable_cpus()) // 2)]]
-            del ranked[: len(some)]
+            first = [ranked.pop(0) for _ in range(min(len(ranked), max(1, len(usable_cpus()) // 2)))]
+            some = [(record, begun(records.folders[record.id], calls)) for record in first]
             for _, process in some:
                 next((said for said in process.stdout if said == READY), "")
             for record, process in some:
@@ -50,9 +52,9 @@ def main(model: str = "resnet18", backends: str = "", *words: str) -> None:
                 print(line(label, record.samples("latency"), turns) if turns else f"{label} failed", flush=True)
 
 
-def begun(folder: Path) -> Any:
+def begun(folder: Path, calls: int) -> Any:
     """A fresh process that makes a case ready, says so, and waits for a line before it measures."""
-    command = [sys.executable, "-m", "benchmarks.shipped", "--case", str(folder)]
+    command = [sys.executable, "-m", "benchmarks.shipped", "--case", str(folder), str(calls)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -69,7 +71,7 @@ def line(label: str, samples: Sequence[float], turns: Sequence[dict[str, float]]
     return LINE.format(label, *shown)
 
 
-def measure(folder: str) -> None:
+def measure(folder: str, calls: int) -> None:
     """Makes a case ready, as a callable and as a script; prints the medians of its turns as JSON."""
     from inferlens.models.inputs import draw
 
@@ -91,14 +93,14 @@ def measure(folder: str) -> None:
 
         def of_runner() -> list[float]:
             with fast._on_stream, fast._mode():
-                return timed(lambda: runner.infer(feed), wait)
+                return timed(lambda: runner.infer(feed), wait, calls)
 
         def of_callable() -> list[float]:
-            return timed(lambda: fast(**given), wait)
+            return timed(lambda: fast(**given), wait, calls)
 
         kinds = {"runner": of_runner, "callable": of_callable}
         if script:
-            kinds["script"] = lambda: timed(lambda: script["run"](*script["inputs"]), wait)
+            kinds["script"] = lambda: timed(lambda: script["run"](*script["inputs"]), wait, calls)
         print(READY, end="", flush=True)
         input()
         turns = []
@@ -107,19 +109,21 @@ def measure(folder: str) -> None:
     print(json.dumps(turns))
 
 
-def timed(call: Callable[[], Any], wait: Callable[[], None]) -> list[float]:
-    """Seconds of each of the calls that fit into :data:`SECONDS`."""
+def timed(call: Callable[[], Any], wait: Callable[[], None], calls: int) -> list[float]:
+    """Seconds of a call, of each of the queues of calls that fit into :data:`SECONDS`."""
     taken: list[float] = []
-    while len(taken) < FEWEST or sum(taken) < SECONDS:
+    while len(taken) < FEWEST or calls * sum(taken) < SECONDS:
         begin = time.perf_counter()
-        call()
+        for _ in range(calls):
+            call()
         wait()
-        taken.append(time.perf_counter() - begin)
+        taken.append((time.perf_counter() - begin) / calls)
     return taken
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--case"]:
-        measure(sys.argv[2])
+        measure(sys.argv[2], int(sys.argv[3]))
     else:
-        main(*sys.argv[1:])
+        given = [word for word in sys.argv[1:] if word != "--queued"]
+        main(*given, calls=QUEUE if given != sys.argv[1:] else 1)
