@@ -124,17 +124,16 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         here = [support for support in self.supports if support.variant == case.variant]
         on_device = [support for support in here if support.device == case.device]
         if not on_device:
-            devices = ", ".join(support.device for support in here)
-            only = f"on {case.device}, only on {devices}" if devices else "on any device of this machine"
-            return Unsupported(f"{case.backend_label} does not run {only}.")
+            devices = [support.device for support in here]
+            only = f"on {case.device}, only on {', '.join(devices)}" if devices else "on any device of this machine"
+            hint = f"--device {devices[0]}" if devices else ""
+            return Unsupported(f"{case.backend_label} does not run {only}.", hint=hint)
         if case.io == "host" and case.device == "cpu":
             return Unsupported("On the CPU every call begins and ends on the host.", hint="without --io host")
         formats = on_device[0].formats or self.formats
         if found.format not in formats:
-            return Unsupported(
-                f"{case.backend_label} cannot run a model of format '{found.format}'.",
-                expected=f"format {', '.join(formats)}",
-            )
+            what = f"{case.backend_label} cannot run a model of format '{found.format}'."
+            return Unsupported(what, expected=f"format {', '.join(formats)}")
         return self._precision_refusal(case, found, on_device[0])
 
     def _precision_refusal(self, case: Case, found: ModelInfo, support: Support) -> Unsupported | None:

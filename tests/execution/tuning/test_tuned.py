@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from inferlens.execution.tuning.outcome import untried
 from inferlens.execution.tuning.space import tried
 from inferlens.record.record import encode
 from inferlens.record.store import TRIALS
+from inferlens.spec.plan import Plan
 from inferlens.views.raced.tuned import document, finals_of
 from inferlens.views.raced.tuned_chart import render as drawn
 from inferlens.views.raced.tunings import sentences
@@ -210,8 +212,9 @@ def test_an_objective_that_nothing_here_tells_is_refused_after_one_round(tmp_pat
 # What was not tried
 
 
-def left_out(able: Any, **words: Any) -> dict[str, Untried]:
-    return {each.name: each for each in untried(space(able, RESNET, words), tried(**words))}
+def left_out(able: Any, asked: Any = MappingProxyType({}), **words: Any) -> dict[str, Untried]:
+    plan = Plan.from_words({"model": RESNET.spec, **asked})
+    return {each.name: each for each in untried(space(able, RESNET, words, **asked), tried(**words), plan)}
 
 
 def test_what_was_not_tried_says_why_and_what_would_have_it_tried() -> None:
@@ -223,6 +226,10 @@ def test_what_was_not_tried_says_why_and_what_would_have_it_tried() -> None:
     on_gpu = left_out(GPU_HOST)
     assert on_gpu["torchscript:trace"].hint == "--device cpu"
     assert left_out(LAPTOP)["onnxruntime:cpu fp16"].why
+    whole = {name for name, each in left_out(LAPTOP).items() if not each.why}
+    assert not whole, "what takes no such model is nothing to try"
+    assert left_out(LAPTOP, {"backend": "onnxruntime:cpu"}).keys() >= {"pytorch", "openvino"}
+    assert "bf16" in left_out(LAPTOP, {"precision": "fp32"})
 
 
 def test_modes_that_are_one_on_this_device_are_tried_by_one() -> None:
@@ -248,7 +255,7 @@ def test_several_tunings_say_what_was_not_tried_in_all_and_in_some(once: tuple[P
     late, lacking = Untried(name="pytorch", why="time was over"), Untried(name="openvino", hint="pip install openvino")
     both = [replace(once[1], untried=each) for each in ((lacking,), (late, lacking))]
     said = sentences(both)
-    assert "Not tried: openvino (pip install openvino)." in said
+    assert "Not tried: openvino (inferlens doctor)." in said
     assert "Not tried in some: pytorch (time was over)." in said
 
 

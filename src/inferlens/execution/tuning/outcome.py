@@ -21,6 +21,7 @@ from inferlens.execution.tuning.space import Space, Tried
 from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS, Case
 from inferlens.spec.objective import Constraint, Objective
+from inferlens.spec.plan import Plan
 from inferlens.stats.gaussian_process import Observed, Point, believe
 from inferlens.stats.intervals import normal_quantile
 from inferlens.stats.setting_effects import setting_effects
@@ -129,8 +130,11 @@ def longer_build(trials: Sequence[Trial], family: str, setting: str, point: Poin
     return mean(more) if more else None
 
 
-def untried(space: Space, what: Tried) -> tuple[Untried, ...]:
-    """Backends and precisions of which no family was tried, what the request left out first; ``what`` it left."""
+def untried(space: Space, what: Tried, plan: Plan) -> tuple[Untried, ...]:
+    """Backends and precisions of which no family was tried, what the request left out first; ``what`` it left.
+
+    What neither it nor the plan left out does not take such a model.
+    """
     labels = [each.case.backend_label for each in space.families]
     refused = [each.case.backend_label for each in space.refused]
     every = [f"{each.name}:{variant}".rstrip(":") for each in importable() for variant in each.variants]
@@ -142,7 +146,11 @@ def untried(space: Space, what: Tried) -> tuple[Untried, ...]:
     known = {each.case.precision for each in (*space.families, *space.refused)}
     names = [*(each for each in PRECISIONS if each not in known), *sorted(whole), *names]
     asked = {*what.precisions, *what.labels, *(label.partition(":")[0] for label in what.labels)}
-    found = [Untried(name=name, hint="" if name in asked else "--only") for name in names]
+    found = [
+        Untried(name=name, hint="" if name in asked else "--only")
+        for name in names
+        if name not in asked or (plan.precision if name in PRECISIONS else plan.backend)
+    ]
     tried = {(each.case.backend_label, each.case.precision) for each in space.families}
     for each in space.refused:
         label = each.case.backend_label

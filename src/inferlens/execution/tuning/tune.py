@@ -351,7 +351,10 @@ class Tuner:
             candidates=outcome.candidates(trials, case, objective, limits, point),
             effects=outcome.effects(trials, case, objective, point) if case else (),
             size=size(self.space),
-            untried=(*outcome.unreached(self.space, trials), *outcome.untried(self.space, self.what)),
+            untried=(
+                *outcome.unreached(self.space, trials),
+                *outcome.untried(self.space, self.what, self.request.plan),
+            ),
             over=over,
             seconds=time.monotonic() - self.begin,
             missed=tuple(each.sentence for each in violations(best.runs, limits)) if best else (),

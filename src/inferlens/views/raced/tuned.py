@@ -95,13 +95,19 @@ def document(tuned: Tuned, reference: str | None = None, top: int | None = None)
 
 
 def finals_of(tuned: Tuned, reference: str | None = None) -> list[Row]:
-    """The rows of the finals, by what is to be best; memory is also of the search, as finals export anew."""
+    """The rows of the finals, by what is to be best, of equally good ones first that which is kept as the winner.
+
+    Memory is also of the search, as finals export anew.
+    """
     every = tuned.by_case
     runs = {record.id: every[record.case.digest] for record in tuned.finals}
-    return [
+    found = [
         replace(row, host_peak=host_peak(runs[row.id]), device_peak=device_peak(runs[row.id]))
         for row in rows(tuned.finals, reference, tuned.aim)
     ]
+    found.sort(key=lambda row: row.standing != "equal" or not tuned.best or row.label != tuned.best.label)
+    places = iter(sorted(row.place for row in found if row.place))
+    return [replace(row, place=next(places)) if row.place else row for row in found]
 
 
 def tried_table(facts: Sequence[CandidateFacts], of: str = "") -> Table:
@@ -263,8 +269,6 @@ def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
     """What was tried and found, and what to do with it."""
     broken = plain(" ".join(tuned.missed))
     said = [f"Nothing keeps all limits; this comes nearest. {broken}"] if broken else []
-    if tuned.best and tuned.best != tuned.fastest[0]:
-        said.append(f"Of those that are equal the one with the fewest settings is kept: {plain(tuned.best.way)}.")
     effects = sorted(tuned.effects, key=lambda effect: -(effect.speedup or 0.0))
     said += _of_settings("What its settings do", [each for each in effects if each.chosen])
     said += _of_settings("What other settings do", [each for each in effects if each.speedup and not each.chosen])
@@ -314,7 +318,8 @@ def left_out(untried: Sequence[Untried], said: str = "Not tried") -> list[str]:
     """Which backends and precisions were not tried, why in few words, and what would have them tried."""
     reasons: dict[str, list[str]] = {}
     for each in untried:
-        flag = each.hint if each.hint.startswith(("--device", "--only", "pip ")) else ""
+        flag = each.hint if each.hint.startswith(("--device", "--only")) else ""
+        flag = "inferlens doctor" if each.hint.startswith("pip ") else flag
         why = each.why.removeprefix(f"{each.name.partition(' ')[0]} ").partition(": ")[0].rstrip(".")
         asked = "--precision" if each.name in PRECISIONS else "--backend"
         reasons.setdefault(flag or why or asked, []).append(each.name)
