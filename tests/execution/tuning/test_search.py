@@ -118,6 +118,16 @@ def test_what_breaks_a_limit_is_tuned_only_while_nothing_keeps_it() -> None:
     assert len(tuned) < len(FAMILIES)
 
 
+def test_what_may_be_as_fast_with_fewer_settings_meets_the_best_in_the_finals() -> None:
+    search, plain = begun(), Point("graphed")
+    few, many = (Point("graphed", frozenset(names)) for names in (["freeze"], ["freeze", "last"]))
+    other = Point("graphed", frozenset(["freeze", "benchmark"]))
+    for number in range(3):
+        search.add({plain: 0.3, few: 0.02 * (number % 2), other: 0.01 * (number % 2), many: 0.0})
+    assert search.finalists() == [many, few]
+    assert search.belief.chance(search.belief.points.index(many))[search.belief.points.index(other)] > 0.15
+
+
 def test_what_is_proposed_follows_from_what_was_added() -> None:
     one, other = begun(), begun()
     rounds = run(one)

@@ -127,12 +127,17 @@ class Search:
         return float(self.belief.mean[self.belief.points.index(point)]) if point in self.belief.points else math.inf
 
     def finalists(self) -> list[Point]:
-        """The best, and the one that is most likely to be faster, if any may be."""
+        """The best, and one that may be faster, if any may: with fewer settings of the best, or else the likeliest."""
         belief, best, measured = self.belief, self._best_place, self._eligible
-        chances = belief.chance(best)
-        others = [place for place, point in enumerate(belief.points) if place != best and point in measured]
-        others = sorted((place for place in others if chances[place] >= LEAST_CHANCE), key=lambda each: -chances[each])
-        return [belief.points[place] for place in (best, *others[:1])]
+        points, chances = belief.points, belief.chance(best)
+
+        def order(place: int) -> tuple[bool, float]:
+            less = points[place].family == points[best].family and points[place].settings < points[best].settings
+            return not less, -chances[place]
+
+        others = [place for place, point in enumerate(points) if place != best and point in measured]
+        others = sorted((place for place in others if chances[place] >= LEAST_CHANCE), key=order)
+        return [points[place] for place in (best, *others[:1])]
 
     @property
     def best(self) -> Point:
