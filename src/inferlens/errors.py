@@ -7,6 +7,7 @@ to try; the command line prints it without a traceback and exits with code 2.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -98,6 +99,14 @@ def suggestion(name: str, known: Iterable[str], limit: int = 3, spelled: Mapping
     """
     near = [(spelled or {}).get(each, each) for each in get_close_matches(name, sorted(set(known)), n=limit)]
     return f"did you mean {' or '.join(', '.join(near).rsplit(', ', 1))}?" if near else ""
+
+
+def paths_like(path: Path, *, folders: bool = False) -> str:
+    """Near misses of a file, or folder, that is not there, among those beside it: ``"did you mean a/model.onnx?"``."""
+    with suppress(OSError):
+        beside = {each.name: str(each) for each in path.parent.iterdir() if folders or each.is_file()}
+        return suggestion(path.name, beside, spelled=beside)
+    return ""
 
 
 def check_choice(what: str, given: str, known: Iterable[str]) -> None:

@@ -67,7 +67,7 @@ BAD = {
     "fixd.onnx": "did you mean fixed.onnx?",
     "fixd.onx": "There is neither a file nor a model 'fixd.onx'.",
     "fixed.onx": "did you mean fixed.onnx?",
-    "plan.toml": "cannot be read",
+    "plan.toml": "does not exist",
     "pickle.pt": "can run code when it is opened",
     "fixed.onnx --input imag=1x3x8x8": "Expected: image\n",
     "fixed.onnx --input image=1x3x9x9": "Expected: image=1x3x8x8:float32",

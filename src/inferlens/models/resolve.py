@@ -20,6 +20,7 @@ from inferlens.errors import (
     check_choice,
     is_short_of_memory,
     library,
+    paths_like,
     suggestion,
 )
 from inferlens.models.inputs import argument_names, draw, said_by, try_inputs
@@ -33,7 +34,6 @@ from inferlens.models.sources.libraries import FakeSource, Timm, Torchvision, Tr
 from inferlens.models.sources.onnx import OnnxFile, onnx_graph, weight_files
 from inferlens.models.sources.own_code import Factory, Hub, Live
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize
-from inferlens.record.files import paths_like
 from inferlens.record.record import ModelFacts
 from inferlens.spec.case import Case, TensorSpec, with_batch
 from inferlens.spec.keep import EXPORTED, check_kept, kept

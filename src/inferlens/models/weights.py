@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferlens.errors import InferlensError, library
-from inferlens.record.files import paths_like
+from inferlens.errors import InferlensError, library, paths_like
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,6 @@ import lzma
 import os
 import tempfile
 import zlib
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +16,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from inferlens.errors import InferlensError, suggestion
+from inferlens.errors import InferlensError
 
 PACKED = ("", ".gz", ".xz")  # what may stand behind the name of a file that is read by read_unpacked
 Form = TypeVar("Form")
@@ -108,11 +107,3 @@ def decoded(data: bytes, form: type[Form], schema: str, noun: str) -> Form:
         return msgspec.json.decode(data, type=form)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InferlensError(f"This is no {noun}: {error}.", expected=f"JSON with schema {schema}") from error
-
-
-def paths_like(path: Path, *, folders: bool = False) -> str:
-    """Near misses of a file, or folder, that is not there, among those beside it: ``"did you mean a/model.onnx?"``."""
-    with suppress(OSError):
-        beside = {each.name: str(each) for each in path.parent.iterdir() if folders or each.is_file()}
-        return suggestion(path.name, beside, spelled=beside)
-    return ""

@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from inferlens.errors import InferlensError, unwritable
-from inferlens.record.files import files_under, locked, paths_like, plain_or_packed, read_unpacked, write_whole
+from inferlens.errors import InferlensError, paths_like, unwritable
+from inferlens.record.files import files_under, locked, plain_or_packed, read_unpacked, write_whole
 from inferlens.record.record import Measurement, Record, decode, encode
 from inferlens.spec.case import Case
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, paths_like
 
 
 def toml_words(path: Path, what: str) -> dict[str, Any]:
     """What a TOML file says; ``what`` it is, for the InferlensError if it cannot be read or is no TOML."""
+    if not path.exists():
+        raise InferlensError(f"The {what} {path} does not exist.", expected="a TOML file", hint=paths_like(path))
     try:
         return msgspec.toml.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:

@@ -27,7 +27,6 @@ from inferlens.execution.expand import EVERY_VARIANT, Planned, check_words, defa
 from inferlens.execution.survey import Named, Surveyed, surveyed
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.models.model import ModelInfo
-from inferlens.record.files import paths_like
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option, split_label
 from inferlens.spec.plan import Plan, Texts, count, listed, texts
 from inferlens.spec.toml_file import toml_words
@@ -130,8 +129,6 @@ def tried(
     Raises InferlensError for a name that there is not (near misses are suggested), or a value that an option cannot
     have.
     """
-    if file and not Path(file).exists():
-        raise InferlensError(f"The file {file} does not exist.", expected="a space file", hint=paths_like(Path(file)))
     said = toml_words(Path(file), "space file") if file else {}
     for word in said:
         check_choice("word of a space file", word, SPACE_WORDS)

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
-from inferlens.errors import InferlensError, library
+from inferlens.errors import InferlensError, library, paths_like
 from inferlens.models.inputs import said_by, spec_of, with_example
 from inferlens.models.model import TRUST, Format, ModelInfo
 from inferlens.models.provenance import shapes_fit
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.program_check import PLAIN, code_in
-from inferlens.record.files import paths_like, sha256
+from inferlens.record.files import sha256
 from inferlens.spec.case import DTYPES, TensorSpec
 
 if TYPE_CHECKING:

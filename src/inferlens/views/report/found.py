@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from inferlens.analysis.tuned import Tuned, beneath, load_tuned, tunings_in
-from inferlens.errors import InferlensError
-from inferlens.record.files import files_under, paths_like
+from inferlens.errors import InferlensError, paths_like
+from inferlens.record.files import files_under
 from inferlens.record.profile_store import LoadedProfiles, load_profiles
 from inferlens.record.quantization import KEPT, Quantization, read
 from inferlens.record.record import Record
