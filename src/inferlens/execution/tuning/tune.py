@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
+from statistics import median
 from typing import ClassVar
 
 from msgspec import Struct
@@ -247,9 +248,10 @@ class Tuner:
         return needed + FINAL_ROUNDS * self._seconds_of(self._finalists(())) <= self._left
 
     def _seconds_of(self, cases: Sequence[Case]) -> float:
-        """Seconds of a round of these, where estimates are as wrong as they were before."""
-        last = [trial for trial in self.kept.trials if not trial.final][-1]
-        return last.seconds * sum(map(self.seconds, cases)) / sum(self.seconds(record.case) for record in last.records)
+        """Seconds of a round of these, where estimates are as wrong as they mostly were before."""
+        held = [([each.case for each in trial.records], trial.seconds) for trial in self.kept.trials if not trial.final]
+        wrong = median(seconds / sum(map(self.seconds, some)) for some, seconds in held)
+        return wrong * sum(map(self.seconds, cases))
 
     @property
     def _crowded(self) -> bool:
