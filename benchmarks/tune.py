@@ -152,7 +152,7 @@ def searched(machine: Machine) -> Point:
     search = Search(space.families, space.candidates.neighbours, lambda _: 1.0)
     while points := search.propose():
         search.add({**machine.round(points)})
-    finalists = search.finalists()
+    finalists = search.finalists()[:2]
     machine.own = (time.process_time() - begin) / machine.processes
     winner, finals = confirmed(machine, finalists)
     effects = setting_effects([*search.seen, *finals], winner)

@@ -27,7 +27,7 @@ from inferlens.execution import rounds, scheduler, trace, worker
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.interleaver import Interleaver
 from inferlens.execution.protocol import Answered, Event, Job, Observer, Order, Task, TaskResult, result_of
-from inferlens.execution.tuning import tune
+from inferlens.execution.tuning import finals
 from inferlens.record.record import Status
 from inferlens.spec.plan import Plan
 
@@ -97,7 +97,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
     """Makes the rounds of a tuning short, and builds its finalists once."""
     patch.setattr(rounds, "ROUND_WARMUP", 0.01)
     patch.setattr(rounds, "ROUND_SERIES", 0.05)
-    patch.setattr(tune, "BUILDS", 1)
+    patch.setattr(finals, "BUILDS", 1)
 
 
 def inferlens(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -31,7 +31,7 @@ def test_a_study_in_every_format_and_as_a_picture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--space", "missing.toml"), "The file missing.toml does not exist."),
+        (("--space", "missing.toml"), "The space file missing.toml does not exist."),
         (("--study", "fake.knob_a=9"), "does not take '9'"),
         (("--study", "fake.knob_a=1", "--only", "fake"), "With --study, --only would do nothing."),
         (("--study", "fake.knob_a=1", "--within", "error=1", "--dry-run"), "--within and --dry-run would do nothing."),

@@ -250,7 +250,7 @@ def rounds_at_once(firsts: Sequence[Record]) -> int:
 def fit_together(records: Sequence[Record]) -> bool:
     """Whether processes such as these have room at the same time, by the memory that each took.
 
-    Of what took turns on a GPU already its memory there is not known: it counts as much as the largest that is.
+    What took turns on a GPU where its memory was not known counts as much as the largest that is.
     """
     if SPARE * sum(record.memory.host_peak or 0 for record in records) > memory_left():
         return False

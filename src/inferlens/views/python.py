@@ -237,9 +237,9 @@ class Tuning(Records):
 
     @property
     def effects(self) -> tuple[Effect, ...]:
-        """What each setting of the winner does: ``setting``, and how many times faster it is, ``low`` to ``high``.
+        """What each setting does beside the winner's others: how many times faster it is with it, ``low`` to ``high``.
 
-        These are ``None`` where too few rounds tell it.
+        These are ``None`` where too few rounds tell it; ``chosen`` are the winner's own.
 
         Raises:
             InferlensError: if there are several models or batch sizes.

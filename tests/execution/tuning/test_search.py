@@ -49,7 +49,6 @@ def test_the_best_is_found_and_most_are_not_measured() -> None:
     ]
     assert log(search.best) == pytest.approx(min(map(log, every)))
     assert search.finalists()[0] == search.best
-    assert len(search.finalists()) <= 2
     assert len({point for points in rounds for point in points}) < len(every) / 3
     assert not any(point.family == "slow" and point.settings for points in rounds for point in points)
 
@@ -124,7 +123,7 @@ def test_what_may_be_as_fast_with_fewer_settings_meets_the_best_in_the_finals() 
     other = Point("graphed", frozenset(["freeze", "benchmark"]))
     for number in range(3):
         search.add({plain: 0.3, few: 0.02 * (number % 2), other: 0.01 * (number % 2), many: 0.0})
-    assert search.finalists() == [many, few]
+    assert search.finalists() == [many, few, other]
     assert search.belief.chance(search.belief.points.index(many))[search.belief.points.index(other)] > 0.15
 
 

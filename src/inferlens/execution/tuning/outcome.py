@@ -17,7 +17,7 @@ from inferlens.analysis.objective import violations
 from inferlens.analysis.race import centre_for
 from inferlens.analysis.tuned import Candidate, Effect, Trial, Untried
 from inferlens.backends import BACKENDS, importable
-from inferlens.execution.tuning.space import Space, Tried
+from inferlens.execution.tuning.space import Space, Tried, as_asked, asked_for, combined
 from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS, Case
 from inferlens.spec.objective import Constraint, Objective
@@ -107,10 +107,17 @@ def _seen(trials: Sequence[Trial], objective: Objective, point: PointOf) -> list
     ]
 
 
-def effects(trials: Sequence[Trial], best: Case, objective: Objective, point: PointOf) -> tuple[Effect, ...]:
-    """What each setting that was tried in the best one's family does, by all rounds, the finals too."""
+def effects(
+    trials: Sequence[Trial], best: Case, objective: Objective, point: PointOf, space: Space
+) -> tuple[Effect, ...]:
+    """What each setting of the best does, and others that may be beside those, by all rounds, the finals too."""
     chosen, found = point(best), []
+    free = {name: values for name, values in space.values(best).items() if name not in space.settings(best)}
+    each = [(name, value) for name, values in free.items() for value in values]
+    beside = {f"{name}={value}" for name, value in each if as_asked(combined(best, {name: value}), best, {name: value})}
     for name, effect in setting_effects(_seen(trials, objective, point), chosen).items():
+        if name not in chosen.settings | beside:  # it takes the place of one of them
+            continue
         speedup, low, high = effect or (None, None, None)
         longer = longer_build(trials, chosen.family, name, point)
         kept = name in chosen.settings
@@ -135,6 +142,7 @@ def untried(space: Space, what: Tried, plan: Plan) -> tuple[Untried, ...]:
 
     What neither it nor the plan left out does not take such a model.
     """
+    within = _words(asked_for(plan, what))
     labels = [each.case.backend_label for each in space.families]
     refused = [each.case.backend_label for each in space.refused]
     every = [f"{each.name}:{variant}".rstrip(":") for each in importable() for variant in each.variants]
@@ -145,11 +153,11 @@ def untried(space: Space, what: Tried, plan: Plan) -> tuple[Untried, ...]:
     names = [each for each in names if each not in alike]
     known = {each.case.precision for each in (*space.families, *space.refused)}
     names = [*(each for each in PRECISIONS if each not in known), *sorted(whole), *names]
-    asked = {*what.precisions, *what.labels, *(label.partition(":")[0] for label in what.labels)}
+    asked = _words(what)
     found = [
         Untried(name=name, hint="" if name in asked else "--only")
         for name in names
-        if name not in asked or (plan.precision if name in PRECISIONS else plan.backend)
+        if name not in asked or name not in within
     ]
     tried = {(each.case.backend_label, each.case.precision) for each in space.families}
     for each in space.refused:
@@ -158,6 +166,11 @@ def untried(space: Space, what: Tried, plan: Plan) -> tuple[Untried, ...]:
         if each.refusal and (label, each.case.precision) not in tried:
             found.append(Untried(name=name, why=each.refusal.what, hint=each.refusal.hint))
     return tuple({each.name: each for each in reversed(found)}.values())[::-1]
+
+
+def _words(what: Tried) -> set[str]:
+    """Names of all that is tried."""
+    return {*what.precisions, *what.labels, *(label.partition(":")[0] for label in what.labels)}
 
 
 def _runs_as(label: str, case: Case) -> str:

@@ -124,10 +124,12 @@ class Search:
 
     def mean(self, point: Point) -> float:
         """What is believed of a measured one; infinite for others."""
-        return float(self.belief.mean[self.belief.points.index(point)]) if point in self.belief.points else math.inf
+        if not self.seen or point not in self.belief.points:
+            return math.inf
+        return float(self.belief.mean[self.belief.points.index(point)])
 
     def finalists(self) -> list[Point]:
-        """The best, and one that may be faster, if any may: with fewer settings of the best, or else the likeliest."""
+        """The best, then what may be faster: what has fewer settings of the best, then the likeliest."""
         belief, best, measured = self.belief, self._best_place, self._eligible
         points, chances = belief.points, belief.chance(best)
 
@@ -137,7 +139,7 @@ class Search:
 
         others = [place for place, point in enumerate(points) if place != best and point in measured]
         others = sorted((place for place in others if chances[place] >= LEAST_CHANCE), key=order)
-        return [points[place] for place in (best, *others[:1])]
+        return [points[place] for place in (best, *others)]
 
     @property
     def best(self) -> Point:

@@ -158,7 +158,7 @@ def explore(plan: Plan, what: Tried, model: Named | None = None) -> Space:
     What the plan says of backends and precisions narrows it, too; its options, and threads if it names any, are those
     of all candidates. Raises InferlensError for a plan or a model that means nothing, or if nothing is left to try.
     """
-    asked = _asked_for(plan, what)
+    asked = asked_for(plan, what)
     backends = dict.fromkeys(label.partition(":")[0] for label in sorted(asked.labels))
     return _space(surveyed(msgspec.structs.replace(plan, backend=tuple(backends)), model), asked)
 
@@ -287,7 +287,7 @@ def _labels(backend: type[Backend]) -> frozenset[str]:
     return frozenset(f"{backend.name}:{variant}".rstrip(":") for variant in backend.variants)
 
 
-def _asked_for(plan: Plan, what: Tried) -> Tried:
+def asked_for(plan: Plan, what: Tried) -> Tried:
     """What is tried, as far as the plan asks for it; refused if that is nothing."""
     check_words(plan)
     labels, precisions = what.labels, what.precisions

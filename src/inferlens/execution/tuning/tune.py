@@ -18,14 +18,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
-from statistics import median
-from typing import ClassVar
+from statistics import median_low
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.objective import miss, value, violations, with_export
-from inferlens.analysis.race import FinalsAim, Race, RaceAnswer, centre_for, race
+from inferlens.analysis.race import FinalsAim, RaceAnswer, centre_for
 from inferlens.analysis.tuned import TUNED, Trial, Tuned, keep
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
@@ -35,9 +34,10 @@ from inferlens.execution.rounds import Entrant, budget_of_rounds, records_of_rou
 from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, Scheduler, scheduled
 from inferlens.execution.survey import Named, live_files
 from inferlens.execution.tuning import outcome
+from inferlens.execution.tuning.finals import BUILDS, Finals
 from inferlens.execution.tuning.search import LEAST_GROUP, Candidates, Search
 from inferlens.execution.tuning.space import Space, Tried, size
-from inferlens.execution.tuning.trial_log import WORK, LoggedRounds, TrialLog, clear, content_of, folders_of, place_of
+from inferlens.execution.tuning.trial_log import WORK, TrialLog, clear, content_of, folders_of, place_of
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.models.resolve import files_of
@@ -49,7 +49,6 @@ from inferlens.spec.plan import Plan, as_plan
 from inferlens.spec.where import Where
 from inferlens.stats.gaussian_process import Point
 
-BUILDS = 3  # of each finalist, from scratch: builds differ
 TIMED = ("latency", "latency.p95", "latency.p99", "throughput")
 TAIL_SAMPLES = 200  # of a process: a p99 of fewer is hardly more than the longest of them
 FINAL_ROUNDS = BUILDS + 1  # that the search leaves time for: two that are about as fast need more
@@ -70,34 +69,6 @@ class Request(Struct, frozen=True, kw_only=True):
     def measures(self) -> set[str]:
         """Names of all that is aimed at or limited."""
         return {self.objective.name, *(each.name for each in self.constraints)}
-
-
-@dataclass
-class Finals(LoggedRounds):
-    """The finalists' rounds: everyone's in the first few, each built anew."""
-
-    least: ClassVar[int] = BUILDS
-    final: ClassVar[bool] = True
-    aim: FinalsAim
-    anew: bool  # not where memory of the host is asked for: who exports takes more than who runs
-
-    @property
-    def race(self) -> Race:
-        """How it stands, by what is to be best."""
-        runs = {name: each.runs for name, each in self._able.items()}
-        return race(runs, aim=self.aim)
-
-    def _next_meeting(self, number: int) -> list[Entrant]:
-        if number < BUILDS:
-            return list(self._able.values())
-        return super()._next_meeting(number)
-
-    def _tell(self, number: int, contenders: Sequence[Case]) -> None:
-        self.scheduler.observer.round(number, contenders, self._standing() or contenders[0].way, BUILDS)
-
-    def _hold(self, meeting: Sequence[Entrant], numbers: Sequence[int]) -> None:
-        self.scheduler.builds_anew = numbers[0] <= BUILDS and self.anew
-        super()._hold(meeting, numbers)
 
 
 def run(
@@ -204,6 +175,8 @@ class Tuner:
         over = not search.propose() if before else self._searched()
         self.scheduler.patience = lambda _: math.inf  # who has run may build anew for as long as that takes
         cases = self._finalists(before)
+        if not before and (unknown := [self.space.planned(case) for case in cases if self._always_exported(case)]):
+            self._hold(unknown)
         barred = {record.case.digest for record in outcome.barred(self.kept.trials, self.request.constraints)}
         if all(case.digest in barred for case in cases):
             barred -= {case.digest for case in self._nearest()}
@@ -225,17 +198,25 @@ class Tuner:
             planned = [self.space.planned(self.candidates.cases[point]) for point in points[: max(2, int(room))]]
             if self.search.rounds and not self._in_time([each.case for each in planned]):
                 return False
-            tick, number = time.monotonic(), self.search.rounds + 1
-            records = list(records_of_rounds(self.scheduler, planned, [number], together=not self._crowded))
-            found = [self._without_export(*each, number) for each in zip(planned, records, strict=True)]
-            self._learn(self.search, found)  # first: of a machine that does not tell the aim nothing is kept
-            self.kept.add(Trial(records=tuple(found), seconds=time.monotonic() - tick))
-            self.scheduler.discard(records)
-            best = self.search.best if self.search.seen else None
-            said = f"best so far {self.candidates.cases[best].way}" if best else "nothing ran yet"
-            said += ", beyond a limit" * (best in self.search.barred)
-            self.scheduler.observer.round(number, [each.case for each in planned], said)
+            self._hold(planned)
         return True
+
+    def _hold(self, planned: Sequence[Planned]) -> None:
+        """A round of the search."""
+        tick, number = time.monotonic(), self.search.rounds + 1
+        records = list(records_of_rounds(self.scheduler, planned, [number], together=not self._crowded))
+        found = [self._without_export(*each, number) for each in zip(planned, records, strict=True)]
+        self._learn(self.search, found)  # first: of a machine that does not tell the aim nothing is kept
+        self.kept.add(Trial(records=tuple(found), seconds=time.monotonic() - tick))
+        self.scheduler.discard(records)
+        best = self.search.best if self.search.seen else None
+        said = f"best so far {self.candidates.cases[best].way}" if best else "nothing ran yet"
+        said += ", beyond a limit" * (best in self.search.barred)
+        self.scheduler.observer.round(number, [each.case for each in planned], said)
+
+    def _always_exported(self, case: Case) -> bool:
+        """Whether each of its processes exported the model, so that the memory of inference is not known."""
+        return all(with_export(each) for trial in self.kept.trials for each in trial.records if each.case == case)
 
     @property
     def _left(self) -> float:
@@ -249,9 +230,10 @@ class Tuner:
 
     def _seconds_of(self, cases: Sequence[Case]) -> float:
         """Seconds of a round of these, where estimates are as wrong as they mostly were before."""
-        held = [([each.case for each in trial.records], trial.seconds) for trial in self.kept.trials if not trial.final]
-        wrong = median(seconds / sum(map(self.seconds, some)) for some, seconds in held)
-        return wrong * sum(map(self.seconds, cases))
+        rounds = [trial for trial in self.kept.trials if not trial.final]
+        ran = [(trial.seconds, [each.case for each in trial.records if each.status == "ok"]) for trial in rounds]
+        wrong = [seconds / sum(map(self.seconds, some)) for seconds, some in ran if some]
+        return median_low(wrong or [1.0]) * sum(map(self.seconds, cases))
 
     @property
     def _crowded(self) -> bool:
@@ -317,8 +299,9 @@ class Tuner:
         precision = {case.precision for case in reference} or {case.precision for case in ran}
         usual = sorted((case for case in ran if case.precision in precision), key=self._rank)[:1]
         needed = {case.digest: case for case in (*chosen[:1], *usual, *reference)}
-        found = list((needed | {case.digest: case for case in chosen}).values())
-        if len(found) > max(2, len(needed)) and self._left < BUILDS * self._seconds_of(found):
+        rival = [case for case in chosen if case.digest not in needed][:1]
+        found = [*needed.values(), *rival]
+        if len(found) > 2 and rival and self._left < BUILDS * self._seconds_of(found):
             found.pop()
         return found
 
@@ -351,7 +334,7 @@ class Tuner:
             answer=answer,
             best=case,
             candidates=outcome.candidates(trials, case, objective, limits, point),
-            effects=outcome.effects(trials, case, objective, point) if case else (),
+            effects=outcome.effects(trials, case, objective, point, self.space) if case else (),
             size=size(self.space),
             untried=(
                 *outcome.unreached(self.space, trials),

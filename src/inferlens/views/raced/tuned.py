@@ -271,7 +271,10 @@ def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
     said = [f"Nothing keeps all limits; this comes nearest. {broken}"] if broken else []
     effects = sorted(tuned.effects, key=lambda effect: -(effect.speedup or 0.0))
     said += _of_settings("What its settings do", [each for each in effects if each.chosen])
-    said += _of_settings("What other settings do", [each for each in effects if each.speedup and not each.chosen])
+    others = [each for each in effects if each.speedup and not each.chosen]
+    said += _of_settings("What others would do", [each for each in others if _differs(each)])
+    if same := [plain(_spelled(each.setting)) for each in others if not _differs(each)]:
+        said.append(f"Others of which no effect was seen: {_some(same, MOST_NAMES)}.")
     ended = "none of the rest promised more" if tuned.over else "a longer --budget tries more"
     finals = sum(one.candidate.final for one in facts)
     met = f"; {finals} met in {plural(tuned.answer.rounds, 'final round')}" if tuned.answer.rounds else ""
@@ -295,6 +298,11 @@ def _of_settings(about: str, effects: Sequence[Effect]) -> list[str]:
         for effect in effects
     ]
     return [f"{about}: {'; '.join(each)}."] if each else []
+
+
+def _differs(effect: Effect) -> bool:
+    """Whether it is known to do something."""
+    return effect.low is not None and effect.high is not None and not effect.low <= 1 <= effect.high
 
 
 def _does(effect: Effect) -> str:
