@@ -94,6 +94,7 @@ def test_it_finds_the_planted_best_and_leaves_it_ready(tmp_path: Path, monkeypat
     others = {each.setting for each in tuned.effects} - kept
     assert others <= {setting for one in tuned.candidates for setting in one.settings}
     assert others
+    assert not {each.partition("=")[0] for each in others} & {*BEST}, "what takes the place of one is not beside it"
     shown = render(document(tuned), "table", width=100)
     assert len(shown.splitlines()) <= 24
     assert "inferlens.load(" in shown
@@ -297,6 +298,16 @@ def test_with_a_longer_budget_it_searches_on(tmp_path: Path) -> None:
     searched = [trial for trial in first.trials if not trial.final]
     assert [each.records for each in found.trials[: len(searched)]] == [each.records for each in searched]
     assert {trial.budget for trial in found.trials if trial.final} == {3600.0}
+
+
+def test_where_each_process_of_the_finalists_exported_one_more_tells_their_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = [trial for trial in tune(tmp_path / "found").trials if not trial.final]
+    monkeypatch.setattr(tuning, "with_export", lambda _: True)
+    tuned = tune(tmp_path / "exported")
+    (more,) = [trial for trial in tuned.trials if not trial.final][len(rounds) :]
+    assert {each.case.digest for each in more.records} == {each.case.digest for each in tuned.finals}
 
 
 @pytest.mark.parametrize("budget", [150.0, 200.0, 250.0, 300.0])

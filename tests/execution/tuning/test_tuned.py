@@ -209,6 +209,12 @@ def test_an_objective_that_nothing_here_tells_is_refused_after_one_round(tmp_pat
         tune(tmp_path, objective="energy", only=("fake:steady", "fake:fast", "fp32", "fake.knob_a"))
 
 
+def test_where_nothing_here_tells_a_limit_the_answer_says_that_it_breaks_it(tmp_path: Path) -> None:
+    tuned = tune(tmp_path, limits=("energy=0.001mJ",), only=("fake:steady", "fake:fast", "fp32", "fake.knob_a"))
+    assert tuned.best
+    assert tuned.missed
+
+
 # What was not tried
 
 
