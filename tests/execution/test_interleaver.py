@@ -149,6 +149,13 @@ def test_who_has_enough_goes_on_until_the_other_one_has_and_waiting_is_not_time_
     assert rule.spent == pytest.approx(len(latency.samples) * 0.004)
 
 
+def test_who_has_enough_of_calls_that_are_longer_than_a_turn_leaves_the_turns_to_the_other_one(tmp_path: Path) -> None:
+    turn = Scripted(9)
+    turn.chunk_seconds = 0.003  # a call takes four milliseconds
+    (latency,) = taken(tmp_path, FixedTime(0.01, 1, 10_000), turn)
+    assert (len(latency.samples), turn.asked) == (3, [False, False, *[True] * 7])
+
+
 def test_a_number_of_samples_that_was_asked_for_is_kept(tmp_path: Path) -> None:
     turn = Scripted(30)
     (latency,) = taken(tmp_path, FixedCount(20), turn)

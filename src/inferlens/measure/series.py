@@ -54,19 +54,20 @@ def latency(
 ) -> tuple[Measurement, ...]:
     """Latency samples until ``rule`` is satisfied; enqueue and GPU times and their parts where the clock tells them.
 
-    With another process that has its ``turn`` after each chunk: until that has enough, too. The rule is told of time
-    without that spent waiting.
+    With another process that has its ``turn`` after each chunk: until that has enough, too, but for calls that are
+    longer than a chunk is meant to be, for which the other would only wait. The rule is told of time without that
+    spent waiting.
     """
     clock, turn = runner.clock, turn or Turn()
     waited = turn.waited
     begins: list[float] = []
     series: dict[Metric, list[float]] = {}
-    chunk = 1
+    chunk, each = 1, 0.0
     with span(f"series: {metric}"), collector_off():
         for number in itertools.count():
             if rule.finished and turn.over:
                 break
-            if rule.most:
+            if rule.most and not (rule.finished and each > turn.chunk_seconds):
                 _lead_in(runner, feeds, turn.lead)
                 before = clock.now()
                 timings = clock.time(runner.infer, feeds, min(chunk, rule.most))
