@@ -8,7 +8,7 @@ is theirs alone. What settings do is what all rounds say.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
 
 from msgspec.structs import replace
@@ -111,7 +111,7 @@ def effects(
     trials: Sequence[Trial], best: Case, objective: Objective, point: PointOf, space: Space
 ) -> tuple[Effect, ...]:
     """What each setting of the best does, and others that may be beside those, by all rounds, the finals too."""
-    chosen, found = point(best), []
+    chosen, took, found = point(best), _build_seconds(trials, point), []
     free = {name: values for name, values in space.values(best).items() if name not in space.settings(best)}
     each = [(name, value) for name, values in free.items() for value in values]
     beside = {f"{name}={value}" for name, value in each if as_asked(combined(best, {name: value}), best, {name: value})}
@@ -119,19 +119,24 @@ def effects(
         if name not in chosen.settings | beside:  # it takes the place of one of them
             continue
         speedup, low, high = effect or (None, None, None)
-        longer = longer_build(trials, chosen.family, name, point)
+        longer = _longer_build(took, chosen.family, name)
         kept = name in chosen.settings
         found.append(Effect(setting=name, speedup=speedup, low=low, high=high, build=longer, chosen=kept))
     return tuple(found)
 
 
-def longer_build(trials: Sequence[Trial], family: str, setting: str, point: PointOf) -> float | None:
-    """How many seconds longer a build takes with a setting: of what was built with it and without."""
+def _build_seconds(trials: Sequence[Trial], point: PointOf) -> dict[Point, list[float]]:
+    """How long each was built, without the export, which is the same for all of them, and what was cached."""
     took: dict[Point, list[float]] = {}
     for record in (record for trial in trials for record in trial.records):
         built = [phase.seconds for phase in record.phases if phase.name == "build" and phase.note != "cached"]
-        if built:  # without the export, which is the same for all of them
+        if built:
             took.setdefault(point(record.case), []).append(sum(built))
+    return took
+
+
+def _longer_build(took: Mapping[Point, list[float]], family: str, setting: str) -> float | None:
+    """How many seconds longer a build of a family takes with a setting: of what was built with it and without."""
     pairs = [(each, Point(family, each.settings - {setting})) for each in took if setting in each.settings]
     more = [mean(took[one]) - mean(took[other]) for one, other in pairs if one.family == family and other in took]
     return mean(more) if more else None
