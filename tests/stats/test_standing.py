@@ -58,6 +58,12 @@ def test_what_varies_far_more_and_is_far_behind_makes_others_no_less_sure() -> N
     assert [each and each.low for each in intervals] == [pytest.approx(intervals[0].low)] * 2
 
 
+def test_who_varies_far_more_close_by_leaves_it_to_the_others_whether_they_are_the_same() -> None:
+    found = stand(a=entry(0.001, -0.001, 0, 0), b=entry(0, 0.001, 0.002, 0), wild=entry(0.52, 0.24, 0.11, 0.07))
+    assert (found.of("SAME"), found.of("UNDECIDED"), found.of("SLOWER")) == (["b"], ["wild"], [])
+    assert found.chance > 0.9  # that it is not faster, however the two stand that are the same
+
+
 def test_equals_are_the_same_and_those_of_few_rounds_are_open() -> None:
     near = [1e-4, -1e-4, 2e-4, -2e-4]
     assert stand(a=entry(0, 0, 0, 0), b=entry(*near)).of("SAME")

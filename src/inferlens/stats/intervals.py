@@ -140,6 +140,14 @@ def student_probability(value: float, freedom: float) -> float:
 
 
 @lru_cache(maxsize=4096)
+def variance_quantile(probability: float, freedom: float, below: float) -> float:
+    """The value under which the ratio of two variances, F with these degrees of freedom, lies with ``probability``."""
+    from scipy.special import fdtri
+
+    return float(fdtri(freedom, below, probability))
+
+
+@lru_cache(maxsize=4096)
 def fractional_rank(count: float, share: float, probability: float) -> float:
     """The real rank r of ``count`` samples whose r-th smallest lies below the ``share``-quantile with ``probability``.
 

@@ -33,12 +33,14 @@ from inferlens.stats.compare import (
     levels_of_looks,
     seen_spread,
 )
+from inferlens.stats.intervals import variance_quantile
 
 LEAST_ROUNDS, USUAL_ROUNDS, MOST_ROUNDS = 3, 10, 20  # of a race: at least, at most, and at most with --thorough
 MOST_ASKED_FOR = 100  # of ``inferlens ab``
 # Degrees of freedom that others' rounds count for at most, as cases differ in how far their processes do: beside one's
 # own rounds; and for processes that were measured alone.
 BESIDE_ROUNDS, BESIDE_ALONE = 6, 2
+ALIKE = 0.999  # the level of a test: rounds of others that vary more than two do themselves tell nothing of these two
 NEAR = 1.5  # times the fastest: of near cases only near ones tell how far they vary; slower ones may vary far more
 
 
@@ -61,8 +63,8 @@ class Standing(Struct, frozen=True, kw_only=True):
 
     Attributes:
         rivals: all others against the leader, the fastest first.
-        chance: the probability that no other is faster than the leader; ``None`` where it is not known how far
-            processes differ.
+        chance: the probability that no other is faster than the leader, but for those that are the same; ``None``
+            where it is not known how far processes differ.
     """
 
     leader: str
@@ -199,7 +201,8 @@ class Layout:
 
         The variance is that of the two's own rounds, and that of all rounds counts as a few more: G. K. Smyth, "Linear
         models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3 (2004). Of two
-        that are near the fastest only near cases are pooled, if there is a third. What varies within a process does so
+        that are near the fastest only near cases are pooled, if there is a third; and nothing is, where the rest varies
+        so much more than the two do in four rounds or more that this is no chance. What varies within a process does so
         between rounds, too.
         """
         others = len(self._near.effects) > 2
@@ -209,6 +212,8 @@ class Layout:
         alike = process_autocorrelation([pairs])
         own, worth = spread(pairs, alike) if len(pairs) > 1 else (0.0, 1.0)
         rest = min(BESIDE_ROUNDS, found.freedom - max(len(pairs) - 1, 0))
+        if worth > LEAST_ROUNDS and rest and found.variance > variance_quantile(ALIKE, rest, worth - 1) * own / 2:
+            rest = 0
         variance = (rest * found.variance + (worth - 1) * own / 2) / (rest + worth - 1)
         return LogRatio(
             log=self._rounds.effects[candidate] - self._rounds.effects[base],
@@ -270,6 +275,6 @@ def standing(
             comparison = replace(comparison, verdict="UNDECIDED", reason=reason)
         rivals[name] = comparison
         known = known and found.between
-        chance *= found.chance_slower
+        chance *= 1.0 if comparison.verdict == "SAME" else found.chance_slower
     ordered = dict(sorted(rivals.items(), key=lambda item: (item[1].ratio or math.inf, means[item[0]])))
     return Standing(leader=leader, rivals=ordered, chance=chance if known else None)

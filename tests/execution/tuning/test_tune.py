@@ -310,9 +310,11 @@ def test_where_each_process_of_the_finalists_exported_one_more_tells_their_memor
     assert {each.case.digest for each in more.records} == {each.case.digest for each in tuned.finals}
 
 
-@pytest.mark.parametrize("budget", [150.0, 200.0, 250.0, 300.0])
-def test_the_search_leaves_time_for_the_finals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: float) -> None:
-    """On a machine where each process takes ten seconds."""
+@pytest.mark.parametrize(("budget", "least"), [(150.0, 0.8), (200.0, 0.9), (250.0, 0.9), (300.0, 0.9)])
+def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: float, least: float
+) -> None:
+    """On a machine where each process takes ten seconds; 200 are left for a round only with one candidate fewer."""
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: None)  # which number of threads is usual
     run, begin = Counted(), time.monotonic()
     clock = SimpleNamespace(monotonic=lambda: begin + 10.0 * len(run.cases))
@@ -321,7 +323,7 @@ def test_the_search_leaves_time_for_the_finals(tmp_path: Path, monkeypatch: pyte
     tuned = tune(tmp_path, run, budget=budget)
     assert not tuned.over
     assert sum(trial.final for trial in tuned.trials) >= 3
-    assert 0.6 * budget < sum(trial.seconds for trial in tuned.trials) <= budget
+    assert least * budget <= sum(trial.seconds for trial in tuned.trials) <= budget
 
 
 @pytest.mark.parametrize(

@@ -192,12 +192,14 @@ class Tuner:
         return self._tuned(finals, finals.run().answer, over)
 
     def _searched(self) -> bool:
-        """Rounds of the search until it is over, or its time is; whether it was over."""
+        """Rounds of the search until it is over, or there is no time for one candidate more; whether it was over."""
         while points := self.search.propose():
             room = memory_left() / (SPARE * max([TYPICAL_MEMORY, *self._peaks()]))
             planned = [self.space.planned(self.candidates.cases[point]) for point in points[: max(2, int(room))]]
-            if self.search.rounds and not self._in_time([each.case for each in planned]):
-                return False
+            while self.search.rounds and not self._in_time([each.case for each in planned]):
+                if len(planned) <= 2:  # the best, beside which the least worth while is left out first
+                    return False
+                planned.pop()
             self._hold(planned)
         return True
 
