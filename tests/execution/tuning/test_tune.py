@@ -320,7 +320,17 @@ def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(
     clock = SimpleNamespace(monotonic=lambda: begin + 10.0 * len(run.cases))
     for module in (tuning, trial_log, rounds):
         monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(tuning, "FIRST_OF_FAMILY", 10.0)  # of the budget: a process has what is left
+    patience, patient = tuning.Tuner._patience, list[bool]()
+
+    def watched(tuner: tuning.Tuner, case: Case) -> float:
+        found, left = patience(tuner, case), budget - 10.0 * len(run.cases)
+        patient.append(found <= tuning.LEAST_PATIENCE + left + 1)
+        return found
+
+    monkeypatch.setattr(tuning.Tuner, "_patience", watched)
     tuned = tune(tmp_path, run, budget=budget)
+    assert all(patient)
     assert not tuned.over
     assert sum(trial.final for trial in tuned.trials) >= 3
     assert least * budget <= sum(trial.seconds for trial in tuned.trials) <= budget

@@ -5,7 +5,7 @@ variant in a precision, with its defaults; those whose variant did well in anoth
 candidates of which most gain may be expected for the time that they cost, by what their settings did elsewhere
 (``stats.gaussian_process``); the best so far is in every round, so that what the machine does to all of a round cancels
 out, and one that was measured already may be proposed again. When nothing promises to gain ``LEAST_GAIN``, families
-come that take far longer to build; then it is over.
+come that take far longer to build, one a round; then it is over.
 
 Nothing here runs a process, and all that is proposed follows from what was added: a tuning that was interrupted goes on
 by adding again what was measured.
@@ -94,7 +94,7 @@ class Search:
         limit = COSTLY * min(map(self.cost, self.families))
         cheap = [point for point in rest if self.cost(point) <= limit]
         best = [self.best] if self.seen else []
-        chosen = [*first, *cheap] or (self._promising(best) if best else []) or rest
+        chosen = [*first, *cheap] or (self._promising(best) if best else []) or rest[:1]
         return [*best, *chosen[: self.group]] if chosen else []
 
     def _promising(self, best: Sequence[Point]) -> list[Point]:

@@ -227,8 +227,12 @@ class Tuner:
 
     def _in_time(self, cases: Sequence[Case]) -> bool:
         """Whether a round of these leaves time for the finals; it takes as long as the slowest of them, at least."""
-        needed = max([self._seconds_of(cases), *map(self.seconds, cases)])
-        return needed + FINAL_ROUNDS * self._seconds_of(self._finalists(())) <= self._left
+        return max([self._seconds_of(cases), *map(self.seconds, cases)]) <= self._left_to_search
+
+    @property
+    def _left_to_search(self) -> float:
+        """Seconds that are left until the finals have to begin."""
+        return self._left - FINAL_ROUNDS * self._seconds_of(self._finalists(()))
 
     def _seconds_of(self, cases: Sequence[Case]) -> float:
         """Seconds of a round of these, where estimates are as wrong as they mostly were before."""
@@ -258,7 +262,8 @@ class Tuner:
     def _patience(self, case: Case) -> float:
         """Seconds that a process may take: with more it has lost.
 
-        Some times what others of its family needed, as far as builds take longer; or a share of the time for all.
+        Some times what others of its family needed, as far as builds take longer; or a share of the time for all. But
+        hardly more than what is left for the search.
         """
         if self.scheduler.plan.budget.explicit:
             return math.inf
@@ -269,7 +274,7 @@ class Tuner:
             if self.space.family(record.case) == family
         ]
         longest = PATIENCE * max(needed) * build_factor(case) if needed else FIRST_OF_FAMILY * self.share
-        return math.ceil(LEAST_PATIENCE + longest)
+        return math.ceil(LEAST_PATIENCE + max(min(longest, self._left_to_search), 0.0))
 
     def _learn(self, search: Search, records: Sequence[Record]) -> None:
         """What a round says of the objective; candidates of which no limit can be told are out."""
