@@ -78,6 +78,18 @@ def test_what_did_well_in_one_precision_is_measured_in_another_before_what_did_n
     assert search.propose() == [Point("fast fp32"), Point("fast bf16"), Point("unknown bf16"), Point("middling bf16")]
 
 
+def test_what_others_of_a_round_would_wait_for_waits_until_they_are_known() -> None:
+    """Ten times the cost for what promises no more than others that are measured first."""
+    families = [Point("eager"), Point("graphed")]
+    search = Search(families, near, lambda point: 10.0 if "last" in point.settings else 1.0, group=8)
+    rounds = run(search)
+    dear = [["last" in point.settings for point in points[1:]] for points in rounds]
+    first = next(place for place, found in enumerate(dear) if any(found))
+    assert first > 1
+    assert search.best.settings >= {"freeze", "last"}
+    assert any("freeze" in point.settings for points in rounds[:first] for point in points)
+
+
 def test_what_takes_far_longer_than_the_others_comes_one_a_round_when_nothing_else_promises_a_gain() -> None:
     costly = {"compiled", "graphed"}
     search = Search([Point(name) for name in FAMILIES], near, lambda point: 9.0 if point.family in costly else 1.0)

@@ -23,6 +23,7 @@ from inferlens.spec.case import Case
 from inferlens.stats.gaussian_process import Belief, Observed, Point, believe
 
 LEAST_GAIN = 0.002  # expected, as a share: less is not worth a process
+LEAST_SHARE = 0.3  # of what the first of a round promises for its cost: what promises less waits until more is known
 REACH = math.log(1.6)  # families further behind the best are not tuned
 COSTLY = 4  # times the cheapest family: such a family is measured last
 LEAST_GROUP = 3  # candidates of a round, beside the best
@@ -59,7 +60,7 @@ class Search:
         first: what is measured before all else, in this order, whatever it costs.
         families: points without settings.
         neighbours: points that differ from one by a setting more, less or of another value.
-        cost: what a point costs to measure, in seconds.
+        cost: what a point costs to measure, beside others.
         group: how many are measured in a round, beside the best.
         barred: points that were measured and break a limit. The best is one of them, and their families are tuned, only
             while nothing keeps the limits.
@@ -99,7 +100,7 @@ class Search:
 
     def _promising(self, best: Sequence[Point]) -> list[Point]:
         """Those that may be expected to gain most for their cost, beside the best."""
-        belief, chosen = self.belief, list[Point]()
+        belief, chosen, least = self.belief, list[Point](), 0.0
         while len(chosen) < self.group:
             gain = belief.gain(self._best_place)
             worth = [
@@ -107,8 +108,9 @@ class Search:
                 for point, each in zip(belief.points, gain, strict=True)
             ]
             place = max(range(len(worth)), key=worth.__getitem__)
-            if not worth[place]:
+            if worth[place] <= least:
                 break
+            least = max(least, LEAST_SHARE * worth[place])
             chosen.append(belief.points[place])
             belief = belief.after(place)
         return chosen

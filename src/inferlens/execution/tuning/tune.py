@@ -148,13 +148,17 @@ class Tuner:
             first=list(dict.fromkeys(map(self.candidates.point, first))),
             families=[self.candidates.point(each.case) for each in self.space.families],
             neighbours=self.candidates.neighbours,
-            cost=lambda point: self.seconds(self.candidates.cases[point]),
+            cost=lambda point: self._cost(self.candidates.cases[point]),
             group=min(max(LEAST_GROUP, builders), 3 * LEAST_GROUP),
         )
         for trial in self.kept.trials:
             if not trial.final:
                 self._learn(search, trial.records)
         return search
+
+    def _cost(self, case: Case) -> float:
+        """Seconds, and more for a build that takes longer than others, as those of its round wait for it."""
+        return self.seconds(case) * build_factor(case)
 
     def _told(self) -> list[Case]:
         """Candidates that earlier records of this machine tell to be right, the best first."""
