@@ -75,7 +75,7 @@ def test_what_did_well_in_one_precision_is_measured_in_another_before_what_did_n
     new = [Point(f"{name} bf16") for name in ("slow", "middling", "fast", "unknown")]
     search = Search([*map(Point, logs), *new], lambda _: [], lambda point: 1.0 + (point == Point("unknown bf16")))
     search.add({Point(name): log for name, log in logs.items()})
-    assert search.propose() == [Point("fast fp32"), Point("fast bf16"), Point("unknown bf16"), Point("middling bf16")]
+    assert search.propose() == [Point("fast fp32"), Point("fast bf16"), Point("middling bf16"), Point("unknown bf16")]
 
 
 def test_what_others_of_a_round_would_wait_for_waits_until_they_are_known() -> None:

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import median
 
 from inferlens.execution.tuning.space import Space, neighbours
 from inferlens.spec.case import Case
@@ -116,13 +117,17 @@ class Search:
         return chosen
 
     def _order(self) -> Callable[[Point], tuple[float, float]]:
-        """When a family is measured: the later the further behind its variant is in other precisions, then by cost."""
+        """When a family is measured: the later the further behind its variant is in other precisions, then by cost.
+
+        A variant of which nothing is known counts as the middle one of those of which something is.
+        """
         means = {each.point: self.mean(each.point) for each in self.seen}
         behind: dict[str, float] = {}
         for point, mean in means.items():
             variant = point.family.partition(" ")[0]
             behind[variant] = min(behind.get(variant, math.inf), mean - means[self.best])
-        return lambda family: (behind.get(family.family.partition(" ")[0], 0.0), self.cost(family))
+        middle = median(behind.values()) if behind else 0.0
+        return lambda family: (behind.get(family.family.partition(" ")[0], middle), self.cost(family))
 
     def mean(self, point: Point) -> float:
         """What is believed of a measured one; infinite for others."""
