@@ -90,15 +90,23 @@ def test_what_others_of_a_round_would_wait_for_waits_until_they_are_known() -> N
     assert any("freeze" in point.settings for points in rounds[:first] for point in points)
 
 
-def test_what_takes_far_longer_than_the_others_comes_one_a_round_when_nothing_else_promises_a_gain() -> None:
+def test_what_takes_far_longer_than_the_others_is_measured_when_nothing_else_promises_a_gain() -> None:
+    search = Search([Point(name) for name in FAMILIES], near, lambda point: 9.0 if point.family == "compiled" else 1.0)
+    rounds = run(search)
+    late = next(place for place, points in enumerate(rounds) if any(point.family == "compiled" for point in points))
+    assert {point.family for points in rounds[:late] for point in points} == {"eager", "graphed", "slow"}
+    assert any(point.settings for points in rounds[:late] for point in points)
+    assert search.best.family == "compiled", "and then it is tuned as any other"
+
+
+def test_of_several_that_take_far_longer_one_comes_in_a_round() -> None:
     costly = {"compiled", "graphed"}
     search = Search([Point(name) for name in FAMILIES], near, lambda point: 9.0 if point.family in costly else 1.0)
-    rounds = run(search)
-    late = [[point.family in costly and not point.settings for point in points[1:]] for points in rounds]
-    first = next(place for place, found in enumerate(late) if any(found))
-    assert {point.family for points in rounds[:first] for point in points} == {"eager", "slow"}
-    assert late[first] == [True]
-    assert costly <= {point.family for points in rounds for point in points}
+    new, known = [], set[Point]()
+    for points in run(search):
+        new.append([point for point in points if point.family in costly and not point.settings and point not in known])
+        known |= {*points}
+    assert sorted(map(len, new))[-3:] == [0, 1, 1]
 
 
 def test_a_setting_by_which_a_candidate_failed_is_not_tried_again_in_its_family() -> None:
