@@ -326,7 +326,7 @@ class Simulated(Rounds):
                 name: Entry(processes=each, rounds=rounds, alone={"run": each[0]})
                 for name, (each, rounds) in self.entries.items()
             }
-            self.__dict__["_race"] = race_of(entries, look_level(self.held))
+            self.__dict__["_race"] = race_of(entries, look_level(self.held), in_turns=True)
         found: Race = self.__dict__["_race"]
         return found
 
@@ -356,11 +356,12 @@ class Simulated(Rounds):
         self.__dict__.pop("_race", None)
 
 
-def race_of(entries: Mapping[str, Entry], level: float) -> Race:
+def race_of(entries: Mapping[str, Entry], level: float, *, in_turns: bool = False) -> Race:
     """The race among entries, each looked at with ``level``."""
     return Race(
-        entries=entries, ranked=frozenset(entries), level=level, alone=alone_level(), threshold=THRESHOLD, rounds=0
-    )
+        entries=entries, ranked=frozenset(entries), level=level, alone=alone_level(), threshold=THRESHOLD, rounds=0,
+        in_turns=in_turns,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

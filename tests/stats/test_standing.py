@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from inferlens.stats.between_process import Centre
+from inferlens.stats.compare import conclude
 from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS, Entry, Layout, Standing, look_level, standing
 
 
@@ -20,7 +21,7 @@ def entry(*logs: float, alone: tuple[float, ...] = ()) -> Entry:
 
 def stand(**entries: Entry) -> Standing:
     held = max(len(each.rounds) for each in entries.values())
-    found = standing(Layout(entries), entries, threshold=0.02, level=look_level(held))
+    found = standing(Layout(entries, in_turns=True), entries, threshold=0.02, level=look_level(held))
     assert found
     return found
 
@@ -59,9 +60,12 @@ def test_what_varies_far_more_and_is_far_behind_makes_others_no_less_sure() -> N
 
 
 def test_who_varies_far_more_close_by_leaves_it_to_the_others_whether_they_are_the_same() -> None:
-    found = stand(a=entry(0.001, -0.001, 0, 0), b=entry(0, 0.001, 0.002, 0), wild=entry(0.52, 0.24, 0.11, 0.07))
+    near, wild = {"a": entry(0.001, -0.001, 0, 0), "b": entry(0, 0.001, 0.002, 0)}, entry(0.52, 0.24, 0.11, 0.07)
+    found = stand(**near, wild=wild)
     assert (found.of("SAME"), found.of("UNDECIDED"), found.of("SLOWER")) == (["b"], ["wild"], [])
     assert found.chance > 0.9  # that it is not faster, however the two stand that are the same
+    alone = Layout({**near, "wild": wild})
+    assert conclude(alone.difference("a", "b"), threshold=0.02, level=0.95).verdict == "UNDECIDED"  # may be luck
 
 
 def test_equals_are_the_same_and_those_of_few_rounds_are_open() -> None:

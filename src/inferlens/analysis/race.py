@@ -17,7 +17,7 @@ from msgspec import Struct
 from inferlens.analysis.interference.samples import steady_samples
 from inferlens.analysis.objective import value
 from inferlens.analysis.runs import CaseRuns
-from inferlens.record.record import Metric, Record
+from inferlens.record.record import IN_TURNS, Metric, Record
 from inferlens.spec.objective import Objective
 from inferlens.stats.between_process import Centre, centres
 from inferlens.stats.compare import LogRatio
@@ -43,7 +43,8 @@ class RaceAnswer(Struct, frozen=True, kw_only=True):
             ``equal`` are equally fast, and all others slower. ``likeliest``: those of ``open`` could not be told apart
             from ``best``. ``once``: cases were measured once, and ``best`` has the shortest time. ``none``: nothing
             ran with right outputs.
-        chance: the probability that none is faster than ``best``; ``None`` where cases were measured once.
+        chance: the probability that none is faster than ``best``, but for those of ``equal``; ``None`` where cases were
+            measured once.
         threshold: differences of that share and less do not matter.
     """
 
@@ -68,7 +69,7 @@ class Race:
     Attributes:
         entries: the cases that have samples; ``ranked``: those of them that may win.
         level: confidence of each comparison; ``alone``: of one with a case that was in no round.
-        rounds: the largest number of rounds that two cases share.
+        rounds: the largest number of rounds that two cases share; ``in_turns``: whether processes took turns in all.
     """
 
     entries: Mapping[str, Entry]
@@ -77,11 +78,12 @@ class Race:
     threshold: float
     rounds: int
     alone: float
+    in_turns: bool = False
 
     @cached_property
     def layout(self) -> Layout:
         """All cases, made ready to be compared."""
-        return Layout(self.entries)
+        return Layout(self.entries, in_turns=self.in_turns)
 
     @cached_property
     def standing(self) -> Standing | None:
@@ -168,6 +170,7 @@ def race(
         alone=alone_level(level),
         threshold=max((record.budget.threshold for _, record in found), default=0.02),
         rounds=held,
+        in_turns=all(IN_TURNS in record.facts for _, record in found if round_of(record)),
     )
 
 

@@ -135,9 +135,14 @@ def fit(cells: Mapping[str, Mapping[Hashable, Centre]]) -> Fit:
 
 
 class Layout:
-    """Cases, made ready to be compared with each other by what is in common of their processes."""
+    """Cases, made ready to be compared with each other by what is in common of their processes.
 
-    def __init__(self, entries: Mapping[str, Entry]) -> None:
+    In rounds ``in_turns`` moments in which the machine is slow are in all of a round, so that two that hardly differ
+    there did not do so by luck.
+    """
+
+    def __init__(self, entries: Mapping[str, Entry], *, in_turns: bool = False) -> None:
+        self._in_turns = in_turns
         self.entries = {name: entry for name, entry in entries.items() if entry.processes}
         self._rounds = fit({name: entry.rounds for name, entry in self.entries.items()})
         effects, group = self._rounds.effects, self._rounds.connected
@@ -202,8 +207,8 @@ class Layout:
         The variance is that of the two's own rounds, and that of all rounds counts as a few more: G. K. Smyth, "Linear
         models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3 (2004). Of two
         that are near the fastest only near cases are pooled, if there is a third; and nothing is, where the rest varies
-        so much more than the two do in four rounds or more that this is no chance. What varies within a process does so
-        between rounds, too.
+        so much more than the two do in four rounds in turns or more that this is no chance. What varies within a
+        process does so between rounds, too.
         """
         others = len(self._near.effects) > 2
         found = self._near if others and (base, candidate) in self._near else self._rounds
@@ -212,8 +217,8 @@ class Layout:
         alike = process_autocorrelation([pairs])
         own, worth = spread(pairs, alike) if len(pairs) > 1 else (0.0, 1.0)
         rest = min(BESIDE_ROUNDS, found.freedom - max(len(pairs) - 1, 0))
-        if worth > LEAST_ROUNDS and rest and found.variance > variance_quantile(ALIKE, rest, worth - 1) * own / 2:
-            rest = 0
+        if self._in_turns and worth > LEAST_ROUNDS and rest:
+            rest *= found.variance <= variance_quantile(ALIKE, rest, worth - 1) * own / 2
         variance = (rest * found.variance + (worth - 1) * own / 2) / (rest + worth - 1)
         return LogRatio(
             log=self._rounds.effects[candidate] - self._rounds.effects[base],

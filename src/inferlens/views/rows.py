@@ -70,7 +70,7 @@ class Row(Struct, frozen=True, kw_only=True):
         standing: how it stands there: it is the ``fastest``; or ``equal`` to it; or the ``likeliest``, beside others
             that are ``open``, not told apart from it; ``slower``; or the fastest of rows that were measured ``once``.
         fastest: whether it is the fastest, or equal to it, or may be: the first of its comparison, and those equal.
-        chance: of the first, the probability that none is faster; ``None`` where rows were measured once.
+        chance: of the first, the probability that none but its equals is faster; ``None`` where measured once.
         behind: its time over that of the first one.
         ended: when the last of its records was kept; ``command``: what those of one command share.
         rounds: in how many rounds its comparison took turns; ``threshold``: smaller differences do not matter.
