@@ -51,7 +51,7 @@ from inferlens.stats.gaussian_process import Point
 
 TIMED = ("latency", "latency.p95", "latency.p99", "throughput")
 TAIL_SAMPLES = 200  # of a process: a p99 of fewer is hardly more than the longest of them
-FINAL_ROUNDS = BUILDS + 1  # that the search leaves time for: two that are about as fast need more
+FINAL_ROUNDS = BUILDS + 2  # that the search leaves time for: two that are about as fast need more
 LEAST_PATIENCE = 30.0  # seconds of a process
 PATIENCE = 5  # times what others of the family needed
 FIRST_OF_FAMILY = 0.25  # of the time
@@ -300,7 +300,10 @@ class Tuner:
         return (record.memory.host_peak or 0 for record in self.first.values())
 
     def _finalists(self, before: Sequence[Trial]) -> list[Case]:
-        """The best, what ``inferlens bench`` would find, the reference, and a rival if there is time; or who met."""
+        """The best, what ``inferlens bench`` would find, the reference, and a rival; or who met.
+
+        Where time is short the rival stays away, or comes in the place of a best one that takes too long to build.
+        """
         if before:
             return [record.case for record in before[0].records]
         kept = self.search.seen and self.search.best not in self.search.barred
@@ -309,12 +312,15 @@ class Tuner:
         reference = [case for case in self.space.references if case.digest in self.first][:1]
         precision = {case.precision for case in reference} or {case.precision for case in ran}
         usual = sorted((case for case in ran if case.precision in precision), key=self._rank)[:1]
-        needed = {case.digest: case for case in (*chosen[:1], *usual, *reference)}
-        rival = [case for case in chosen if case.digest not in needed][:1]
-        found = [*needed.values(), *rival]
-        if len(found) > 2 and rival and self._left < BUILDS * self._seconds_of(found):
-            found.pop()
-        return found
+        known = {case.digest: case for case in (*usual, *reference)}
+        best, rival = chosen[:1], [case for case in chosen[1:] if case.digest not in known][:1]
+        groups = [
+            list({case.digest: case for case in (*some, *known.values())}.values())
+            for some in (best + rival, best, rival or best)
+        ]
+        choices = [group for group in groups if len(group) > 1] or [best]
+        in_time = (each for each in choices if BUILDS * self._seconds_of(each) <= self._left)
+        return next(in_time, min(choices, key=self._seconds_of))
 
     def _nearest(self) -> list[Case]:
         """Where nothing keeps all constraints: what breaks them least."""
