@@ -340,7 +340,7 @@ def test_where_each_process_of_the_finalists_exported_one_more_tells_their_memor
 def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: float
 ) -> None:
-    """On a machine where each process takes ten seconds; what is left is two rounds of finals that were decided before, and less than another round."""
+    """Where each process takes ten seconds, and two rounds of the finals fewer decide than there was time for."""
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: None)  # which number of threads is usual
     run, begin = Counted(), time.monotonic()
     clock = SimpleNamespace(monotonic=lambda: begin + 10.0 * len(run.cases))
