@@ -143,14 +143,14 @@ def test_a_plan_file_repeats_the_winner(tmp_path: Path) -> None:
 def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:
     whole = Counted()
     expected = tune(tmp_path / "whole", whole)
-    before: list[Case] = []
     for after in (3, 5, 11):
-        stopped = Counted(after)
         with pytest.raises(KeyboardInterrupt):
-            tune(tmp_path / "parts", stopped)
-        before += stopped.cases
+            tune(tmp_path / "parts", Counted(after))
+    lines = (tmp_path / "parts" / "demo" / "tuning" / TRIALS).read_bytes().splitlines()[1:]
+    kept = sum(len(msgspec.json.decode(line, type=Trial).records) for line in lines)
     rest = Counted()
     found = tune(tmp_path / "parts", rest)
+    assert 0 < kept == len(whole.cases) - len(rest.cases)
     assert best_of(found) == best_of(expected)
     rounds = [[each.case.digest for each in trial.records] for trial in found.trials]
     assert rounds == [[each.case.digest for each in trial.records] for trial in expected.trials]

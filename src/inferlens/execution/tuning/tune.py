@@ -300,26 +300,24 @@ class Tuner:
         return (record.memory.host_peak or 0 for record in self.first.values())
 
     def _finalists(self, before: Sequence[Trial]) -> list[Case]:
-        """The best, what ``inferlens bench`` would find, the reference, and a rival; or who met.
+        """The best, a rival that may be as fast, what ``inferlens bench`` would find, and the reference; or who met.
 
-        Where time is short the rival stays away, or comes in the place of a best one that takes too long to build.
+        Where time is short the rival stays away, or another takes the place of a best one that is too slow to build.
         """
         if before:
             return [record.case for record in before[0].records]
-        kept = self.search.seen and self.search.best not in self.search.barred
-        chosen = [self.candidates.cases[point] for point in self.search.finalists()] if kept else self._nearest()
+        some = self.search.seen and self.search.best not in self.search.barred
+        chosen = [self.candidates.cases[point] for point in self.search.finalists()] if some else self._nearest()
         ran = [each.case for each in self.space.families if each.case.digest in self.first]
         reference = [case for case in self.space.references if case.digest in self.first][:1]
         precision = {case.precision for case in reference} or {case.precision for case in ran}
         usual = sorted((case for case in ran if case.precision in precision), key=self._rank)[:1]
-        known = {case.digest: case for case in (*usual, *reference)}
-        best, rival = chosen[:1], [case for case in chosen[1:] if case.digest not in known][:1]
-        groups = [
-            list({case.digest: case for case in (*some, *known.values())}.values())
-            for some in (best + rival, best, rival or best)
-        ]
+        always = {case.digest: case for case in (*usual, *reference)}
+        best, rivals = chosen[:1], [case for case in chosen[1:] if case.digest not in always]
+        contenders = [best + rivals[:1], best, *([case] for case in rivals)]
+        groups = [list({case.digest: case for case in (*few, *always.values())}.values()) for few in contenders]
         choices = [group for group in groups if len(group) > 1] or [best]
-        in_time = (each for each in choices if BUILDS * self._seconds_of(each) <= self._left)
+        in_time = (group for group in choices if BUILDS * self._seconds_of(group) <= self._left)
         return next(in_time, min(choices, key=self._seconds_of))
 
     def _nearest(self) -> list[Case]:
