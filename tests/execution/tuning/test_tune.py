@@ -336,9 +336,9 @@ def test_where_each_process_of_the_finalists_exported_one_more_tells_their_memor
     assert {each.case.digest for each in more.records} == {each.case.digest for each in tuned.finals}
 
 
-@pytest.mark.parametrize("budget", [150.0, 200.0, 250.0, 300.0])
+@pytest.mark.parametrize(("budget", "least"), [(150.0, 0.8), (200.0, 0.8), (250.0, 0.9), (300.0, 0.76)])
 def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: float, least: float
 ) -> None:
     """Where each process takes ten seconds, and two rounds of the finals fewer decide than there was time for."""
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: None)  # which number of threads is usual
@@ -359,7 +359,7 @@ def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(
     assert all(patient)
     assert not tuned.over
     assert sum(trial.final for trial in tuned.trials) >= 3
-    assert 0 <= budget - sum(trial.seconds for trial in tuned.trials) < 80
+    assert least * budget <= sum(trial.seconds for trial in tuned.trials) <= budget
 
 
 @pytest.mark.parametrize(
