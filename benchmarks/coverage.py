@@ -14,11 +14,19 @@ from statistics import NormalDist
 
 import numpy as np
 
-from inferlens.stats.between_process import Centre, centres
-from inferlens.stats.compare import Comparison, compare, conclude
+from inferlens.analysis.race import VERDICT_SHARE
+from inferlens.stats.comparison import (
+    CPU_NOISE,
+    Comparison,
+    compare,
+    conclude,
+    log_medians,
+    look_error,
+    paired_difference,
+)
 from inferlens.stats.diagnostics import diagnostics
-from inferlens.stats.intervals import Interval, mean_interval, median_interval, quantile_interval, student_quantile
-from inferlens.stats.standing import LEAST_ROUNDS, Entry, Layout, look_level
+from inferlens.stats.intervals import Interval, mean_interval, median_interval, quantile_interval
+from inferlens.stats.race_rule import LEAST_ROUNDS
 from inferlens.stats.steady import steady
 from tests.stats.series import Array, autoregressive, processes, shaped
 
@@ -72,18 +80,6 @@ def main() -> None:
                 "rounds then",
             ],
             sequences,
-        ),
-        (
-            f"Processes that resemble those before them, of the same with the same, {RUNS} runs",
-            [
-                "correlation",
-                "processes on each side",
-                "one run after the other: told apart",
-                "the same, taken for independent",
-                "in turns: told apart",
-                "3 % slower, one run after the other, 1 % between: SLOWER",
-            ],
-            waves,
         ),
     ]
     for title, header, rows in parts:
@@ -230,17 +226,19 @@ def verdicts(
     for _ in range(runs):
         base = processes(generator, number, count, between)
         other = processes(generator, number, count, between, times=times)
-        one = in_turns(centres(base), centres(other)) if paired else compare(base, other)
+        one = in_turns(log_medians(base), log_medians(other)) if paired else compare(base, other)
         found[one.verdict] += 1
-        held += one.interval is not None and times in one.interval
+        held += one.interval is not None and one.interval.low <= times <= one.interval.high
     return found, held / runs
 
 
-def in_turns(base: list[Centre], other: list[Centre], threshold: float = 0.02, level: float = 0.95) -> Comparison:
-    """Two cases whose processes took turns, as a race compares them."""
-    sides = {"base": base, "other": other}
-    layout = Layout({name: Entry(processes=one, rounds=dict(enumerate(one))) for name, one in sides.items()})
-    return conclude(layout.difference("base", "other"), threshold=threshold, level=level)
+def in_turns(
+    base: Sequence[float], other: Sequence[float], threshold: float = 0.02, corrected: bool = True
+) -> Comparison:
+    """Return the verdict on two cases whose processes took turns, from their logarithms, as a race compares them."""
+    difference = paired_difference(dict(enumerate(base)), dict(enumerate(other)), CPU_NOISE)
+    level = 1 - VERDICT_SHARE * look_error(difference, 0.95) if difference and corrected else 0.95
+    return conclude(difference, threshold=threshold, level=level)
 
 
 def families(runs: int = 500, number: int = 10) -> Rows:
@@ -284,42 +282,15 @@ def raced(
     found: Counter[str] = Counter()
     taken = 0
     for _ in range(runs):
-        base, other, verdict = list[Centre](), list[Centre](), "UNDECIDED"
+        base, other, verdict = list[float](), list[float](), "UNDECIDED"
         while verdict == "UNDECIDED" and len(base) < rounds:
-            base += centres(processes(generator, 1, 50))
-            other += centres(processes(generator, 1, 50, times=times))
+            base += log_medians(processes(generator, 1, 50))
+            other += log_medians(processes(generator, 1, 50, times=times))
             if len(base) >= LEAST_ROUNDS:
-                level = look_level(len(base)) if corrected else 0.95
-                verdict = in_turns(base, other, threshold, level).verdict
+                verdict = in_turns(base, other, threshold, corrected).verdict
         found[verdict] += 1
         taken += len(base)
     return found, taken / runs
-
-
-def waves(runs: int = RUNS) -> Rows:
-    """Verdicts on processes of 5 % between, whose order matters; any difference counts but for the last column."""
-    rows = []
-    for correlation in (0.0, 0.5, 0.7):
-        for number in (6, 10, 20):
-            drawn = np.exp(0.05 * autoregressive(SEED, runs, 2 * number, correlation))
-            near = np.exp(0.01 * autoregressive(SEED + 1, runs, 2 * number, correlation))
-            found: dict[str, int] = Counter()
-            for one, calm in zip(drawn[:, :, None], near[:, :, None], strict=True):
-                row = compare(one[:number], one[number:], threshold=1e-6)
-                found["row"] += row.verdict != "UNDECIDED"
-                found["taken"] += _taken_for_independent(np.log(one[:number, 0]), np.log(one[number:, 0]))
-                found["turns"] += in_turns(centres(one[::2]), centres(one[1::2]), 1e-6).verdict != "UNDECIDED"
-                found["slower"] += compare(calm[:number], 1.03 * calm[number:]).verdict == "SLOWER"
-            cells = [f"{found[name] / runs:.1%}" for name in ("row", "taken", "turns", "slower")]
-            rows.append([f"{correlation:g}", str(number), *cells])
-    return rows
-
-
-def _taken_for_independent(base: Array, other: Array) -> bool:
-    """Whether Welch's interval, with as many processes as there are, is on one side of no difference."""
-    parts = [float(side.var(ddof=1)) / side.size for side in (base, other)]
-    freedom = sum(parts) ** 2 / sum(part**2 / (base.size - 1) for part in parts)
-    return abs(float(base.mean()) - float(other.mean())) > student_quantile(0.975, freedom) * sum(parts) ** 0.5
 
 
 def share(hits: Array) -> str:

@@ -7,14 +7,14 @@
 
 *record* measures each case in many fresh processes one after another, as the first half of a race does, and in pairs of
 the same case that are alive together and take turns, as the rounds do. A pool has of each process when it was begun,
-its median and that one's standard error: processes that are slow for as long as they live are in it, and so are minutes
+and its median: processes that are slow for as long as they live are in it, and so are minutes
 in which the machine is slow for all.
 
 *simulate* draws candidates from a pool. Alone, a candidate's process is one of the pool's, and its neighbours in time
 are the other candidates', so that slow minutes fall on some of them. In a round all share what both processes of one
 recorded pair had in common, round after round in order of time, and each differs by what a pair of its case differed
-by. All of it is multiplied by the candidate's true time, and a race is run on it by the code that ``inferlens bench``
-runs. Beside it stand as many processes of fixed repeats, those of all candidates in turns.
+by, times the noise of the setting. All of it is multiplied by the candidate's true time, and a race is run on it by the
+code that ``inferlens bench`` runs.
 
 *decide* runs ``inferlens bench`` as a user does, into fresh folders, and judges each answer by a long reference: 20
 processes of each case in turns, kept beside the pools. With ``--busy`` other programs take half of the cores; with
@@ -24,6 +24,7 @@ processes of each case in turns, kept beside the pools. With ``--busy`` other pr
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -34,11 +35,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,36 +49,30 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
-from inferlens.analysis.race import Race, centre_of
+from inferlens.analysis.race import Race, log_time
 from inferlens.execution.expand import Planned, backends_named, expand
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import Entrant, Rounds, budget_of_rounds
+from inferlens.execution.rounds import Entrant, FastestRule, Rounds, budget_of_rounds
 from inferlens.execution.scheduler import scheduled
 from inferlens.execution.survey import find, probe
 from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
-from inferlens.stats.between_process import Centre
-from inferlens.stats.standing import Entry, alone_level, look_level
+from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE, Noise
+from inferlens.stats.race_rule import Entry
 from inferlens.units import duration, listing, percent
 
 POOLS = Path(__file__).parent / "pools"
 SEED = 20260
 THRESHOLD = 0.02
-# The best candidate's advantage over the next; of several that are equally good there is none.
-TRUTHS = {"two equal": 0.0, "best by 3 %": 0.03, "best by 5 %": 0.05}
-CANDIDATES = (5, 20)
+CANDIDATES = (2, 5, 20)
+GAPS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.1)  # by how much the next candidate is slower than the best
+NOISES = (0.3, 1.0, 2.0, 4.0)  # times the pool's
 
 
 class Measured(Struct, frozen=True, array_like=True):
-    """One process: its median in seconds, and the relative standard error of that; 0 where it is not known."""
+    """One process: its median in seconds. What else older pools have of it is not used."""
 
     median: float
-    error: float
-
-    @property
-    def centre(self) -> Centre:
-        """As the statistics have it."""
-        return Centre(math.log(self.median), self.error**2 or None)
 
 
 class Alone(Struct, frozen=True, array_like=True):
@@ -85,7 +80,7 @@ class Alone(Struct, frozen=True, array_like=True):
 
     begin: float
     seconds: float
-    found: Measured
+    process: Measured
 
 
 class Pair(Struct, frozen=True, array_like=True):
@@ -93,7 +88,7 @@ class Pair(Struct, frozen=True, array_like=True):
 
     begin: float
     seconds: float
-    found: tuple[Measured, Measured]
+    processes: tuple[Measured, Measured]
 
 
 class Case(Struct, frozen=True):
@@ -130,8 +125,11 @@ def main(words: Sequence[str]) -> None:
     one.set_defaults(task=record)
     two = tasks.add_parser("simulate")
     two.add_argument("pools", nargs="*", type=Path, help="by default all of benchmarks/pools")
-    two.add_argument("--races", type=int, default=1000, help="of each setting")
-    two.add_argument("--candidates", type=int, nargs="+", default=list(CANDIDATES))
+    two.add_argument("--races", type=int, default=300, help="of each setting")
+    two.add_argument("--candidates", type=int, nargs="+", default=CANDIDATES)
+    two.add_argument("--gaps", type=float, nargs="+", default=GAPS)
+    two.add_argument("--noise", type=float, nargs="+", default=NOISES)
+    two.add_argument("--workers", type=int, help="processes at once; by default as many as there are CPUs")
     two.add_argument("--case", help="of the pool, of which all candidates are; by default each is of one of them")
     two.set_defaults(task=simulate)
     three = tasks.add_parser("decide")
@@ -201,10 +199,10 @@ def record(asked: argparse.Namespace) -> None:
 
 
 def _measured(records: Sequence[Record]) -> Iterator[Measured]:
-    """What each process measured, as a race takes it; nothing of one that failed."""
-    for centre in (centre_of(each, "latency") for each in records if each.status == "ok"):
-        if centre:
-            yield Measured(float(f"{math.exp(centre.log):.6g}"), float(f"{math.sqrt(centre.variance or 0.0):.3g}"))
+    """Yield what each process measured, as a race takes it; nothing of one that failed."""
+    for log in (log_time(record, "latency") for record in records if record.status == "ok"):
+        if log is not None:
+            yield Measured(float(f"{math.exp(log):.6g}"))
 
 
 def read(path: Path) -> Pool:
@@ -219,9 +217,10 @@ def spreads(path: Path) -> Table:
     for title in ("case", "processes", "median", "differ by", "5 % are off by", "pairs", "in turns", "seconds"):
         table.add_column(title, justify="left" if title == "case" else "right")
     for name, case in pool.cases.items():
-        logs = [one.found.centre.log for one in case.alone]
+        logs = [math.log(one.process.median) for one in case.alone]
         apart = [
-            (one.centre.log - other.centre.log) / math.sqrt(2) for one, other in (each.found for each in case.together)
+            math.log(one.median / other.median) / math.sqrt(2)
+            for one, other in (pair.processes for pair in case.together)
         ]
         if len(logs) > 1 and len(apart) > 1:
             middle = statistics.median(logs)
@@ -240,227 +239,166 @@ def spreads(path: Path) -> Table:
 
 @dataclass(frozen=True)
 class Source:
-    """Processes of a case, as multiples of its time, with their standard errors and seconds."""
+    """Processes of a case: logarithms of their times over the case's mean."""
 
-    alone: Sequence[tuple[float, float, float]]  # logarithm, error, seconds
+    alone: Sequence[float]  # in order of time
     common: Sequence[float]  # of the pairs, in order of time
-    own: Sequence[tuple[float, float]]  # by what a process differs from what it has in common, and its error
-    seconds: float  # of a process of a pair
+    own: Sequence[float]  # by how much a process of a pair differs from what the pair has in common
 
     @classmethod
     def of(cls, case: Case) -> Source:
-        """Of what was recorded."""
-        middle = statistics.fmean(one.found.centre.log for one in case.alone)
-        pairs = [[each.centre.log for each in one.found] for one in case.together]
-        level = statistics.fmean(log for pair in pairs for log in pair)
+        """Return the source of a recorded case."""
+        alone = [math.log(one.process.median) for one in case.alone]
+        pairs = [[math.log(process.median) for process in pair.processes] for pair in case.together]
+        mean, level = statistics.fmean(alone), statistics.fmean(log for pair in pairs for log in pair)
         return cls(
-            alone=[(one.found.centre.log - middle, one.found.error, one.seconds) for one in case.alone],
+            alone=[log - mean for log in alone],
             common=[statistics.fmean(pair) - level for pair in pairs],
-            # Of two independent ones the difference has twice the variance of each.
-            own=[
-                ((pair[0] - pair[1]) / math.sqrt(2), each.error)
-                for pair, one in zip(pairs, case.together, strict=True)
-                for each in one.found
-            ],
-            seconds=statistics.fmean(one.seconds for one in case.together) / 2,
+            # The difference of two independent processes has twice the variance of each.
+            own=[(one - other) / math.sqrt(2) for one, other in pairs],
         )
 
 
 class Field:
-    """Candidates with their true times, and the processes that are drawn of them."""
+    """Candidates with their true times, and the processes that are drawn of them.
 
-    def __init__(self, sources: Sequence[Source], times: Sequence[float], draw: random.Random) -> None:
+    ``noise`` multiplies how far the processes of a round differ from each other.
+    """
+
+    def __init__(
+        self, sources: Sequence[Source], times: Sequence[float], draw: random.Random, noise: float = 1.0
+    ) -> None:
         self.names = [f"way {place}" for place in range(len(times))]
         self.logs = dict(zip(self.names, map(math.log, times), strict=True))
         self._source = {name: draw.choice(sources) for name in self.names}
-        self._draw = draw
+        self._draw, self._noise = draw, noise
         begin = draw.random()  # at which share of the pool's time it begins
         self._place = {id(source): int(begin * len(source.alone)) for source in sources}
-        self._waves = draw.choice(sources).common
-        self._wave = int(begin * len(self._waves))
-        self.processes, self.seconds = 0, 0.0
+        self._common = draw.choice(sources).common
+        self._round = int(begin * len(self._common))
 
-    def alone(self, names: Sequence[str]) -> dict[str, Centre]:
-        """A process of each by itself, one after the other."""
-        found = {}
+    def alone(self, names: Sequence[str]) -> dict[str, float]:
+        """Return the logarithm of a process of each by itself, one after the other."""
+        logs = {}
         for name in names:
             source = self._source[name]
-            log, error, seconds = source.alone[self._place[id(source)] % len(source.alone)]
+            logs[name] = self.logs[name] + source.alone[self._place[id(source)] % len(source.alone)]
             self._place[id(source)] += 1
-            found[name] = self._counted(name, log, error, seconds)
-        return found
+        return logs
 
-    def together(self, names: Sequence[str]) -> dict[str, Centre]:
-        """A process of each in a round."""
-        common = self._waves[self._wave % len(self._waves)]
-        self._wave += 1
-        found = {}
+    def together(self, names: Sequence[str]) -> dict[str, float]:
+        """Return the logarithm of a process of each in a round."""
+        common = self._common[self._round % len(self._common)]
+        self._round += 1
+        logs = {}
         for name in names:
-            own, error = self._draw.choice(self._source[name].own)
-            found[name] = self._counted(
-                name, common + self._draw.choice((-1, 1)) * own, error, self._source[name].seconds
-            )
-        return found
-
-    def _counted(self, name: str, log: float, error: float, seconds: float) -> Centre:
-        self.processes += 1
-        self.seconds += seconds
-        return Centre(self.logs[name] + log, error**2 or None)
+            own = self._noise * self._draw.choice(self._source[name].own)
+            logs[name] = self.logs[name] + common + self._draw.choice((-1, 1)) * own
+        return logs
 
 
-class Simulated(Rounds):
+class SimulatedRounds(Rounds):
     """A race whose processes are drawn; who meets, and when it is over, is the library's."""
 
-    def __init__(self, field: Field) -> None:
-        plan = SimpleNamespace(rounds=0)
-        super().__init__(SimpleNamespace(plan=plan, observer=Observer()), (), math.inf)  # type: ignore[arg-type]
-        self.field = field
-        self.entries = {name: ([centre], dict[int, Centre]()) for name, centre in field.alone(field.names).items()}
-        self.held = 0
+    def __init__(self, field: Field, usual: Noise) -> None:
+        super().__init__(None, (), math.inf, FastestRule(), on_round=lambda *_: None)  # type: ignore[arg-type]
+        self.field, self.usual, self.held = field, usual, 0
+        self.before = field.alone(field.names)
+        self.logs: dict[str, dict[Hashable, float]] = {name: {} for name in field.names}
+        self._race: Race | None = None
 
     @property
     def race(self) -> Race:
         """How it stands."""
-        if "_race" not in self.__dict__:
+        if self._race is None:
             entries = {
-                name: Entry(processes=each, rounds=rounds, alone={"run": each[0]})
-                for name, (each, rounds) in self.entries.items()
+                name: Entry(rounds=logs, alone=[self.before[name]], usual=self.usual)
+                for name, logs in self.logs.items()
             }
-            self.__dict__["_race"] = race_of(entries, look_level(self.held), in_turns=True)
-        found: Race = self.__dict__["_race"]
-        return found
+            self._race = Race(entries=entries, ranked=frozenset(entries), threshold=THRESHOLD)
+        return self._race
 
-    @cached_property
-    def _able(self) -> dict[str, Entrant]:  # type: ignore[override]
-        made: dict[str, Any] = {
-            name: SimpleNamespace(name=name, records=each, planned=SimpleNamespace(case=None))
-            for name, (each, _) in self.entries.items()
+    @property
+    def able(self) -> dict[str, Entrant]:
+        """All candidates: no process fails."""
+        entrants: dict[str, Any] = {
+            name: SimpleNamespace(name=name, planned=SimpleNamespace(case=None)) for name in self.logs
         }
-        return made
+        return entrants
 
-    def _reference(self) -> list[str]:
+    def references(self) -> list[str]:
+        """Return what others are compared with."""
         return self.field.names[-1:]
 
-    def _standing(self) -> str:
-        return ""
-
-    def _at_once(self, meeting: Sequence[Any], number: int) -> int:  # noqa: ARG002 - what the seam gives
+    def _at_once(self, meeting: Sequence[Any], number: int) -> int:  # noqa: ARG002
         return 1
 
     def _hold(self, meeting: Sequence[Any], numbers: Sequence[int]) -> None:
         (number,) = numbers
-        self.held += 1
-        for name, centre in self.field.together([each.name for each in meeting]).items():
-            self.entries[name][0].append(centre)
-            self.entries[name][1][number] = centre
-        self.__dict__.pop("_race", None)
-
-
-def race_of(entries: Mapping[str, Entry], level: float, *, in_turns: bool = False) -> Race:
-    """The race among entries, each looked at with ``level``."""
-    return Race(
-        entries=entries, ranked=frozenset(entries), level=level, alone=alone_level(), threshold=THRESHOLD, rounds=0,
-        in_turns=in_turns,
-    )  # fmt: skip
+        self.held, self._race = self.held + 1, None
+        for name, log in self.field.together([entrant.name for entrant in meeting]).items():
+            self.logs[name][number] = log
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a race ended, and how fixed repeats of as many processes did."""
+    """How a race ended; ``loss`` is by what share the named candidate is slower than the best."""
 
-    answer: str  # right, likeliest, wrong, equal (that the two best are), different (of two that are equal), open
-    fixed: str
+    decided: bool
+    loss: float
     rounds: int
-    processes: int
-    seconds: float
-    fixed_seconds: float
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a race was decided for a candidate that is slower by more than the threshold."""
+        return self.decided and self.loss > THRESHOLD + 1e-9
 
 
-def raced(sources: Sequence[Source], truth: str, candidates: int, seed: int) -> Outcome:
-    """A race among candidates of which the two best are apart as the truth says; the rest are slower by 10 to 100 %."""
-    draw = random.Random(f"{truth} {candidates} {seed}")
-    gap = TRUTHS[truth]
+def simulate_race(
+    sources: Sequence[Source], usual: Noise, gap: float, candidates: int, noise: float, seed: int
+) -> Outcome:
+    """Run a race in which the best two differ by ``gap``; the others are slower than the best by 10 to 100 %."""
+    draw = random.Random(f"{gap} {candidates} {seed}")
     slower = [1.1 * (2 / 1.1) ** draw.random() for _ in range(candidates - 2)]
-    field = Field(sources, draw.sample([1.0, 1 + gap, *slower], candidates), draw)
-    best = sorted(field.names, key=field.logs.__getitem__)[: 1 if gap else 2]
-    run = Simulated(field)
-    race = run.run()
-    processes, seconds = field.processes, field.seconds
-    answer = judged(race, best)
-    # Repeats are in turns, round after round, each candidate by itself.
-    found: dict[str, dict[int, Centre]] = {name: {} for name in field.names}
-    for number in range(max(2, round(processes / candidates))):
-        for name, centre in field.alone(draw.sample(field.names, candidates)).items():
-            found[name][number] = centre
-    entries = {name: Entry(processes=list(each.values()), rounds=each) for name, each in found.items()}
-    fixed = judged(race_of(entries, 0.95), best)
-    return Outcome(answer, fixed, run.held, processes, seconds, field.seconds - seconds)
-
-
-def judged(race: Race, best: Sequence[str]) -> str:
-    """What an answer is worth, where the ``best`` are known: one, or several that are equally good."""
-    found = race.answer
-    if found.kind == "fastest":
-        return "different" if len(best) > 1 and found.best in best else "right" if found.best in best else "wrong"
-    if found.kind == "equal":
-        named = {found.best, *found.equal}
-        return "right" if named == {*best} else "equal" if named >= {*best} else "wrong"
-    return "likeliest" if found.best in best else "open"
+    field = Field(sources, draw.sample([1.0, 1 + gap, *slower], candidates), draw, noise)
+    rounds = SimulatedRounds(field, usual)
+    answer = rounds.run().answer
+    loss = math.expm1(field.logs[answer.best] - min(field.logs.values()))
+    return Outcome(answer.kind == "fastest", loss, rounds.held)
 
 
 def simulate(asked: argparse.Namespace) -> None:
-    """Runs the races, and prints one table."""
-    console = Console(width=160)
+    """Run the races and print one table."""
+    console = Console(width=120)
     table = Table(title=f"{asked.races:,} races each, threshold {percent(THRESHOLD)}", title_justify="left")
-    for title in (
-        "pool", "ways", "the best", "right", "likeliest", "wrong", "differ", "equal", "open", "rounds",
-        "processes", "time",
-        "fixed: right", "wrong", "differ", "time",
-    ):  # fmt: skip
-        table.add_column(title, justify="left" if title in ("pool", "the best") else "right")
+    for title in ("pool", "noise", "ways", "gap", "decided", "named one loses more", "mean rounds"):
+        table.add_column(title, justify="left" if title == "pool" else "right")
     paths = asked.pools or [path for path in sorted(POOLS.glob("*.json")) if "cases" in json.loads(path.read_bytes())]
     if not paths:
         sys.exit("There is no pool: python -m benchmarks.race record")
     begin = time.perf_counter()
-    with ProcessPoolExecutor() as workers:
+    with ProcessPoolExecutor(asked.workers) as workers:
         for path in paths:
             console.print(spreads(path))
             pool = read(path)
+            usual = CPU_NOISE if pool.device == "cpu" else GPU_NOISE
             cases = [case for name, case in pool.cases.items() if asked.case in (None, name)]
             sources = [Source.of(case) for case in cases if len(case.alone) > 1 and len(case.together) > 1]
-            for candidates in asked.candidates:
-                for truth in TRUTHS:
-                    play = partial(raced, sources, truth, candidates)
-                    found = list(workers.map(play, range(asked.races), chunksize=max(1, asked.races // 64)))
-                    table.add_row(path.stem, str(candidates), truth, *row(found, truth))
-    table.caption = (
-        "right: the best named, or both called equally fast; likeliest: named, but not sure; wrong: a slower one "
-        "named;\ndiffer: one of two equal ones named; equal: the best and the next called equally fast; open: another "
-        "one called likeliest.\nFixed: the same number of processes as repeats."
-    )
+            for noise, candidates, gap in itertools.product(asked.noise, asked.candidates, asked.gaps):
+                play = partial(simulate_race, sources, usual, gap, candidates, noise)
+                outcomes = list(workers.map(play, range(asked.races), chunksize=max(1, asked.races // 16)))
+                table.add_row(path.stem, f"{noise:g}", str(candidates), percent(gap), *row(outcomes))
+    table.caption = f"Simulated in {duration(time.perf_counter() - begin)}."
     console.print(table)
-    console.print(f"Simulated in {duration(time.perf_counter() - begin)}.")
 
 
-def row(found: Sequence[Outcome], truth: str) -> list[str]:
-    """Cells of a table."""
-    tied = not TRUTHS[truth]
-
-    def share(kind: str, of: Callable[[Outcome], str]) -> str:
-        return percent(round(sum(of(each) == kind for each in found) / len(found), 3))
-
-    def mean(of: Callable[[Outcome], float]) -> float:
-        return statistics.fmean(map(of, found))
-
-    answers, fixed = (lambda each: each.answer), (lambda each: each.fixed)
-    return [
-        share("right", answers), share("likeliest", answers), share("wrong", answers),
-        share("different", answers) if tied else "",
-        "" if tied else share("equal", answers), share("open", answers), f"{mean(lambda each: each.rounds):.1f}",
-        f"{mean(lambda each: each.processes):.0f}", f"{mean(lambda each: each.seconds):.0f} s",
-        share("right", fixed), share("wrong", fixed), share("different", fixed) if tied else "",
-        f"{mean(lambda each: each.fixed_seconds):.0f} s",
-    ]  # fmt: skip
+def row(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return the last cells of a row."""
+    decided, wrong = (
+        percent(round(sum(getattr(outcome, name) for outcome in outcomes) / len(outcomes), 3))
+        for name in ("decided", "wrong")
+    )
+    return [decided, wrong, f"{statistics.fmean(outcome.rounds for outcome in outcomes):.1f}"]
 
 
 # decide

@@ -28,6 +28,8 @@ from importlib import util
 from pathlib import Path
 
 import msgspec
+from inferlens.stats.between_process import Centre
+from inferlens.stats.standing import LEAST_ROUNDS, Entry, Layout, look_level, standing
 from rich.console import Console
 from rich.table import Table
 
@@ -39,10 +41,8 @@ from inferlens.execution.tuning.search import Candidates, Search
 from inferlens.execution.tuning.space import Space, combinations
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case
-from inferlens.stats.between_process import Centre
 from inferlens.stats.gaussian_process import Observed, Point
 from inferlens.stats.setting_effects import setting_effects
-from inferlens.stats.standing import LEAST_ROUNDS, Entry, Layout, look_level, standing
 from inferlens.units import duration, percent
 
 CONFIRMING = 10  # rounds at most

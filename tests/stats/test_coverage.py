@@ -31,7 +31,7 @@ def test_verdicts_on_two_levels(number, found):
 
 
 def test_looking_after_every_round_is_allowed_for():
-    same, _ = raced(12, 1.0, RUNS, threshold=0.001)
-    naive, _ = raced(12, 1.0, RUNS, threshold=0.001, corrected=False)
+    same, _ = raced(20, 1.0, RUNS, threshold=0.001)
+    naive, _ = raced(20, 1.0, RUNS, threshold=0.001, corrected=False)
     assert same["FASTER"] + same["SLOWER"] <= 12
     assert naive["FASTER"] + naive["SLOWER"] > 12

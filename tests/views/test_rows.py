@@ -13,7 +13,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.notes import AUTOCORRELATED
 from inferlens.errors import InferlensError
 from inferlens.record.machine import Energy, MachineLog
 from inferlens.record.record import Environment, Gpu, Measurement, Memory, ModelFacts, Phase, encode
@@ -292,17 +291,6 @@ def test_processes_count_alike_however_many_samples_they_have():
 
 
 WAVE = [1 + 0.05 * math.sin(2 * math.pi * index / 12) for index in range(12)]
-
-
-def test_a_speed_up_that_comes_in_waves_says_so():
-    mixed = [WAVE[(5 * index) % 12] for index in range(12)]
-    base = processes("pytorch", *[0.01] * 12)
-    wavy, calm = (
-        next(row for row in rows([*base, *processes("openvino", *(0.01 * one for one in each))]) if row.speedup != 1)
-        for each in (WAVE, mixed)
-    )
-    assert [AUTOCORRELATED in row.notes for row in (wavy, calm)] == [True, False]
-    assert wavy.speedup_high - wavy.speedup_low > calm.speedup_high - calm.speedup_low
 
 
 def test_a_likely_winner_is_the_likeliest_and_the_other_is_open():

@@ -12,7 +12,7 @@ from inferlens.analysis.interference.samples import steady_samples
 from inferlens.analysis.objective import energies
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import Metric
-from inferlens.stats.between_process import estimate, over_processes
+from inferlens.stats.comparison import estimate, interval_over_processes
 from inferlens.stats.intervals import Interval, ends, mean_interval, quantile_interval
 from inferlens.stats.quantiles import geometric_mean, median
 
@@ -42,7 +42,7 @@ def _latencies(run: CaseRuns) -> dict[str, Any]:
         "samples": sum(summary.count for summary in summaries),
         "left_out": sum(series.disturbed + series.unsteady for series in run.series),
         "warmup": len(run.first.samples("warm-up")) or None,
-        "between": found is not None and found.between,
+        "between": found is not None and found.replicated,
         "median": found.median if found else summaries[0].median,
         "minimum": min(summary.minimum for summary in summaries),
         "maximum": max(summary.maximum for summary in summaries),
@@ -51,7 +51,7 @@ def _latencies(run: CaseRuns) -> dict[str, Any]:
     for name in ("mean", "p5", "p95", "p99", "deviation"):
         values[name] = run.latency(name)
     for name, share in (("mean", 0.0), ("p95", 0.95), ("p99", 0.99)):
-        every = over_processes([getattr(each, name) for each in summaries])
+        every = interval_over_processes([getattr(each, name) for each in summaries])
         if alone is not None:
             every = quantile_interval(alone, share) if share else mean_interval(alone)
         values |= _ends(name, every)
@@ -69,7 +69,7 @@ def _rates(run: CaseRuns, batch: int | None) -> dict[str, Any]:
         values |= {"iterations_per_second": found.median, **_ends("iterations", found.interval)}
         values["items_per_second"] = None if batch is None else found.median * batch
         if not run.processes:
-            values["between"] = found.between
+            values["between"] = found.replicated
     return values
 
 

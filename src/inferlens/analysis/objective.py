@@ -18,7 +18,7 @@ from inferlens.analysis.runs import CaseRuns
 from inferlens.record.machine import Energy
 from inferlens.record.record import MEMORY_APART, Record
 from inferlens.spec.objective import Constraint
-from inferlens.stats.between_process import estimate
+from inferlens.stats.comparison import estimate
 from inferlens.units import ratio
 
 

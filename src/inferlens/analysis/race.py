@@ -1,7 +1,7 @@
 """Which of several cases is fastest: the one rule for tables, charts, JSON, comparisons, and the race while it runs.
 
-Cases that do the same work on one machine are a :class:`Race`. Its answer is a winner; or several that are equally
-fast; or, where that is not known, the likeliest with its probability; or the fastest of cases that were measured once.
+Cases that do the same work on one machine are a :class:`Race`. Its answer is a winner, with those that may be as fast;
+or the likeliest winner with its probability, while others may still be faster.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from msgspec import Struct
 from inferlens.analysis.interference.samples import steady_samples
 from inferlens.analysis.objective import value
 from inferlens.analysis.runs import CaseRuns
-from inferlens.record.record import IN_TURNS, Metric, Record
+from inferlens.record.record import Metric, Record
 from inferlens.spec.objective import Objective
-from inferlens.stats.between_process import Centre, centres
-from inferlens.stats.compare import LogRatio
-from inferlens.stats.standing import Entry, Layout, Standing, alone_level, look_level, standing
+from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE, Comparison, Difference, conclude, log_median, look_error
+from inferlens.stats.race_rule import Entry, RaceData, RaceState
 
-PROBABLE = 0.75  # from which probability on something is called probable
-Kind = Literal["fastest", "equal", "likeliest", "once", "none"]
+# Of the error that a look at a race may use, what a verdict on two cases may: it has two sides, and up to 100 looks.
+VERDICT_SHARE = 0.25
+Kind = Literal["fastest", "likeliest", "none"]
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,10 @@ class RaceAnswer(Struct, frozen=True, kw_only=True):
     """Which case is fastest, by the ids of the cases' first records.
 
     Attributes:
-        kind: ``fastest``: ``best`` is, and each other one is shown to be slower. ``equal``: ``best`` and those of
-            ``equal`` are equally fast, and all others slower. ``likeliest``: those of ``open`` could not be told apart
-            from ``best``. ``once``: cases were measured once, and ``best`` has the shortest time. ``none``: nothing
-            ran with right outputs.
-        chance: the probability that none is faster than ``best``, but for those of ``equal``; ``None`` where cases were
-            measured once.
-        threshold: differences of that share and less do not matter.
+        kind: ``fastest``: no other case is faster than ``best`` by more than the threshold. ``likeliest``: those of
+            ``open`` may be. ``none``: nothing ran with right outputs.
+        equal: the others that may be as fast, within the threshold; empty unless the race is decided.
+        chance: the probability that no other case is faster by more than the threshold; ``None`` without others.
     """
 
     kind: Kind
@@ -58,65 +55,62 @@ class RaceAnswer(Struct, frozen=True, kw_only=True):
 
     @property
     def fastest(self) -> tuple[str, ...]:
-        """The winner, or all that are equally fast."""
+        """The winner and those that may be as fast."""
         return (self.best, *self.equal) if self.best else ()
 
 
 @dataclass(frozen=True)
 class Race:
-    """Cases that do the same work on one machine, made ready to be compared; by the ids of their first records.
+    """Cases that do the same work on one machine, ready to be compared; by the ids of their first records.
 
     Attributes:
         entries: the cases that have samples; ``ranked``: those of them that may win.
-        level: confidence of each comparison; ``alone``: of one with a case that was in no round.
-        rounds: the largest number of rounds that two cases share; ``in_turns``: whether processes took turns in all.
+        level: how sure an answer is to be.
+        rounds: the largest number of rounds that two cases share.
     """
 
     entries: Mapping[str, Entry]
     ranked: frozenset[str]
-    level: float
-    threshold: float
-    rounds: int
-    alone: float
-    in_turns: bool = False
+    level: float = 0.95
+    threshold: float = 0.02
+    rounds: int = 0
 
     @cached_property
-    def layout(self) -> Layout:
-        """All cases, made ready to be compared."""
-        return Layout(self.entries, in_turns=self.in_turns)
+    def data(self) -> RaceData:
+        """All cases, ready to be compared."""
+        return RaceData(self.entries)
 
     @cached_property
-    def standing(self) -> Standing | None:
+    def state(self) -> RaceState | None:
         """How those that may win stand; ``None`` without any."""
         names = [name for name in self.entries if name in self.ranked]
-        return standing(self.layout, names, threshold=self.threshold, level=self.level, alone=self.alone)
+        return self.data.state(names, threshold=self.threshold, level=self.level)
 
     @cached_property
     def answer(self) -> RaceAnswer:
         """Which one is fastest."""
-        found = self.standing
-        if found is None:
+        state = self.state
+        if state is None:
             return RaceAnswer(kind="none", threshold=self.threshold)
-        equal, rest = found.of("SAME"), found.of("UNDECIDED")
-        kind: Kind = "likeliest" if rest else "equal" if equal else "fastest"
         return RaceAnswer(
-            kind="once" if rest and found.chance is None else kind,
-            best=found.leader,
-            equal=tuple(equal),
-            open=tuple(rest),
-            chance=found.chance if found.rivals else None,
+            kind="fastest" if state.decided else "likeliest",
+            best=state.leader,
+            equal=state.as_fast if state.decided else (),
+            open=state.open,
+            chance=state.chance if state.rivals else None,
             rounds=self.rounds,
             threshold=self.threshold,
         )
 
-    def against(self, base: str, name: str) -> LogRatio | None:
-        """A case against another one, as the answer compares them; ``None`` where one has no samples."""
-        return self.layout.difference(base, name)
+    def difference(self, base: str, name: str) -> Difference | None:
+        """Return a case against another one, as the answer compares them; ``None`` if one has no samples."""
+        return self.data.difference(base, name)
 
-    def confidence(self, base: str, name: str) -> float:
-        """That of a verdict on two cases, and of the interval that stands beside it."""
-        met = self.entries[base].rounds.keys() & self.entries[name].rounds.keys()
-        return self.level if met or not self.rounds else self.alone
+    def comparison(self, base: str, name: str) -> Comparison:
+        """Return the verdict on a case against another one, after as many looks as there were rounds."""
+        difference = self.difference(base, name)
+        level = 1 - VERDICT_SHARE * look_error(difference, self.level) if difference else self.level
+        return conclude(difference, threshold=self.threshold, level=level)
 
 
 def race(
@@ -125,72 +119,63 @@ def race(
     metric: Metric | None = None,
     aim: FinalsAim | None = None,
 ) -> Race:
-    """The race among cases, by the threshold and the level that they were measured with.
+    """Return the race among cases, by the threshold and the level that they were measured with.
 
     Args:
         cases: by their names.
-        metric: what is compared; by default latency, or throughput where nobody measured latency.
+        metric: what is compared; by default latency, or throughput if nobody measured latency.
         aim: what is compared instead, and who may win.
     """
     metric = metric or ("latency" if any(runs.processes for runs in cases.values()) else "throughput")
-    found = [(name, record) for name, runs in cases.items() for record in runs.ran]
-    found.sort(key=lambda each: each[1].created)
-    processes: dict[str, list[Centre]] = {}
-    rounds: dict[str, dict[Hashable, Centre]] = {}
-    alone: dict[str, dict[Hashable, Centre]] = {}
-    for name, record in found:
-        centre = centre_for(aim.objective, record) if aim else centre_of(record, metric)
-        if not centre:
+    rounds: dict[str, dict[Hashable, float]] = {name: {} for name in cases}
+    alone: dict[str, list[float]] = {name: [] for name in cases}
+    records = [(name, record) for name, runs in cases.items() for record in runs.ran]
+    for name, record in sorted(records, key=lambda item: item[1].created):
+        log = log_cost(aim.objective, record) if aim else log_time(record, metric)
+        if log is None:
             continue
-        processes.setdefault(name, []).append(centre)
-        if held_in := round_of(record):
-            rounds.setdefault(name, {})[held_in] = centre
-        elif record.run:
-            alone.setdefault(name, {})[record.run] = centre
+        if key := round_of(record):
+            rounds[name][key] = log
+        else:
+            alone[name].append(log)
     entries = {
         name: Entry(
-            processes=each,
-            rounds=rounds.get(name, {}),
-            alone=alone.get(name, {}),
+            rounds=rounds[name],
+            alone=alone[name],
+            usual=CPU_NOISE if cases[name].first.case.device == "cpu" else GPU_NOISE,
         )
-        for name, each in processes.items()
+        for name in cases
+        if rounds[name] or alone[name]
     }
-    raced = any(record.repeat and not record.repeats for _, record in found)
-    shared = [set(each) & set(other) for one, each in rounds.items() for two, other in rounds.items() if one < two]
-    level = max((record.budget.level for _, record in found), default=0.95)
-    held = max(map(len, shared), default=0)
+    shared = [rounds[one].keys() & rounds[other].keys() for one in entries for other in entries if one < other]
     return Race(
         entries=entries,
         ranked=frozenset(
-            name
-            for name, runs in cases.items()
-            if name in entries and runs.ranked and not (aim and runs.first.case.digest in aim.barred)
+            name for name in entries if cases[name].ranked and not (aim and cases[name].first.case.digest in aim.barred)
         ),
-        level=look_level(held, level) if raced else level,
-        alone=alone_level(level),
-        threshold=max((record.budget.threshold for _, record in found), default=0.02),
-        rounds=held,
-        in_turns=all(IN_TURNS in record.facts for _, record in found if round_of(record)),
+        level=max((record.budget.level for _, record in records), default=0.95),
+        threshold=max((record.budget.threshold for _, record in records), default=0.02),
+        rounds=max(map(len, shared), default=0),
     )
 
 
 def round_of(record: Record) -> tuple[str, int] | None:
-    """The round of its run that a record belongs to; ``None`` where each case was measured once."""
+    """Return the round of its run that a record belongs to; ``None`` if each case was measured once."""
     of_a_round = record.repeats > 1 or record.repeat > 0
     return (record.run, record.repeat) if of_a_round else None
 
 
-def centre_of(record: Record, metric: Metric) -> Centre | None:
-    """The centre of a record's samples, as seconds; ``None`` where it has none."""
+def log_time(record: Record, metric: Metric) -> float | None:
+    """Return the logarithm of a record's median, in seconds; ``None`` if it has none."""
     samples = steady_samples(record, metric).for_median
     if metric == "throughput":
         samples = [1 / rate for rate in samples if rate > 0]
-    return next(iter(centres([samples])), None)
+    return log_median(samples)
 
 
-def centre_for(objective: Objective, record: Record) -> Centre | None:
-    """The logarithm of what is to be small, of one record."""
+def log_cost(objective: Objective, record: Record) -> float | None:
+    """Return the logarithm of what an objective wants to be small, of one record; ``None`` if it is not known."""
     if objective.name == "latency":
-        return centre_of(record, "latency")
+        return log_time(record, "latency")
     known = value(record, objective.name)
-    return Centre(math.log(objective.measure.cost(known)), None) if known else None
+    return math.log(objective.measure.cost(known)) if known else None

@@ -59,7 +59,7 @@ class CaseRuns:
 
     @property
     def processes(self) -> list[Sequence[float]]:
-        """What the median of each process is of, as ``stats.between_process`` and ``stats.compare`` take them."""
+        """What the median of each process is of, as ``stats.comparison`` takes them."""
         return [series.for_median for series in self.series if series.samples]
 
     @cached_property

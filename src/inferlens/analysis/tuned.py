@@ -186,7 +186,7 @@ def facts_of(tuned: Tuned) -> list[CandidateFacts]:
     found = []
     for each in tuned.candidates:
         digest, times = digests[each.record], 1 / each.speedup if each.speedup else None
-        ahead = meeting.against(winner, digest) if winner in meeting.entries and digest in meeting.entries else None
+        ahead = meeting.difference(winner, digest) if winner in meeting.entries and digest in meeting.entries else None
         times = 1.0 if digest == winner else ahead.ratio if ahead else times
         real = accuracy_of(every[digest])
         facts = CandidateFacts(

@@ -14,7 +14,6 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Literal
 
@@ -26,12 +25,11 @@ from inferlens.analysis.compare.ab_steps import ABSteps
 from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, read
 from inferlens.analysis.compare.environment_diff import differences
 from inferlens.analysis.objective import value
-from inferlens.analysis.race import race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import fit_together, records_of_rounds, rounds_at_once
+from inferlens.execution.rounds import BaseRule, Entrant, Rounds
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.sides import Asked, asked_for, check_inputs, compared_outputs, named_models, planned_pair
 from inferlens.execution.survey import check_interpreters, live_files
@@ -39,8 +37,8 @@ from inferlens.measure import environment
 from inferlens.record.record import Agreement, Record
 from inferlens.spec.case import Case, environment_of
 from inferlens.spec.plan import Duration, Texts, texts
-from inferlens.stats.compare import Comparison, conclude
-from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS
+from inferlens.stats.comparison import Comparison
+from inferlens.stats.race_rule import LEAST_ROUNDS, MOST_ROUNDS
 
 COSTS = ("memory", "build", "error")
 
@@ -192,91 +190,76 @@ def _revision(case: Case) -> str:
     return environment.git_revision(case.checkout) if case.checkout else ""
 
 
-@dataclass
 class ABRun:
-    """Rounds under way."""
+    """Rounds of A and B, until B has a verdict."""
 
-    scheduler: Scheduler
-    pair: tuple[Planned, ...]
-    rule: ABRule
-    on_round: Callable[[ABResult], None]
-    begin: float
-    outputs: Agreement | None = None
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        pair: tuple[Planned, ...],
+        rule: ABRule,
+        on_round: Callable[[ABResult], None],
+        begin: float,
+        outputs: Agreement | None = None,
+    ) -> None:
+        self.scheduler, self.pair, self.rule, self.outputs = scheduler, pair, rule, outputs
+        self._begin = begin
+        self._sides = [Entrant(planned) for planned in pair]
+        race_rule = BaseRule(self._sides[0], LEAST_ROUNDS, rule.max_rounds)
+        race_rule.metric, race_rule.strict = rule.metric, True
 
-    def __post_init__(self) -> None:
-        self._records: tuple[list[Record], list[Record]] = ([], [])
-        self._failed = False
-        self._revisions = _revision(self.pair[0].case), _revision(self.pair[1].case)
-        self._last = 0.0
+        def told(_: int, __: Sequence[Case]) -> None:
+            if outputs and not self._failed:  # of compiled files nothing was known of their inputs before
+                check_inputs(*(side.records[-1].model.inputs for side in self._sides))
+            on_round(self.so_far())
+
+        self._rounds = Rounds(scheduler, self._sides, begin + rule.within, race_rule, on_round=told)
+        self._revisions = _revision(pair[0].case), _revision(pair[1].case)
+        self._over = False
+
+    @property
+    def _records(self) -> list[list[Record]]:
+        return [side.records for side in self._sides]
 
     def run(self) -> ABResult:
-        """Rounds until one of the ends is reached."""
-        while not self._end():
-            begin = time.monotonic()
-            self._round(len(self._records[0]) + 1)
-            self._last = time.monotonic() - begin
-            self.on_round(self.so_far())
+        """Hold rounds until one of the ends is reached."""
+        self._rounds.run()
+        self._over = True
         return self.so_far()
 
-    def _round(self, number: int) -> None:
-        """Measures both sides once, or some times at once, and looks at all rounds so far."""
-        order = [0, 1] if number % 2 else [1, 0]
-        order.sort(key=lambda place: self.pair[place].refusal is None)  # nothing is measured beside what cannot run
-        cases = [self.pair[place] for place in order]
-        together = self._together and not any(planned.refusal for planned in cases)
-        firsts = [records[0] for records in self._records if records]
-        count = min(rounds_at_once(firsts), self.rule.max_rounds + 1 - number) if together and len(firsts) == 2 else 1
-        found = records_of_rounds(self.scheduler, cases, range(number, number + count), together)
-        for place, record in zip(order * count, found, strict=False):
-            self._records[place].append(record)
-            self._failed |= not read(CaseRuns((record,)), self.rule.metric, self.rule.level)[0].ok
-            if self._failed and not together:  # the other one is not measured for nothing
-                break
-        if self.outputs and not self._failed:  # of compiled files nothing was known of that before
-            check_inputs(*(records[-1].model.inputs for records in self._records))
+    @property
+    def _failed(self) -> bool:
+        """Whether a side has nothing to compare."""
+        return any(side.records and not self._side(side.records).ok for side in self._sides)
 
     @property
-    def _together(self) -> bool:
-        """Whether both processes of the next round are there at once.
-
-        On a GPU what a process holds and draws is told by the first round alone, where none is beside it.
-        """
-        if all(planned.case.device == "cpu" for planned in self.pair):
-            return True
-        return all(self._records) and fit_together([records[0] for records in self._records])
-
-    @property
-    def _rounds(self) -> int:
+    def _shared(self) -> int:
         """Rounds of which both sides have samples."""
         return min(sum(record.ranked for record in records) for records in self._records)
 
     def _comparison(self) -> tuple[Comparison | None, dict[str, float]]:
-        """B against A by the rounds so far, and the odds; the rule is that of every race (``analysis.race``)."""
-        if self._failed or not self._rounds:
+        """Return the verdict on B by the rounds so far, and its odds."""
+        if self._failed or not self._shared:
             return None, {}
-        rule = self.rule
-        sides = {name: CaseRuns(tuple(records)) for name, records in zip("AB", self._records, strict=True)}
-        found = race(sides, metric=rule.metric)
-        ratio = found.against("A", "B")
-        odds = ratio.odds(rule.threshold) if ratio and self._rounds > 1 else {}
-        return conclude(ratio, threshold=rule.threshold, level=found.level), odds
+        race, (a, b) = self._rounds.race, (side.id for side in self._sides)
+        difference = race.difference(a, b)
+        odds = difference.odds(self.rule.threshold) if difference and self._shared > 1 else {}
+        return race.comparison(a, b), odds
 
-    def _end(self) -> End:
+    def _end(self, comparison: Comparison | None) -> End:
         if self._failed:
             return "a side did not run"
-        found, _ = self._comparison()
-        if found and found.verdict != "UNDECIDED" and self._rounds >= LEAST_ROUNDS:
+        if comparison and comparison.verdict != "UNDECIDED" and self._shared >= LEAST_ROUNDS:
             return "decided"
-        if self._rounds >= self.rule.max_rounds:
+        if self._shared >= self.rule.max_rounds:
             return "rounds"
-        spent = time.monotonic() - self.begin
-        return "time" if self._rounds >= LEAST_ROUNDS and spent + self._last > self.rule.within else ""
+        return "time" if self._over else ""
 
     def so_far(self) -> ABResult:
-        """How it stands."""
+        """Return how it stands."""
         base, candidate = map(self._side, self._records)
         comparison, odds = self._comparison()
-        found = comparison if self._rounds >= LEAST_ROUNDS else None
+        found = comparison if self._shared >= LEAST_ROUNDS else None
         verdict: Verdict = "DID NOT RUN" if self._failed else found.verdict if found else "UNDECIDED"
         reason = found.reason if found else f"There is no verdict before {LEAST_ROUNDS} rounds."
         if self._failed:
@@ -293,10 +276,10 @@ class ABRun:
             b=self.pair[1].case,
             verdict=verdict,
             reason=reason,
-            end=self._end(),
+            end=self._end(comparison),
             rule=self.rule,
-            rounds=self._rounds,
-            seconds=time.monotonic() - self.begin,
+            rounds=self._shared,
+            seconds=time.monotonic() - self._begin,
             ratio=found.ratio if found else None,
             interval=found.interval if found else None,
             base=base,

@@ -1,10 +1,9 @@
-"""The rounds of a race: cases that may be the fastest meet, in fresh processes, until it is known which one is.
+"""The rounds of a race: cases meet in fresh processes until it is known which one is fastest.
 
-Each case was measured once before, by itself. Those within reach of the fastest meet in rounds: a fresh process of
-each, all alive at once and in turns where memory allows it, else one after the other. Where there are CPUs enough, some
-rounds are held at once: it takes the time of one to load and build. After that those that are shown to be slower, or
-equally fast, take no further part (``analysis.race``). It is over when none is left, or the time is. The reference
-takes part in the first rounds, so that speed-ups are known, too.
+A round is a fresh process of each case that takes part, all alive at once and in turns where memory allows it, else
+one after the other. Where there are CPUs enough, some rounds are held at once: that takes the time of one to load and
+build. A :class:`RaceRule` says who takes part in the next round, and when a race is over. ``bench``, ``ab``, the finals
+of ``tune`` and an option sweep differ in their rules alone.
 """
 
 from __future__ import annotations
@@ -12,47 +11,42 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Protocol
 
 from msgspec.structs import replace
 
-from inferlens.analysis.race import Race, race
+from inferlens.analysis.race import FinalsAim, Race, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.execution.expand import Planned
 from inferlens.execution.scheduler import SPARE, Scheduler
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.measure.monitor.gpu import gpu_before
-from inferlens.record.record import IN_TURNS, Record
+from inferlens.record.record import IN_TURNS, Metric, Record
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.reference import references
-from inferlens.stats.intervals import ends
-from inferlens.stats.standing import LEAST_ROUNDS, MOST_ROUNDS, USUAL_ROUNDS
+from inferlens.stats.race_rule import CLOSE, LEAST_ROUNDS, MOST_ROUNDS, USUAL_ROUNDS
 from inferlens.units import ratio, ratio_range
 
-# Times the fastest: what took longer by itself meets it in no round, and what took longer in the first of them in none
-# after that, unless it is the next or in doubt later. A single process in fifty is off by a factor of two or more.
-REACH_ALONE, REACH = 4.0, 1.25
-REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speed-ups are known
+REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speedups are known
 ROUND_WARMUP, ROUND_SERIES = 0.3, 2.0  # seconds of a process in a round by itself
-AT_ONCE = 4  # rounds at most that are held at once, where each process has a CPU
+AT_ONCE = 4  # rounds at most that are held at once, if each process has a CPU
 AT_ONCE_SECONDS = 12.0  # seconds of all their processes together: less than it takes them to load and build
 
 
 @dataclass
 class Entrant:
-    """A case of a race, a ``first`` record of it, which ran, and its records in the race so far."""
+    """A case of a race with its records so far: of one that was measured before the race, that record is the first."""
 
     planned: Planned
-    first: Record
     records: list[Record] = field(default_factory=list)
 
     @property
     def id(self) -> str:
         """What the race calls it."""
-        return self.first.id
+        return self.records[0].id if self.records else self.planned.case.digest
 
     @property
     def runs(self) -> CaseRuns:
@@ -60,13 +54,109 @@ class Entrant:
         return CaseRuns(tuple(self.records))
 
 
+class RoundLog(Protocol):
+    """Keeps rounds as soon as each is over, and knows those of an earlier run that was stopped."""
+
+    def replay(self) -> Sequence[Record] | None:
+        """Return the records of the next round that was kept before; ``None`` if there is none left."""
+
+    def keep(self, records: Sequence[Record], seconds: float) -> None:
+        """Keep a round that took so many seconds."""
+
+
+class RaceRule:
+    """Decides who takes part in the next round, and so when a race is over.
+
+    Attributes:
+        least, most: rounds that are held at least, whatever the time, and at most.
+        aim: what the race is about, if not latency or rate.
+        metric: what is compared; ``None``: see ``analysis.race``.
+        strict: whether a process that fails ends the race.
+    """
+
+    least = LEAST_ROUNDS
+    most = USUAL_ROUNDS
+    aim: FinalsAim | None = None
+    metric: Metric | None = None
+    strict = False
+
+    def meeting(self, rounds: Rounds, number: int) -> Sequence[str]:
+        """Return the ids of those that take part in the round after ``number`` rounds; none ends the race."""
+        raise NotImplementedError
+
+    def builds_anew(self, number: int) -> bool:  # noqa: ARG002
+        """Return whether processes of a round build from scratch."""
+        return False
+
+    def summary(self, race: Race, entrants: Mapping[str, Entrant]) -> str:
+        """Return the leader against the next case, in a few words."""
+        state = race.state
+        if state is None or not state.rivals:
+            return ""
+        name, rival = next(iter(state.rivals.items()))
+        cases = [entrants[each].planned.case for each in (state.leader, name)]
+        first, second = (case.backend_label for case in cases)
+        if first == second:
+            first, second = (case.way for case in cases)
+        interval = rival.interval(race.level)
+        sure = f" ({ratio_range(interval.low, interval.high)})" if race.rounds >= self.least else ""
+        return f"{first} {ratio(rival.ratio)} {second}{sure}"
+
+
+class FastestRule(RaceRule):
+    """Finds the fastest case: those that may be it meet until none of them can be faster than the leader.
+
+    The reference takes part in the first rounds, so that speedups are known. With ``thorough`` there are up to as many
+    rounds as were asked for, and not fewer.
+    """
+
+    def __init__(self, rounds: int = 0) -> None:
+        self.rounds = rounds
+        self.most = MOST_ROUNDS if rounds else USUAL_ROUNDS
+
+    def meeting(self, rounds: Rounds, number: int) -> Sequence[str]:
+        """See :class:`RaceRule`."""
+        race = rounds.race
+        state = race.state
+        if state is None or not state.rivals:
+            return []
+        best, following = state.leader, next(iter(state.rivals))
+        if number == 0:
+            once = {name: entry.level for name, entry in race.entries.items()}
+            limit = once[best] + math.log(race.entries[best].usual.reach)
+            return [best, following, *(name for name in once if once[name] <= limit), *rounds.references()]
+        if number < LEAST_ROUNDS:
+            near = [name for name, rival in state.rivals.items() if rival.rounds and rival.ratio <= CLOSE]
+            return [best, *(near or [following]), *(rounds.references() if number < REFERENCE_ROUNDS else [])]
+        if state.open or number < self.rounds:
+            return [best, *(state.open or [following])]
+        return []
+
+
+class BaseRule(RaceRule):
+    """Compares each case with a base, until each has a verdict."""
+
+    def __init__(self, base: Entrant, least: int = LEAST_ROUNDS, most: int = USUAL_ROUNDS) -> None:
+        self.base, self.least, self.most = base, least, most
+
+    def meeting(self, rounds: Rounds, number: int) -> Sequence[str]:
+        """See :class:`RaceRule`."""
+        race, base = rounds.race, self.base.id
+        others = [name for name in rounds.able if name != base]
+        if base not in rounds.able:
+            return []
+        if number >= self.least:
+            others = [name for name in others if race.comparison(base, name).verdict == "UNDECIDED"]
+        return [base, *others] if others else []
+
+
 def may_meet(cases: Iterable[Planned]) -> bool:
-    """Whether any of the cases that can run do the same work: without two there are no rounds."""
-    return max(Counter(each.case.work for each in cases if not each.refusal).values(), default=0) > 1
+    """Return whether any of the cases that can run do the same work: without two there are no rounds."""
+    return max(Counter(planned.case.work for planned in cases if not planned.refusal).values(), default=0) > 1
 
 
 def hold_rounds(scheduler: Scheduler, screened: Iterable[tuple[Planned, Record]], known: Iterable[Record] = ()) -> None:
-    """Holds the rounds of cases that were measured once; those that do the same work race each other.
+    """Hold the rounds of cases that were measured once; those that do the same work race each other.
 
     Records that are ``known`` of rounds that were held before are not made again.
     """
@@ -76,13 +166,14 @@ def hold_rounds(scheduler: Scheduler, screened: Iterable[tuple[Planned, Record]]
     races: dict[Hashable, list[Entrant]] = {}
     for planned, record in screened:
         if record.ranked:
-            races.setdefault(planned.case.work, []).append(Entrant(planned, record, [record]))
+            races.setdefault(planned.case.work, []).append(Entrant(planned, [record]))
     end = time.monotonic() + scheduler.plan.within
     left = [entrants for entrants in races.values() if len(entrants) > 1]
     while left:
         entrants, *left = left
         now = time.monotonic()
-        Rounds(scheduler, entrants, now + (end - now) / (len(left) + 1), known=before).run()
+        share = now + (end - now) / (len(left) + 1)
+        Rounds(scheduler, entrants, share, FastestRule(scheduler.plan.rounds), known=before).run()
 
 
 @dataclass
@@ -90,118 +181,118 @@ class Rounds:
     """The rounds of one race.
 
     Attributes:
-        end: when no further round is begun, by the clock of ``time.monotonic``; there are ``least`` all the same.
+        end: when no further round is begun, by the clock of ``time.monotonic``; there are ``rule.least`` all the same.
+        log: keeps rounds one by one; then none are held at once.
         known: records of rounds that were held before, by round and case; of a round that was cut short they are void.
+        on_round: called after each round with its number and the cases that took part; by default the observer is told.
     """
-
-    least: ClassVar[int] = LEAST_ROUNDS  # before there is no verdict
 
     scheduler: Scheduler
     entrants: Sequence[Entrant]
     end: float
+    rule: RaceRule
+    log: RoundLog | None = None
     known: Mapping[int, Mapping[str, Record]] = field(default_factory=dict, kw_only=True)
+    on_round: Callable[[int, Sequence[Case]], None] | None = field(default=None, kw_only=True)
 
     def run(self) -> Race:
-        """Rounds until it is decided or the time is over."""
-        number, each = 0, 0.0  # rounds so far, and seconds that a process of the last ones took
-        most = MOST_ROUNDS if self.scheduler.plan.rounds else USUAL_ROUNDS
-        while number < most:
-            meeting = self._next_meeting(number)
+        """Hold rounds until the race is decided or the time is over."""
+        number, seconds = 0, 0.0  # rounds so far, and seconds that a process of the last ones took
+        while number < self.rule.most:
+            meeting = [self.able[name] for name in dict.fromkeys(self.rule.meeting(self, number))]
             if not meeting:
                 break
             begin = time.monotonic()
-            count = min(self._at_once(meeting, number + 1), most - number)
+            count = min(self._at_once(meeting, number + 1), self.rule.most - number)
             processes = count * len(meeting)
-            if number >= self.least and begin + each * processes > self.end:
+            if number >= self.rule.least and begin + seconds * processes > self.end:
                 break
             self._hold(meeting, range(number + 1, number + 1 + count))
             number += count
-            each = (time.monotonic() - begin) / processes
-            self._tell(number, [entrant.planned.case for entrant in meeting])
+            seconds = (time.monotonic() - begin) / processes
+            cases = [entrant.planned.case for entrant in meeting]
+            if self.on_round:
+                self.on_round(number, cases)
+            else:
+                summary = self.rule.summary(self.race, self.able) or cases[0].way
+                self.scheduler.observer.round(number, cases, summary, self.rule.least if self.rule.aim else 0)
+            if self.rule.strict and len(self.race.entries) < len(self.entrants):
+                break
         return self.race
-
-    def _tell(self, number: int, contenders: Sequence[Case]) -> None:
-        """That a round is over."""
-        self.scheduler.observer.round(number, contenders, self._standing())
 
     @property
     def race(self) -> Race:
         """How it stands."""
-        return race({name: each.runs for name, each in self._able.items()})
+        runs = {name: entrant.runs for name, entrant in self.able.items() if entrant.records}
+        return race(runs, metric=self.rule.metric, aim=self.rule.aim)
 
     @property
-    def _able(self) -> dict[str, Entrant]:
+    def able(self) -> dict[str, Entrant]:
         """Those of which no process has failed."""
-        return {each.id: each for each in self.entrants if each.runs.ranked}
+        return {entrant.id: entrant for entrant in self.entrants if entrant.runs.ranked}
 
-    def _next_meeting(self, number: int) -> list[Entrant]:
-        """Who takes part in the next round; none where it is decided."""
-        able, race = self._able, self.race
-        if race.standing is None or not race.standing.rivals:
-            return []
-        best, following = race.answer.best, next(iter(race.standing.rivals))
-        if number == 0:
-            once = {name: entry.processes[0].log for name, entry in race.entries.items()}
-            limit = once[best] + math.log(REACH_ALONE)
-            names = [best, following, *(name for name in once if once[name] <= limit), *self._reference()]
-        elif number < LEAST_ROUNDS:
-            reference = self._reference() if number < REFERENCE_ROUNDS else []
-            near = list(filter(self._near, race.answer.open))
-            names = [best, *(near or [following]), *reference]
-        else:  # what has met the others in no round yet may do so now that it is known how far processes differ
-            names = [best, *race.answer.open]
-            if len(names) == 1:
-                names = [best, following] if number < self.scheduler.plan.rounds else []
-        return [able[name] for name in dict.fromkeys(names)]
-
-    def _near(self, name: str) -> bool:
-        """Whether what was in rounds is within reach there."""
-        standing = self.race.standing
-        found = standing.rivals[name].ratio if standing else None
-        return len(self._able[name].records) > 1 and found is not None and found <= REACH
-
-    def _reference(self) -> list[str]:
-        """What others are compared with, of each device."""
-        able = self._able
-        chosen = references_of([each.planned for each in able.values()], self.scheduler.plan.reference)
-        return [name for name, each in able.items() if each.planned.case in chosen]
+    def references(self) -> list[str]:
+        """Return the ids of what others are compared with, on each device."""
+        chosen = references_of([entrant.planned for entrant in self.able.values()], self.scheduler.plan.reference)
+        return [name for name, entrant in self.able.items() if entrant.planned.case in chosen]
 
     def _at_once(self, meeting: Sequence[Entrant], number: int) -> int:
-        """How many rounds are held at once, from one on; one, where processes take no turns."""
-        taking_turns = number == 1 or all(IN_TURNS in each.records[-1].facts for each in meeting)
-        if len(meeting) == 1 or number in self.known or self.scheduler.one_at_a_time or not taking_turns:
+        """Return how many rounds are held at once, from ``number`` on; one if processes take no turns."""
+        if self.log or len(meeting) == 1 or number in self.known or self.scheduler.one_at_a_time:
             return 1
-        return rounds_at_once([each.first for each in meeting])
+        if not all(entrant.records for entrant in meeting):
+            return 1
+        taking_turns = number == 1 or all(IN_TURNS in entrant.records[-1].facts for entrant in meeting)
+        return rounds_at_once([entrant.records[0] for entrant in meeting]) if taking_turns else 1
 
     def _hold(self, meeting: Sequence[Entrant], numbers: Sequence[int]) -> None:
-        """Measures a process of each once a round; who goes first changes from round to round."""
-        before = self.known.get(numbers[0], {})
-        known = [each for each in self.entrants if each.planned.case.digest in before]
-        if {each.id for each in meeting} <= {each.id for each in known}:
-            for each in known:
-                each.records.append(before[each.planned.case.digest])
+        """Measure a process of each case once a round, or take the records of rounds that were held before."""
+        if self.log and (records := self.log.replay()) is not None:
+            self._take({record.case.digest: record for record in records})
             return
-        if known:
-            self.scheduler.observer.discarded([before[each.planned.case.digest] for each in known])
-        place = numbers[0] % len(meeting)
-        order = [*meeting[place:], *meeting[:place]]
-        together = len(order) > 1 and fit_together([each.first for each in order])
-        found = records_of_rounds(self.scheduler, [each.planned for each in order], numbers, together)
-        for each, record in zip(order * len(numbers), found, strict=True):
-            each.records.append(record)
+        before = self.known.get(numbers[0], {})
+        if before and all(entrant.planned.case.digest in before for entrant in meeting):
+            self._take(before)
+            return
+        if before:
+            digests = {entrant.planned.case.digest for entrant in self.entrants}
+            self.scheduler.observer.discarded([record for digest, record in before.items() if digest in digests])
+        tick = time.monotonic()
+        self.scheduler.builds_anew = self.rule.builds_anew(numbers[0])
+        records = self._measured(meeting, numbers)
+        if self.log:
+            self.log.keep(records, time.monotonic() - tick)
 
-    def _standing(self) -> str:
-        """The leader against the next one, in a few words."""
-        standing, able = self.race.standing, self._able
-        if standing is None or not standing.rivals:
-            return ""
-        name, rival = next(iter(standing.rivals.items()))
-        both = [able[each].planned.case for each in (standing.leader, name)]
-        first, second = (case.backend_label for case in both)
-        if first == second:
-            first, second = (case.way for case in both)
-        sure = f" ({ratio_range(*ends(rival.interval))})" if self.race.rounds >= LEAST_ROUNDS else ""
-        return f"{first} {ratio(rival.ratio)} {second}{sure}"
+    def _take(self, records: Mapping[str, Record]) -> None:
+        """Add records of a round that was held before."""
+        for entrant in self.entrants:
+            if record := records.get(entrant.planned.case.digest):
+                entrant.records.append(record)
+
+    def _measured(self, meeting: Sequence[Entrant], numbers: Sequence[int]) -> list[Record]:
+        """Measure a process of each case; who goes first changes from round to round."""
+        place = (numbers[0] - 1) % len(meeting)
+        order = [*meeting[place:], *meeting[:place]]
+        order.sort(key=lambda entrant: entrant.planned.refusal is None)  # nothing is measured beside what cannot run
+        records = []
+        found = records_of_rounds(self.scheduler, [each.planned for each in order], numbers, self._together(order))
+        for entrant, record in zip(order * len(numbers), found, strict=False):
+            entrant.records.append(record)
+            records.append(record)
+            if self.rule.strict and not record.ranked and len(records) < len(order):
+                break  # the others are not measured for nothing
+        return records
+
+    def _together(self, order: Sequence[Entrant]) -> bool:
+        """Return whether the processes of a round are alive at once.
+
+        On a GPU the first process of a case tells what it holds, so none is beside it.
+        """
+        if len(order) < 2 or any(entrant.planned.refusal for entrant in order):
+            return False
+        if all(entrant.records for entrant in order):
+            return fit_together([entrant.records[0] for entrant in order])
+        return all(entrant.planned.case.device == "cpu" for entrant in order)
 
 
 def references_of(cases: Sequence[Planned], named: str = "") -> list[Case]:

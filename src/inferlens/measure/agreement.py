@@ -13,7 +13,7 @@ from inferlens.analysis.accuracy import measured_drop
 from inferlens.backends.base import Outputs
 from inferlens.record.record import Accuracy, Agreement
 from inferlens.spec.case import QUANTIZED, Case
-from inferlens.stats.closeness import cosine, flat, relative_l2
+from inferlens.stats.output_error import cosine, flat, relative_l2
 
 LEAST_CLASSES = 10
 

@@ -10,18 +10,14 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.race import PROBABLE
 from inferlens.record.record import AGREEMENT
-from inferlens.stats.standing import LEAST_ROUNDS
 from inferlens.units import drop, duration, listing, percent, rate, ratio, ratio_range, score
 from inferlens.views.plain import plain
 from inferlens.views.rows import OF_OUTPUTS, Row, by, ways
 
 _TF32 = "(TF32)"
 LINE = 100  # characters of an answer among many
-MOST_RIVALS = 3
-ONCE = ("SHORTEST", "HIGHEST")  # latency, or rate where no latency was measured
-MOST_NAMED = 80  # characters for the names of those that are equally fast; the table has them all
+MOST_RIVALS = 3  # that are named; the table has them all
 
 
 class AnswerLine(Struct, frozen=True, kw_only=True):
@@ -29,11 +25,11 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
 
     Attributes:
         where: of what it is, where there are several: model, device, batch.
-        head: ``FASTEST``, ``EQUALLY FAST``, ``LIKELY FASTEST`` or ``PERHAPS FASTEST``, one of ``ONCE`` of what
-            was measured once, or ``NONE``; empty of a single way, which is beside no other.
-        who: the way that it is, or several; with its time.
+        head: ``FASTEST``, ``LIKELY FASTEST`` while others may be faster, or ``NONE`` if nothing ran right; empty of a
+            single way, which is beside no other.
+        who: the way that it is, with its time.
         than: by how much against the reference; ``sure``: the interval of that.
-        rival: by how much against the next one, or how likely it is, or that it was measured once.
+        rival: the ways that may be as fast, by how much against the next one, or how likely it is.
         least: what is said in place of that where there is no room.
         decide: the command that decides it; empty where it is decided. ``decides`` says what it decides.
     """
@@ -51,8 +47,6 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
     @property
     def brief(self) -> str:
         """The answer in one line, without the next one."""
-        if self.head in ONCE:
-            return f"{self.where}: " + ", ".join(filter(None, [self.who, self.than])) + " (once)"
         head = "" if self.head in ("", "FASTEST") else f"{self.head.lower()} "
         said = [", ".join(filter(None, [f"{self.where}: {head}{self.who}", *each])) for each in self._forms[2:]]
         return next((each for each in said if len(each) <= LINE), said[-1])
@@ -123,12 +117,9 @@ def answers(rows: Sequence[Row], *, whole: bool = False, told: Callable[[Row], s
 
 
 def _nothing(rows: Sequence[Row]) -> dict[str, str]:
-    """Why none is the fastest."""
-    right = [row for row in rows if row.ok and row.agrees is not False]
-    if any(row.seconds_per_call is not None for row in right):
+    """Return why none is the fastest."""
+    if any(row.ok and row.agrees is not False for row in rows):
         return {"who": "No way ran in each of its processes."}
-    if right:
-        return {"who": "Something else disturbed every sample."}
     what = "No way ran with right outputs." if any(row.ok for row in rows) else "No way ran."
     return {"who": what, "than": next((plain(row.agreement_reason if row.ok else row.reason) for row in rows), "")}
 
@@ -137,43 +128,37 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
     best = next((row for row in rows if row.place == 1), None)
     if best is None:
         return AnswerLine(where=where, head="NONE", **_nothing(rows))
-    equal = [row for row in rows if row.standing == "equal" and row.id != best.id]
-    rivals = [row for row in rows if row.standing == "open"]
-    slower = [row for row in rows if row.standing == "slower" and row.behind is not None]
-    following = min(slower, key=lambda row: row.behind or 0.0, default=None)
     who = "  ".join([names[best.id], told(best), *([worth(best)] if best.metric else []), *doubts(best)])
     than, sure = _than(best, names)
-    if best.standing == "equal":
-        lost = {row.id: f" {row.outputs}" * (row.outputs in OF_OUTPUTS.values()) for row in (best, *equal)}
-        who, *others = [f"{names[row.id]} {told(row)}{lost[row.id]}" for row in (best, *equal)]
-        head = f"EQUALLY FAST (within {percent(best.threshold)})"
-        everyone = listing([who, *others])
-        if len(everyone) > MOST_NAMED:
-            everyone = f"{who} and {len(others)} more"
-        return AnswerLine(where=where, head=head, who=everyone, than=than, sure=sure)
+    line = AnswerLine(where=where, head="FASTEST" if len(rows) > 1 else "", who=who, than=than, sure=sure)
+    named = {row.id: f"{names[row.id]} {told(row)}" + lost(row) for row in rows}
     if best.standing == "likeliest":
-        few = "the next" if len(rivals) == 1 else f"{len(rivals)} others"
-        every = listing([names[row.id] + f" {told(row)}" * (len(rivals) == 1) for row in rivals])
-        early = f"; a verdict needs {LEAST_ROUNDS} rounds" if 0 < best.rounds < LEAST_ROUNDS else ""
-        chance = likely(best.chance) + early
-        word = likelihood(best)
-        how = f"{word.replace('likely', 'probably')} faster than"
-        return AnswerLine(
-            where=where, head=f"{word.upper()} FASTEST", who=who, than=than, sure=sure,
-            rival=f"{how} {every if len(rivals) <= MOST_RIVALS else few}{chance}", least=f"{how} {few}{chance}",
+        rivals = [row for row in rows if row.standing == "open"]
+        chance = f"{likely(best.chance)}{'' if best.rounds else ', measured once'}"
+        few = f"{len(rivals)} others may be faster" if len(rivals) > 1 else "the next may be faster"
+        everyone = f"{listing([named[row.id] for row in rivals])} may be faster" if len(rivals) <= MOST_RIVALS else few
+        return replace(
+            line, head="LIKELY FASTEST", rival=f"{chance}: {everyone}", least=chance,
             decide=plain(best.hint), decides="it" if len(rivals) == 1 else "between the first two",
         )  # fmt: skip
-    rival = ""
-    if best.standing == "once":
-        second = next((row for row in rows if row.place == 2), None)
-        beside = f"next {names[second.id]} {told(second)}" if second and not second.is_reference else ""
-        once = ", ".join(filter(None, [beside, "measured once"]))
-        head = ONCE[best.median is None]
-        return AnswerLine(where=where, head=head, who=who, than=than, rival=once, least="measured once")
+    equal = [row for row in rows if row.standing == "equal" and row.id != best.id]
+    if equal:
+        shown = [named[row.id] for row in equal[:MOST_RIVALS]]
+        more = [f"{len(equal) - MOST_RIVALS} more"] * (len(equal) > MOST_RIVALS)
+        rival = f"as fast: {', '.join([*shown, *more])}"
+        return replace(line, rival=rival, least=f"as fast: {len(equal)} more" if len(equal) > 1 else rival)
+    slower = [row for row in rows if row.standing == "slower" and row.behind is not None]
+    following = min(slower, key=lambda row: row.behind or 0.0, default=None)
     if following and not following.is_reference:
-        interval = ratio_range(following.behind_low, following.behind_high)
-        rival = f"{ratio(following.behind)} {names[following.id]} ({interval})"
-    return AnswerLine(where=where, head="FASTEST" if len(rows) > 1 else "", who=who, than=than, sure=sure, rival=rival)
+        known = following.behind_low is not None
+        interval = f" ({ratio_range(following.behind_low, following.behind_high)})" if known else ""
+        return replace(line, rival=f"{ratio(following.behind)} {names[following.id]}{interval}")
+    return line
+
+
+def lost(row: Row) -> str:
+    """Return what the outputs of a row lost, in words; empty if nothing is known to be lost."""
+    return f" {row.outputs}" if row.outputs in OF_OUTPUTS.values() else ""
 
 
 def _than(best: Row, names: dict[str, str]) -> tuple[str, str]:
@@ -182,7 +167,7 @@ def _than(best: Row, names: dict[str, str]) -> tuple[str, str]:
         return "", ""
     interval = ratio_range(best.speedup_low, best.speedup_high)
     name = next((name for id, name in names.items() if id == best.reference_id), best.reference)
-    known = best.speedup_low is not None and best.standing != "once"
+    known = best.speedup_low is not None
     lowered = " in fp32, this in TF32" if _TF32 in best.name and _TF32 not in best.reference else ""
     return f"{ratio(best.speedup)} {name}{lowered}", f"({interval})" if known else ""
 
@@ -202,14 +187,9 @@ def worth(row: Row) -> str:
     return f"{row.metric} {accuracy(row)}, {than}"
 
 
-def likelihood(row: Row) -> str:
-    """How likely it is that the first is the fastest, in a word."""
-    return "likely" if (row.chance or 0.0) >= PROBABLE else "perhaps"
-
-
 def likely(chance: float | None) -> str:
-    """A probability in brackets; nothing where it is not known."""
-    return "" if chance is None else f" ({percent(min(round(chance, 2), 0.99))})"
+    """Return a probability in words; empty if it is not known."""
+    return "" if chance is None else f"{percent(min(round(chance, 2), 0.99))} sure"
 
 
 def _where(rows: Sequence[Row], table: Sequence[Row], tables: Sequence[Sequence[Row]]) -> str:

@@ -17,7 +17,7 @@ from inferlens.errors import InferlensError
 from inferlens.record.record import Record
 from inferlens.units import listing, milliseconds, ratio
 from inferlens.views import View, picture
-from inferlens.views.answer import answers, likelihood
+from inferlens.views.answer import answers
 from inferlens.views.picture import (
     DASHES,
     SHAPES,
@@ -142,12 +142,11 @@ def names_of(table: Sequence[Row]) -> dict[str, str]:
 
 def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
     """Names of the rows of one comparison with their roles."""
-    fastest = "equally fast" if sum(row.fastest for row in rows) > 1 else "fastest"
-    for row in rows:
-        if row.fastest and row.standing in ("likeliest", "once"):
-            fastest = "shortest" if row.standing == "once" else f"{likelihood(row)} fastest"
     several = sum(map(drawn, rows)) > 1
-    roles = [["reference"] * row.is_reference + [fastest] * (row.fastest and several) for row in rows]
+    words = {"fastest": "fastest", "equal": "as fast", "likeliest": "likely fastest"}
+    roles = [
+        ["reference"] * row.is_reference + [words[row.standing]] * (several and row.standing in words) for row in rows
+    ]
     return [names[row.id] + f" ({', '.join(mine)})" * bool(mine) for row, mine in zip(rows, roles, strict=True)]
 
 

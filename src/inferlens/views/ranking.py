@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.notes import AUTOCORRELATED, ordered
 from inferlens.analysis.race import FinalsAim, Race, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import IN_TURNS
@@ -71,27 +70,25 @@ def _with_hint(row: Row, runs: Mapping[tuple[str, str], CaseRuns], rows: Sequenc
 def _against(row: Row, base: Row, among: Race) -> Row:
     if row.id == base.id:
         return replace(row, reference=base.name, reference_id=base.id, is_reference=True, speedup=1.0)
-    found = among.against(base.id, row.id) if row.ranked else None
+    found = among.difference(base.id, row.id) if row.ranked else None
     if found is None:
         return replace(row, reference=base.name)
-    interval = found.interval(among.confidence(base.id, row.id))
-    row = replace(
+    interval = found.interval(among.level) if found.replicated else None
+    return replace(
         row,
         reference=base.name,
         reference_id=base.id,
         speedup=1 / found.ratio,
         speedup_low=1 / interval.high if interval else None,
         speedup_high=1 / interval.low if interval else None,
-        sure=found.between,
-        autocorrelated=bool(found.autocorrelation),
+        sure=found.replicated,
     )
-    return replace(row, notes=ordered((*row.notes, AUTOCORRELATED))) if row.autocorrelated else row
 
 
 def _placed(rows: Sequence[Row], among: Race) -> list[Row]:
     """The rows in order: ranked ones by speed, the fastest first, wrong ones by speed, what did not run."""
     answer = among.answer
-    rivals = among.standing.rivals if among.standing else {}
+    rivals = among.state.rivals if among.state else {}
     order = [answer.best, *rivals]
 
     def place(row: Row) -> tuple[int, bool, float]:
@@ -104,9 +101,9 @@ def _placed(rows: Sequence[Row], among: Race) -> list[Row]:
             continue
         standing: RowStanding = answer.kind
         if row.id in rivals:
-            comparison = rivals[row.id]
-            low, high = ends(comparison.interval)
-            row = replace(row, behind=comparison.ratio, behind_low=low, behind_high=high)
+            rival = rivals[row.id]
+            low, high = ends(rival.interval(among.level) if rival.replicated else None)
+            row = replace(row, behind=rival.ratio, behind_low=low, behind_high=high)
             standing = "equal" if row.id in answer.equal else "open" if row.id in answer.open else "slower"
         placed.append(
             replace(

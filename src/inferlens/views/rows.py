@@ -30,7 +30,7 @@ SAID_PARTLY = "(partly)"  # behind a precision: less than half of the multiply-a
 OF_OUTPUTS = {
     "at-chance": "accuracy meaningless", "random-calibration": "accuracy meaningless", "less-accurate": "less accurate",
 }  # fmt: skip
-RowStanding = Literal["", "fastest", "equal", "likeliest", "once", "open", "slower", "none"]
+RowStanding = Literal["", "fastest", "equal", "likeliest", "open", "slower", "none"]
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,6 @@ class Row(Struct, frozen=True, kw_only=True):
         bound: what a call on a GPU waits for most: ``host``, ``copies`` or ``GPU``.
         speedup: reference's median latency over this one's; of rates where no latency was measured.
         sure: whether the speed-up's interval covers how far processes differ.
-        autocorrelated: whether the speed-up's interval is wider because processes resemble those before them.
         metric: what ``accuracy`` is: ``top-1``, ``agreement``, the name of the user's function; ``accuracy_share``:
             whether it is a share of the samples. ``drop``: how far it is below fp32, of no share relative to that.
         error: relative L2 error of the outputs; ``agrees`` is ``None`` where they could not be checked.
@@ -67,10 +66,10 @@ class Row(Struct, frozen=True, kw_only=True):
         host_peak, device_peak: the largest of its processes; ``energy``: joules for one item.
         ranked: whether the row may be the fastest: it ran, and its outputs are not known to be wrong.
         place: its place among those of its comparison that may win, by speed.
-        standing: how it stands there: it is the ``fastest``; or ``equal`` to it; or the ``likeliest``, beside others
-            that are ``open``, not told apart from it; ``slower``; or the fastest of rows that were measured ``once``.
-        fastest: whether it is the fastest, or equal to it, or may be: the first of its comparison, and those equal.
-        chance: of the first, the probability that none but its equals is faster; ``None`` where measured once.
+        standing: how it stands there: it is the ``fastest``; or ``equal``: it may be as fast; or the ``likeliest``,
+            beside others that are ``open``: they may be faster; or ``slower``.
+        fastest: whether it is the fastest, or may be as fast; of an open race, whether it is the likeliest.
+        chance: of the first, the probability that no other one is faster by more than the threshold.
         behind: its time over that of the first one.
         ended: when the last of its records was kept; ``command``: what those of one command share.
         rounds: in how many rounds its comparison took turns; ``threshold``: smaller differences do not matter.
@@ -175,7 +174,6 @@ class Row(Struct, frozen=True, kw_only=True):
     threshold: float = 0.02
     reference_id: str = ""
     cpus: int | None = None
-    autocorrelated: bool = field(default=False, name="waves")
     profile: str = ""
     notes: tuple[Note, ...] = ()
 

@@ -8,7 +8,7 @@ import pytest
 
 import inferlens
 from inferlens import InferlensError
-from inferlens.analysis.compare.cases import AUTOCORRELATED, compare, matches, pair_of
+from inferlens.analysis.compare.cases import compare, matches, pair_of
 from inferlens.record.record import Environment, Gpu, Measurement
 from inferlens.stats import compare as statistics
 from tests.analysis.compare.sides import broken, ran, saved
@@ -138,22 +138,6 @@ def test_from_folders_and_files_and_python(tmp_path: Path):
     assert compared.of("SLOWER") == compared.cases
     first = sorted(base.rglob("record.json"))[0]
     assert len(inferlens.compare(first, candidate).cases[0].base.records) == 1
-
-
-def test_runs_whose_processes_come_in_waves_say_so():
-    def waves(seconds: float, run: str):
-        each = [seconds * math.exp(0.05 * math.sin(2 * math.pi * index / 12)) for index in range(12)]
-        return [
-            msgspec.structs.replace(record, id=f"{run} {index}", repeat=index)
-            for index, second in enumerate(each)
-            for record in ran(seconds=second, run=run, processes=1)
-        ]
-
-    found = one(waves(10e-3, "base"), waves(10.6e-3, "new"))
-    assert found.verdict == "UNDECIDED"
-    assert AUTOCORRELATED in found.base.notes
-    assert AUTOCORRELATED in found.candidate.notes
-    assert AUTOCORRELATED not in one(ran(processes=12), ran(seconds=10.6e-3, run="new", processes=12)).base.notes
 
 
 # Which cases belong together

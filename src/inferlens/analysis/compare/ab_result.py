@@ -13,14 +13,13 @@ from inferlens.analysis.accuracy import WorthOfTwo
 from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, check, metric_of
 from inferlens.analysis.compare.environment_diff import Difference, sentence
 from inferlens.analysis.findings import notes
-from inferlens.analysis.race import PROBABLE
 from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.record.record import Agreement, Metric, Record
 from inferlens.spec.case import AXES, Case, shown_together
 from inferlens.spec.objective import MEASURES
 from inferlens.stats.intervals import Interval, ends
-from inferlens.stats.standing import LEAST_ROUNDS, MOST_ASKED_FOR
+from inferlens.stats.race_rule import LEAST_ROUNDS, MOST_ASKED_FOR
 from inferlens.units import (
     drop,
     duration,
@@ -38,6 +37,7 @@ from inferlens.units import (
 
 End = Literal["", "decided", "rounds", "time", "a side did not run"]
 LARGEST_THRESHOLD = 0.1  # that is proposed to whom more rounds would not help
+PROBABLE = 0.75  # from which probability on something is called probable
 _CODES = {"FASTER": 0, "SAME": 0, "SLOWER": 1, "UNDECIDED": 3, "DID NOT RUN": 4}
 # Notes of what the interval over several rounds covers, or the verdict says.
 _COVERED = (

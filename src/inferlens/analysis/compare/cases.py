@@ -23,8 +23,8 @@ from inferlens.errors import InferlensError
 from inferlens.record.record import Metric, Record, machine_kind, machine_name
 from inferlens.record.store import Loaded, load_records
 from inferlens.spec.case import Case
-from inferlens.stats import compare as statistics
-from inferlens.stats.between_process import centres, estimate
+from inferlens.stats import comparison as statistics
+from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE, estimate
 from inferlens.stats.intervals import Interval
 from inferlens.units import listing
 
@@ -38,9 +38,6 @@ MISSING = "missing"
 WRONG = "wrong"
 NOT_MEASURED = "not measured"
 UNCHECKED = "Outputs not checked"
-AUTOCORRELATED = (
-    "Successive processes are correlated, so the interval is wider; inferlens ab, which measures in turns, avoids that."
-)
 # In seconds, or calls per second; what is beyond would leave the range of numbers as a ratio.
 _LEAST, _MOST = 1e-100, 1e100
 _SAID = (*notes.OF_THE_END, "repeat-failed")  # notes of what the state says already
@@ -204,14 +201,14 @@ def compare(
         raise refusal(refused, len(pairs))
     taken = [(match, read(match[0], shown, level), read(match[1], shown, level)) for match in found]
     count = sum(mine.ok and theirs.ok for _, (mine, _), (theirs, _) in taken)
-    spread = statistics.seen_spread(centres(side) for _, (_, one), (_, other) in taken for side in (one, other))
     cases = []
     for match, (mine, one), (theirs, other) in taken:
         result = None
         if mine.ok and theirs.ok:
             # More calls per second is less time for each, so of throughput the base's is the numerator.
             times = (other, one) if shown == "throughput" else (one, other)
-            result = statistics.compare(*times, threshold=threshold, level=level, comparisons=count, spread=spread)
+            usual = CPU_NOISE if _case(match).device == "cpu" else GPU_NOISE
+            result = statistics.compare(*times, threshold=threshold, level=level, comparisons=count, usual=usual)
         cases.append(_judged(_case(match), mine, theirs, result, shown))
     return Compared(
         metric=shown,
@@ -236,8 +233,6 @@ def _judged(
         states = {WRONG: "wrong outputs"}
         said = [f"{name}: {states.get(side.state, side.state)}. {side.reason}" for name, side in sides if not side.ok]
         return ComparedCase(case=case, verdict="DID NOT RUN", reason=" ".join(said), base=base, candidate=candidate)
-    if result.autocorrelation:
-        base, candidate = (replace(side, notes=(*side.notes, AUTOCORRELATED)) for side in (base, candidate))
     shown, interval = result.ratio, result.interval
     if metric == "throughput":
         shown, interval = result.speedup, result.speedup_interval
@@ -251,7 +246,7 @@ def _judged(
         interval=result.interval,
         change=None if shown is None else shown - 1,
         change_interval=None if interval is None else Interval(interval.low - 1, interval.high - 1),
-        between=result.between,
+        between=max(base.processes, candidate.processes) > 1,
     )
 
 

@@ -78,14 +78,6 @@ def note(code: str, message: str, hint: str = "") -> Note:
     return Note(code, LEVEL_OF.get(code, "weakens"), message, hint)
 
 
-# Of a case that was compared with another.
-AUTOCORRELATED = note(
-    "waves",
-    "Faster and slower in waves that outlast processes: the interval of the speed-up is wider for it.",
-    "inferlens ab measures the two in turns.",
-)
-
-
 def notes_of(runs: CaseRuns) -> tuple[Note, ...]:
     """All notes of one case's records, the most important first; of those that differ in figures alone the first."""
     kept: dict[tuple[str, str], Note] = {}

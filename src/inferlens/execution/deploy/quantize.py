@@ -43,7 +43,7 @@ from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 from inferlens.spec.keep import keep_of, kept
 from inferlens.spec.objective import MEASURES, Constraint
 from inferlens.spec.plan import Duration, Plan, Texts
-from inferlens.stats.closeness import cosine, flat, relative_l2
+from inferlens.stats.output_error import cosine, flat, relative_l2
 from inferlens.units import parse_duration
 
 SAMPLES = 64  # that outputs are compared on

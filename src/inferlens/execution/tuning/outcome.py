@@ -14,7 +14,7 @@ from statistics import mean
 from msgspec.structs import replace
 
 from inferlens.analysis.objective import violations
-from inferlens.analysis.race import centre_for
+from inferlens.analysis.race import log_cost
 from inferlens.analysis.tuned import Candidate, Effect, Trial, Untried
 from inferlens.backends import BACKENDS, importable
 from inferlens.execution.tuning.space import Space, Tried, as_asked, asked_for, combined
@@ -100,10 +100,10 @@ def _against(
 def _seen(trials: Sequence[Trial], objective: Objective, point: PointOf) -> list[Observed]:
     """What rounds have timed."""
     return [
-        Observed(point(record.case), centre.log, number)
+        Observed(point(record.case), log, number)
         for number, trial in enumerate(trials)
         for record in trial.records
-        if record.ranked and (centre := centre_for(objective, record))
+        if record.ranked and (log := log_cost(objective, record)) is not None
     ]
 
 

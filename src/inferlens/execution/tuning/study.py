@@ -9,31 +9,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from inferlens.analysis.race import Race
 from inferlens.analysis.tuned import Trial
 from inferlens.backends import BACKENDS, importable
 from inferlens.backends.base import THREADS, Knob
 from inferlens.errors import InferlensError, check_choice
 from inferlens.execution.expand import Planned, backends_named, check_words, refuse_if_none_runs
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import Entrant
+from inferlens.execution.rounds import BaseRule, Entrant, Rounds
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named, expanded, live_files
 from inferlens.execution.tuning.space import as_asked, combined
-from inferlens.execution.tuning.trial_log import LoggedRounds, TrialLog, content_of, place_of
+from inferlens.execution.tuning.trial_log import TrialLog, TrialRounds, content_of, place_of
 from inferlens.record.record import Record
 from inferlens.record.store import STUDY, TRIALS, safe_name
 from inferlens.spec.case import AXES, Case, Option
 from inferlens.spec.plan import Plan, count, texts
-from inferlens.stats.compare import Comparison, conclude
+from inferlens.stats.comparison import Comparison
 from inferlens.stats.intervals import ends
-from inferlens.stats.standing import LEAST_ROUNDS
+from inferlens.stats.race_rule import LEAST_ROUNDS
 from inferlens.units import listing, ratio, ratio_range
 
 FORM = "KNOB=VALUE,VALUE or BACKEND.KNOB=VALUE,VALUE"
@@ -148,11 +149,11 @@ def run(request: StudyRequest, observer: Observer, model: Named | None = None) -
         entrants = []
         for planned in cases:
             record = before.pop(0).records[0] if before else _first(scheduler, planned, kept)
-            entrants.append(Entrant(planned, record, [record]))
-        end, place = begin + request.budget, values.index(default)
-        curve = Curve(scheduler, entrants, end, kept, before, request.knob, values, place)
-        threshold = curve.run().threshold
-        found = curve.comparisons()
+            entrants.append(Entrant(planned, [record]))
+        rule = SweepRule(entrants, values, values.index(default), request.knob)
+        rounds = Rounds(scheduler, entrants, begin + request.budget, rule, TrialRounds(kept, before))
+        race = rounds.run()
+        threshold, found = race.threshold, rule.comparisons(race)
     return Study(
         request=request,
         values=tuple(
@@ -179,36 +180,30 @@ def _first(scheduler: Scheduler, planned: Planned, kept: TrialLog) -> Record:
     return record
 
 
-@dataclass
-class Curve(LoggedRounds):
-    """The rounds of a study: those of the default, which is at ``place``, and of all that is not decided yet."""
+class SweepRule(BaseRule):
+    """Compares the values of a knob with its default, until each has a verdict."""
 
-    knob: str
-    values: Sequence[Option | None]  # of the entrants
-    place: int
+    def __init__(self, entrants: Sequence[Entrant], values: Sequence[Option | None], place: int, knob: str) -> None:
+        super().__init__(entrants[place])
+        self.entrants, self.values, self.knob = entrants, values, knob
 
-    def comparisons(self) -> Mapping[str, Comparison]:
-        """Each value against the default, of those that ran right."""
-        race, base = self.race, self.entrants[self.place].id
+    def comparisons(self, race: Race) -> Mapping[str, Comparison]:
+        """Return the verdict on each value against the default, of those that ran right."""
+        base = self.base.id
         if base not in race.ranked:
             return {}
-        found = {name: race.against(base, name) for name in race.ranked if name != base}
-        return {name: conclude(each, threshold=race.threshold, level=race.level) for name, each in found.items()}
+        return {name: race.comparison(base, name) for name in race.ranked if name != base}
 
-    def _next_meeting(self, number: int) -> list[Entrant]:
-        found = self.comparisons()
-        left = {name for name, each in found.items() if number < LEAST_ROUNDS or each.verdict == "UNDECIDED"}
-        return [each for each in self.entrants if each.id in left | {self.entrants[self.place].id}] if left else []
-
-    def _standing(self) -> str:
-        found = self.comparisons()
-        name = max(found, key=lambda each: found[each].speedup or 0.0, default="")
+    def summary(self, race: Race, entrants: Mapping[str, Entrant]) -> str:  # noqa: ARG002
+        """Return the value that gains most against the default, in a few words."""
+        comparisons = self.comparisons(race)
+        name = max(comparisons, key=lambda name: comparisons[name].speedup or 0.0, default="")
         if not name:
             return ""
         value = next(value for value, each in zip(self.values, self.entrants, strict=True) if each.id == name)
-        interval = found[name].speedup_interval
-        sure = f" ({ratio_range(*ends(interval))})" if self.race.rounds >= LEAST_ROUNDS else ""
-        return f"{self.knob}={written(value)} {ratio(found[name].speedup)} the default{sure}"
+        interval = comparisons[name].speedup_interval
+        sure = f" ({ratio_range(*ends(interval))})" if race.rounds >= LEAST_ROUNDS else ""
+        return f"{self.knob}={written(value)} {ratio(comparisons[name].speedup)} the default{sure}"
 
 
 def _only_backend_with(knob: str, plan: Plan) -> str:

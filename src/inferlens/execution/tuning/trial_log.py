@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import ClassVar
 
 import msgspec
 from msgspec.structs import replace
@@ -17,14 +15,13 @@ from msgspec.structs import replace
 from inferlens.analysis.tuned import Trial
 from inferlens.errors import InferlensError
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import Entrant, Rounds
 from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.survey import Named
 from inferlens.models.resolve import files_of, runs_code
 from inferlens.models.samples import is_code
 from inferlens.models.sources import own_code
 from inferlens.record.files import sha256
-from inferlens.record.record import Environment
+from inferlens.record.record import Environment, Record
 from inferlens.record.store import load_records, made
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
@@ -113,27 +110,20 @@ def _renamed(folder: Path) -> Path:
 
 
 @dataclass
-class LoggedRounds(Rounds):
-    """Rounds that are kept; those ``before``, of an earlier run, are not repeated."""
-
-    final: ClassVar[bool] = False  # whether they are a tuning's finals
+class TrialRounds:
+    """Keeps the rounds of a race as trials; those ``before``, of an earlier run, are not repeated."""
 
     kept: TrialLog
     before: list[Trial]
+    final: bool = False  # whether they are a tuning's finals
 
-    def _at_once(self, meeting: Sequence[Entrant], number: int) -> int:  # noqa: ARG002 - each round is kept by itself
-        return 1
+    def replay(self) -> Sequence[Record] | None:
+        """Return the records of the next round of an earlier run; ``None`` if there is none left."""
+        return self.before.pop(0).records if self.before else None
 
-    def _hold(self, meeting: Sequence[Entrant], numbers: Sequence[int]) -> None:
-        if self.before:
-            found = {record.case.digest: record for record in self.before.pop(0).records}
-            for each in self.entrants:
-                each.records += [found[each.planned.case.digest]] if each.planned.case.digest in found else []
-            return
-        tick = time.monotonic()
-        super()._hold(meeting, numbers)
-        records = tuple(each.records[-1] for each in meeting)
-        self.kept.add(Trial(records=records, final=self.final, seconds=time.monotonic() - tick))
+    def keep(self, records: Sequence[Record], seconds: float) -> None:
+        """Keep a round."""
+        self.kept.add(Trial(records=tuple(records), final=self.final, seconds=seconds))
 
 
 def folders_of(path: Path) -> dict[str, Path]:

@@ -24,20 +24,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.objective import miss, value, violations, with_export
-from inferlens.analysis.race import FinalsAim, RaceAnswer, centre_for
+from inferlens.analysis.race import FinalsAim, RaceAnswer, log_cost
 from inferlens.analysis.tuned import TUNED, Trial, Tuned, keep
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.launching.estimate import build_factor, earlier_records, seconds_by
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import Entrant, budget_of_rounds, records_of_rounds
+from inferlens.execution.rounds import Entrant, Rounds, budget_of_rounds, records_of_rounds
 from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, Scheduler, scheduled
 from inferlens.execution.survey import Named, live_files
 from inferlens.execution.tuning import outcome
-from inferlens.execution.tuning.finals import BUILDS, Finals
+from inferlens.execution.tuning.finals import BUILDS, FinalsRule
 from inferlens.execution.tuning.search import LEAST_GROUP, Candidates, Search
 from inferlens.execution.tuning.space import Space, Tried, size
-from inferlens.execution.tuning.trial_log import WORK, TrialLog, clear, content_of, folders_of, place_of
+from inferlens.execution.tuning.trial_log import WORK, TrialLog, TrialRounds, clear, content_of, folders_of, place_of
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.models.resolve import files_of
@@ -167,8 +167,8 @@ class Tuner:
         for record in earlier_records([self.space.families[0].found.name], self.request.plan):
             right = record.ranked and not violations(record, limits) and machine_kind(record.environment) == here
             if right and (case := self.space.candidate(record.case)):
-                centre = centre_for(self.request.objective, record)
-                found += [(centre.log, case)] if centre else []
+                log = log_cost(self.request.objective, record)
+                found += [(log, case)] if log is not None else []
         return [case for _, case in sorted(found, key=itemgetter(0))]
 
     def run(self) -> Tuned:
@@ -184,14 +184,13 @@ class Tuner:
         barred = {record.case.digest for record in outcome.barred(self.kept.trials, self.request.constraints)}
         if all(case.digest in barred for case in cases):
             barred -= {case.digest for case in self._nearest()}
-        finals = Finals(
+        aim = FinalsAim(self.request.objective, frozenset(barred))
+        finals = Rounds(
             self.scheduler,
-            [Entrant(self.space.planned(case), self.first[case.digest]) for case in cases],
+            [Entrant(self.space.planned(case), [self.first[case.digest]]) for case in cases],
             self.begin + self.share,
-            self.kept,
-            before,
-            FinalsAim(self.request.objective, frozenset(barred)),
-            anew=self._on_gpu or "memory" not in self.measures,
+            FinalsRule(aim, anew=self._on_gpu or "memory" not in self.measures),
+            TrialRounds(self.kept, before, final=True),
         )
         return self._tuned(finals, finals.run().answer, over)
 
@@ -292,7 +291,7 @@ class Tuner:
             raise InferlensError(f"The {aim.measure.title} is not known on this machine.", hint="another aim for --for")
         self.seconds = seconds_by(self.first.values(), self.scheduler.plan)
         found: dict[Point, float | None] = {point(each.case): None for each in records}
-        found |= {point(each.case): centre.log for each in able if (centre := centre_for(aim, each))}
+        found |= {point(each.case): log for each in able if (log := log_cost(aim, each)) is not None}
         search.barred = {point(each.case) for each in self.first.values() if violations(each, limits)}
         search.add(found)
 
@@ -330,7 +329,7 @@ class Tuner:
         point = self.candidates.point(case)
         return point in self.search.barred, self.search.mean(point)
 
-    def _tuned(self, finals: Finals, answer: RaceAnswer, over: bool) -> Tuned:
+    def _tuned(self, finals: Rounds, answer: RaceAnswer, over: bool) -> Tuned:
         equal = [each for each in finals.entrants if each.id in answer.fastest]
         point = self.candidates.point
 

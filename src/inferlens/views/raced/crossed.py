@@ -20,7 +20,7 @@ from inferlens.analysis.runs import CaseRuns, latest
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record, machine_name
 from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case, shown_together
-from inferlens.stats.compare import LogRatio, Spread, between, seen_spread
+from inferlens.stats.comparison import Difference, unpaired_difference
 from inferlens.stats.intervals import ends
 from inferlens.units import listing, ratio, ratio_spread
 from inferlens.views.compared import names_of
@@ -28,7 +28,7 @@ from inferlens.views.plain import plain
 from inferlens.views.rows import SAID_PARTLY, Row, by, noted, rows
 
 MOST_NAMED = 3  # ways in a sentence
-LEVEL = 0.95  # of what is compared beyond a race
+LEVEL = 0.95
 
 
 class CrossedAxis(NamedTuple):
@@ -185,29 +185,26 @@ class Crossed:
         found = self._ratio(base, row)
         if found is None:
             return None, None, None
-        met = base.comparison == row.comparison
-        level = self._races[row.comparison].confidence(base.id, row.id) if met else LEVEL
         items = (row.batch or 1) / (base.batch or 1)
-        low, high = ends(found.interval(level) if found.between else None)
+        low, high = ends(found.interval(LEVEL) if found.replicated else None)
         return items / found.ratio, high and items / high, low and items / low
 
-    def _ratio(self, base: Row, row: Row) -> LogRatio | None:
+    def _ratio(self, base: Row, row: Row) -> Difference | None:
         """A row's time over another one's; ``None`` where the two may not be compared."""
         if not (base.ranked and row.ranked):
             return None
         if base.comparison == row.comparison:
-            return self._races[row.comparison].against(base.id, row.id)
+            return self._races[row.comparison].difference(base.id, row.id)
         one, other = (self._races[each.comparison].entries.get(each.id) for each in (base, row))
-        return between(one.processes, other.processes, self._spread) if one and other else None
+        if not (one and other):
+            return None
+        first, second = (list(entry.rounds.values()) or list(entry.alone) for entry in (one, other))
+        return unpaired_difference(first, second, one.usual)
 
     @cached_property
     def _races(self) -> dict[Any, Race]:
         every = by(self.rows, "comparison")
         return {each[0].comparison: race({row.id: self.runs[row.id, row.machine] for row in each}) for each in every}
-
-    @cached_property
-    def _spread(self) -> Spread | None:
-        return seen_spread(entry.processes for each in self._races.values() for entry in each.entries.values())
 
     # What it comes to
 

@@ -64,7 +64,7 @@ def answer(study: Study) -> str:
         return f"{knob} makes no difference (within {percent(study.threshold)})."
     faster = _fastest(study)
     value = faster.text if faster else max(found, key=lambda value: found[value].speedup or 0.0)
-    interval = f" ({ratio_range(*ends(found[value].speedup_interval))})" if found[value].between else ""
+    interval = f" ({ratio_range(*ends(found[value].speedup_interval))})" if found[value].interval else ""
     said = f"{knob}={value} is {ratio(found[value].speedup)} its default{interval}"
     if not faster and any(each.verdict == "UNDECIDED" for each in found.values()):
         return f"{said}: not decided; more with --budget."
@@ -92,7 +92,7 @@ def _against(value: StudiedValue, row: Row) -> Row:
         speedup=1.0 if value.is_default else found.speedup if found else None,
         speedup_low=low,
         speedup_high=high,
-        sure=bool(found and found.between),
+        sure=bool(found and found.interval),
     )
 
 

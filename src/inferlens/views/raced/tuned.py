@@ -231,7 +231,7 @@ def answer_of(tuned: Tuned, finals: Sequence[Row]) -> list[str]:
 
     found = []
     for line in answers(finals, told=written if fast else told):
-        head = line.head if fast else line.head.replace("FASTEST", "BEST").replace("EQUALLY FAST", "EQUALLY GOOD")
+        head = line.head if fast else line.head.replace("FASTEST", "BEST")
         rivals = len(tuned.answer.open)
         rival = line.rival if fast else line.rival.replace("faster", "better")
         decide = line.decide if fast and rivals <= 1 else "a longer --budget" if line.decide else ""

@@ -12,7 +12,7 @@ from inferlens.analysis.runs import CaseRuns, latest
 from inferlens.analysis.tuned import Tuned, facts_of
 from inferlens.record.record import machine_name
 from inferlens.units import ABSENT, listing, plural
-from inferlens.views.answer import AnswerLine, answers, likelihood, likely
+from inferlens.views.answer import AnswerLine, answers, likely
 from inferlens.views.chart import chart_of, drawn, leading, names_of
 from inferlens.views.picture import picture
 from inferlens.views.plain import plain
@@ -140,8 +140,8 @@ def _index(tables: Sequence[Sequence[Row]]) -> Table:
 def _sure(row: Row) -> str:
     """In a word, whether it is known to be the fastest."""
     if row.standing == "likeliest":
-        return likelihood(row) + likely(row.chance)
-    return {"equal": "equally fast as others", "once": "measured once"}.get(row.standing, "sure")
+        return likely(row.chance)
+    return "others may be as fast" if row.standing == "equal" else "sure"
 
 
 def _short(row: Row) -> str:

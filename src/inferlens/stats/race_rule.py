@@ -1,0 +1,163 @@
+"""The rule of a race: *fastest* means that no other case is faster by more than a threshold.
+
+This is the indifference-zone formulation of ranking and selection: R. E. Bechhofer, Annals of Mathematical Statistics
+25 (1954); S.-H. Kim and B. L. Nelson, "A fully sequential procedure for indifference-zone selection", ACM TOMACS 11
+(2001). Two cases that are equally fast end a race soon, because either may be chosen.
+
+The leader is the case that no other one beats. A rival is *open* while it may be faster than the leader by more than
+the threshold. A race is decided when no rival is open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+from msgspec import Struct
+
+from inferlens.stats.comparison import (
+    CPU_NOISE,
+    Difference,
+    Noise,
+    look_error,
+    paired_difference,
+    unpaired_difference,
+)
+from inferlens.stats.intervals import student_quantile
+
+LEAST_ROUNDS, USUAL_ROUNDS, MOST_ROUNDS = 2, 10, 20  # of a race; MOST_ROUNDS with --thorough
+MOST_ASKED_FOR = 100  # rounds of ``inferlens ab``
+CLOSE = 1.25  # times the leader: cases within it tell each other's noise
+# Standard errors. A rival that is not close is out when it is as far away as this, however few rounds there are.
+FAR_ERRORS = 4.0
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One case of a race, with the logarithm of each process's median.
+
+    Attributes:
+        rounds: processes that were measured in rounds with other cases.
+        alone: processes that were measured by themselves, in order of time.
+        usual: the noise to assume before it is known.
+    """
+
+    rounds: Mapping[Hashable, float] = {}
+    alone: Sequence[float] = ()
+    usual: Noise = CPU_NOISE
+
+    @property
+    def level(self) -> float:
+        """The mean logarithm: of the rounds, or of the processes by themselves if it was in no round."""
+        logs = list(self.rounds.values()) or list(self.alone)
+        return math.fsum(logs) / len(logs)
+
+
+class RaceState(Struct, frozen=True, kw_only=True):
+    """How a race stands.
+
+    Attributes:
+        rivals: all others against the leader, the fastest first.
+        open: the rivals that may be faster than the leader by more than the threshold.
+        as_fast: the rivals that are not shown to be slower by more than the threshold.
+        chance: the probability that no rival is faster by more than the threshold.
+    """
+
+    leader: str
+    rivals: Mapping[str, Difference]
+    open: tuple[str, ...]
+    as_fast: tuple[str, ...]
+    chance: float
+
+    @property
+    def decided(self) -> bool:
+        """Whether the leader may safely be chosen."""
+        return not self.open
+
+
+class RaceData:
+    """The processes of several cases, ready to be compared."""
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        self.entries = {name: entry for name, entry in entries.items() if entry.rounds or entry.alone}
+
+    def difference(self, base: str, candidate: str) -> Difference | None:
+        """Return the candidate against the base; ``None`` if one of them has no process."""
+        if base not in self.entries or candidate not in self.entries:
+            return None
+        one, other = self.entries[base], self.entries[candidate]
+        usual = max(one.usual, other.usual, key=lambda noise: noise.paired)
+        paired = paired_difference(one.rounds, other.rounds, usual, self._borrowed(base, candidate))
+        if paired:
+            return paired
+        first, second = (list(entry.alone) or list(entry.rounds.values()) for entry in (one, other))
+        return unpaired_difference(first, second, usual)
+
+    @cached_property
+    def _squares(self) -> dict[str, tuple[float, int]]:
+        """The sum of squares and degrees of freedom of each close case's differences from the fastest one."""
+        raced = {name: entry for name, entry in self.entries.items() if entry.rounds}
+        if len(raced) < 3:
+            return {}
+        most = max(len(entry.rounds) for entry in raced.values())
+        leader = min((name for name in raced if len(raced[name].rounds) == most), key=lambda name: raced[name].level)
+        squares = {}
+        for name, entry in raced.items():
+            own = [log - raced[leader].rounds[key] for key, log in entry.rounds.items() if key in raced[leader].rounds]
+            if name != leader and len(own) > 1 and abs(float(np.mean(own))) < math.log(CLOSE):
+                squares[name] = float(np.var(own)) * len(own), len(own) - 1
+        return squares
+
+    def _borrowed(self, base: str, candidate: str) -> tuple[float, int]:
+        """Return the sum of squares and degrees of freedom of all close pairs but that of these two."""
+        others = [pair for name, pair in self._squares.items() if name not in (base, candidate)]
+        return sum(squares for squares, _ in others), sum(freedom for _, freedom in others)
+
+    def state(self, names: Iterable[str], *, threshold: float, level: float = 0.95) -> RaceState | None:
+        """Return how the race among ``names`` stands; ``None`` if none of them has a process."""
+        able = [name for name in names if name in self.entries]
+        if not able:
+            return None
+        leader = self._leader(able)
+        rivals: dict[str, Difference] = {}
+        for name in able:
+            if name != leader and (difference := self.difference(leader, name)):
+                rivals[name] = difference
+        rivals = dict(sorted(rivals.items(), key=lambda item: item[1].log))
+        most = math.log1p(threshold)
+        chance = math.prod(1.0 if _is_far(rival, most) else rival.chance_above(-most) for rival in rivals.values())
+        return RaceState(
+            leader=leader,
+            rivals=rivals,
+            open=tuple(name for name, rival in rivals.items() if not _is_out(rival, most, level)),
+            as_fast=tuple(name for name, rival in rivals.items() if rival.chance_above(most) < level),
+            chance=chance,
+        )
+
+    def _leader(self, names: Sequence[str]) -> str:
+        """Return the case that no other one beats, beginning with the one of the smallest mean."""
+        raced = [name for name in names if self.entries[name].rounds]
+        leader = min(raced or names, key=lambda name: self.entries[name].level)
+        for _ in names:  # differences within rounds need not agree with means over different rounds
+            ahead = {name: self.difference(leader, name) for name in names if name != leader}
+            logs = {name: difference.log for name, difference in ahead.items() if difference}
+            best = min(logs, key=logs.__getitem__, default=leader)
+            if logs.get(best, 0.0) >= 0.0:
+                break
+            leader = best
+        return leader
+
+
+def _is_far(rival: Difference, most: float) -> bool:
+    """Return whether a rival is so much slower that the number of rounds does not matter."""
+    return rival.log > math.log(CLOSE) and rival.log + most >= FAR_ERRORS * rival.error
+
+
+def _is_out(rival: Difference, most: float, level: float) -> bool:
+    """Return whether a rival is shown not to be faster than the leader by more than ``most``."""
+    if _is_far(rival, most):
+        return True
+    enough = rival.rounds >= LEAST_ROUNDS or not rival.rounds
+    margin = student_quantile(1 - look_error(rival, level), rival.freedom) * rival.error
+    return enough and rival.log + most >= margin

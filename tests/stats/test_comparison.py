@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inferlens.stats.comparison import (
+    CPU_NOISE,
+    Difference,
+    compare,
+    conclude,
+    estimate,
+    interval_over_processes,
+    look_error,
+    paired_difference,
+    unpaired_difference,
+)
+from tests.stats.series import normal, processes
+
+SERIES = st.lists(st.floats(min_value=1e-6, max_value=10), min_size=1, max_size=25)
+SIDE = st.lists(SERIES, min_size=1, max_size=4)
+MIRROR = {"FASTER": "SLOWER", "SLOWER": "FASTER", "SAME": "SAME", "UNDECIDED": "UNDECIDED"}
+
+
+def difference(ratio: float, half: float) -> Difference:
+    """Return a difference whose 95 % interval reaches ``half`` to either side, as a logarithm."""
+    return Difference(log=math.log(ratio), error=half / 1.96, freedom=math.inf, rounds=10)
+
+
+def rounds(*ratios: float) -> tuple[dict[int, float], dict[int, float]]:
+    """Return two cases whose ratio in each round is given, on a machine whose speed changes from round to round."""
+    base = {number: 0.3 * (-1) ** number for number in range(len(ratios))}
+    return base, {number: base[number] + math.log(ratio) for number, ratio in enumerate(ratios)}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "half", "verdict"),
+    [
+        (1.05, 0.04, "SLOWER"),
+        (0.95, 0.04, "FASTER"),
+        (1.00, 0.015, "SAME"),
+        (1.01, 0.005, "SAME"),  # sure, but smaller than the threshold
+        (1.015, 0.01, "UNDECIDED"),
+        (1.05, 0.06, "UNDECIDED"),
+        (1.00, 0.03, "UNDECIDED"),
+        (1.0205, 0.01, "SLOWER"),
+    ],
+)
+def test_the_verdict_follows_from_the_interval(ratio, half, verdict):
+    assert conclude(difference(ratio, half), threshold=0.02, level=0.95).verdict == verdict
+
+
+@pytest.mark.parametrize("ratios", [(1.33, 1.35, 1.28), (2.20, 1.91, 2.01), (20.1, 19.7, 20.4), (1.04, 1.04, 1.04)])
+def test_the_interval_of_three_rounds_that_agree_is_narrow(ratios):
+    found = paired_difference(*rounds(*ratios), CPU_NOISE)
+    interval = found.interval(0.95)
+    assert max(ratios) / min(ratios) < interval.high / interval.low < 1.4
+    assert all(interval.low <= ratio <= interval.high for ratio in ratios)
+
+
+def test_a_noisy_pair_elsewhere_does_not_hide_that_three_rounds_agree():
+    interval = paired_difference(*rounds(1.33, 1.35, 1.30), CPU_NOISE, borrowed=(12.0, 12)).interval(0.95)
+    assert interval.high / interval.low < 1.5
+
+
+def test_only_rounds_that_both_were_in_count():
+    base, candidate = rounds(1.5, 1.5, 1.5)
+    del base[0], candidate[2]
+    assert paired_difference(base, candidate, CPU_NOISE).rounds == 1
+    assert paired_difference({1: 0.0}, {2: 0.0}, CPU_NOISE) is None
+
+
+def test_other_close_pairs_make_a_pair_surer():
+    pair = rounds(1.02, 1.06)
+    assert paired_difference(*pair, CPU_NOISE, borrowed=(0.01, 10)).freedom == 8
+    assert paired_difference(*pair, CPU_NOISE).freedom == 2
+
+
+def test_single_processes_at_different_times_have_the_usual_noise_and_no_verdict():
+    found = unpaired_difference([0.0], [math.log(3)])
+    assert (found.replicated, found.error) == (False, pytest.approx(CPU_NOISE.apart))
+    assert compare([normal(1)], [normal(2, centre=3e-2)]).verdict == "UNDECIDED"
+
+
+def test_looks_after_few_rounds_and_at_noisy_pairs_use_less_of_the_error():
+    looks = [
+        Difference(log=0.0, error=0.1, freedom=9, rounds=count, noise=noise)
+        for count, noise in ((2, 1), (10, 1), (10, 3))
+    ]
+    early, late, noisy = (look_error(look, 0.95) for look in looks)
+    assert early < late
+    assert noisy < late < 0.1
+
+
+def test_odds_sum_to_one():
+    odds = difference(1.03, 0.05).odds(0.02)
+    assert sum(odds.values()) == pytest.approx(1)
+    assert max(odds, key=odds.__getitem__) == "SLOWER"
+
+
+@pytest.mark.parametrize("side", [[], [[]], [[0.0] * 20]])
+def test_nothing_to_compare(side):
+    found = compare([normal(1)], side)
+    assert (found.verdict, found.ratio, found.speedup, found.interval) == ("UNDECIDED", None, None, None)
+
+
+def test_many_comparisons_widen_the_interval():
+    generator = np.random.default_rng(3)
+    base, candidate = processes(generator, 5, 50), processes(generator, 5, 50)
+    one, ten = (compare(base, candidate, comparisons=number).interval for number in (1, 10))
+    assert ten.low < one.low < one.high < ten.high
+    assert compare(base, candidate, level=0.995).interval.low == pytest.approx(ten.low)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SIDE, SIDE, st.randoms())
+def test_neither_order_nor_unit_matter_and_swapping_the_sides_inverts_the_ratio(base, candidate, random):
+    found = compare(base, candidate)
+    assert found.interval is None or found.interval.low <= found.ratio <= found.interval.high
+    shuffled = compare(random.sample(base, len(base)), candidate)
+    assert (shuffled.verdict, shuffled.ratio) == (found.verdict, pytest.approx(found.ratio))
+    assert compare([[4 * value for value in one] for one in base], candidate).ratio == pytest.approx(found.ratio / 4)
+    back = compare(candidate, base)
+    assert (back.verdict, back.ratio) == (MIRROR[found.verdict], pytest.approx(found.speedup))
+    if found.speedup_interval and back.interval:
+        assert found.speedup_interval.low == pytest.approx(back.interval.low)
+
+
+def test_the_median_over_processes_is_their_geometric_mean():
+    found = estimate([[1.0, 1.0, 1.0], [4.0, 4.0, 4.0], []])
+    assert (found.median, found.replicated) == (pytest.approx(2.0), True)
+    assert found.interval.low < 1 < 4 < found.interval.high
+    single = estimate([normal(1)])
+    assert (single.replicated, single.interval.low < single.median < single.interval.high) == (False, True)
+    assert estimate([[0.0]]) is None
+    assert estimate([]) is None
+
+
+def test_the_interval_over_processes_needs_a_number_of_each():
+    assert interval_over_processes([1.0, None]) is None
+    assert interval_over_processes([1.0]) is None
+    assert interval_over_processes([1.0, 1.02, 0.99]).low < 1.0

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from inferlens.stats.comparison import GPU_NOISE
+from inferlens.stats.race_rule import Entry, RaceData
+
+NAMES = "abcdefghijklmnopqrst"
+
+
+def raced(*times: list[float], **more: Entry) -> RaceData:
+    """Return cases with one time per round."""
+    entries = {
+        name: Entry(rounds={number: math.log(value) for number, value in enumerate(values)}, usual=GPU_NOISE)
+        for name, values in zip(NAMES, times, strict=False)
+    }
+    return RaceData({**entries, **more})
+
+
+def state(data: RaceData, threshold: float = 0.02):
+    return data.state(list(data.entries), threshold=threshold)
+
+
+def alone(*times: float) -> Entry:
+    return Entry(alone=[math.log(value) for value in times])
+
+
+def test_a_clear_winner_is_decided_after_two_rounds():
+    found = state(raced([1.0, 1.01], [1.3, 1.29], [2.0, 2.1]))
+    assert (found.leader, found.decided, found.as_fast) == ("a", True, ())
+    assert list(found.rivals) == ["b", "c"]
+    assert found.chance > 0.95
+
+
+def test_one_round_decides_nothing_between_close_ones():
+    assert not state(raced([1.0], [1.2])).decided
+    assert state(raced([1.0], [1.9])).decided, "what is far away is out at once"
+
+
+def test_equals_end_the_race_and_are_named():
+    times = [1.0, 1.01, 0.99, 1.0, 1.005, 0.995]
+    found = state(raced(times, [1.003 * value for value in times], [1.4 * value for value in times]))
+    assert (found.decided, found.as_fast) == (True, ("b",))
+
+
+def test_while_a_rival_may_be_faster_the_race_is_open():
+    found = state(raced([1.0, 1.1, 0.9], [1.08, 0.95, 1.0]))
+    assert (found.leader, found.open) == ("a", ("b",))
+    assert 0.5 < found.chance < 0.95
+
+
+def test_the_noise_of_the_machine_cancels_within_rounds():
+    waves = [1.0, 2.0, 1.5, 3.0]
+    found = state(raced(waves, [1.1 * value for value in waves]))
+    assert (found.decided, found.rivals["b"].ratio) == (True, pytest.approx(1.1))
+
+
+def test_a_case_that_was_in_no_round_is_compared_by_what_it_took_alone():
+    data = raced([1.0, 1.0, 1.0], [1.2, 1.2, 1.2], slow=alone(5.0))
+    data.entries["a"] = Entry(rounds=data.entries["a"].rounds, alone=[0.0], usual=GPU_NOISE)
+    found = state(data)
+    assert (found.decided, found.rivals["slow"].rounds) == (True, 0)
+
+
+def test_cases_that_were_measured_once_are_decided_if_they_are_far_apart():
+    assert state(RaceData({"a": alone(1.0), "b": alone(4.0)})).decided
+    found = state(RaceData({"a": alone(1.0), "b": alone(1.3)}))
+    assert (found.leader, found.open, 0.5 < found.chance < 0.95) == ("a", ("b",), True)
+
+
+def test_without_a_process_there_is_no_state_and_a_single_case_wins():
+    assert RaceData({}).state([], threshold=0.02) is None
+    found = state(RaceData({"a": alone(1.0)}))
+    assert (found.leader, found.decided, found.chance) == ("a", True, 1.0)
+
+
+def test_the_leader_is_the_one_that_no_other_beats():
+    data = RaceData(
+        {
+            "a": Entry(rounds={1: 0.0, 2: 0.5}),
+            "b": Entry(rounds={1: 0.1, 2: 0.6, 3: 0.0}),  # its mean is smaller, for it was in a fast round
+        }
+    )
+    assert state(data).leader == "a"
+
+
+@pytest.mark.parametrize(("gap", "noise"), [(0.0, 1), (0.03, 1), (0.03, 4), (0.1, 1)])
+def test_the_named_case_is_seldom_slower_by_more_than_the_threshold(gap, noise):
+    """Two cases with normal noise, looked at after each round from the second on."""
+    generator, races, decided, wrong = np.random.default_rng(1), 300, 0, 0
+    for _ in range(races):
+        levels = np.array([[0.0], [math.log1p(gap)]])
+        logs = levels + generator.normal(0, noise * GPU_NOISE.paired / math.sqrt(2), (2, 10))
+        for count in range(2, 11):
+            data = RaceData(
+                {
+                    name: Entry(rounds=dict(enumerate(row[:count])), usual=GPU_NOISE)
+                    for name, row in zip("ab", logs, strict=True)
+                }
+            )
+            found = state(data)
+            if found.decided:
+                decided += 1
+                wrong += found.leader == "b" and gap > 0.02
+                break
+    assert wrong / races <= 0.05
+    assert decided / races >= 0.93 or noise > 1
