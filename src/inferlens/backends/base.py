@@ -321,8 +321,11 @@ class Backend(ABC):
         """Largest relative L2 error against the fp32 reference that counts as right for this case."""
         return tolerance_of(case, tf32=getattr(self.parse_options(case), "tf32", False))
 
-    def times_kernels(self, case: Case) -> bool:  # noqa: ARG002
-        """Whether a build times kernels on the device to choose among them: no other one runs meanwhile."""
+    def times_kernels(self, case: Case, *, built: bool = False) -> bool:  # noqa: ARG002
+        """Return whether a process times kernels on the device to choose among them, until its first call is over.
+
+        No other process uses the device meanwhile. ``built`` tells that the cache has what a build of the case makes.
+        """
         return False
 
     @classmethod

@@ -13,7 +13,7 @@ from inferlens.execution.launching.alone import compare_alone
 from inferlens.execution.launching.parts import CasesJob, UnderWay, launched, scheduled_part, still_known
 from inferlens.execution.launching.resume import resumable
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import hold_rounds
+from inferlens.execution.rounds import hold_rounds, screening_budget
 from inferlens.execution.survey import Named, named
 from inferlens.record.record import CUT_SHORT, Record
 from inferlens.record.store import Store
@@ -60,7 +60,8 @@ def race(job: CasesJob, observer: Observer) -> None:
         known = {(record.case.digest, record.repeat): record for record in before}
         order = measuring_order(cases, plan.repeats, plan.seed)
         left = [(planned, repeat) for planned, repeat in order if (planned.case.digest, repeat) not in known]
-        known |= {(record.case.digest, record.repeat): record for record in scheduler.measure_each(left)}
+        budget = None if plan.repeats else screening_budget(plan.budget)
+        known |= {(record.case.digest, record.repeat): record for record in scheduler.measure_each(left, budget)}
         screened = [(planned, known[planned.case.digest, repeat]) for planned, repeat in order]
         if not plan.repeats and not job.given_up:
             hold_rounds(scheduler, screened, [record for record in before if record.repeat])

@@ -133,16 +133,16 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
     arrays = inputs.make_inputs(model, case.seed)
     runner = child.prepare(model)
     _warn_of_one_shape(model, child)
-    if job.one_turn or (child.backend.times_kernels(case) and not job.built):
-        child.turn.wait()
-    if job.one_turn:
-        child.turn = Turn()
+    alone = child.backend.times_kernels(case, built=job.built)
+    if alone:  # nothing else may use the device meanwhile
+        _wait(job, child)
     with HostIo(runner) if case.io == "host" else runner as runner:
         child.runner = runner
         feeding = Feeding(runner, model, case, arrays, child.preparation)
         child.turn.ready(gpu=case.device != "cpu")
-        child.turn.wait()
         first = runner.collect(child.infer_first(runner, feeding.first))
+        if not (alone and job.one_turn):
+            _wait(job, child)
         tolerance = child.backend.tolerance(case)
         if job.only_right and (found := _agreement(model, job, tolerance, first)).agrees is False:
             child.deliver(Measured(agreement=found))
@@ -184,6 +184,13 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
                 measured = replace(measured, evaluation=accuracy.evaluated(job.accuracy, case, model, runner))
         child.deliver(measured)  # before the runner lets go of its device
     return measured
+
+
+def _wait(job: BenchmarkJob, child: Child) -> None:
+    """Wait for the process's turn; with ``one_turn`` it lasts until the process ends."""
+    child.turn.wait()
+    if job.one_turn:
+        child.turn = Turn()
 
 
 def _warn_of_one_shape(model: Model, child: Child) -> None:

@@ -31,6 +31,7 @@ from inferlens.stats.race_rule import CLOSE, LEAST_ROUNDS, MOST_ROUNDS, USUAL_RO
 from inferlens.units import ratio, ratio_range
 
 REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speedups are known
+SCREENING_WARMUP, SCREENING_SERIES = 0.5, 1.0  # seconds of a case by itself, before the rounds
 ROUND_WARMUP, ROUND_SERIES = 0.3, 2.0  # seconds of a process in a round by itself
 AT_ONCE = 4  # rounds at most that are held at once, if each process has a CPU
 AT_ONCE_SECONDS = 12.0  # seconds of all their processes together: less than it takes them to load and build
@@ -319,6 +320,13 @@ def records_of_rounds(
         budget = scheduler.round_budget or budget_of_rounds(scheduler.plan.budget)
     for planned, number in processes:
         yield scheduler.measure(planned, number, budget)[0]
+
+
+def screening_budget(budget: Budget) -> Budget:
+    """Return what is measured of a case before the rounds: what was asked for, or else a short series."""
+    if budget.explicit or budget.max_time is not None:
+        return budget
+    return replace(budget, warmup_seconds=SCREENING_WARMUP, max_time=SCREENING_SERIES)
 
 
 def budget_of_rounds(budget: Budget, cases: int = 1, at_once: int = 1) -> Budget:

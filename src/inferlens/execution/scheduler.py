@@ -153,8 +153,8 @@ class Scheduler:
             self._done(record, first.folder)
         return record
 
-    def measure_each(self, processes: Sequence[tuple[Planned, int]]) -> list[Record]:
-        """Measures cases, with their repeats, one after the other, each by itself; some load side by side before.
+    def measure_each(self, processes: Sequence[tuple[Planned, int]], budget: Budget | None = None) -> list[Record]:
+        """Measure cases, with their repeats, one after the other, each by itself; some load and build side by side.
 
         As many as have two CPUs each, and as much memory as the reference took: loading is most of a short case's time.
         """
@@ -166,21 +166,21 @@ class Scheduler:
                 peaks = [self.references.of(planned).memory for planned, _ in few if not planned.refusal]
                 few = few[: max(1, int(memory_left() / (SPARE * max([TYPICAL_MEMORY, *peaks]))))]
             left = left[len(few) :]
-            found += self._measure_loaded(few) if len(few) > 1 else [self.measure(*few[0])[0]]
+            found += self._measure_loaded(few, budget) if len(few) > 1 else [self.measure(*few[0], budget)[0]]
         return found
 
-    def _measure_loaded(self, processes: Sequence[tuple[Planned, int]]) -> list[Record]:
-        """Measures cases one after the other that have loaded side by side."""
+    def _measure_loaded(self, processes: Sequence[tuple[Planned, int]], budget: Budget | None) -> list[Record]:
+        """Measure cases one after the other that have loaded and built side by side."""
         before = self._before(*(planned.case for planned, _ in processes))
         with self._claimed(processes) as attempts:
 
             def measured(attempt: Callable[..., Attempt], slot: Slot) -> Attempt | Record:
-                first = attempt(slot=slot, before=before)
-                return first if slot.stopped or first.found.repeat else self._counted(first)
+                first = attempt(slot=slot, before=before, budget=budget)
+                return first if slot.stopped or first.found.repeat else self._counted(first, budget)
 
             every = [partial(measured, attempt) for attempt in attempts]
             ended = Interleaver(len(every), one_turn=True).run(every)
-            return [self._counted(one) if isinstance(one, Attempt) else one for one in ended]
+            return [self._counted(one, budget) if isinstance(one, Attempt) else one for one in ended]
 
     @contextmanager
     def _claimed(self, processes: Sequence[tuple[Planned, int]]) -> Iterator[list[Callable[..., Attempt]]]:

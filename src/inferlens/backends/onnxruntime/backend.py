@@ -168,9 +168,10 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         copy_onnx(_graph(model, case, preparation, self.parse_options(case)), path)
         return plain
 
-    def times_kernels(self, case: Case) -> bool:
-        """As TensorRT does."""
-        return case.variant == "tensorrt"
+    def times_kernels(self, case: Case, *, built: bool = False) -> bool:
+        """Return whether TensorRT builds, or cuDNN times its convolutions in the first call, which it does anew."""
+        search = case.variant == "cuda" and self.parse_options(case).cudnn_conv_algo_search == "EXHAUSTIVE"
+        return search or (case.variant == "tensorrt" and not built)
 
     def packages(self, case: Case) -> tuple[str, ...]:
         """PyTorch too on a GPU: it brings CUDA."""

@@ -81,6 +81,10 @@ class PyTorch(Backend, Saver, Deployer):
         runner = EagerRunner(model, structs.replace(case, device="cpu"), preparation, PyTorchOptions())
         runner.save_program(path, hint=f"--to {path.stem}.pt, which traces or scripts it")
 
+    def times_kernels(self, case: Case, *, built: bool = False) -> bool:  # noqa: ARG002
+        """Return whether cuDNN times its convolutions in the first call, which it does in each process."""
+        return bool(self.parse_options(case).cudnn_benchmark)
+
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
         """What other backends fold by freezing is fused here."""

@@ -161,9 +161,9 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
         return tensorrt_script(case, file, inputs, self.parse_options(case), KINDS[case.variant].module)
 
-    def times_kernels(self, case: Case) -> bool:
-        """But for TensorRT for RTX, which compiles them as they are called."""
-        return case.variant == "trt" and not case.model.startswith("engine:")
+    def times_kernels(self, case: Case, *, built: bool = False) -> bool:
+        """Return whether TensorRT builds; TensorRT for RTX compiles kernels as they are called."""
+        return not built and case.variant == "trt" and not case.model.startswith("engine:")
 
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on; TensorRT for RTX computes fp32 in TF32 whatever the option says."""

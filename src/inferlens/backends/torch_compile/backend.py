@@ -125,9 +125,9 @@ class TorchCompile(Backend, Deployer):
         _import_compiler()
         return CompiledRunner(model, case, preparation, options)
 
-    def times_kernels(self, case: Case) -> bool:
-        """Where it tunes them."""
-        return case.variant in AUTOTUNING or self.parse_options(case).coordinate_descent_tuning
+    def times_kernels(self, case: Case, *, built: bool = False) -> bool:
+        """See :class:`Backend`."""
+        return not built and (case.variant in AUTOTUNING or self.parse_options(case).coordinate_descent_tuning)
 
     @classmethod
     def effective(cls, case: Case) -> Case:

@@ -168,9 +168,9 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
             here = structs.replace(case, device="cpu" if assumed else "cuda")
             return self._runner(model, here, preparation, self.parse_options(case), load()).partition(assumed)
 
-    def times_kernels(self, case: Case) -> bool:
-        """But for TensorRT for RTX, which compiles them as they are called."""
-        return case.variant != LOADED and not load().rtx
+    def times_kernels(self, case: Case, *, built: bool = False) -> bool:
+        """Return whether TensorRT builds; TensorRT for RTX compiles kernels as they are called."""
+        return not built and case.variant != LOADED and not load().rtx
 
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on; TensorRT for RTX computes fp32 in TF32 whatever the option says."""
