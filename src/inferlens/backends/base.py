@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from inferlens.backends.clocks import Clock, HostClock
 from inferlens.backends.knobs import THREADS as THREADS
 from inferlens.backends.knobs import Knob as Knob
+from inferlens.backends.knobs import Recommendation as Recommendation
 from inferlens.backends.profiling.nvtx_ranges import span
 from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.inputs import flatten, on_host, one_or_all
@@ -304,6 +305,7 @@ class Backend(ABC):
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {}
     distributions: ClassVar[tuple[str, ...]] = ()  # installed packages whose versions belong in a record
     knobs: ClassVar[tuple[Knob, ...]] = ()  # what a tuning tries
+    recommended: ClassVar[tuple[Recommendation, ...]] = ()  # what a race runs by default; empty: the default variant
     not_run_by_us: ClassVar[tuple[str, ...]] = ()  # variants that are written by their documents alone
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What a tuning may try of a backend."""
+"""What a backend declares of its options: those that a tuning tries, and the configurations that are raced by default."""
 
 from __future__ import annotations
 
@@ -43,3 +43,22 @@ class Knob(Struct, frozen=True, kw_only=True):
     def setting(self, case: Case) -> Option | None:
         """Its value in ``case``; ``None`` is the default."""
         return case.threads if self.name == THREADS else case.options.get(self.name)
+
+
+class Recommendation(Struct, frozen=True):
+    """A configuration in which the experts of a library deploy it. ``bench`` races these by default.
+
+    Attributes:
+        variant, device: those of the cases.
+        options: the backend's options that differ from their defaults.
+        precisions: of cases that it is for; empty: all.
+        convolutional: whether it is for models with 2-D convolutions alone.
+        fixed_shapes: whether it needs inputs of one shape. Without the options it runs at any shape.
+    """
+
+    variant: str
+    device: str = "cuda"
+    options: dict[str, Option] = {}
+    precisions: tuple[str, ...] = ()
+    convolutional: bool = False
+    fixed_shapes: bool = False
