@@ -52,13 +52,21 @@ class Recommendation(Struct, frozen=True):
         variant, device: those of the cases.
         options: the backend's options that differ from their defaults.
         precisions: of cases that it is for; empty: all.
-        convolutional: whether it is for models with 2-D convolutions alone.
-        fixed_shapes: whether it needs inputs of one shape. Without the options it runs at any shape.
+        convolutional: whether it is for models with 2-D convolutions, or for those without; ``None``: for all.
+        fixed_shapes: whether the options need inputs of one shape. Without them it runs at any shape.
     """
 
     variant: str
     device: str = "cuda"
     options: dict[str, Option] = {}
     precisions: tuple[str, ...] = ()
-    convolutional: bool = False
+    convolutional: bool | None = None
     fixed_shapes: bool = False
+
+    def fits(self, case: Case, *, convolutional: bool) -> bool:
+        """Return whether it is for the device and precision of a case, and for a model with or without convolutions."""
+        return (
+            self.device == case.device
+            and case.precision in (self.precisions or (case.precision,))
+            and self.convolutional in (None, convolutional)
+        )

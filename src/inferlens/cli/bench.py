@@ -146,6 +146,8 @@ def read_plan(words: dict[str, Any]) -> Plan:
 
 def listed(plan: Plan) -> Document:
     """What would run, and about how long, and what could not; people see the first that fit on a screen."""
+    from msgspec.structs import replace
+
     from inferlens import units
     from inferlens.execution.launching.estimate import seconds_of
     from inferlens.execution.launching.parts import launched
@@ -153,7 +155,7 @@ def listed(plan: Plan) -> Document:
     from inferlens.execution.rounds import may_meet
     from inferlens.views.table import Column, Document, Line, Table
 
-    with launched(plan, Observer(), None) as under_way:
+    with launched(replace(plan, recommended=True), Observer(), None) as under_way:
         kinds = under_way.cases(listed=True)
     on = [kind for kind, cases in kinds.items() for _ in cases]
     cases = [each for cases in kinds.values() for each in cases]

@@ -392,6 +392,7 @@ def remark(row: Row, *, builds: bool = True) -> str:
         words = [plain(row.agreement_reason)]
     if row.rounds and row.processes == 1:
         words.append(ONCE)
+    words += [note.message for note in row.notes if note.code == "plain-way"]
     if builds and not words and row.build is not None and row.build >= SLOW_BUILD and not row.cached:
         words.append(f"{duration(row.build)} to build")
     return next(iter(words), "")
