@@ -44,7 +44,7 @@ def control_group(file: str, root: Path) -> Path:
 
 
 def control_groups(file: str, root: Path) -> Iterator[Path]:
-    """Yield the folders of this process's control groups, inner before outer, of version 2 and of the file's controller.
+    """Yield the folders of this process's control groups that may have ``file``, inner ones first, of both versions.
 
     A container's own group is mounted at the top, whatever its path is outside.
     """

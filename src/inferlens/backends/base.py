@@ -300,8 +300,7 @@ class Backend(ABC):
     short: ClassVar[str] = ""  # its name where many stand side by side, if there is a shorter one
     variants: ClassVar[tuple[str, ...]] = ("",)
     slow_variants: ClassVar[dict[str, float]] = {}  # how many times longer a build of theirs takes than of the others
-    # By the formats of models whose reference it computes, on the CPU: the variant and the options it does that with.
-    # Compiled models have the reference of what they were compiled from.
+    # By the format of a model, or of its origin: variant and options that compute its reference on the CPU.
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {}
     distributions: ClassVar[tuple[str, ...]] = ()  # installed packages whose versions belong in a record
     knobs: ClassVar[tuple[Knob, ...]] = ()  # what a tuning tries

@@ -1,4 +1,4 @@
-"""What a backend declares of its options: those that a tuning tries, and the configurations that are raced by default."""
+"""What a backend declares of its options: those that a tuning tries, and the configurations that race by default."""
 
 from __future__ import annotations
 

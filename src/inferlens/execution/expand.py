@@ -106,9 +106,9 @@ def expand(
     for model in found:
         model.check(plan.trust, alone=len(found) == 1)
         for batch in batches(plan, model):
-            for case, *ways in _cases(plan, model, batch, anywhere or capabilities):
+            for case, note, fallback in _cases(plan, model, batch, anywhere or capabilities):
                 refusal = model.refusal(batch) or capabilities[case.backend].refusal(case, model)
-                planned.setdefault(case.digest, Planned(case, model, refusal, *ways))
+                planned.setdefault(case.digest, Planned(case, model, refusal, note, fallback))
     if not planned:
         raise nothing_runs(found, plan.device, capabilities)
     made = [

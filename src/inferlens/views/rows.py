@@ -73,7 +73,7 @@ class Row(Struct, frozen=True, kw_only=True):
         behind: its time over that of the first one.
         ended: when the last of its records was kept; ``command``: what those of one command share.
         rounds: in how many rounds its comparison took turns; ``threshold``: smaller differences do not matter.
-        cpus: threads of the CPU that were used, or else could be; ``profile``: the command that shows where its time goes.
+        cpus: threads of the CPU that were used, or could be; ``profile``: the command that shows where its time goes.
         notes: what has to be known of it, the most important first.
     """
 
