@@ -387,12 +387,12 @@ def remark(row: Row, *, builds: bool = True) -> str:
     if not row.ok:
         why = next(note.sentence for note in row.notes if note.code in OF_THE_END)
         return plain(f"{why} Try: {row.hint}" if row.hint else why)
-    words = [word for word in doubts(row) if word != row.outputs]
+    words = [note.message for note in row.notes if note.code == "plain-way"]
+    words += [word for word in doubts(row) if word != row.outputs]
     if row.agrees is False:
         words = [plain(row.agreement_reason)]
     if row.rounds and row.processes == 1:
         words.append(ONCE)
-    words += [note.message for note in row.notes if note.code == "plain-way"]
     if builds and not words and row.build is not None and row.build >= SLOW_BUILD and not row.cached:
         words.append(f"{duration(row.build)} to build")
     return next(iter(words), "")
