@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from inferlens.limits import memory_left
+from inferlens.limits import cpu_quota, memory_left
 
 GIB = 1 << 30
 
@@ -49,3 +50,24 @@ def test_control_groups_of_version_1_have_a_limit_too(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "memory.limit_in_bytes").write_text("4096\n")
     assert memory_left(tmp_path) == 4096
+
+
+@pytest.mark.parametrize(
+    ("member", "files", "quota"),
+    [
+        ("0::/box", {"box/cpu.max": "50000 100000"}, 0.5),
+        ("0::/box/inner", {"box/cpu.max": "150000 100000", "box/inner/cpu.max": "max 100000"}, 1.5),
+        ("0::/docker/abc", {"cpu.max": "200000 100000"}, 2.0),  # a container's group is mounted at the top
+        ("3:cpu,cpuacct:/box", {"cpu/box/cpu.cfs_quota_us": "50000", "cpu/box/cpu.cfs_period_us": "100000"}, 0.5),
+        ("3:cpu:/box", {"cpu/box/cpu.cfs_quota_us": "-1", "cpu/box/cpu.cfs_period_us": "100000"}, math.inf),
+        ("3:cpuset:/box", {"cpu/box/cpu.cfs_quota_us": "50000", "cpu/box/cpu.cfs_period_us": "100000"}, math.inf),
+        ("0::/box", {"box/cpu.max": "max 100000"}, math.inf),
+    ],
+)
+def test_the_cpu_quota_is_the_least_of_the_groups_of_both_versions(
+    member: str, files: dict[str, str], quota: float, tmp_path: Path
+) -> None:
+    for name, text in {"proc/self/cgroup": member, **{f"sys/fs/cgroup/{name}": files[name] for name in files}}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert cpu_quota(tmp_path) == quota

@@ -5,7 +5,9 @@ A container on a large machine has large caches and little memory, and is ended 
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,15 +26,36 @@ def memory_left(root: Path = Path("/")) -> int:
     return min(int(psutil.virtual_memory().available), data, _of_group(root))
 
 
+def cpu_quota(root: Path = Path("/")) -> float:
+    """Return how many CPUs' time the control groups of this process allow; infinity without a limit."""
+    least = math.inf
+    for group in control_groups("cpu.", root):
+        for files in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # of version 2, and of version 1
+            with suppress(OSError, ValueError):  # "max": nothing limits it; -1 of version 1 says the same
+                quota, period = " ".join((group / file).read_text() for file in files).split()
+                least = min(least, int(quota) / int(period) if int(quota) > 0 else math.inf)
+    return least
+
+
 def control_group(file: str, root: Path) -> Path:
-    """Folder of this process's control group (version 2), or the topmost one if its own does not have ``file``."""
-    top = root / "sys/fs/cgroup"  # a container's own group is mounted here, whatever its path is outside
+    """Return the folder of the innermost control group of this process that has ``file``; the topmost if none has."""
+    groups = control_groups(file, root)
+    return next((group for group in groups if (group / file).exists()), root / "sys/fs/cgroup")
+
+
+def control_groups(file: str, root: Path) -> Iterator[Path]:
+    """Yield the folders of this process's control groups that may have ``file``, inner ones first, of both versions.
+
+    A container's own group is mounted at the top, whatever its path is outside.
+    """
+    top = root / "sys/fs/cgroup"
     with suppress(OSError, UnicodeDecodeError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
-            group = top / line[3:].strip("/")
-            if line.startswith("0::") and (group / file).exists():
-                return group
-    return top
+            _, controllers, path = line.split(":", 2)
+            if not controllers or file.partition(".")[0] in controllers.split(","):
+                mount = top / file.partition(".")[0] if controllers else top
+                group = mount / path.strip("/")
+                yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(mount))
 
 
 def _of_group(root: Path) -> int:

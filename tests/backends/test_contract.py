@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from inferlens.backends.availability import gpu_here
-from inferlens.backends.base import TOLERANCES, Preparation
+from inferlens.backends.base import ON_CUDA, TOLERANCES, Preparation
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.spec.case import PRECISIONS, QUANTIZED
 from tests.backends import small
@@ -90,6 +90,31 @@ def test_options_are_described_and_unknown_ones_rejected_with_a_suggestion(name:
     option = msgspec.structs.fields(backend.options)[0].name
     with pytest.raises(InferlensError, match=f"no option '{option}x'.*did you mean {option}"):
         backend.parse_options(small.case(name, options={f"{option}x": True}))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recommended_options_are_effective_on_their_device(name: str) -> None:
+    backend = small.backend(name)
+    ways = [
+        (
+            one,
+            small.case(
+                f"{name}:{one.variant}".rstrip(":"), device=one.device, precision=precision, options=one.options
+            ),
+        )
+        for one in backend.recommended
+        for precision in one.precisions or PRECISIONS
+    ]
+    for one, way in ways:
+        assert one.variant in backend.variants
+        assert not one.fixed_shapes or one.options
+        assert backend.effective(way) == way, "an option is at its default, or the variant is another one there"
+        assert one.device == "cuda" or not {*ON_CUDA} & {*one.options}
+        assert one.fits(way, convolutional=one.convolutional is not False)
+    for _, way in ways:  # no two are the same for one model
+        for convolutional in (False, True):
+            same = [each for one, each in ways if each == way and one.fits(way, convolutional=convolutional)]
+            assert len(same) <= 1
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -61,7 +61,10 @@ def test_every_trouble_is_a_row_and_the_rows_around_it_are_right(tmp_path: Path)
     assert on_disk.problems == []
 
 
-def test_a_crash_names_its_phase_and_after_the_last_sample_it_keeps_the_numbers_and_says_so(tmp_path: Path) -> None:
+def test_a_crash_names_its_phase_and_after_the_last_sample_it_keeps_the_numbers_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
     *crashed, late = bench_fake(tmp_path, ["fake.trouble=segfault", "fake.when=prepare,enter,infer,exit"])
     for record, phase in zip(crashed, ("load", "build", "first inference"), strict=True):
         assert record.status == "crashed"
@@ -78,7 +81,8 @@ def test_a_hang_is_killed_at_its_deadline_and_shows_where_it_hung(tmp_path: Path
 
 
 @pytest.mark.usefixtures("one_process")
-def test_the_longest_time_is_also_that_of_throughput_alone(tmp_path: Path) -> None:
+def test_the_longest_time_is_also_that_of_throughput_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
     words = {"mode": "throughput", "iterations": None, "seconds": "5s"}
     (long,), (short,) = (bench_fake(tmp_path, max_time=each, **words) for each in (None, "200ms"))
     spent = [

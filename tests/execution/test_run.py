@@ -14,7 +14,8 @@ import torch
 
 import inferlens
 from inferlens import InferlensError
-from inferlens.backends.fake import FakeRunner
+from inferlens.backends.base import Recommendation
+from inferlens.backends.fake import Fake, FakeRunner
 from inferlens.errors import Unsupported
 from inferlens.execution import child_process as processes
 from inferlens.execution.bench import measuring_order
@@ -60,6 +61,7 @@ def test_a_live_module_runs_on_every_backend_and_agrees(tmp_path: Path) -> None:
         assert record.agreement.agrees, (record.case.label, record.agreement)
         assert (len(record.samples("latency")), record.batch) == (20, 2)
         assert record.memory.host_peak
+        assert (record.case.threads, record.facts["threads"]) == (None, 1)  # of the tests' OMP_NUM_THREADS
         assert [phase.name for phase in record.phases][-3:] == ["first inference", "warm-up", "steady state"]
     assert "pytorch-fp32-b2-cpu" in {path.parent.name for path in tmp_path.glob("Tiny/*/record.json")}
     assert "Where does the time go? inferlens.profile(model, example_inputs, backend=" in str(records)
@@ -304,3 +306,25 @@ def test_what_a_case_exported_once_is_used_by_its_other_processes(tmp_path: Path
         assert names >= {"export", "build"}
         assert ("load" in names) == (record.repeat == 0)
         assert record.agreement.agrees
+
+
+@pytest.mark.usefixtures("one_process")
+def test_the_plain_way_is_measured_in_place_of_a_recommended_one_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = (
+        Recommendation("steady", "cpu", {"trouble": "raise", "when": "enter"}),
+        Recommendation("fast", "cpu", {"latency": 8.0}),
+        Recommendation("noisy", "cpu", {"trouble": "raise", "when": "prepare"}),  # which the plain way would not avoid
+    )
+    monkeypatch.setattr(Fake, "recommended", ways)
+    records = inferlens.bench("fake:demo", quick=True, iterations=5, output=tmp_path)
+    assert [(record.case.way, record.status) for record in records] == [
+        ("fake:steady trouble=raise when=enter", "failed"),
+        ("fake:fast latency=8.0", "ok"),
+        ("fake:noisy trouble=raise when=prepare", "failed"),
+        ("fake:steady", "ok"),
+    ]
+    note = "In place of trouble=raise when=enter, which did not run right."
+    assert [warning.message for warning in records[3].warnings if warning.code == "plain-way"] == [note]
+    assert note in " ".join(str(records).split())

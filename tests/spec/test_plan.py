@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import typer
+from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, Support
@@ -310,3 +311,68 @@ def test_what_was_asked_for_is_told_as_options_that_ask_for_the_same(given: dict
     told = command.make_context("bench", ["fake:demo", *said]).params
     words = {name: told[name] for name in (*BUDGET_WORDS, *RACE_WORDS) if told[name] is not None}
     assert Plan.from_words({"model": "fake:demo", **words}) == plan
+
+
+RECOMMENDED = Plan(model=("m",), recommended=True)
+GPU = Capabilities(formats=("module",), supports=(Support("", "cuda", FLOATS), Support("", "cpu", FLOATS)))
+COMPILER = Capabilities(
+    formats=("module",),
+    supports=tuple(
+        Support(name, device, FLOATS) for device in ("cuda", "cpu") for name in ("default", "reduce-overhead")
+    ),
+)
+BOTH = {"pytorch": GPU, "torch_compile": COMPILER}
+
+
+def recommended(found: ModelInfo = RESNET, **words: Any) -> list[Planned]:
+    return expand(replace(RECOMMENDED, **words), [found], BOTH)
+
+
+def test_a_race_has_the_recommended_ways_of_each_backend() -> None:
+    names = [planned.case.way for planned in recommended(replace(RESNET, convolutional=True), precision=("fp16",))]
+    assert names == [
+        "pytorch fp16",
+        "pytorch fp16 channels_last=true cuda_graph=true cudnn_benchmark=true",
+        "torch_compile:reduce-overhead fp16",
+        "torch_compile:reduce-overhead fp16 channels_last=true freezing=true",
+    ]
+    assert [planned.case.way for planned in recommended(precision=("fp16",))][1::2] == [
+        "pytorch fp16 cuda_graph=true",
+        "torch_compile:reduce-overhead fp16 freezing=true",
+    ]
+    on_cpu = recommended(device=("cpu",))
+    assert [planned.case.way for planned in on_cpu] == ["pytorch", "torch_compile:default freezing=true"]
+    assert on_cpu[1].fallback == replace(on_cpu[1].case, options={})
+
+
+@pytest.mark.parametrize(
+    ("words", "way"),
+    [
+        ({"backend": ("torch_compile:default",)}, "torch_compile:default"),
+        (
+            {"backend": ("torch_compile",), "option": {"torch_compile.dynamic": ("true",)}},
+            "torch_compile:default dynamic=true",
+        ),
+    ],
+)
+def test_a_variant_or_an_option_means_exactly_that(words: dict[str, Any], way: str) -> None:
+    (planned,) = recommended(device=("cpu",), **words)
+    assert (planned.case.way, planned.fallback) == (way, None)
+
+
+def test_other_commands_have_one_case_of_each_backend() -> None:
+    found = expand(replace(RECOMMENDED, recommended=False, device=("cuda",)), [RESNET], BOTH)
+    assert [planned.case.way for planned in found] == ["pytorch", "torch_compile:default"]
+
+
+def test_with_dynamic_shapes_the_plain_way_runs_and_says_why() -> None:
+    able = {"onnxruntime": Capabilities(formats=("module",), supports=(Support("cuda", "cuda", FLOATS),))}
+    shapes = (TensorSpec.parse("x=1..8x3x224x224"),)
+    (planned,) = expand(replace(RECOMMENDED, input=shapes), [RESNET], able)
+    assert (planned.case.options, planned.note) == ({}, "In place of cuda_graph=true, which needs fixed shapes.")
+
+
+def test_what_no_recommendation_fits_has_the_default_variant() -> None:
+    found = replace(RESNET, format="torchscript")
+    able = {"torchscript": Capabilities(formats=("torchscript",), supports=(Support("script", "cpu", FLOATS),))}
+    assert [planned.case.way for planned in expand(RECOMMENDED, [found], able)] == ["torchscript:script"]

@@ -82,7 +82,10 @@ def test_as_data(tmp_path: Path) -> None:
     assert "| changes the answer | Wrong outputs" in (tmp_path / "notes.md").read_text(encoding="utf-8")
 
 
-def test_the_first_demo_says_nothing_against_itself_and_a_failed_case_has_its_log(tmp_path: Path) -> None:
+def test_the_first_demo_says_nothing_against_itself_and_a_failed_case_has_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
     inferlens("bench", "fake:demo", "--backend", "all", "--batch", "1,8", "--iterations", "50", "--quick", cwd=tmp_path)
     assert inferlens("notes", "results", cwd=tmp_path).stdout == "fake:demo, 6 cases. Notes: none.\n"
     inferlens("bench", "fake:demo", "--backend", "fake:fast", "--option", "fake.trouble=raise", cwd=tmp_path)

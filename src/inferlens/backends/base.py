@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from inferlens.backends.clocks import Clock, HostClock
 from inferlens.backends.knobs import THREADS as THREADS
 from inferlens.backends.knobs import Knob as Knob
+from inferlens.backends.knobs import Recommendation as Recommendation
 from inferlens.backends.profiling.nvtx_ranges import span
 from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.inputs import flatten, on_host, one_or_all
@@ -299,11 +300,11 @@ class Backend(ABC):
     short: ClassVar[str] = ""  # its name where many stand side by side, if there is a shorter one
     variants: ClassVar[tuple[str, ...]] = ("",)
     slow_variants: ClassVar[dict[str, float]] = {}  # how many times longer a build of theirs takes than of the others
-    # By the formats of models whose reference it computes, on the CPU: the variant and the options it does that with.
-    # Compiled models have the reference of what they were compiled from.
+    # By the format of a model, or of its origin: variant and options that compute its reference on the CPU.
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {}
     distributions: ClassVar[tuple[str, ...]] = ()  # installed packages whose versions belong in a record
     knobs: ClassVar[tuple[Knob, ...]] = ()  # what a tuning tries
+    recommended: ClassVar[tuple[Recommendation, ...]] = ()  # what a race runs by default; empty: the default variant
     not_run_by_us: ClassVar[tuple[str, ...]] = ()  # variants that are written by their documents alone
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What a tuning may try of a backend."""
+"""What a backend declares of its options: those that a tuning tries, and the configurations that race by default."""
 
 from __future__ import annotations
 
@@ -43,3 +43,30 @@ class Knob(Struct, frozen=True, kw_only=True):
     def setting(self, case: Case) -> Option | None:
         """Its value in ``case``; ``None`` is the default."""
         return case.threads if self.name == THREADS else case.options.get(self.name)
+
+
+class Recommendation(Struct, frozen=True):
+    """A configuration in which the experts of a library deploy it. ``bench`` races these by default.
+
+    Attributes:
+        variant, device: those of the cases.
+        options: the backend's options that differ from their defaults.
+        precisions: of cases that it is for; empty: all.
+        convolutional: whether it is for models with 2-D convolutions, or for those without; ``None``: for all.
+        fixed_shapes: whether the options need inputs of one shape. Without them it runs at any shape.
+    """
+
+    variant: str
+    device: str = "cuda"
+    options: dict[str, Option] = {}
+    precisions: tuple[str, ...] = ()
+    convolutional: bool | None = None
+    fixed_shapes: bool = False
+
+    def fits(self, case: Case, *, convolutional: bool) -> bool:
+        """Return whether it is for the device and precision of a case, and for a model with or without convolutions."""
+        return (
+            self.device == case.device
+            and case.precision in (self.precisions or (case.precision,))
+            and self.convolutional in (None, convolutional)
+        )

@@ -121,12 +121,28 @@ def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str
         where = folders[0] if len(folders) == 1 else plan.output
         into = "" if plan.output == Plan(model=()).output else plan.output
         screen.show(records, format, plan.reference or None, where=where, into=into, **how)
+        if format == "table" and not (plan.backend or plan.option):
+            screen.notes(filter(None, [not_raced(plan, records)]))
     if interrupted:
         goes_on = "; the same command goes on from here" * (plan.where != Where())
         screen.note(f"Interrupted; what was measured is kept{goes_on}.")
         raise typer.Exit(130)
     if not any(record.status == "ok" for record in records):
         raise typer.Exit(1)
+
+
+def not_raced(plan: Plan, records: Sequence[Record]) -> str:
+    """Return what a race of the default ways leaves out, and the options that include it."""
+    from inferlens.backends import BACKENDS
+    from inferlens.spec.case import HALF
+
+    cases = [record.case for record in records if record.status == "ok"]
+    gpu, precisions = any(case.device == "cuda" for case in cases), {case.precision for case in cases}
+    lower = [name for name in HALF[not gpu :] if precisions == {"fp32"} and not plan.precision]
+    slow = {name: [*BACKENDS.get(name).slow_variants][:1] for name in dict.fromkeys(case.backend for case in cases)}
+    left = [f"{', '.join(lower)} (--precision {','.join(lower)})"] if lower else []
+    left += [f"{name}:{each} (--backend, builds for minutes)" for name, some in slow.items() for each in some]
+    return f"Not raced: {'; '.join(left)}" if left else ""
 
 
 def read_plan(words: dict[str, Any]) -> Plan:
@@ -146,6 +162,8 @@ def read_plan(words: dict[str, Any]) -> Plan:
 
 def listed(plan: Plan) -> Document:
     """What would run, and about how long, and what could not; people see the first that fit on a screen."""
+    from msgspec.structs import replace
+
     from inferlens import units
     from inferlens.execution.launching.estimate import seconds_of
     from inferlens.execution.launching.parts import launched
@@ -153,7 +171,7 @@ def listed(plan: Plan) -> Document:
     from inferlens.execution.rounds import may_meet
     from inferlens.views.table import Column, Document, Line, Table
 
-    with launched(plan, Observer(), None) as under_way:
+    with launched(replace(plan, recommended=True), Observer(), None) as under_way:
         kinds = under_way.cases(listed=True)
     on = [kind for kind, cases in kinds.items() for _ in cases]
     cases = [each for cases in kinds.values() for each in cases]

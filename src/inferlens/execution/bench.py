@@ -35,6 +35,7 @@ def run(plan: Plan, observer: Observer, model: Named | None = None) -> list[Reco
     Each case is measured once, by itself; those that may be the fastest then meet in rounds, unless the plan says how
     often cases are measured.
     """
+    plan = replace(plan, recommended=True)
     observer.doing("looking at models and backends")
     with launched(plan, observer, model) as under_way:
         cases = under_way.cases()
@@ -62,9 +63,27 @@ def race(job: CasesJob, observer: Observer) -> None:
         left = [(planned, repeat) for planned, repeat in order if (planned.case.digest, repeat) not in known]
         budget = None if plan.repeats else screening_budget(plan.budget)
         known |= {(record.case.digest, record.repeat): record for record in scheduler.measure_each(left, budget)}
+        if plain := plain_ways(cases, known):
+            for planned in plain:
+                observer.remark(f"{planned.case.label}: {planned.note}")
+            more = measuring_order(plain, plan.repeats, plan.seed)
+            known |= {(record.case.digest, record.repeat): record for record in scheduler.measure_each(more, budget)}
+            order += more
         screened = [(planned, known[planned.case.digest, repeat]) for planned, repeat in order]
         if not plan.repeats and not job.given_up:
             hold_rounds(scheduler, screened, [record for record in before if record.repeat])
+
+
+def plain_ways(cases: Sequence[Planned], known: Mapping[tuple[str, int], Record]) -> list[Planned]:
+    """Return the plain ways to measure in place of recommended ones that failed where the plain ones may run."""
+    found: dict[str, Planned] = {}
+    for planned in cases:
+        record, plain = known.get((planned.case.digest, 0)), planned.plain
+        if not plain or not record or not record.phases or record.ranked or record.status == "timed out":
+            continue
+        if record.phases[-1].name not in ("load", "export"):
+            found.setdefault(plain.case.digest, plain)
+    return list(found.values())
 
 
 def _cut_short(plan: Plan, under_way: UnderWay) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from inferlens.backends import BACKENDS, importable, reference_of
 from inferlens.backends.base import Capabilities
 from inferlens.errors import InferlensError, Unsupported, one_of, suggestion
 from inferlens.models.model import ModelInfo
+from inferlens.record.record import Warning
 from inferlens.spec.case import AXES, FLAGS, QUANTIZED, Axis, Case, split_label
 from inferlens.spec.plan import Plan
 from inferlens.units import listing, plural
@@ -25,11 +26,27 @@ EVERY_VARIANT = "all"
 
 @dataclass(frozen=True)
 class Planned:
-    """A case of a plan, the model it is about, and why it cannot run here, if that is known beforehand."""
+    """A case of a plan, the model it is about, and why it cannot run here, if that is known beforehand.
+
+    ``fallback`` is the plain way to measure if a recommended one fails. ``note`` says what a plain way stands for.
+    """
 
     case: Case
     found: ModelInfo
     refusal: Unsupported | None
+    note: str = ""
+    fallback: Case | None = None
+
+    @property
+    def warnings(self) -> tuple[Warning, ...]:
+        """The note, as records keep it."""
+        return (Warning("plain-way", self.note),) if self.note else ()
+
+    @property
+    def plain(self) -> Planned | None:
+        """The fallback as a case of the plan."""
+        note = f"In place of {self.case.options_label}, which did not run right."
+        return Planned(self.fallback, self.found, None, note) if self.fallback else None
 
     @property
     def reference(self) -> Case | None:
@@ -89,12 +106,15 @@ def expand(
     for model in found:
         model.check(plan.trust, alone=len(found) == 1)
         for batch in batches(plan, model):
-            for case in _cases(plan, model, batch, anywhere or capabilities):
+            for case, note, fallback in _cases(plan, model, batch, anywhere or capabilities):
                 refusal = model.refusal(batch) or capabilities[case.backend].refusal(case, model)
-                planned.setdefault(f"{case.digest}", Planned(case, model, refusal))
+                planned.setdefault(case.digest, Planned(case, model, refusal, note, fallback))
     if not planned:
         raise nothing_runs(found, plan.device, capabilities)
-    made = list(planned.values())
+    made = [
+        replace(one, fallback=None) if one.fallback and one.fallback.digest in planned else one
+        for one in planned.values()
+    ]
     run = {each.case.backend for each in made}
     for name in plan.option:
         if (backend := name.partition(".")[0]) not in run:
@@ -124,7 +144,7 @@ def cases_on(plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabiliti
     model.check(plan.trust)
     here = {support.device for can in capabilities.values() for support in can.takes(model.format)}
     plan = msgspec.structs.replace(plan, device=plan.device or ("cpu" if "cpu" in here else "cuda",))
-    return [case for batch in batches(plan, model) for case in _cases(plan, model, batch, capabilities)]
+    return [case for batch in batches(plan, model) for case, *_ in _cases(plan, model, batch, capabilities)]
 
 
 def batches(plan: Plan, model: ModelInfo) -> tuple[int | None, ...]:
@@ -133,7 +153,10 @@ def batches(plan: Plan, model: ModelInfo) -> tuple[int | None, ...]:
     return plan.batch or (asked[0] if asked else model.batch,)
 
 
-def _cases(plan: Plan, model: ModelInfo, batch: int | None, capabilities: Mapping[str, Capabilities]) -> Iterator[Case]:
+def _cases(
+    plan: Plan, model: ModelInfo, batch: int | None, capabilities: Mapping[str, Capabilities]
+) -> Iterator[tuple[Case, str, Case | None]]:
+    """Yield the cases of a model at a batch, with the note and the fallback of each."""
     default = default_device(capabilities.values())
     for backend, variant in _backends(plan, model, capabilities, plan.device or (default,)):
         for device in plan.device or (_device_for(capabilities[backend], variant, default),):
@@ -142,23 +165,45 @@ def _cases(plan: Plan, model: ModelInfo, batch: int | None, capabilities: Mappin
             axes = {axis.name: _asked(plan, axis, known) for axis in AXES}
             of = {name.partition(".")[2]: each for name, each in plan.option.items() if name.startswith(f"{backend}.")}
             for values in itertools.product(*axes.values()):
+                chosen_at = dict(zip(axes, values, strict=True))
+                case = Case(
+                    model=model.spec,
+                    backend=backend,
+                    variant=installed(backend, capabilities[backend]) if chosen is None else chosen,
+                    inputs=plan.input,
+                    weights=plan.weights,
+                    calibration=plan.calibration,
+                    keep=plan.keep if chosen_at["precision"] in QUANTIZED else "",
+                    checkout=plan.checkout,
+                    seed=plan.seed,
+                    **chosen_at,
+                )
+                if plan.recommended and variant is None and not of:
+                    yield from list(_recommended(case, model, capabilities[backend])) or [(case, "", None)]
+                    continue
                 for options in itertools.product(*of.values()):
-                    chosen_at = dict(zip(axes, values, strict=True))
-                    case = Case(
-                        model=model.spec,
-                        backend=backend,
-                        variant=installed(backend, capabilities[backend]) if chosen is None else chosen,
-                        options=dict(zip(of, options, strict=True)),
-                        inputs=plan.input,
-                        weights=plan.weights,
-                        calibration=plan.calibration,
-                        keep=plan.keep if chosen_at["precision"] in QUANTIZED else "",
-                        checkout=plan.checkout,
-                        seed=plan.seed,
-                        **chosen_at,
-                    )
-                    parsed = BACKENDS.get(backend).parse_options(case)  # with the types that the backend gives them
-                    yield msgspec.structs.replace(case, options={name: getattr(parsed, name) for name in of})
+                    asked = msgspec.structs.replace(case, options=dict(zip(of, options, strict=True)))
+                    parsed = BACKENDS.get(backend).parse_options(asked)  # with the types that the backend gives them
+                    yield msgspec.structs.replace(case, options={name: getattr(parsed, name) for name in of}), "", None
+
+
+def _recommended(case: Case, model: ModelInfo, can: Capabilities) -> Iterator[tuple[Case, str, Case | None]]:
+    """Yield the recommended ways of the backend of ``case`` that fit it, with the note and the fallback of each.
+
+    What another variant compiled is run by the variant of ``case``.
+    """
+    usable = {support.variant for support in can.takes(model.format) if support.device == case.device}
+    dynamic = any(spec.dynamic for spec in case.inputs)
+    for one in BACKENDS.get(case.backend).recommended:
+        if one.variant not in usable or (model.origin and one.variant != case.variant):
+            continue
+        if one.fits(case, convolutional=model.convolutional):
+            way = msgspec.structs.replace(case, variant=one.variant, options=one.options)
+            plain = msgspec.structs.replace(way, options={})
+            if one.fixed_shapes and dynamic:
+                yield plain, f"In place of {way.options_label}, which needs fixed shapes.", None
+            else:
+                yield way, "", plain
 
 
 def default_device(capabilities: Iterable[Capabilities]) -> str:

@@ -339,7 +339,7 @@ class Scheduler:
             accuracy=accuracy,
             facts=result.facts | {**self.facts} | ({IN_TURNS: attempt.beside} if attempt.beside else {}),
             artefacts=result.artefacts,
-            warnings=(*result.warnings, *(ending if outcome.fault else ())),
+            warnings=(*result.warnings, *planned.warnings, *(ending if outcome.fault else ())),
             **{name: getattr(found, name) for name in found.__struct_fields__},
         )
         Store.save(attempt.folder, record)

@@ -264,7 +264,8 @@ def models(job: LookupJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - t
             seed=plan.seed,
         )
         live = Path(job.live) if job.live else None
-        checked.append(resolve.check(model, case, batches(plan, model), trust=plan.trust, live=live))
+        asked = batches(plan, model)
+        checked.append(resolve.check(model, case, asked, trust=plan.trust, live=live, layers=plan.recommended))
     return checked
 
 

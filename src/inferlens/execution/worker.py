@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Backend, Preparation, Runner
@@ -43,11 +44,13 @@ from inferlens.execution.protocol import (
     Waits,
     as_json,
 )
+from inferlens.measure.monitor.cpu import default_threads
 from inferlens.measure.series import Turn
 from inferlens.models import inputs, resolve
 from inferlens.models.model import Model, Problem
 from inferlens.models.sources import own_code
 from inferlens.record.record import Memory, ModelFacts, Status
+from inferlens.units import plural
 
 PR_SET_PDEATHSIG = 1
 PROFILED = {"LD_PRELOAD", "CUDA_INJECTION64_PATH", nvtx_ranges.VARIABLE}  # Nsight writes as a process ends
@@ -93,8 +96,18 @@ class Child:
         return BACKENDS.get(self.job.case.backend)()
 
     def prepare(self, model: Model) -> Runner:
-        """The model made ready by the case's backend; the device has not been used yet."""
-        return self.backend.prepare(model, self.job.case, self.preparation)
+        """Return the model made ready by the case's backend; the device has not been used yet.
+
+        All ways on the CPU get the same number of threads. The record's case keeps what was asked for.
+        """
+        case = self.job.case
+        if case.device == "cpu" and case.threads is None:
+            threads, limit = default_threads()
+            case = replace(case, threads=threads)
+            if limit:
+                message = f"{limit}: every way ran with {plural(threads, 'thread')}."
+                self.preparation.warn("limited-threads", message, "--threads N measures with another number.")
+        return self.backend.prepare(model, case, self.preparation)
 
     def infer_first(self, runner: Runner, feed: Any) -> Any:
         """The outputs of the first call, for which libraries do much that they do once."""

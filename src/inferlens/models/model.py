@@ -60,6 +60,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
         danger: what of the file can run code when it is opened, one sentence; empty if nothing is known of such.
         problem: why the file cannot run with what is installed here.
         unfit: batches that were asked for and the file does not take, and why.
+        convolutional: whether it has 2-D convolutions, as far as that was asked.
     """
 
     spec: str
@@ -73,6 +74,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     danger: str = ""
     problem: Problem | None = None
     unfit: tuple[tuple[int | None, Problem], ...] = ()
+    convolutional: bool = False
 
     def refusal(self, batch: int | None) -> Unsupported | None:
         """Why it cannot run at this batch, whatever the backend; ``None`` if nothing is known against it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,15 +192,24 @@ def _opened(case: Case, trust: bool, live: Path | None) -> Opened:
 
 
 def check(
-    found: ModelInfo, case: Case, batches: Sequence[int | None], *, trust: bool = False, live: Path | None = None
+    found: ModelInfo,
+    case: Case,
+    batches: Sequence[int | None],
+    *,
+    trust: bool = False,
+    live: Path | None = None,
+    layers: bool = False,
 ) -> ModelInfo:
-    """``found`` with what is known to stand against some of the ``batches``.
+    """``found`` with what is known to stand against some of the ``batches``; ``layers``: and with its kind of layers.
 
     ``case`` is what all cases share: the model, its weights, seed and inputs. Raises InferlensError if the model cannot
     be loaded, or does not take the weights or the inputs.
     """
     source = BY_PREFIX[found.spec.partition(":")[0]]
     if source.vouched and not (case.inputs or case.weights or case.calibration not in ("", RANDOM) or case.keep):
+        with suppress(Exception):  # what is missing is said of each case
+            if layers:
+                return msgspec.structs.replace(found, convolutional=is_convolutional(_without_weights(source, case)))
         return found
     try:
         opened = _opened(case, trust, live)
@@ -232,7 +242,27 @@ def check(
         next(data.feeds(1))
     if fits and (case.inputs or not source.vouched):
         try_inputs(opened, fits[0], found, asked=bool(case.inputs))
-    return msgspec.structs.replace(found, unfit=tuple(unfit))
+    return msgspec.structs.replace(found, unfit=tuple(unfit), convolutional=is_convolutional(opened))
+
+
+def is_convolutional(opened: Opened) -> bool:
+    """Return whether a module has 2-D convolutions, TorchScript's included."""
+    if opened.module is None:
+        return False
+    import torch
+
+    every = opened.module.modules()
+    return any(isinstance(one, torch.nn.Conv2d) or getattr(one, "original_name", "") == "Conv2d" for one in every)
+
+
+def _without_weights(source: Source, case: Case) -> Opened:
+    """Return a library's model on the device "meta", which takes no time, or opened as usual if it cannot be there."""
+    import torch
+
+    request, name = LoadRequest(), case.model.partition(":")[2]
+    with suppress(Exception), torch.device("meta"):
+        return source.open(name, request)
+    return source.open(name, request)
 
 
 def _where(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from inferlens.errors import InferlensError, Unsupported, check_choice
 
 PRECISIONS = ("fp32", "fp16", "bf16")
+HALF = PRECISIONS[1:]
 QUANTIZED = ("fp8", "int8")  # of models that are quantized already, or are to be, with data to calibrate with
 DEVICES = ("cpu", "cuda")
 IO = ("device", "host")

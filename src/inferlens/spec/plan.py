@@ -52,6 +52,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         within: seconds for the rounds in which those that may be fastest meet.
         rounds: how many of these rounds there are at least, decided or not.
         reference: words of the case that speed-ups are against; empty is the usual one.
+        recommended: whether a backend without a variant and options means all that it recommends, as in ``bench``,
+            rather than its default variant.
     """
 
     model: tuple[str, ...]
@@ -81,6 +83,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     budget: Budget = Budget()
     output: str = "results"
     reference: str = ""
+    recommended: bool = False
     where: Where = Where()
 
     @staticmethod

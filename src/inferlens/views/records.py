@@ -181,9 +181,10 @@ def measured_again(runs: Sequence[tuple[str, int]], hint: str = "") -> list[str]
 def headline(table: Sequence[Row]) -> str:
     """What the rows of a table share: model, inputs, precision, machine; how many ways there are."""
     ran = [row for row in table if row.ok] or table
-    devices = [
-        row.device_name + (f", {plural(row.cpus, 'thread')}" if row.device == "cpu" and row.cpus else "") for row in ran
-    ]
+    usual = [row for row in ran if row.threads is None] or ran
+    threads = sorted({row.cpus for row in usual if row.device == "cpu" and row.cpus})
+    number = plural(threads[0], "thread") if len(threads) == 1 else f"{listing([*map(str, threads)])} threads"
+    devices = [row.device_name + f", {number}" * (row.device == "cpu" and bool(threads)) for row in ran]
     inputs = ran[0].inputs_any_batch if len({row.batch for row in table}) > 1 else ran[0].inputs
     prepared, precisions = {row.prepared for row in table}, {row.precision for row in table}
     words = [
@@ -386,7 +387,8 @@ def remark(row: Row, *, builds: bool = True) -> str:
     if not row.ok:
         why = next(note.sentence for note in row.notes if note.code in OF_THE_END)
         return plain(f"{why} Try: {row.hint}" if row.hint else why)
-    words = [word for word in doubts(row) if word != row.outputs]
+    words = [note.message for note in row.notes if note.code == "plain-way"]
+    words += [word for word in doubts(row) if word != row.outputs]
     if row.agrees is False:
         words = [plain(row.agreement_reason)]
     if row.rounds and row.processes == 1:

@@ -73,7 +73,7 @@ class Row(Struct, frozen=True, kw_only=True):
         behind: its time over that of the first one.
         ended: when the last of its records was kept; ``command``: what those of one command share.
         rounds: in how many rounds its comparison took turns; ``threshold``: smaller differences do not matter.
-        cpus: threads of the CPU that could be used; ``profile``: the command that shows where its time goes.
+        cpus: threads of the CPU that were used, or could be; ``profile``: the command that shows where its time goes.
         notes: what has to be known of it, the most important first.
     """
 
@@ -308,7 +308,7 @@ def _machines_told_apart(found: Sequence[Row], runs: Sequence[CaseRuns]) -> list
     choices: dict[str, dict[str, list[str]]] = {}
     for row, run in zip(found, runs, strict=True):
         where, device = run.first.environment, row.device_name
-        threads, card = plural(row.cpus or 0, "thread"), f"{device} {card_name(where)}"
+        threads, card = plural(where.cpu_threads or 0, "thread"), f"{device} {card_name(where)}"
         names = [
             device,
             f"{device}, {threads}",
@@ -362,7 +362,7 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> Row
         machine=machine_name(record.environment),
         card=card_name(record.environment) if case.device != "cpu" else "",
         threads=case.threads,
-        cpus=record.environment.cpu_threads,
+        cpus=record.facts.get("threads") or record.environment.cpu_threads,
         threshold=record.budget.threshold,
         options=case.options_label,
         profile=profile_command(case, gpu=bool(record.environment.gpus)),

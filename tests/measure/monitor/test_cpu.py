@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from inferlens.measure.monitor.cpu import TICK, Cpus, Packages, Tree
+from inferlens.measure.monitor import cpu as module
+from inferlens.measure.monitor.cpu import THREAD_VARIABLES, TICK, Cpus, Packages, Tree, default_threads
 from inferlens.measure.monitor.monitor import SampledColumns
 
 
@@ -84,6 +85,45 @@ def test_frequencies_throttling_quota_and_pressure(tmp_path: Path) -> None:
         "memory_wait": 1.5,
     }
     assert cpus.governor == "performance"
+
+
+def test_waiting_for_the_quota_is_counted_in_version_1_too(tmp_path: Path) -> None:
+    write(tmp_path, "proc/self/cgroup", "4:cpu,cpuacct:/mine\n")
+    write(tmp_path, "sys/fs/cgroup/cpu/mine/cpu.stat", "nr_throttled 2\nthrottled_time 2500000000\n")
+    assert Cpus(lambda: [7], usable=(0, 1), root=tmp_path).readings()["quota_wait"](0.0) == {"quota_wait": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("variables", "quota", "threads"),
+    [
+        ({}, "", (2, "")),  # four CPUs of two cores
+        ({"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "1"}, "", (1, "MKL_NUM_THREADS=1 is set")),
+        ({"OMP_NUM_THREADS": "8,2"}, "50000", (8, "OMP_NUM_THREADS=8 is set")),
+        ({"OMP_NUM_THREADS": "2"}, "", (2, "")),
+        ({"OMP_NUM_THREADS": "many"}, "", (2, "")),
+        ({}, "150000", (1, "The CPU quota is 1.5 CPUs")),
+        ({}, "50000", (1, "The CPU quota is 0.5 CPUs")),
+        ({}, "200000", (2, "")),
+    ],
+)
+def test_all_ways_get_the_threads_that_the_environment_sets_or_one_for_each_core(
+    variables: dict[str, str], quota: str, threads: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "usable_cpus", lambda: {0, 1, 2, 3})
+    for name in THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        write(tmp_path, f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", f"{siblings}\n")
+    write(tmp_path, "proc/self/cgroup", "0::/mine\n")
+    write(tmp_path, "sys/fs/cgroup/mine/cpu.max", f"{quota or 'max'} 100000\n")
+    assert default_threads(tmp_path) == threads
+
+
+def test_without_topology_each_cpu_is_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "usable_cpus", lambda: {0, 1, 2})
+    assert module.usable_cores(tmp_path) == 3
 
 
 def test_frequencies_come_from_cpuinfo_where_there_is_no_cpufreq(tmp_path: Path) -> None:

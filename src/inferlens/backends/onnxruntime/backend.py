@@ -21,7 +21,7 @@ from inferlens.backends.availability import (
     imported,
     torch_versions,
 )
-from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support
+from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Recommendation, Runner, Support
 from inferlens.backends.onnx.export import check_precision, copy_onnx, onnx_file
 from inferlens.backends.onnx.modules import kept_nodes
 from inferlens.backends.onnx.quantize import for_cpu, quantized_onnx, to_quantize
@@ -107,6 +107,10 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         Knob(name="execution_mode", values=("parallel",), devices=("cpu",)),
         Knob(name="enable_cpu_mem_arena", values=(False,), devices=("cpu",)),
         Knob(name="quantize", values=("dynamic",), variants=("cpu",), precisions=("int8",)),
+    )
+    recommended = (
+        Recommendation("cpu", "cpu"),
+        Recommendation("cuda", options={"cuda_graph": True}, fixed_shapes=True),
     )
 
     def capabilities(self) -> Capabilities:

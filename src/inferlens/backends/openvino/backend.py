@@ -16,7 +16,18 @@ from msgspec import Meta, Struct
 
 from inferlens.backends.abilities import Deployer, LayerProfiler, Quantizer
 from inferlens.backends.availability import found, imported, refused, warn_no_effect
-from inferlens.backends.base import Backend, Capabilities, Inputs, Knob, Outputs, Preparation, Runner, Support, ordered
+from inferlens.backends.base import (
+    Backend,
+    Capabilities,
+    Inputs,
+    Knob,
+    Outputs,
+    Preparation,
+    Recommendation,
+    Runner,
+    Support,
+    ordered,
+)
 from inferlens.backends.onnx.export import check_precision, check_shapes, onnx_file
 from inferlens.backends.onnx.quantize import to_quantize
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
@@ -80,6 +91,7 @@ class OpenVino(Backend, Quantizer, Deployer):
         Knob(name="streams", values=(2, 4), without=("hint",), objectives=("throughput",)),
         Knob(name="inference_precision", values=("bf16", "f16"), precisions=("int8",)),
     )
+    recommended = (Recommendation("cpu", "cpu"),)
 
     def capabilities(self) -> Capabilities:
         """fp32, and those of the lower precisions that OpenVINO says this CPU has."""

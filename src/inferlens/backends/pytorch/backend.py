@@ -11,7 +11,7 @@ from msgspec import Meta, structs
 
 from inferlens.backends.abilities import Deployer, KernelOrigins, Launched, LayerProfiler, Origins, Saver
 from inferlens.backends.availability import refused, warn_unheeded
-from inferlens.backends.base import Backend, Capabilities, Knob, Preparation, Runner
+from inferlens.backends.base import Backend, Capabilities, Knob, Preparation, Recommendation, Runner
 from inferlens.backends.profiling.kernel_runs import (
     eager_kernels,
     module_scopes,
@@ -26,7 +26,7 @@ from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, t
 from inferlens.backends.pytorch.script import program_script
 from inferlens.models.model import Format, Model
 from inferlens.record.layer_profile import Layers
-from inferlens.spec.case import Case, Option, TensorSpec
+from inferlens.spec.case import HALF, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 
 
@@ -64,6 +64,16 @@ class PyTorch(Backend, Saver, Deployer):
         Knob(name="cudnn_benchmark", values=(True,), devices=("cuda",)),
         Knob(name="tf32", values=(True,), devices=("cuda",), precisions=("fp32",)),
     )
+    recommended = (
+        Recommendation("", "cpu"),
+        Recommendation(""),
+        Recommendation("", options={"cuda_graph": True}, precisions=("fp32",), fixed_shapes=True),
+        Recommendation("", options={"cuda_graph": True}, precisions=HALF, convolutional=False, fixed_shapes=True),
+        Recommendation(
+            "", options={"channels_last": True, "cuda_graph": True, "cudnn_benchmark": True},
+            precisions=HALF, convolutional=True, fixed_shapes=True,
+        ),
+    )  # fmt: skip
 
     def capabilities(self) -> Capabilities:
         return torch_capabilities(self.variants, ("module", "exported"))

@@ -18,7 +18,17 @@ from inferlens.backends.availability import (
     torch_versions,
     warn_no_effect,
 )
-from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support, tolerance_of
+from inferlens.backends.base import (
+    Absence,
+    Backend,
+    Capabilities,
+    Knob,
+    Preparation,
+    Recommendation,
+    Runner,
+    Support,
+    tolerance_of,
+)
 from inferlens.backends.onnx.export import check_precision, copy_onnx, onnx_file
 from inferlens.backends.onnx.modules import kept_nodes
 from inferlens.backends.onnx.quantize import for_tensorrt, quantized_onnx, to_quantize
@@ -67,6 +77,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         Knob(name="avg_timing_iterations", values=(8,), variants=("trt",), build=3.0),
         Knob(name="max_num_tactics", values=(1000,), variants=("trt",), build=3.0),
     )
+    recommended = tuple(Recommendation(each, options={"cuda_graph": True}, fixed_shapes=True) for each in variants)
 
     def capabilities(self) -> Capabilities:
         """Those flavours that are installed, on CUDA; modules too if there is an exporter."""

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from inferlens.backends.abilities import Deployer, KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import cuda_absence, cuda_quantized, first_lines, found, imported, warn_unheeded
-from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner
+from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Recommendation, Runner
 from inferlens.backends.profiling.kernel_runs import Called, MatchedKernels, origins_by_match
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.operator_layers import layers_of, matched_kernels
@@ -34,7 +34,7 @@ from inferlens.backends.torch_compile.quantize import OPERATORS, quantize_linear
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
-from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec
+from inferlens.spec.case import HALF, PRECISIONS, QUANTIZED, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 from inferlens.units import plural
 
@@ -89,6 +89,13 @@ class TorchCompile(Backend, Deployer):
         ),
         Knob(name="tf32", values=(True,), devices=("cuda",), precisions=("fp32",)),
     )  # fmt: skip
+    recommended = (  # what is quantized is frozen anyway on the CPU
+        Recommendation("default", "cpu", {"freezing": True}, PRECISIONS),
+        Recommendation("reduce-overhead"),
+        Recommendation("reduce-overhead", "cuda", {"freezing": True}, ("fp32",)),
+        Recommendation("reduce-overhead", "cuda", {"freezing": True}, HALF, convolutional=False),
+        Recommendation("reduce-overhead", "cuda", {"channels_last": True, "freezing": True}, HALF, convolutional=True),
+    )
 
     def capabilities(self) -> Capabilities:
         """Where PyTorch runs and what Inductor compiles with is there: a C++ compiler, and Triton on CUDA."""

@@ -11,7 +11,17 @@ from msgspec import structs
 
 from inferlens.backends.abilities import Deployer, Partitioner, Saver
 from inferlens.backends.availability import cuda_precisions, cuda_quantized, found, torch_versions
-from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support, tolerance_of
+from inferlens.backends.base import (
+    Absence,
+    Backend,
+    Capabilities,
+    Knob,
+    Preparation,
+    Recommendation,
+    Runner,
+    Support,
+    tolerance_of,
+)
 from inferlens.backends.pytorch.script import PROGRAM, torch_script
 from inferlens.backends.scripts import beside
 from inferlens.backends.tensorrt.flavours import current_gpu
@@ -73,6 +83,9 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         Knob(name="cuda_graph", values=(True,)),
         Knob(name="min_block_size", values=(1, 10), variants=tuple(FRONT_ENDS)),
         *of_tensorrt(),
+    )
+    recommended = tuple(
+        Recommendation(each, options={"cuda_graph": True}, fixed_shapes=True) for each in ("dynamo", LOADED)
     )
 
     def capabilities(self) -> Capabilities:

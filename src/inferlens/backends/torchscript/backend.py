@@ -23,7 +23,7 @@ from inferlens.backends.abilities import (
     Saver,
 )
 from inferlens.backends.availability import first_lines, quiet, refused
-from inferlens.backends.base import Backend, Capabilities, Knob, Preparation, Runner
+from inferlens.backends.base import Backend, Capabilities, Knob, Preparation, Recommendation, Runner
 from inferlens.backends.profiling.kernel_runs import MatchedKernels, origins_by_match
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.operator_layers import layers_of, matched_kernels
@@ -36,7 +36,7 @@ from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
 from inferlens.models.sources.files import input_note
 from inferlens.record.layer_profile import Layers
-from inferlens.spec.case import Case, Option, TensorSpec
+from inferlens.spec.case import HALF, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 
 OPTIMISED = "optimize_for_inference leaves no names of modules, and operators that torch.profiler does not see"
@@ -69,6 +69,11 @@ class TorchScript(Backend, Saver, Deployer):
         Knob(name="freeze", values=(True,), without=("optimize_for_inference",)),
         Knob(name="channels_last", values=(True,)),
         Knob(name="tf32", values=(True,), devices=("cuda",), precisions=("fp32",)),
+    )
+    recommended = (
+        Recommendation("trace", "cpu", {"optimize_for_inference": True}, ("fp32",)),
+        Recommendation("trace", "cpu", {"freeze": True}, HALF),
+        Recommendation("trace", "cuda", {"freeze": True}),
     )
 
     def capabilities(self) -> Capabilities:

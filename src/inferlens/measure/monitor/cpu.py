@@ -10,14 +10,16 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from inferlens.limits import control_group
+from inferlens.limits import control_group, cpu_quota
 
 Value = float | int | None
 Reading = Callable[[float], Mapping[str, Value]]  # values by column name, given the time
 LOADS = ("busy", "case", "others", "steal")
 LEAST_SECONDS = 0.2  # shorter intervals have no load: one tick of 10 ms would be more than 5 % of a processor
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "MKL_NUM_THREADS")
 TICK = 1 / os.sysconf("SC_CLK_TCK")  # seconds; the unit of times in /proc
 
 
@@ -54,7 +56,7 @@ class Cpus:
             "cpu_energy": lambda _: {"energy": self._joules.read()},
             "cpu_frequency": lambda _: self.frequencies(),
             "throttle_events": lambda _: {"throttle_events": self.throttle_events()},
-            "quota_wait": lambda _: {"quota_wait": _seconds(self._group / "cpu.stat", r"^throttled_usec (\d+)$")},
+            "quota_wait": lambda _: {"quota_wait": _throttled(self._group / "cpu.stat")},
             # PSI, the kernel's: seconds in which some process waited.
             "memory_wait": lambda _: {"memory_wait": _seconds(self._proc / "pressure/memory", r"^some .*total=(\d+)$")},
         }
@@ -188,6 +190,36 @@ def cpu_times(stat: str, cpus: Iterable[int]) -> tuple[float, float]:
 def usable_cpus() -> Collection[int]:
     """Logical processors that this process may use, which containers and ``taskset`` make fewer than there are."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """Return the number of cores that the usable CPUs belong to: two of them may share one."""
+    siblings = root / "sys/devices/system/cpu"
+    return len({text_of(siblings / f"cpu{cpu}/topology/thread_siblings_list") or cpu for cpu in usable_cpus()})
+
+
+def default_threads(root: Path = Path("/")) -> tuple[int, str]:
+    """Return the CPU threads that every case gets that names none, and what limits them; empty if nothing does.
+
+    It is the smallest number that the environment sets for any library. Else it is one for each usable core, as far as
+    the CPU quota allows.
+    """
+    cores, quota = usable_cores(root), cpu_quota(root)
+    texts = {name: os.environ.get(name, "").partition(",")[0].strip() for name in THREAD_VARIABLES}
+    numbers = {name: int(text) for name, text in texts.items() if text.isdecimal() and int(text) > 0}
+    if numbers:
+        name = min(numbers, key=lambda name: numbers[name])
+        return numbers[name], f"{name}={numbers[name]} is set" * (numbers[name] != cores)
+    if quota < cores:
+        return max(1, int(quota)), f"The CPU quota is {quota:.3g} CPUs"
+    return cores, ""
+
+
+def _throttled(stat: Path) -> float:
+    """Return the seconds that a control group had to wait for its quota: version 1 counts nanoseconds."""
+    with suppress(Untold):
+        return _seconds(stat, r"^throttled_usec (\d+)$")
+    return _seconds(stat, r"^throttled_time (\d+)$") / 1e3
 
 
 def _seconds(path: Path, pattern: str) -> float:
