@@ -44,7 +44,6 @@ from inferlens.record.store import LOG, Store, cache_in, discarded_if_cut_short
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan
 
-FUTILE = 2  # after so many second attempts that were disturbed, too, there are no more of them
 MOST_LOADING = 8  # processes that load side by side before each is measured
 TYPICAL_MEMORY = 1.5e9  # bytes of a process, before one has told
 SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
@@ -75,7 +74,7 @@ class Scheduler:
     _built: set[str] = field(default_factory=set)  # cases of which a process has run
     _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # where each was exported first
     _environments: dict[str, Environment] = field(default_factory=dict)  # of other interpreters
-    _futile: int = 0  # cases in a row whose second attempt was disturbed, too
+    _stays_busy: bool = False  # whether a second attempt was disturbed, too: then no other case gets one
 
     @cached_property
     def environment(self) -> Environment:
@@ -133,7 +132,7 @@ class Scheduler:
     def measure(self, planned: Planned, repeat: int = 0, budget: Budget | None = None) -> tuple[Record, Path]:
         """Measures one case in a fresh process; its record, and the folder that it is kept in.
 
-        Where something else on the machine disturbed most of it, it is measured once more, and the second time counts.
+        Where something disturbed it for a short time, it is measured once more, and the second attempt counts.
         """
         folder = Store(Path(self.plan.output)).claim(planned.case, planned.found.name)
         with discarded_if_cut_short(folder):
@@ -145,10 +144,8 @@ class Scheduler:
         again = first.found.repeat
         record = self._keep(first.as_it_is() if again else first)
         try:
-            if not again:
-                self._futile = 0
-            elif self._futile < FUTILE:
-                record = self._second_time(first, budget) or record
+            if again and not self._stays_busy:
+                record = self._second_attempt(first, budget) or record
         finally:  # also where it is interrupted: what was learned first is kept
             self._done(record, first.folder)
         return record
@@ -198,7 +195,7 @@ class Scheduler:
     def measure_interleaved(self, processes: Sequence[tuple[Planned, int]], budget: Budget) -> list[Record]:
         """Measures cases that can run, with their repeats, each in a fresh process, all at once, in turns; keeps them.
 
-        There are no second times: what disturbs one of them disturbs the others as well.
+        There are no second attempts: what disturbs one of them disturbs the others as well.
         """
         cases = [planned for planned, _ in processes]
         for planned in cases:
@@ -244,14 +241,14 @@ class Scheduler:
             if str(folder) not in wanted:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _second_time(self, first: Attempt, budget: Budget | None) -> Record | None:
-        """The record of a second attempt; none if that did not run."""
+    def _second_attempt(self, first: Attempt, budget: Budget | None) -> Record | None:
+        """Return the record of a second attempt; ``None`` if it did not run."""
         planned = first.planned
         self.observer.again(planned.case, first.found.cause)
         second = self._attempt(planned, first.repeat, first.folder, again=True, budget=budget)
         result, marks = second.outcome.result, second.found.marks
         ran = result.status == "ok"
-        self._futile = 0 if ran and (marks is None or marks.clean) else self._futile + 1
+        self._stays_busy = not ran or (marks is not None and not marks.clean)
         # With the first one's preparation: the second may have found things in the cache.
         prepared = [phase for phase in first.outcome.result.phases if phase.name in PREPARING]
         phases = (*prepared, *(phase for phase in result.phases if phase.name not in PREPARING))

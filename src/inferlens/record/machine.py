@@ -155,9 +155,10 @@ class Span(Struct, frozen=True):
     why: str = ""
 
 
-# A median of what remains still stands on four fifths of the series; with more missing, it is no longer known that the
-# rest is the undisturbed part. Both are choices, not results.
-DISCARD_AT_MOST = 0.20
+OTHER_PROGRAMS: tuple[Kind, ...] = ("cpu busy", "foreign process", "steal")
+# Shares of a series, which are choices, not results. Without the moments of other programs the quiet half is enough for
+# a median. Heat and clocks are the case's own doing in part: with more left out, the rest would be too fast.
+DISCARD_AT_MOST, DISCARD_HOT = 0.50, 0.20
 LEAST_KEPT = 20  # as many as a series has at least, and as a 95th percentile needs
 
 

@@ -37,6 +37,20 @@ def test_many_disturbed_samples_ask_for_another_run_once() -> None:
     assert "cool" in warning.advice
 
 
+@pytest.mark.parametrize(
+    ("end", "count", "left_out", "repeat"),
+    [(4.5, 800, 400, False), (5.0, 800, 0, False), (9.0, 800, 0, False), (4.5, 36, 0, True), (9.0, 36, 0, False)],
+    ids=["half of it", "more than half", "all of it", "half of a short one", "all of a short one"],
+)
+def test_of_other_programs_the_quiet_half_counts_and_what_was_busy_to_the_end_is_not_measured_again(
+    end: float, count: int, left_out: int, repeat: bool
+) -> None:
+    log = cpu_log(2, busy=2.0, others=during(1.5, end + 0.5, 1.0, 0.0))
+    begins = [1 + 8 * i / count for i in range(count)]
+    marks = mark(begins, [7 / count] * count, log)
+    assert (len(marks.discarded), marks.repeat) == (pytest.approx(left_out, abs=2), repeat)
+
+
 def test_the_power_limit_is_the_cases_own_doing() -> None:
     log = gpu_log(reasons=during(2.0, 9.0, 0x04, 0), sm_clock=during(3.0, 5.0, 1_500_000_000, 1_980_000_000))
     marks = mark(BEGINS, LATENCIES, log)
@@ -63,7 +77,7 @@ def test_what_disturbs(log: MachineLog, kind: str, words: str, begin: float, end
     assert set(marks.touched) == {kind}
     assert words in marks.spans[0].why
     assert (marks.spans[0].begin, marks.spans[0].end) == pytest.approx((begin, end))
-    assert marks.repeat is (kind in ("clock change", "foreign process"))
+    assert marks.repeat is (kind == "clock change"), "half of the series was quiet, and too much to leave out is hot"
     assert (kind == "cpu quota") is (len(marks.kept) == 800 and bool(warnings(marks)) and not marks.disturbed)
 
 

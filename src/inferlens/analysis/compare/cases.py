@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.compare.environment_diff import Difference, differences, refusal
 from inferlens.analysis.findings import notes
+from inferlens.analysis.interference.load import MachineLoad, mean_load, record_load
 from inferlens.analysis.interference.samples import steady_samples
 from inferlens.analysis.runs import CaseRuns, device_name, latest
 from inferlens.errors import InferlensError
@@ -43,7 +44,7 @@ AUTOCORRELATED = (
 )
 # In seconds, or calls per second; what is beyond would leave the range of numbers as a ratio.
 _LEAST, _MOST = 1e-100, 1e100
-_SAID = (*notes.OF_THE_END, "repeat-failed")  # notes of what the state says already
+_SAID = (*notes.OF_THE_END, "repeat-failed", "busy")  # notes of what the state says already
 
 # One case: what base and candidate have of it, or ``None``.
 Match = tuple[CaseRuns | None, CaseRuns | None]
@@ -60,6 +61,7 @@ class Side(Struct, frozen=True, kw_only=True):
         runs: how many runs there are of it, of which the newest counts.
         median: over its processes, in seconds, or calls per second; ``None`` unless ``ok``.
         interval: of ``median``, at the comparison's confidence.
+        machine_load: what other programs used while it was measured.
     """
 
     state: str
@@ -73,6 +75,7 @@ class Side(Struct, frozen=True, kw_only=True):
     median: float | None = None
     interval: Interval | None = None
     notes: tuple[str, ...] = ()
+    machine_load: MachineLoad = MachineLoad()
 
     @property
     def ok(self) -> bool:
@@ -148,6 +151,18 @@ class Compared(Struct, frozen=True, kw_only=True):
     def of(self, verdict: Verdict) -> tuple[ComparedCase, ...]:
         """The cases with that verdict."""
         return tuple(case for case in self.cases if case.verdict == verdict)
+
+    @property
+    def machine_load(self) -> MachineLoad:
+        """What other programs used while both sides were measured; busy if one side was."""
+        base, candidate = self.loads
+        return replace(mean_load(self.loads), busy=base.busy or candidate.busy)
+
+    @property
+    def loads(self) -> tuple[MachineLoad, MachineLoad]:
+        """The same of the base and of the candidate."""
+        base = mean_load(case.base.machine_load for case in self.cases)
+        return base, mean_load(case.candidate.machine_load for case in self.cases)
 
     @property
     def measured_once(self) -> bool:
@@ -302,6 +317,7 @@ def read(runs: CaseRuns | None, metric: Metric, level: float) -> tuple[Side, lis
         records=tuple(record.id for record in runs.records),
         created=max(record.created for record in runs.records),
         runs=runs.of_runs,
+        machine_load=mean_load(map(record_load, told)),
     )
     if state or found is None:
         return side, []
