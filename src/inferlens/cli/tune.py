@@ -58,6 +58,7 @@ def tune(
     without: Annotated[str | None, typer.Option(help=WITHOUT)] = None,
     study: Annotated[str | None, typer.Option(metavar="KNOB=VALUES", help=STUDY)] = None,
     timeout: Annotated[str | None, typer.Option(help="Time each process may take in all.", show_default="15m")] = None,
+    wait: options.Wait = None,
     devices: options.Devices = None,
     ray: options.Ray = None,
     on: options.On = None,
@@ -83,8 +84,7 @@ def tune(
     if study is not None:
         given = {"within": limits, "space": space, "only": only, "without": without, "dry-run": dry_run}
         given |= {"devices": devices, "ray": ray, "on": on}
-        studied(words, study, objective, budget, given, format, file)
-        return
+        return studied(words, study, objective, budget, given, format, file)
     screen.format_of("table", file)
     request = requested(read_plan(words), objective, limits or (), budget)
     what = tried(space, only or (), without or (), request.measures)

@@ -37,6 +37,7 @@ from inferlens.measure.agreement import by_accuracy, judged
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.measure.monitor.gpu import IDLE_SECONDS, gpu_before
 from inferlens.measure.monitor.monitor import Monitor
+from inferlens.measure.monitor.quiet import wait_for_quiet
 from inferlens.models import resolve
 from inferlens.record.machine import Before
 from inferlens.record.record import IN_TURNS, Accuracy, Environment, ModelFacts, PhaseName, Record, Warning
@@ -141,10 +142,9 @@ class Scheduler:
 
     def _counted(self, first: Attempt, budget: Budget | None = None) -> Record:
         """The record that counts of a first attempt, which is told of."""
-        again = first.found.repeat
-        record = self._keep(first.as_it_is() if again else first)
+        record = self._keep(first)
         try:
-            if again and not self._stays_busy:
+            if first.found.repeat and not self._stays_busy:
                 record = self._second_attempt(first, budget) or record
         finally:  # also where it is interrupted: what was learned first is kept
             self._done(record, first.folder)
@@ -214,7 +214,7 @@ class Scheduler:
             logs = [monitor.log_of(slot.pid) for slot in turns.slots]
         records = []
         for one, log in zip(ended, logs, strict=True):
-            records.append(self._keep(replace(one, outcome=replace(one.outcome, machine=log)).as_it_is()))
+            records.append(self._keep(one.watched(log)))
             self._done(records[-1], one.folder)
         return records
 
@@ -245,7 +245,7 @@ class Scheduler:
         """Return the record of a second attempt; ``None`` if it did not run."""
         planned = first.planned
         self.observer.again(planned.case, first.found.cause)
-        second = self._attempt(planned, first.repeat, first.folder, again=True, budget=budget)
+        second = self._attempt(planned, first.repeat, first.folder, budget=budget)
         result, marks = second.outcome.result, second.found.marks
         ran = result.status == "ok"
         self._stays_busy = not ran or (marks is not None and not marks.clean)
@@ -264,7 +264,6 @@ class Scheduler:
         repeat: int,
         folder: Path,
         *,
-        again: bool = False,
         budget: Budget | None = None,
         slot: Slot | None = None,
         beside: str = "",
@@ -299,7 +298,7 @@ class Scheduler:
             slot=slot,
             timeout=min(self.patience(case), self.plan.budget.timeout),
         )
-        found = interference(case, outcome.result, outcome.machine, last=again, interleaved=bool(beside))
+        found = interference(case, outcome.result, outcome.machine, interleaved=bool(beside))
         return Attempt(planned, repeat, folder, created, outcome, found, beside, budget)
 
     def _heard_interleaved(self, case: Case, event: Event) -> None:
@@ -375,11 +374,15 @@ def _exported_as(case: Case) -> str:
 def scheduled(
     plan: Plan, observer: Observer, cases: Sequence[Planned], live: Mapping[str, str] | None = None, **more: Any
 ) -> Iterator[Scheduler]:
-    """What measures ``cases``; beside the first reference a GPU is looked at while nothing runs on it.
+    """What measures ``cases``, once the machine is quiet or the plan's time to wait for that is over.
+
+    Beside the first reference a GPU is looked at while nothing runs on it.
 
     Files of ``live`` modules are given by the full name of each; ``more`` are other fields of it.
     """
     uses_gpu = any(planned.case.device == "cuda" and not planned.refusal for planned in cases)
+    if plan.wait:
+        wait_for_quiet(plan.wait, observer.remark, observer.doing, gpu=uses_gpu)
     with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch, ThreadPoolExecutor(2) as aside:
         known = aside.submit(environment.collect)
         idle = aside.submit(gpu_before, IDLE_SECONDS).result if uses_gpu else Before

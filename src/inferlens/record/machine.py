@@ -169,9 +169,6 @@ class Marks(Struct, frozen=True, kw_only=True):
         disturbed: places of the samples that something touched which is not the case's own doing.
         discarded: places of the samples to leave out of statistics: ``disturbed``, or none.
         touched: how many samples each kind of disturbance touched, own doing included.
-        unseen: kinds that could not be looked for, and why.
-        repeat: whether the case is to be measured again.
-        why: the rule's decision in a sentence; empty if nothing was disturbed.
     """
 
     count: int
@@ -179,20 +176,16 @@ class Marks(Struct, frozen=True, kw_only=True):
     discarded: tuple[int, ...] = ()
     touched: dict[str, int] = {}
     spans: tuple[Span, ...] = ()
-    unseen: dict[str, str] = {}
-    repeat: bool = False
-    why: str = ""
-
-    @property
-    def kept(self) -> tuple[int, ...]:
-        """Places of the samples that statistics are of."""
-        out = frozenset(self.discarded)
-        return tuple(i for i in range(self.count) if i not in out)
 
     @property
     def clean(self) -> bool:
         """Whether what is kept was not disturbed, as far as could be seen."""
         return len(self.disturbed) == len(self.discarded)
+
+    @property
+    def short(self) -> bool:
+        """Whether a second attempt may be quiet: half of the series was, and too little of it to leave the rest out."""
+        return not self.clean and len(self.disturbed) <= DISCARD_AT_MOST * self.count
 
 
 class Energy(Struct, frozen=True, kw_only=True):

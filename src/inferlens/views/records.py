@@ -325,15 +325,14 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
     whose = {code: [row for row in table if code in {note.code for note in row.notes}] for code in codes}
     marks = {mark for row in shown for mark in (row.outputs, remark(row, builds=False))}
     marked = {code for code in codes if DOUBTS.get(code) in marks}
-    met = [row for row in whose.get("disturbed", ()) if row.rounds and row.processes > 1]
-    shared = {"disturbed"} if met and 2 * len(met) >= len(table) else set()
-    told = [code for code in codes if notes[code].level != "know" and (code not in DOUBTS or code in marked | shared)]
+    shown_anyway = marked | {"disturbed"} | (codes.keys() - DOUBTS.keys())
+    told = [code for code in codes if notes[code].level != "know" and code in shown_anyway]
     told.sort(key=lambda code: (notes[code].level != "changes", code not in DOUBTS, -len(whose[code])))
     said: dict[str, str] = {}
     for code in told:
         mine, note = whose[code], notes[code]
         who = f"{ways(table)[mine[0].id]}: " if len(mine) == 1 else f"{len(mine)} of {len(table)} rows: "
-        who = f"{DOUBTS[code]}: " if code in marked - shared else "" if len(mine) == len(table) else who
+        who = f"{DOUBTS[code]}: " if code in marked else "" if len(mine) == len(table) else who
         both = f"{who}{note.sentence} {note.hint}"
         said.setdefault(who, both if len(both) <= WIDTH else f"{who}{note.sentence}")
     if ONCE in marks:

@@ -17,11 +17,7 @@ from inferlens.record.machine import (
     DISCARD_AT_MOST,
     DISCARD_HOT,
     LEAST_KEPT,
-    NOT_USED,
     OTHER_PROGRAMS,
-    CpuSamples,
-    GpuProcesses,
-    GpuSamples,
     Kind,
     MachineLog,
     Marks,
@@ -40,7 +36,6 @@ OWN_DOING: dict[Kind, tuple[str, str]] = {
     "power cap": ("power-cap", "at the GPU's power limit"),
     "cpu quota": ("cpu-quota", "while the CPU quota of the control group was used up"),
 }
-UNWATCHED = "it was not watched"
 
 
 def mark(
@@ -48,14 +43,12 @@ def mark(
     latencies: Sequence[float],
     log: MachineLog,
     *,
-    last: bool = False,
     least: int = LEAST_KEPT,
 ) -> Marks:
     """Marks the samples that a disturbance touched; there is one at least.
 
     Args:
         begins: when each sample began, in order, in seconds of the log's clock.
-        last: whether the case will not be measured again.
         least: how many samples have to remain; fewer than by default where a sample is itself a window of many calls.
     """
     count = len(begins)
@@ -69,39 +62,13 @@ def mark(
     disturbed = sorted(set().union(*(touched[kind] for kind in kinds)))
     most = DISCARD_AT_MOST if kinds <= {*OTHER_PROGRAMS} else DISCARD_HOT
     few = len(disturbed) <= most * count and count - len(disturbed) >= least
-    again = 0 < len(disturbed) <= DISCARD_AT_MOST * count and not (few or last)
-    decision = "they are left out" if few else "too many to leave out" if again else "all are kept"
-    share = f"{len(disturbed)} of {count} samples were taken while something else disturbed the machine"
     return Marks(
         count=count,
         disturbed=tuple(disturbed),
         discarded=tuple(disturbed) if few else (),
         touched={kind: len(places) for kind, places in touched.items() if places},
         spans=tuple(spans),
-        unseen=_unseen(log),
-        repeat=again,
-        why=f"{share}; {decision}" if disturbed else "",
     )
-
-
-def _unseen(log: MachineLog) -> dict[str, str]:
-    """Kinds of disturbance that could not be looked for, and why."""
-    gpu, processes, cpu = log.gpu or GpuSamples(), log.processes or GpuProcesses(), log.cpu or CpuSamples()
-    wanted: list[tuple[Kind, Sequence[object], tuple[str, ...]]] = [
-        ("cpu busy", cpu.others, ("cpu_load", "watch")),
-        ("steal", cpu.steal, ("cpu_load", "watch")),
-    ]
-    if log.absent.get("gpu") != NOT_USED:  # a case without a GPU has nothing to be seen on one
-        wanted += [
-            ("throttled", gpu.reasons, ("reasons", "gpu", "watch")),
-            ("clock change", gpu.sm_clock, ("clocks", "gpu", "watch")),
-            ("foreign process", processes.foreign, ("processes", "foreign", "gpu", "watch")),
-        ]
-    reasons = {
-        kind: next((log.absent[name] for name in names if name in log.absent), "" if column else UNWATCHED)
-        for kind, column, names in wanted
-    }
-    return {kind: reason for kind, reason in reasons.items() if reason}
 
 
 def warnings(marks: Marks) -> tuple[Warning, ...]:
