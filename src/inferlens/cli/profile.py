@@ -97,8 +97,7 @@ def profile(
     """Find out where the time of a model goes, layer by layer and module by module.
 
     Each case is timed unprofiled first, then profiled in a process of its own; both are kept under results/MODEL/.
-    Findings come first; the table has the model's modules as rows and the backends as columns. 'inferlens findings',
-    'inferlens layers', 'inferlens kernels' and 'inferlens modules' show more of it.
+    Findings come first; the table has the model's modules as rows and the backends as columns.
     With --torch-profiler each case is traced and nothing else, for 'inferlens trace', TensorBoard and Perfetto.
     """
     where = {"devices": devices, "ray": ray, "on": on}
@@ -112,7 +111,8 @@ def profile(
     wanted = {**counts, "stacks": stacks, "memory": memory, "shapes": shapes, "tensorboard": tensorboard}
     if torch_profiler:
         refuse({"level": level, "runs": runs, "max_time": max_time, "file": file, **where}, "with")
-        return take(read_plan(words), {"wait": wanted.pop("skip"), **wanted})
+        take(read_plan(words), {"wait": wanted.pop("skip"), **wanted})
+        return
     refuse(wanted, "without")
     screen.format_of("table", file)  # refused before anything is measured
     _profile(read_plan(words), level or "layer", runs, file)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from inferlens.cli import options, screen
+from inferlens.cli.bench import read_plan
 
 if TYPE_CHECKING:
     from inferlens.execution.expand import Planned
@@ -75,7 +76,6 @@ def tune(
     results/MODEL/best, ready for inferlens.load. The same command goes on where it was stopped.
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
-    from inferlens.cli.bench import read_plan
     from inferlens.execution.tuning.several import requested, run_each
     from inferlens.execution.tuning.space import tried
     from inferlens.views.raced.tunings import document
@@ -84,7 +84,8 @@ def tune(
     if study is not None:
         given = {"within": limits, "space": space, "only": only, "without": without, "dry-run": dry_run}
         given |= {"devices": devices, "ray": ray, "on": on}
-        return studied(words, study, objective, budget, given, format, file)
+        studied(words, study, objective, budget, given, format, file)
+        return
     screen.format_of("table", file)
     request = requested(read_plan(words), objective, limits or (), budget)
     what = tried(space, only or (), without or (), request.measures)
@@ -128,7 +129,6 @@ def studied(
     file: Path | None,
 ) -> None:
     """Measures one option alone, and shows what it does; ``others`` are options that do nothing then."""
-    from inferlens.cli.bench import read_plan
     from inferlens.errors import InferlensError, check_choice
     from inferlens.execution.tuning import study
     from inferlens.record.store import safe_name
