@@ -24,7 +24,7 @@ PYTHON = (
 )
 BACKEND = "Backend, as name or name:variant, of each side that names none."
 SHARED = "of both sides, unless a case says its own."
-OWN = ("json", "file", "fail_on")  # options that are no words of the measuring
+OWN = ("json", "file", "fail_on_busy")  # options that are no words of the measuring
 HAS_A_LOG = ("failed", "timed out", "out of memory", "crashed")
 
 
@@ -66,7 +66,7 @@ def ab(
     output: Annotated[str, typer.Option(help="Folder of the records.")] = "results",
     file: options.File = None,
     json: Annotated[bool, typer.Option("--json", help="The answer as data.")] = False,
-    fail_on: options.FailOn = None,
+    fail_on_busy: options.FailOnBusy = False,
 ) -> None:
     """Which of two is faster? Measures them against each other, in turns, until it is decided.
 
@@ -77,7 +77,7 @@ def ab(
     Did an upgrade? inferlens ab resnet50 onnxruntime --python old/bin/python,new/bin/python
 
     Exit codes: 1 if B is slower than A; 4 if one did not run; 3 if it is undecided; else 0. Bad input is 2. With
-    --fail-on busy it is 5 where other programs kept the machine busy.
+    --fail-on-busy it is 5 where other programs kept the machine busy.
     """
     words = {name: value for name, value in locals().items() if value not in (None, [])}
     from inferlens.cli import screen
@@ -88,7 +88,7 @@ def ab(
         show(found, file, json)
     if interrupted:
         screen.note("Interrupted; what was measured is kept.")
-    raise typer.Exit(130 if not found or interrupted else options.exit_code(found, fail_on))
+    raise typer.Exit(130 if not found or interrupted else options.exit_code(found, fail_on_busy=fail_on_busy))
 
 
 def measured(words: dict[str, Any]) -> tuple[ABResult | ABSteps | None, bool]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 
 from inferlens.views.table import FORMATS
@@ -108,8 +107,8 @@ _ENDINGS = ".md, .csv, .json, .html, .pdf or .txt decides its format."
 Output = Annotated[Path | None, typer.Option("--output", "-o", help=f"Write it to this file; {_ENDINGS}")]
 # Of commands that measure, whose --output is the folder of the records: what is printed is written to a file too.
 File = Annotated[Path | None, typer.Option("--file", "-o", help=f"Write the table to this file too; {_ENDINGS}")]
-_FAIL_ON = "busy: exit with 5 where other programs kept the machine busy, in place of 0, 1 or 3."
-FailOn = Annotated[str | None, typer.Option("--fail-on", click_type=click.Choice(["busy"]), help=_FAIL_ON)]
+_FAIL_ON_BUSY = "Exit with 5 where other programs kept the machine busy, in place of 0, 1 or 3."
+FailOnBusy = Annotated[bool, typer.Option("--fail-on-busy", help=_FAIL_ON_BUSY)]
 BUSY_CODE = 5
 Top = Annotated[
     int | None,
@@ -117,6 +116,6 @@ Top = Annotated[
 ]
 
 
-def exit_code(found: ABResult | ABSteps | Compared, fail_on: str | None) -> int:
+def exit_code(found: ABResult | ABSteps | Compared, *, fail_on_busy: bool) -> int:
     """Return the exit code of a comparison, which a busy machine changes if that was asked for."""
-    return BUSY_CODE if fail_on and found.machine_load.busy and found.exit_code in (0, 1, 3) else found.exit_code
+    return BUSY_CODE if fail_on_busy and found.machine_load.busy and found.exit_code in (0, 1, 3) else found.exit_code

@@ -17,7 +17,7 @@ from inferlens.measure.monitor.gpu import WatchedGpu
 from inferlens.units import duration, percent
 
 LOOK = 2.0  # seconds that a look at the machine takes
-MOST_OF_IT = 0.8  # share of the load from which on one program is named alone
+MOST, MUCH = 0.8, 0.2  # shares of the load from which on one program is named alone, and named at all
 
 
 def wait_for_quiet(
@@ -40,10 +40,10 @@ def wait_for_quiet(
     look, begin, waiting = look or partial(other_programs, gpu=gpu), clock(), False
     while busy := look():
         if clock() - begin >= limit:
-            remark(f"Still busy after {duration(limit)}, so it is measured as it is: {busy}.")
+            remark(f"Still busy after {duration(limit)}, measured as it is: {busy}.")
             return
         if not waiting:
-            remark(f"Waiting for other programs, for {duration(limit)} at most: {busy}.")
+            remark(f"Waiting up to {duration(limit)} for other programs: {busy}.")
             waiting = True
         doing(f"waiting for other programs: {busy}")
     if waiting:
@@ -62,10 +62,11 @@ def other_programs(seconds: float = LOOK, *, gpu: bool = False) -> str:
         others = cpus.load(time.perf_counter())["others"] or 0.0
         if others > OTHERS_BUSY:
             own, after = set(cpus.tree.pids()), _cpu_seconds()
-            used = {key: after[key] - before.get(key, 0.0) for key in after if key[0] not in own}
-            first = max(used, key=lambda key: used[key], default=(0, ""))
-            several = used.get(first, 0.0) < MOST_OF_IT * others * seconds
-            who = f"{first[1] or 'a hidden program'} and others use" if several else f"{first[1]} uses"
+            used = {pid: after[pid][0] - before.get(pid, (0.0,))[0] for pid in after.keys() - own}
+            first = max(used, key=lambda pid: used[pid], default=0)
+            share = used.get(first, 0.0) / (others * seconds)  # processes of other containers cannot be seen
+            name = after[first][1] if first else ""
+            who = f"{name} uses" if share > MOST else f"{name} and others use" if share > MUCH else "others use"
             return f"{who} {others:.1f} of {len(cpus.usable)} CPUs"
     if gpu:
         with suppress(Exception), nvml_open() as nvml:  # whatever the driver comes up with
@@ -75,11 +76,9 @@ def other_programs(seconds: float = LOOK, *, gpu: bool = False) -> str:
     return ""
 
 
-def _cpu_seconds() -> dict[tuple[int, str], float]:
-    """Return the CPU seconds of every process that can be seen, by its number and name."""
-    found = {}
-    for process in psutil.process_iter(["pid", "name", "cpu_times"]):
-        times = process.info["cpu_times"]
-        if times:
-            found[process.info["pid"], process.info["name"] or ""] = times.user + times.system
-    return found
+def _cpu_seconds() -> dict[int, tuple[float, str]]:
+    """Return the CPU seconds and the name of every process that can be seen, by its number."""
+    every = [process.info for process in psutil.process_iter(["pid", "name", "cpu_times"])]
+    return {
+        one["pid"]: (one["cpu_times"].user + one["cpu_times"].system, one["name"]) for one in every if one["cpu_times"]
+    }
