@@ -77,7 +77,7 @@ def test_it_waits_for_a_quiet_machine_if_asked(tmp_path: Path, monkeypatch: pyte
     words = ("ab", "fake:demo", "fake:fast", "fake", *QUICK, "--max-rounds", "3")
     done = inferlens(*words, "--wait", "1m", cwd=tmp_path)
     assert done.returncode == 1
-    assert "for other programs: python uses 0.9 of 2 CPUs." in done.stderr
+    assert "for a quiet machine: python uses 0.9 of 2 CPUs." in done.stderr
     assert "The machine is quiet after" in done.stderr
 
 

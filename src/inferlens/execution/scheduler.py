@@ -35,7 +35,7 @@ from inferlens.measure import environment
 from inferlens.measure.accuracy import beside
 from inferlens.measure.agreement import by_accuracy, judged
 from inferlens.measure.monitor.cpu import usable_cpus
-from inferlens.measure.monitor.gpu import IDLE_SECONDS, gpu_before
+from inferlens.measure.monitor.gpu import gpu_before
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.measure.monitor.quiet import wait_for_quiet
 from inferlens.models import resolve
@@ -59,7 +59,6 @@ class Scheduler:
     observer: Observer = field(default_factory=Observer)
     scratch: Path = Path()
     live: Mapping[str, str] = field(default_factory=dict)  # files of live modules, by the full name of each
-    idle: Callable[[], Before] = Before
     collected: Callable[[], Environment] = environment.collect
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     records: list[Record] = field(default_factory=list)  # in the order in which their cases ended
@@ -356,13 +355,8 @@ class Scheduler:
         return self.accuracies.get(digest)
 
     def _before(self, *cases: Case) -> Before:
-        """The GPU as it is now, with the power it drew while nothing ran; nothing, where no case uses it."""
-        if all(case.device != "cuda" for case in cases):
-            return Before()
-        idle = self.idle()
-        return msgspec.structs.replace(
-            gpu_before(), idle_power=idle.idle_power, idle_seconds=idle.idle_seconds, idle_samples=idle.idle_samples
-        )
+        """Return the GPU as it is now; nothing where no case uses it."""
+        return gpu_before() if any(case.device == "cuda" for case in cases) else Before()
 
 
 def _exported_as(case: Case) -> str:
@@ -376,14 +370,11 @@ def scheduled(
 ) -> Iterator[Scheduler]:
     """What measures ``cases``, once the machine is quiet or the plan's time to wait for that is over.
 
-    Beside the first reference a GPU is looked at while nothing runs on it.
-
     Files of ``live`` modules are given by the full name of each; ``more`` are other fields of it.
     """
     uses_gpu = any(planned.case.device == "cuda" and not planned.refusal for planned in cases)
     if plan.wait:
         wait_for_quiet(plan.wait, observer.remark, observer.doing, gpu=uses_gpu)
-    with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch, ThreadPoolExecutor(2) as aside:
+    with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch, ThreadPoolExecutor(1) as aside:
         known = aside.submit(environment.collect)
-        idle = aside.submit(gpu_before, IDLE_SECONDS).result if uses_gpu else Before
-        yield Scheduler(plan, observer, Path(scratch), live or {}, idle, known.result, **more)
+        yield Scheduler(plan, observer, Path(scratch), live or {}, known.result, **more)

@@ -23,21 +23,16 @@ class GpuSamples(Struct, frozen=True, kw_only=True):
     """The GPU at ``times``, from NVML.
 
     Attributes:
-        power: watts, of the whole board, averaged over ``power_window`` seconds as ``power_basis`` says.
         energy: joules since the first sample, of the whole board, from NVML's counter.
-        sm_clock, memory_clock, temperature: hertz, and degrees Celsius of the GPU's core.
+        sm_clock, temperature: hertz, and degrees Celsius of the GPU's core.
         reasons: NVML's clocks event reasons as a bit mask: why the clocks are what they are.
         utilisation: share of NVML's last sampling period (1/6 to 1 s) in which any kernel ran, 0 to 1.
         memory_used: bytes in use on the whole device, by whomever.
     """
 
     times: tuple[float, ...] = ()
-    power: Floats = ()
-    power_basis: str = ""
-    power_window: float = 0.0
     energy: Floats = ()
     sm_clock: Ints = ()
-    memory_clock: Ints = ()
     temperature: Ints = ()
     reasons: Ints = ()
     utilisation: Floats = ()
@@ -65,10 +60,8 @@ class CpuSamples(Struct, frozen=True, kw_only=True):
     Attributes:
         busy, case, others: processors' worth of work done on these CPUs by anybody, the case's processes, and the rest.
         steal: processors' worth of time that a hypervisor gave to others while these CPUs had work (proc_stat(5)).
-        frequency_mean, frequency_min: hertz, over these CPUs.
         throttle_events: how often a core or its package was throttled for heat, since the machine started.
         quota_wait: seconds, summed over CPUs, that the case's control group waited because its quota was used up.
-        memory_wait: seconds since the start in which some process waited for memory (``/proc/pressure/memory``).
         energy: joules since the first sample of all CPU packages, whoever used them (RAPL).
     """
 
@@ -77,11 +70,8 @@ class CpuSamples(Struct, frozen=True, kw_only=True):
     case: Floats = ()
     others: Floats = ()
     steal: Floats = ()
-    frequency_mean: Ints = ()
-    frequency_min: Ints = ()
     throttle_events: Ints = ()
     quota_wait: Floats = ()
-    memory_wait: Floats = ()
     energy: Floats = ()
 
 
@@ -90,14 +80,10 @@ class Before(Struct, frozen=True, kw_only=True):
 
     Attributes:
         processes: process numbers on the device, as NVML names them.
-        idle_power: watts while nothing ran, the median of ``idle_samples`` readings over ``idle_seconds``.
     """
 
     memory_used: int | None = None
     processes: tuple[int, ...] | None = None
-    idle_power: float | None = None
-    idle_seconds: float = 0.0
-    idle_samples: int = 0
     absent: dict[str, str] = {}
 
 
@@ -107,12 +93,11 @@ class MachineLog(Struct, frozen=True, kw_only=True):
     Attributes:
         interval: seconds between two samples of the GPU, as asked for; processes and CPUs are looked at less often.
         gpu, processes, cpu: the samples; ``None`` where there are none at all.
-        cpus, governor: how many logical CPUs the case may use, and their frequency governors, joined by commas.
+        cpus: how many logical CPUs the case may use.
         before: the GPU before the case's process started.
         peak_memory_used, peak_case_memory: the largest of all samples ever taken, also of those that are not kept.
         absent: what is not known, and why.
         costs: median seconds that each reading took, of the watching thread.
-        forgotten: rows that were dropped because there were too many; the oldest go first.
     """
 
     interval: float
@@ -121,13 +106,11 @@ class MachineLog(Struct, frozen=True, kw_only=True):
     cpu: CpuSamples | None = None
     gpu_uuid: str = ""
     cpus: int | None = None
-    governor: str = ""
     before: Before = Before()
     peak_memory_used: int | None = None
     peak_case_memory: int | None = None
     absent: dict[str, str] = {}
     costs: dict[str, float] = {}
-    forgotten: int = 0
 
     def between(self, begin: float, end: float) -> MachineLog:
         """The same with only the samples from ``begin`` to ``end``, and one more on either side of them."""

@@ -29,8 +29,8 @@ def test_a_quiet_machine_is_not_waited_for() -> None:
 
 def test_it_says_what_it_waits_for_and_that_the_machine_is_quiet() -> None:
     remarks, doing = said([BUSY, BUSY, ""], 600)
-    assert remarks == [f"Waiting up to 10 min 00 s for other programs: {BUSY}.", "The machine is quiet after 6.00 s."]
-    assert doing == [f"waiting for other programs: {BUSY}"] * 2
+    assert remarks == [f"Waiting up to 10 min 00 s for a quiet machine: {BUSY}.", "The machine is quiet after 6.00 s."]
+    assert doing == [f"waiting for a quiet machine: {BUSY}"] * 2
 
 
 def test_when_the_time_is_over_it_is_measured_all_the_same() -> None:
@@ -43,8 +43,8 @@ def test_when_the_time_is_over_it_is_measured_all_the_same() -> None:
     [
         (0.2, 0.2, ""),
         (0.9, 0.9, "python uses 0.9 of 2 CPUs"),
-        (1.5, 0.8, "python and others use 1.5 of 2 CPUs"),
-        (1.5, 0.1, "others use 1.5 of 2 CPUs"),
+        (1.5, 0.8, "python uses 0.8 of 2 CPUs"),
+        (1.5, 0.1, "other programs use 1.5 of 2 CPUs"),
     ],
 )
 def test_the_program_that_uses_most_is_named(

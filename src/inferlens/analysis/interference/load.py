@@ -6,12 +6,11 @@ Libraries suffer differently where a core or a share of the GPU is taken, so a b
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 from msgspec import Struct
 
 from inferlens.analysis.interference.spans import FOREIGN_ACTIVE, OTHERS_BUSY, STOLEN
-from inferlens.record.machine import OTHER_PROGRAMS, MachineLog
+from inferlens.record.machine import OTHER_PROGRAMS, CpuSamples, GpuProcesses, MachineLog
 from inferlens.record.record import Record
 from inferlens.units import listing, percent
 
@@ -35,13 +34,10 @@ class MachineLoad(Struct, frozen=True, kw_only=True):
     @property
     def cause(self) -> str:
         """What other programs used, such as ``Other programs used 1.0 of 2 CPUs.``; empty on a quiet machine."""
-        used = []
-        if (self.other_cpus or 0.0) > OTHERS_BUSY:
-            used.append(f"{self.other_cpus:.1f} of {self.cpus} CPUs")
-        if self.gpu_share and self.gpu_share > FOREIGN_ACTIVE:
-            used.append(f"{percent(self.gpu_share)} of the GPU's time")
-        if self.steal and self.steal > STOLEN:
-            used.append(f"{percent(self.steal)} of the CPUs' time outside of this virtual machine")
+        cpus, share, steal = self.other_cpus or 0.0, self.gpu_share or 0.0, self.steal or 0.0
+        used = [f"{cpus:.1f} of {self.cpus} CPUs"] if cpus > OTHERS_BUSY else []
+        used += [f"{percent(share)} of the GPU's time"] if share > FOREIGN_ACTIVE else []
+        used += [f"{percent(steal)} of the CPUs' time outside of this virtual machine"] if steal > STOLEN else []
         said = f"Other programs used {listing(used)}." if used else "Other programs disturbed the machine."
         return said if self.busy else ""
 
@@ -54,16 +50,14 @@ class MachineLoad(Struct, frozen=True, kw_only=True):
 def record_load(record: Record) -> MachineLoad:
     """Return what other programs used while the samples of a record were taken."""
     marks = [each for each in (record.marks, record.window_marks) if each and not each.clean]
-    busy = any(kind in each.touched for each in marks for kind in OTHER_PROGRAMS)
     log = record.machine or MachineLog(interval=0.0)
-    cpu, gpu = log.cpu, log.processes
-    working = _mean(cpu.times, cpu.busy) if cpu else None
-    stolen = _mean(cpu.times, cpu.steal) if cpu else None
+    cpu, gpu = log.cpu or CpuSamples(), log.processes or GpuProcesses()
+    working, stolen = _mean(cpu.times, cpu.busy), _mean(cpu.times, cpu.steal)
     return MachineLoad(
-        busy=busy,
-        other_cpus=_mean(cpu.times, cpu.others) if cpu else None,
+        busy=any(kind in each.touched for each in marks for kind in OTHER_PROGRAMS),
+        other_cpus=_mean(cpu.times, cpu.others),
         cpus=log.cpus,
-        gpu_share=_mean(gpu.times, gpu.foreign_utilisation) if gpu else None,
+        gpu_share=_mean(gpu.times, gpu.foreign_utilisation),
         steal=stolen / (stolen + working) if stolen and working else stolen,
     )
 
@@ -71,28 +65,21 @@ def record_load(record: Record) -> MachineLoad:
 def mean_load(loads: Iterable[MachineLoad]) -> MachineLoad:
     """Return the means over several records or cases; busy if half of those that were watched are."""
     known = [load for load in loads if load != MachineLoad()]
-    if not known:
-        return MachineLoad()
 
-    def mean(values: Iterable[float | None]) -> float | None:
-        told = [value for value in values if value is not None]
-        return round(sum(told) / len(told), 3) if told else None
+    def mean(name: str) -> float | None:
+        values = [value for load in known if (value := getattr(load, name)) is not None]
+        return round(sum(values) / len(values), 3) if values else None
 
     return MachineLoad(
-        busy=2 * sum(load.busy for load in known) >= len(known),
-        other_cpus=mean(load.other_cpus for load in known),
+        busy=0 < len(known) <= 2 * sum(load.busy for load in known),
         cpus=max((load.cpus for load in known if load.cpus), default=None),
-        gpu_share=mean(load.gpu_share for load in known),
-        steal=mean(load.steal for load in known),
+        **{name: mean(name) for name in ("other_cpus", "gpu_share", "steal")},
     )
 
 
 def _mean(times: Sequence[float], values: Sequence[float | None]) -> float | None:
     """Return the mean of values that each stand for the interval since the time before; ``None`` without any."""
-    spans = [
-        (later - earlier, value)
-        for (earlier, later), value in zip(pairwise(times), values[1:], strict=False)
-        if value is not None and later > earlier
-    ]
+    every = zip(times, times[1:], values[1:], strict=False)
+    spans = [(end - begin, value) for begin, end, value in every if value is not None]
     seconds = sum(span for span, _ in spans)
     return round(sum(span * value for span, value in spans) / seconds, 3) if seconds else None

@@ -79,20 +79,14 @@ def warnings(marks: Marks) -> tuple[Warning, ...]:
     (``analysis.interference.load``). Where disturbed samples were left out, the numbers are those of the others.
     """
     found = []
-    kinds = [kind for kind in ADVICE if kind in marks.touched and kind not in OWN_DOING]
-    if kinds and not marks.clean:
-        kinds.sort(key=lambda kind: -marks.touched[kind])
-        reasons = " and ".join(_why(marks, kind) for kind in kinds[:2])
-        share = percent(marks.touched[kinds[0]] / marks.count)
-        message = f"{reasons[:1].upper()}{reasons[1:]} during {share} of the samples."
-        found.append(Warning("disturbed", message, ADVICE[kinds[0]]))
+    hot = {kind: marks.touched[kind] for kind in ADVICE if kind in marks.touched and kind not in OWN_DOING}
+    if hot and not marks.clean:
+        kind = max(hot, key=lambda kind: hot[kind])
+        why = next((span.why for span in marks.spans if span.kind == kind and span.why), kind)
+        message = f"{why[:1].upper()}{why[1:]} during {percent(hot[kind] / marks.count)} of the samples."
+        found.append(Warning("disturbed", message, ADVICE[kind]))
     for kind, (code, when) in OWN_DOING.items():
         if kind in marks.touched:
             message = f"{percent(marks.touched[kind] / marks.count)} of the samples were taken {when}."
             found.append(Warning(code, message, ADVICE[kind]))
     return tuple(found)
-
-
-def _why(marks: Marks, kind: Kind) -> str:
-    """The first span's words."""
-    return next((span.why for span in marks.spans if span.kind == kind and span.why), kind)

@@ -17,7 +17,6 @@ from inferlens.measure.monitor.gpu import WatchedGpu
 from inferlens.units import duration, percent
 
 LOOK = 2.0  # seconds that a look at the machine takes
-MOST, MUCH = 0.8, 0.2  # shares of the load from which on one program is named alone, and named at all
 
 
 def wait_for_quiet(
@@ -43,9 +42,9 @@ def wait_for_quiet(
             remark(f"Still busy after {duration(limit)}, measured as it is: {busy}.")
             return
         if not waiting:
-            remark(f"Waiting up to {duration(limit)} for other programs: {busy}.")
+            remark(f"Waiting up to {duration(limit)} for a quiet machine: {busy}.")
             waiting = True
-        doing(f"waiting for other programs: {busy}")
+        doing(f"waiting for a quiet machine: {busy}")
     if waiting:
         remark(f"The machine is quiet after {duration(clock() - begin)}.")
 
@@ -64,10 +63,9 @@ def other_programs(seconds: float = LOOK, *, gpu: bool = False) -> str:
             own, after = set(cpus.tree.pids()), _cpu_seconds()
             used = {pid: after[pid][0] - before.get(pid, (0.0,))[0] for pid in after.keys() - own}
             first = max(used, key=lambda pid: used[pid], default=0)
-            share = used.get(first, 0.0) / (others * seconds)  # processes of other containers cannot be seen
-            name = after[first][1] if first else ""
-            who = f"{name} uses" if share > MOST else f"{name} and others use" if share > MUCH else "others use"
-            return f"{who} {others:.1f} of {len(cpus.usable)} CPUs"
+            most = used.get(first, 0.0) / seconds  # processes of other containers cannot be seen
+            who, load = (f"{after[first][1]} uses", most) if 2 * most > others else ("other programs use", others)
+            return f"{who} {load:.1f} of {len(cpus.usable)} CPUs"
     if gpu:
         with suppress(Exception), nvml_open() as nvml:  # whatever the driver comes up with
             share = nvml.nvmlDeviceGetUtilizationRates(WatchedGpu(nvml).handle).gpu / 100
