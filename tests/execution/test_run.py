@@ -210,7 +210,7 @@ class Ear(Observer):
 
     def __init__(self) -> None:
         self.told: list[str] = []
-        self.causes: list[str] = []
+        self.repeated: list[str] = []
         self.records: list[Record] = []
 
     def __getattribute__(self, name: str) -> Any:
@@ -218,8 +218,8 @@ class Ear(Observer):
             self.told.append(name)
         return super().__getattribute__(name)
 
-    def again(self, case: Case, why: str) -> None:
-        self.causes.append(f"{case.label}: {why}")
+    def again(self, case: Case) -> None:
+        self.repeated.append(case.label)
 
     def done(self, record: Record, folder: Path) -> None:
         self.records.append(record)
@@ -248,9 +248,9 @@ def test_a_case_is_measured_again_after_a_short_disturbance_and_the_second_attem
     machine = Machine(*logs)
     record, ear = measured(tmp_path, monkeypatch, machine)
     assert machine.attempts == record.facts["attempt"] == len(logs)
-    assert ear.causes == [f"{record.case.label}: throttled" for _ in logs[1:]]
+    assert ear.repeated == [record.case.label for _ in logs[1:]]
     steps = ["began", "phase", "progress"]
-    assert ear.told == ["doing", "planned", "doing", *steps, *(["again", *steps] if ear.causes else []), "done"]
+    assert ear.told == ["doing", "planned", "doing", *steps, *(["again", *steps] if ear.repeated else []), "done"]
     assert (len(record.marks.disturbed), record.marks.discarded) == (disturbed, ())
     assert [phase.name for phase in record.phases] == ["load", "build", "first inference", "warm-up", "steady state"]
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from inferlens.cli.commands import app
 from inferlens.record.machine import Marks
-from inferlens.record.record import Environment
+from inferlens.record.record import IN_TURNS, Environment
 from inferlens.spec.case import Budget, TensorSpec
 from inferlens.spec.plan import words_of
 from inferlens.views.answer import answers
@@ -232,3 +232,19 @@ def test_where_only_the_first_of_each_batch_is_shown_it_says_so() -> None:
         for batch, threads in every
     ]
     assert "Only the first row of each comparison is shown. 28 more rows: --top 8" in render(document(made, top=1))
+
+
+def test_rates_of_a_busy_machine_have_an_answer_and_stand_in_the_table():
+    ways = {"pytorch": 50.0, "openvino": 80.0}
+    first = [record(case(name), median=None, rate=rate) for name, rate in ways.items()]
+    held = [
+        replace(each, id=f"{each.id}-{turn}", repeat=turn, facts={IN_TURNS: "another"})
+        for turn in range(1, 5)
+        for each in first
+    ]
+    busy = [on_busy_machine(each) for each in [*first, *held]]
+    every = [replace(each, marks=None, window_marks=each.marks) for each in busy]
+    text = shown(every)
+    assert "NONE" not in text
+    assert "openvino" in text.splitlines()[2]
+    assert re.search(r"1 openvino +8\d\.\d ", text), "the rate of the fastest third of windows"

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.interference.energy import cpu_energy_per_item, energy_per_item
-from inferlens.analysis.interference.mark import OWN_DOING, mark
+from inferlens.analysis.interference.mark import mark
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.expand import Planned
 from inferlens.execution.measure_case import Measured
@@ -39,13 +39,6 @@ class Interference(Struct, frozen=True, kw_only=True):
         """Whether to measure the case again: its latencies, or its rates alone, were disturbed for a short time."""
         decisive = self.marks or self.window_marks
         return decisive is not None and decisive.short
-
-    @property
-    def cause(self) -> str:
-        """What disturbed the most samples, such as ``cpu busy``; empty if nothing did."""
-        decisive = self.marks or self.window_marks
-        touched = decisive.touched if decisive else {}
-        return max(touched.keys() - OWN_DOING.keys(), key=lambda kind: touched[kind], default="")
 
 
 def interference(
@@ -123,5 +116,5 @@ class Attempt:
 
     def watched(self, log: MachineLog) -> Attempt:
         """Return the attempt with the log that cases in turns have in common."""
-        found = interference(self.planned.case, self.outcome.result, log, interleaved=True)
+        found = interference(self.planned.case, self.outcome.result, log, interleaved=bool(self.beside))
         return dataclasses.replace(self, found=found)

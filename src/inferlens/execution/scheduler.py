@@ -243,7 +243,7 @@ class Scheduler:
     def _second_attempt(self, first: Attempt, budget: Budget | None) -> Record | None:
         """Return the record of a second attempt; ``None`` if it did not run."""
         planned = first.planned
-        self.observer.again(planned.case, first.found.cause)
+        self.observer.again(planned.case)
         second = self._attempt(planned, first.repeat, first.folder, budget=budget)
         result, marks = second.outcome.result, second.found.marks
         ran = result.status == "ok"

@@ -153,16 +153,15 @@ class Compared(Struct, frozen=True, kw_only=True):
         return tuple(case for case in self.cases if case.verdict == verdict)
 
     @property
-    def machine_load(self) -> MachineLoad:
-        """What other programs used while both sides were measured; busy if one side was."""
-        base, candidate = self.loads
-        return replace(mean_load(self.loads), busy=base.busy or candidate.busy)
+    def loads(self) -> dict[str, MachineLoad]:
+        """What other programs used while the base and the candidate were measured."""
+        sides = ("base", "candidate")
+        return {name: mean_load(getattr(case, name).machine_load for case in self.cases) for name in sides}
 
     @property
-    def loads(self) -> tuple[MachineLoad, MachineLoad]:
-        """The same of the base and of the candidate."""
-        base = mean_load(case.base.machine_load for case in self.cases)
-        return base, mean_load(case.candidate.machine_load for case in self.cases)
+    def machine_load(self) -> MachineLoad:
+        """The same of both sides; busy if one of them was."""
+        return mean_load(self.loads.values())
 
     @property
     def measured_once(self) -> bool:

@@ -272,11 +272,10 @@ def notes(compared: Compared) -> list[str]:
 
 def busy(compared: Compared) -> list[str]:
     """Return how busy the machine was; of one side alone, which changes may come from instead."""
-    base, candidate = compared.loads
-    if base.busy and candidate.busy:
-        return [compared.machine_load.sentence]
-    sides = {"base": base, "candidate": candidate}.items()
-    return [f"Of the {name} alone: {load.cause} Changes may come from that." for name, load in sides if load.busy]
+    alone = [name for name, load in compared.loads.items() if load.busy]
+    if len(alone) == 1:
+        return [f"Of the {alone[0]} alone: {compared.loads[alone[0]].cause} Changes may come from that."]
+    return [*filter(None, [compared.machine_load.sentence])]
 
 
 def _difference(one: Difference, cases: int) -> str:
