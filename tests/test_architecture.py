@@ -30,7 +30,7 @@ FRAMEWORKS = {
 }  # fmt: skip
 BELOW_VIEWS = ("inferlens.backends", "inferlens.models", "inferlens.measure")
 LONG_FUNCTION = 60
-LONG_FILE = 400
+LONG_FILE = 800
 
 
 def modules() -> list[Path]:

@@ -95,6 +95,7 @@ def bench(
     max_time: Duration | None = None,
     warmup: int | None = None,
     timeout: Duration | None = None,
+    wait: Duration | None = None,
     devices: Texts | None = None,
     ray: str | None = None,
     on: Texts | None = None,
@@ -113,8 +114,7 @@ def bench(
 
     Returns:
         A record of each process, in the order they ended, failed ones included; they are on disk too, in ``output``.
-    Raises:
-        InferlensError: if the model or the keywords mean nothing. A case that fails is a record, not an error.
+    Raises InferlensError if the model or the keywords mean nothing. A case that fails is a record, not an error.
     """
     words = {name: value for name, value in locals().items() if name not in ("model", "example_inputs", "observer")}
     from inferlens.execution.bench import measured
@@ -148,6 +148,7 @@ def tune(
     only: Texts = (),
     without: Texts = (),
     timeout: Duration | None = None,
+    wait: Duration | None = None,
     devices: Texts | None = None,
     ray: str | None = None,
     on: Texts | None = None,

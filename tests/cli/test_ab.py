@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from inferlens import load_records
+from inferlens.analysis.compare.ab_result import ABResult
+from inferlens.analysis.interference.load import MachineLoad
 from inferlens.cli.progress import RoundsBar
 from inferlens.measure import interpreter
+from inferlens.measure.monitor import quiet
 from tests.commands import inferlens, launch, started
 
 QUICK = ("--warmup", "2", "--iterations", "100")
@@ -52,6 +55,30 @@ def test_exit_codes(tmp_path: Path, a: str, b: str, words: tuple[str, ...], code
     words = {"SAME": "EQUALLY FAST"}.get(verdict, verdict)
     assert words in done.stdout.splitlines()[0]
     assert ("To decide it: inferlens ab fake:demo" in done.stdout) is (verdict == "UNDECIDED")
+
+
+def test_on_a_busy_machine_it_says_so_and_the_exit_code_does_if_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = MachineLoad(busy=True, other_cpus=1.0, cpus=2)
+    monkeypatch.setattr(ABResult, "machine_load", property(lambda _: load))
+    words = ("ab", "fake:demo", "fake:fast", "fake", *QUICK, "--max-rounds", "3")
+    asked = inferlens(*words, "--fail-on-busy", cwd=tmp_path)
+    assert asked.returncode == 5
+    assert "B is SLOWER" in asked.stdout
+    assert "Other programs used 1.0 of 2 CPUs. This is the answer for the machine as busy as it was." in asked.stdout
+    data = json.loads(inferlens(*words, "--json", cwd=tmp_path).stdout)
+    assert (data["exit_code"], data["machine_load"]["other_cpus"]) == (1, 1.0)
+
+
+def test_it_waits_for_a_quiet_machine_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter(["python uses 0.9 of 2 CPUs", ""])
+    monkeypatch.setattr(quiet, "other_programs", lambda **_: next(looks))
+    words = ("ab", "fake:demo", "fake:fast", "fake", *QUICK, "--max-rounds", "3")
+    done = inferlens(*words, "--wait", "1m", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "for a quiet machine: python uses 0.9 of 2 CPUs." in done.stderr
+    assert "The machine is quiet after" in done.stderr
 
 
 def test_the_next_command_is_the_same_with_more_of_what_was_short(tmp_path: Path) -> None:

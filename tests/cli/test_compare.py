@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import typing
 from pathlib import Path
@@ -15,7 +16,7 @@ from inferlens.record.record import Environment
 from inferlens.views.compared import FORMATS
 from tests.analysis.compare.sides import broken, ran, saved
 from tests.commands import inferlens
-from tests.views.samples import WRONG, case
+from tests.views.samples import WRONG, case, on_busy_machine
 
 OTHER = case("openvino")
 
@@ -45,6 +46,28 @@ def test_exit_codes(tmp_path: Path, base: Path, records, code, word) -> None:
     assert done.returncode == code, done.stdout
     assert word in done.stdout
     assert not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [([*ran(seconds=2e-3), *ran(OTHER)], 5), ([*ran(seconds=15e-3), *ran(OTHER)], 5), (ran(), 4)],
+    ids=["faster", "slower", "did not run"],
+)
+def test_on_a_busy_machine_the_exit_code_says_so_if_asked(tmp_path: Path, base: Path, records, code) -> None:
+    candidate(tmp_path, [on_busy_machine(each) for each in records])
+    plain, asked = (inferlens("compare", "base", "new", *more, cwd=tmp_path) for more in ((), ("--fail-on-busy",)))
+    assert plain.returncode in (0, 1, 4)
+    assert asked.returncode == code
+    assert "Of the candidate alone: Other programs used 1.0 of 2 CPUs. Changes may come from that." in plain.stdout
+
+
+def test_a_busy_machine_is_told_once_where_both_sides_were_measured_on_it(tmp_path: Path) -> None:
+    saved(tmp_path / "base", map(on_busy_machine, ran()))
+    candidate(tmp_path, [on_busy_machine(each) for each in ran(seconds=2e-3)])
+    done = inferlens("compare", "base", "new", cwd=tmp_path)
+    assert "Other programs used 1.0 of 2 CPUs. This is the answer for the machine as busy as it was." in done.stdout
+    data = json.loads(inferlens("compare", "base", "new", "--format", "json", cwd=tmp_path).stdout)
+    assert (data["machine_load"]["busy"], data["machine_load"]["other_cpus"]) == (True, 1.0)
 
 
 def test_a_file_and_the_table_beside_it(tmp_path: Path, base: Path) -> None:
@@ -124,4 +147,4 @@ def test_the_page_names_every_verdict_format_metric_and_code() -> None:
     assert set(re.findall(r"^\| `([A-Z]+(?: [A-Z]{2,})*)` \|", page, re.M)) == set(typing.get_args(Verdict))
     assert all(f"`{format}`" in page for format in FORMATS)
     assert all(metric in page for metric in METRICS)
-    assert re.findall(r"^\| (\d) \|", page, re.M) == ["0", "1", "2", "3", "4"]
+    assert re.findall(r"^\| (\d) \|", page, re.M) == ["0", "1", "2", "3", "4", "5"]

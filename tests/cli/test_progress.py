@@ -102,14 +102,17 @@ def test_of_later_rounds_one_line_tells_all():
             for each in ways:
                 bar.done(record(each), Path())
         bar.round(1, ways, "openvino 1.07x pytorch (1.01 to 1.13)")
-        bar.again(ways[0], "cpu busy")
+        bar.again(ways[0])
         for number in (1, 4):
             bar.round(number, ways, "openvino 1.07x pytorch", finals=3)
     assert len(bar.records) == 4
     lines = out.getvalue().splitlines()
     assert lines[5:] == ["final round 1 of 3: openvino 1.07x pytorch", "final round 4: openvino 1.07x pytorch"]
     lines = lines[:5]
-    assert lines[3:] == ["round 1: openvino 1.07x pytorch (1.01 to 1.13)", "pytorch: measuring again: CPU busy"]
+    assert lines[3:] == [
+        "round 1: openvino 1.07x pytorch (1.01 to 1.13)",
+        "pytorch: measuring again after a short disturbance",
+    ]
 
 
 def test_a_round_of_one_of_several_races_says_of_which():

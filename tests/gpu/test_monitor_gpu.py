@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,7 +69,7 @@ def work(process: subprocess.Popen[str], seconds: float) -> tuple[float, float, 
 @pytest.fixture(scope="module")
 def run() -> tuple[Before, MachineLog, tuple[float, float, int]]:
     """The GPU before, the log of three seconds of work, and when and how much was done."""
-    before = gpu_before(1.0)
+    before = gpu_before()
     with worker() as process, Monitor(lambda: [process.pid], gpu=True, before=before) as watch:
         work(process, 0.5)  # until the first reading is there
         span = work(process, 3.0)
@@ -78,39 +79,38 @@ def run() -> tuple[Before, MachineLog, tuple[float, float, int]]:
 Run = tuple[Before, MachineLog, tuple[float, float, int]]
 
 
-def test_the_gpu_tells_power_clocks_and_reasons(run: Run) -> None:
+def test_the_gpu_tells_clocks_and_reasons(run: Run) -> None:
     _, log, (begin, end, _) = run
     assert "watch" not in log.absent, log.absent
     gpu = log.between(begin, end).gpu
     assert gpu is not None, log.absent
     assert len(gpu.times) >= 20
-    for name in ("power", "sm_clock", "memory_clock", "reasons", "utilisation", "temperature", "memory_used"):
+    for name in ("sm_clock", "reasons", "utilisation", "temperature", "memory_used"):
         column = getattr(gpu, name)
         assert len(column) == len(gpu.times), (name, log.absent)
         assert None not in column, name
     assert max(gpu.utilisation) > 0.5  # type: ignore[type-var]
     assert max(gpu.sm_clock) > 300_000_000  # type: ignore[type-var]
-    assert gpu.power_basis
 
 
 def test_times_and_memory_are_those_of_the_child(run: Run) -> None:
-    """NVML's power and memory rise with the work of the other process, whose stamps are of the same clock."""
+    """NVML's memory rises with the work of the other process, whose stamps are of the same clock."""
     _, log, (begin, end, _) = run
     peak = peak_device_memory(log)
     assert peak, log.absent
     assert 512 * MIB < peak.bytes < 8192 * MIB
     assert log.gpu
     assert log.gpu.times[0] < begin < end <= log.gpu.times[-1] + 0.2
-    assert mark([begin], [end - begin], log, least=1).unseen.keys() <= {"foreign process"}
+    assert not {"reasons", "clocks", "gpu", "watch"} & log.absent.keys()
 
 
-def test_energy_is_between_idle_power_and_the_largest_reading(run: Run) -> None:
-    before, log, (begin, end, calls) = run
+def test_energy_is_below_the_power_limit(run: Run) -> None:
+    _, log, (begin, end, calls) = run
     found = energy_per_item(log, begin, end, calls)
     assert found.joules is not None, found.reason
     assert log.gpu
     watts = found.joules * calls / (end - begin)
-    assert (before.idle_power or 1.0) < watts < 1.3 * max(value or 0.0 for value in log.gpu.power)
+    assert 10.0 < watts < 1.1 * (collect().gpus[0].power_limit or math.inf)
 
 
 def test_another_process_is_foreign_or_unknown_and_never_denied() -> None:
@@ -122,7 +122,9 @@ def test_another_process_is_foreign_or_unknown_and_never_denied() -> None:
             tell(other, 2.0)
             begin, end, _ = work(process, 1.5)
     marks = mark([begin], [end - begin], watch.log(), least=1)
-    assert "foreign process" in marks.touched or "foreign process" in marks.unseen, watch.log().processes
+    assert "foreign process" in marks.touched or {"foreign", "processes"} & watch.log().absent.keys(), (
+        watch.log().processes
+    )
 
 
 def test_the_environment_has_the_power_limit() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from inferlens.record.machine import CpuSamples, MachineLog, Marks
 from inferlens.record.record import (
     IN_TURNS,
     Agreement,
@@ -47,6 +48,14 @@ def case(backend: str = "pytorch", **fields: Any) -> Case:
     """A case of resnet18; ``backend`` may name a variant after a colon."""
     name, _, variant = backend.partition(":")
     return Case(**{"model": "torchvision:resnet18", "backend": name, "variant": variant, **fields})
+
+
+def on_busy_machine(made: Record) -> Record:
+    """The record, if a program had kept one of two CPUs busy all the time."""
+    count = len(made.samples("latency") or made.samples("throughput"))
+    marks = Marks(count=count, disturbed=tuple(range(count)), touched={"cpu busy": count})
+    cpu = CpuSamples(times=(0.0, 0.5, 1.0), busy=(None, 2.0, 2.0), others=(None, 0.9, 1.1), steal=(None, 0.0, 0.0))
+    return msgspec.structs.replace(made, marks=marks, machine=MachineLog(interval=0.1, cpus=2, cpu=cpu))
 
 
 def facts(of: Case) -> ModelFacts:

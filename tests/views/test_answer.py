@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from inferlens.cli.commands import app
 from inferlens.record.machine import Marks
-from inferlens.record.record import Environment, Warning
+from inferlens.record.record import IN_TURNS, Environment
 from inferlens.spec.case import Budget, TensorSpec
 from inferlens.spec.plan import words_of
 from inferlens.views.answer import answers
@@ -20,7 +21,7 @@ from inferlens.views.records import document
 from inferlens.views.rows import rows
 from inferlens.views.table import render
 
-from .samples import WRONG, case, failure, record, shown
+from .samples import WRONG, case, failure, on_busy_machine, record, shown
 
 
 def rounds(count: int, of: dict[str, float], spread: float = 0.004, seed: int = 1, batch: int = 1, **fields):
@@ -136,13 +137,14 @@ def test_marks_in_rows_are_explained_beneath_in_two_lines_at_most():
     assert "Give real data to --calibration." in text
 
 
-def test_a_busy_machine_is_told_beneath_a_race_though_no_row_says_so():
-    busy = Warning("disturbed", "Other programs used 1.8 of 2 CPUs during 80 % of the samples.")
-    race = rounds(4, {"pytorch": 20e-3, "openvino": 16e-3})
-    text = shown([replace(each, warnings=(busy,)) for each in race])
+def test_a_busy_machine_is_told_once_beneath_a_table_and_not_in_its_rows():
+    race = [on_busy_machine(each) for each in rounds(4, {"pytorch": 20e-3, "openvino": 16e-3})]
+    text = shown(race)
     assert "FASTEST  openvino" in text
-    assert "1.8 of 2 CPUs during 80 % of the samples. Ratios hold, times may not." in text
+    assert text.count("Other programs used 1.0 of 2 CPUs. This is the answer for the machine as busy as it was.") == 1
     assert "disturbed" not in text
+    data = json.loads(shown(race, "json"))
+    assert data["machine_load"] == {"busy": True, "other_cpus": 1.0, "cpus": 2, "gpu_share": None, "steal": 0.0}
 
 
 def test_the_name_of_a_row_says_that_it_is_quantized_in_part():
@@ -230,3 +232,19 @@ def test_where_only_the_first_of_each_batch_is_shown_it_says_so() -> None:
         for batch, threads in every
     ]
     assert "Only the first row of each comparison is shown. 28 more rows: --top 8" in render(document(made, top=1))
+
+
+def test_rates_of_a_busy_machine_have_an_answer_and_stand_in_the_table():
+    ways = {"pytorch": 50.0, "openvino": 80.0}
+    first = [record(case(name), median=None, rate=rate) for name, rate in ways.items()]
+    held = [
+        replace(each, id=f"{each.id}-{turn}", repeat=turn, facts={IN_TURNS: "another"})
+        for turn in range(1, 5)
+        for each in first
+    ]
+    busy = [on_busy_machine(each) for each in [*first, *held]]
+    every = [replace(each, marks=None, window_marks=each.marks) for each in busy]
+    text = shown(every)
+    assert "NONE" not in text
+    assert "openvino" in text.splitlines()[2]
+    assert re.search(r"1 openvino +8\d\.\d ", text), "the rate of the fastest third of windows"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferlens.analysis.accuracy import accuracy_of, worth
+from inferlens.analysis.interference.load import mean_load, record_load
 from inferlens.analysis.interference.samples import steady_samples
 from inferlens.analysis.objective import energies
 from inferlens.analysis.runs import CaseRuns
@@ -23,7 +24,8 @@ _PARTS: dict[str, Metric] = {
 
 def numbers(run: CaseRuns, batch: int | None) -> dict[str, Any]:
     """All of them that are known, by name; ``batch`` is the number of items in a call."""
-    return {**_latencies(run), **_rates(run, batch), **_energy(run), **_accuracy(run)}
+    load = {"machine_load": mean_load(map(record_load, run.timed))}
+    return {**_latencies(run), **_rates(run, batch), **_energy(run), **_accuracy(run), **load}
 
 
 def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:

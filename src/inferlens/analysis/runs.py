@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from inferlens.analysis.interference.samples import Series, latencies, steady_samples
-from inferlens.record.machine import Marks
-from inferlens.record.record import CUT_SHORT, IN_TURNS, Record, machine_name
+from inferlens.record.record import CUT_SHORT, Record, machine_name
 from inferlens.stats.quantiles import Summary, geometric_mean, summarise
 
 
@@ -74,17 +73,9 @@ class CaseRuns:
 
     @property
     def windows(self) -> list[Sequence[float]]:
-        """Calls per second of each window of throughput, process by process.
-
-        Where rounds were held, latencies are of these, so a rate of a moment that was disturbed would belie them.
-        """
-        raced = any(IN_TURNS in record.facts for record in self.ran)
-        told = [record for record in self.ran if not (raced and _mostly_disturbed(record.window_marks))]
-        return [samples for record in told if (samples := steady_samples(record, "throughput").for_median)]
-
-
-def _mostly_disturbed(marks: Marks | None) -> bool:
-    return marks is not None and 2 * (len(marks.disturbed) - len(marks.discarded)) > marks.count
+        """Calls per second of each window of throughput, process by process."""
+        every = (steady_samples(record, "throughput").for_median for record in self.ran)
+        return [samples for samples in every if samples]
 
 
 def device_name(record: Record) -> str:

@@ -24,6 +24,7 @@ PYTHON = (
 )
 BACKEND = "Backend, as name or name:variant, of each side that names none."
 SHARED = "of both sides, unless a case says its own."
+OWN = ("json", "file", "fail_on_busy")  # options that are no words of the measuring
 HAS_A_LOG = ("failed", "timed out", "out of memory", "crashed")
 
 
@@ -61,9 +62,11 @@ def ab(
     max_time: options.MaxTime = None,
     warmup: options.Warmup = None,
     timeout: Annotated[str | None, typer.Option(help="Time each process may take in all.", show_default="15m")] = None,
+    wait: options.Wait = None,
     output: Annotated[str, typer.Option(help="Folder of the records.")] = "results",
     file: options.File = None,
     json: Annotated[bool, typer.Option("--json", help="The answer as data.")] = False,
+    fail_on_busy: options.FailOnBusy = False,
 ) -> None:
     """Which of two is faster? Measures them against each other, in turns, until it is decided.
 
@@ -73,19 +76,19 @@ def ab(
 
     Did an upgrade? inferlens ab resnet50 onnxruntime --python old/bin/python,new/bin/python
 
-    Exit codes: 1 if B is slower than A; 4 if one did not run; 3 if it is undecided; else 0. Bad input is 2.
+    Exit codes: 1 if B is slower than A; 4 if one did not run; 3 if it is undecided; else 0. Bad input is 2. With
+    --fail-on-busy it is 5 where other programs kept the machine busy.
     """
     words = {name: value for name, value in locals().items() if value not in (None, [])}
     from inferlens.cli import screen
 
-    as_json = words.pop("json")
-    screen.format_of("table", words.pop("file", None))
-    found, interrupted = measured(words)
+    screen.format_of("table", file)
+    found, interrupted = measured({name: value for name, value in words.items() if name not in OWN})
     if found:
-        show(found, file, as_json)
+        show(found, file, json)
     if interrupted:
         screen.note("Interrupted; what was measured is kept.")
-    raise typer.Exit(found.exit_code if found and not interrupted else 130)
+    raise typer.Exit(130 if not found or interrupted else options.exit_code(found, fail_on_busy=fail_on_busy))
 
 
 def measured(words: dict[str, Any]) -> tuple[ABResult | ABSteps | None, bool]:
@@ -93,10 +96,15 @@ def measured(words: dict[str, Any]) -> tuple[ABResult | ABSteps | None, bool]:
     from inferlens.cli import progress, screen
     from inferlens.execution.ab import ab as measure
     from inferlens.execution.ab import ab_steps
+    from inferlens.measure.monitor.quiet import wait_for_quiet
+    from inferlens.units import parse_duration
 
+    wait = parse_duration(words.pop("wait", "0"))
     with (bar := progress.RoundsBar(screen.errors())):
         words |= {"observer": bar, "on_round": bar.looked}
         try:
+            if wait:  # which is no time of the rounds
+                wait_for_quiet(wait, bar.remark, bar.doing, gpu=words.get("device") != "cpu")
             if "," in words.get("python", "").partition(",")[2]:
                 bar.last = ab_steps(case=words.pop("a", None), **words)
             else:

@@ -68,6 +68,7 @@ def bench(
     max_time: options.MaxTime = None,
     warmup: options.Warmup = None,
     timeout: options.Timeout = None,
+    wait: options.Wait = None,
     devices: options.Devices = None,
     ray: options.Ray = None,
     on: options.On = None,

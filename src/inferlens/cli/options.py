@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from inferlens.views.table import FORMATS
+
+if TYPE_CHECKING:
+    from inferlens.analysis.compare.ab_result import ABResult
+    from inferlens.analysis.compare.ab_steps import ABSteps
+    from inferlens.analysis.compare.cases import Compared
 
 _MODEL = "What to measure: a name (resnet18, timm:NAME, transformers:NAME, hub:REPO:NAME, inferlens:resnet34), \
 package.module:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of them; or one plan file (.toml)."
@@ -74,6 +79,8 @@ Seed = Annotated[int | None, typer.Option(help="Seed of weights and inputs.", sh
 MaxTime = Annotated[str | None, typer.Option(help=_MAX_TIME, show_default="2s")]
 Warmup = Annotated[int | None, typer.Option(help=_WARMUP)]
 Timeout = Annotated[str | None, typer.Option(help=_TIMEOUT, show_default="15m")]
+_WAIT = "Time to wait for a quiet machine before anything is measured. [dim]Default: none.[/dim]"
+Wait = Annotated[str | None, typer.Option(help=_WAIT)]
 BuildTimeout = Annotated[str, typer.Option(help="Time it may take in all, such as 90s or 1h.")]
 
 
@@ -100,7 +107,15 @@ _ENDINGS = ".md, .csv, .json, .html, .pdf or .txt decides its format."
 Output = Annotated[Path | None, typer.Option("--output", "-o", help=f"Write it to this file; {_ENDINGS}")]
 # Of commands that measure, whose --output is the folder of the records: what is printed is written to a file too.
 File = Annotated[Path | None, typer.Option("--file", "-o", help=f"Write the table to this file too; {_ENDINGS}")]
+_FAIL_ON_BUSY = "Exit with 5 where other programs kept the machine busy, in place of 0, 1 or 3."
+FailOnBusy = Annotated[bool, typer.Option("--fail-on-busy", help=_FAIL_ON_BUSY)]
+BUSY_CODE = 5
 Top = Annotated[
     int | None,
     typer.Option(min=1, help="Rows of each comparison to show. [dim]Default: as many as fit on a screen.[/dim]"),
 ]
+
+
+def exit_code(found: ABResult | ABSteps | Compared, *, fail_on_busy: bool) -> int:
+    """Return the exit code of a comparison, which a busy machine changes if that was asked for."""
+    return BUSY_CODE if fail_on_busy and found.machine_load.busy and found.exit_code in (0, 1, 3) else found.exit_code

@@ -75,13 +75,14 @@ def profile(
     runs: Annotated[int | None, typer.Option(help="Profiled calls of each case.", min=1, show_default="50")] = None,
     max_time: Annotated[str | None, typer.Option(help=MAX_TIME, show_default="2s")] = None,
     timeout: options.Timeout = None,
+    wait: options.Wait = None,
     devices: options.Devices = None,
     ray: options.Ray = None,
     on: options.On = None,
     output: Annotated[str | None, typer.Option(help="Folder of records and profiles.", show_default="results")] = None,
     file: options.File = None,
     torch_profiler: Annotated[bool, _traces("Take traces with torch.profiler instead.", "--torch-profiler")] = False,
-    wait: Annotated[int | None, _traces("Steps not traced, before each trace.", min=0, show_default="1")] = None,
+    skip: Annotated[int | None, _traces("Steps not traced, before each trace.", min=0, show_default="1")] = None,
     warmup: Annotated[int | None, _traces("Steps then traced and not kept.", min=0, show_default="1")] = None,
     active: Annotated[int | None, _traces("Steps in a trace.", min=1, show_default="3")] = None,
     repeat: Annotated[int | None, _traces("Traces of each case.", min=1, show_default="1")] = None,
@@ -96,8 +97,7 @@ def profile(
     """Find out where the time of a model goes, layer by layer and module by module.
 
     Each case is timed unprofiled first, then profiled in a process of its own; both are kept under results/MODEL/.
-    Findings come first, the most important of each case; the table has the model's modules as rows and the backends as
-    columns. 'inferlens findings', 'inferlens layers', 'inferlens kernels' and 'inferlens modules' show more of it.
+    Findings come first; the table has the model's modules as rows and the backends as columns.
     With --torch-profiler each case is traced and nothing else, for 'inferlens trace', TensorBoard and Perfetto.
     """
     where = {"devices": devices, "ray": ray, "on": on}
@@ -105,13 +105,13 @@ def profile(
         "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
         "threads": threads, "python": python, "option": option, "input": input, "weights": weights,
         "calibration": calibration, "keep": keep, "trust": trust, "seed": seed, "rebuild": rebuild,
-        "mode": "latency", "max_time": max_time, "timeout": timeout, "output": output, **where,
+        "mode": "latency", "max_time": max_time, "timeout": timeout, "wait": wait, "output": output, **where,
     }  # fmt: skip
-    counts = {"wait": wait, "warmup": warmup, "active": active, "repeat": repeat}
+    counts = {"skip": skip, "warmup": warmup, "active": active, "repeat": repeat}
     wanted = {**counts, "stacks": stacks, "memory": memory, "shapes": shapes, "tensorboard": tensorboard}
     if torch_profiler:
         refuse({"level": level, "runs": runs, "max_time": max_time, "file": file, **where}, "with")
-        take(read_plan(words), wanted)
+        take(read_plan(words), {"wait": wanted.pop("skip"), **wanted})
         return
     refuse(wanted, "without")
     screen.format_of("table", file)  # refused before anything is measured

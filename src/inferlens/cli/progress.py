@@ -32,10 +32,6 @@ from inferlens.stats.quantiles import median
 from inferlens.views.plain import without_end
 
 BEFORE_STEADY: dict[PhaseName, str] = {"load": "loading", "export": "exporting", "build": "building"}
-CAUSES = {
-    "cpu busy": "CPU busy", "steal": "the CPU was taken away", "throttled": "GPU throttled",
-    "clock change": "GPU clock changed", "foreign process": "GPU used by others",
-}  # fmt: skip
 PIPE = 100  # columns
 
 
@@ -102,8 +98,8 @@ class Bar(Observer):
     def progress(self, share: float) -> None:
         self._draw(f"{self._label}: measuring", share)
 
-    def again(self, case: Case, why: str) -> None:
-        self._say(f"{self._short(case)}: measuring again: {CAUSES.get(why, why) or 'disturbed'}")
+    def again(self, case: Case) -> None:
+        self._say(f"{self._short(case)}: measuring again after a short disturbance")
 
     def done(self, record: Record, folder: Path) -> None:  # noqa: ARG002 - where it lies is said once, at the end
         self.records.append(record)

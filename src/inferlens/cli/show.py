@@ -166,13 +166,14 @@ def compare(
     wide: options.Wide = False,
     columns: options.Columns = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help=OUTPUT, show_default=False)] = None,
+    fail_on_busy: options.FailOnBusy = False,
 ) -> None:
     """Compare two sets of records case by case: FASTER, SAME, SLOWER, UNDECIDED or DID NOT RUN.
 
     Of each case the latest run counts, and its repeats are its processes.
 
     Exit codes: 1 if a case is slower; else 4 if one did not run on both sides; else 3 if one is undecided; else 0.
-    Bad input, and machines that differ, are 2.
+    Bad input, and machines that differ, are 2. With --fail-on-busy it is 5 where other programs kept a machine busy.
     """
     from inferlens.analysis.compare.cases import compare as compared_cases
     from inferlens.cli import screen
@@ -198,7 +199,7 @@ def compare(
         made = drawn(compared, written) if written in ("svg", "png") else view.render(compared, written, **how)
         screen.save(output, made, written)
     screen.text(view.render(compared, "table" if output else format, **how, **screen.terminal()))
-    raise typer.Exit(compared.exit_code)
+    raise typer.Exit(options.exit_code(compared, fail_on_busy=fail_on_busy))
 
 
 def merge(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from inferlens.cli import options, screen
+from inferlens.cli.bench import read_plan
 
 if TYPE_CHECKING:
     from inferlens.execution.expand import Planned
@@ -58,6 +59,7 @@ def tune(
     without: Annotated[str | None, typer.Option(help=WITHOUT)] = None,
     study: Annotated[str | None, typer.Option(metavar="KNOB=VALUES", help=STUDY)] = None,
     timeout: Annotated[str | None, typer.Option(help="Time each process may take in all.", show_default="15m")] = None,
+    wait: options.Wait = None,
     devices: options.Devices = None,
     ray: options.Ray = None,
     on: options.On = None,
@@ -74,7 +76,6 @@ def tune(
     results/MODEL/best, ready for inferlens.load. The same command goes on where it was stopped.
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
-    from inferlens.cli.bench import read_plan
     from inferlens.execution.tuning.several import requested, run_each
     from inferlens.execution.tuning.space import tried
     from inferlens.views.raced.tunings import document
@@ -128,7 +129,6 @@ def studied(
     file: Path | None,
 ) -> None:
     """Measures one option alone, and shows what it does; ``others`` are options that do nothing then."""
-    from inferlens.cli.bench import read_plan
     from inferlens.errors import InferlensError, check_choice
     from inferlens.execution.tuning import study
     from inferlens.record.store import safe_name

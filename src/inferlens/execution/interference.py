@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.interference.energy import cpu_energy_per_item, energy_per_item
-from inferlens.analysis.interference.mark import OWN_DOING, mark
+from inferlens.analysis.interference.mark import mark
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.expand import Planned
 from inferlens.execution.measure_case import Measured
@@ -36,16 +36,9 @@ class Interference(Struct, frozen=True, kw_only=True):
 
     @property
     def repeat(self) -> bool:
-        """Whether the case is to be measured again: its latencies, or its rates alone, were disturbed too much."""
+        """Whether to measure the case again: its latencies, or its rates alone, were disturbed for a short time."""
         decisive = self.marks or self.window_marks
-        return decisive is not None and decisive.repeat
-
-    @property
-    def cause(self) -> str:
-        """What disturbed the most samples, such as ``cpu busy``; empty if nothing did."""
-        decisive = self.marks or self.window_marks
-        touched = decisive.touched if decisive else {}
-        return max(touched.keys() - OWN_DOING.keys(), key=lambda kind: touched[kind], default="")
+        return decisive is not None and decisive.short
 
 
 def interference(
@@ -53,14 +46,12 @@ def interference(
     result: TaskResult[Measured],
     log: MachineLog | None,
     *,
-    last: bool = False,
     interleaved: bool = False,
 ) -> Interference:
     """What ``log`` says about what was measured.
 
     Args:
         log: what the machine did meanwhile; ``None`` if it was not watched.
-        last: whether the case will not be measured again.
         interleaved: whether another case was measured in between: memory of the whole GPU and energy are of both then.
     """
     memory = result.memory
@@ -70,11 +61,11 @@ def interference(
     calls, windows = _timed(result, "latency"), _timed(result, "throughput")
     if log is None or not (calls or windows):
         return Interference(memory=memory)
-    marks = mark(calls.begins, calls.values, log, last=last) if calls else None
+    marks = mark(calls.begins, calls.values, log) if calls else None
     window_marks = None
     if windows:
         seconds = [windows.calls / rate for rate in windows.values]
-        window_marks = mark(windows.begins, seconds, log, last=last, least=LEAST_WINDOWS)
+        window_marks = mark(windows.begins, seconds, log, least=LEAST_WINDOWS)
     spans = [measured for measured in (calls, windows) if measured]
     energy = Energy(reason=NO_ENERGY) if interleaved else _energy(case, result, calls or windows, log)
     return Interference(
@@ -123,9 +114,7 @@ class Attempt:
     beside: str = ""  # the cases that it took turns with
     budget: Budget | None = None  # if not the plan's
 
-    def as_it_is(self) -> Attempt:
-        """The same, with its disturbed samples kept: there is no better one."""
-        log, beside = self.outcome.machine, bool(self.beside)
-        return dataclasses.replace(
-            self, found=interference(self.planned.case, self.outcome.result, log, last=True, interleaved=beside)
-        )
+    def watched(self, log: MachineLog) -> Attempt:
+        """Return the attempt with the log that cases in turns have in common."""
+        found = interference(self.planned.case, self.outcome.result, log, interleaved=bool(self.beside))
+        return dataclasses.replace(self, found=found)

@@ -117,6 +117,7 @@ def profile(
     max_time: Duration | None = None,
     warmup: int | None = None,
     timeout: Duration | None = None,
+    wait: Duration | None = None,
     devices: Texts | None = None,
     ray: str | None = None,
     on: Texts | None = None,

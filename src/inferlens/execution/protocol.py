@@ -229,8 +229,8 @@ class Observer:
     def progress(self, share: float) -> None:
         """The share of the case's steady state that is done."""
 
-    def again(self, case: Case, why: str) -> None:
-        """A case is measured once more, for ``why``: what the machine did to it, such as ``cpu busy``."""
+    def again(self, case: Case) -> None:
+        """A case is measured once more, because something disturbed it for a short time."""
 
     def done(self, record: Record, folder: Path) -> None:
         """A case is over and its record is on disk."""

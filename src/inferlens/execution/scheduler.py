@@ -35,8 +35,9 @@ from inferlens.measure import environment
 from inferlens.measure.accuracy import beside
 from inferlens.measure.agreement import by_accuracy, judged
 from inferlens.measure.monitor.cpu import usable_cpus
-from inferlens.measure.monitor.gpu import IDLE_SECONDS, gpu_before
+from inferlens.measure.monitor.gpu import gpu_before
 from inferlens.measure.monitor.monitor import Monitor
+from inferlens.measure.monitor.quiet import wait_for_quiet
 from inferlens.models import resolve
 from inferlens.record.machine import Before
 from inferlens.record.record import IN_TURNS, Accuracy, Environment, ModelFacts, PhaseName, Record, Warning
@@ -44,7 +45,6 @@ from inferlens.record.store import LOG, Store, cache_in, discarded_if_cut_short
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan
 
-FUTILE = 2  # after so many second attempts that were disturbed, too, there are no more of them
 MOST_LOADING = 8  # processes that load side by side before each is measured
 TYPICAL_MEMORY = 1.5e9  # bytes of a process, before one has told
 SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
@@ -59,7 +59,6 @@ class Scheduler:
     observer: Observer = field(default_factory=Observer)
     scratch: Path = Path()
     live: Mapping[str, str] = field(default_factory=dict)  # files of live modules, by the full name of each
-    idle: Callable[[], Before] = Before
     collected: Callable[[], Environment] = environment.collect
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     records: list[Record] = field(default_factory=list)  # in the order in which their cases ended
@@ -75,7 +74,7 @@ class Scheduler:
     _built: set[str] = field(default_factory=set)  # cases of which a process has run
     _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # where each was exported first
     _environments: dict[str, Environment] = field(default_factory=dict)  # of other interpreters
-    _futile: int = 0  # cases in a row whose second attempt was disturbed, too
+    _stays_busy: bool = False  # whether a second attempt was disturbed, too: then no other case gets one
 
     @cached_property
     def environment(self) -> Environment:
@@ -133,7 +132,7 @@ class Scheduler:
     def measure(self, planned: Planned, repeat: int = 0, budget: Budget | None = None) -> tuple[Record, Path]:
         """Measures one case in a fresh process; its record, and the folder that it is kept in.
 
-        Where something else on the machine disturbed most of it, it is measured once more, and the second time counts.
+        Where something disturbed it for a short time, it is measured once more, and the second attempt counts.
         """
         folder = Store(Path(self.plan.output)).claim(planned.case, planned.found.name)
         with discarded_if_cut_short(folder):
@@ -142,13 +141,10 @@ class Scheduler:
 
     def _counted(self, first: Attempt, budget: Budget | None = None) -> Record:
         """The record that counts of a first attempt, which is told of."""
-        again = first.found.repeat
-        record = self._keep(first.as_it_is() if again else first)
+        record = self._keep(first)
         try:
-            if not again:
-                self._futile = 0
-            elif self._futile < FUTILE:
-                record = self._second_time(first, budget) or record
+            if first.found.repeat and not self._stays_busy:
+                record = self._second_attempt(first, budget) or record
         finally:  # also where it is interrupted: what was learned first is kept
             self._done(record, first.folder)
         return record
@@ -198,7 +194,7 @@ class Scheduler:
     def measure_interleaved(self, processes: Sequence[tuple[Planned, int]], budget: Budget) -> list[Record]:
         """Measures cases that can run, with their repeats, each in a fresh process, all at once, in turns; keeps them.
 
-        There are no second times: what disturbs one of them disturbs the others as well.
+        There are no second attempts: what disturbs one of them disturbs the others as well.
         """
         cases = [planned for planned, _ in processes]
         for planned in cases:
@@ -217,7 +213,7 @@ class Scheduler:
             logs = [monitor.log_of(slot.pid) for slot in turns.slots]
         records = []
         for one, log in zip(ended, logs, strict=True):
-            records.append(self._keep(replace(one, outcome=replace(one.outcome, machine=log)).as_it_is()))
+            records.append(self._keep(one.watched(log)))
             self._done(records[-1], one.folder)
         return records
 
@@ -244,14 +240,14 @@ class Scheduler:
             if str(folder) not in wanted:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _second_time(self, first: Attempt, budget: Budget | None) -> Record | None:
-        """The record of a second attempt; none if that did not run."""
+    def _second_attempt(self, first: Attempt, budget: Budget | None) -> Record | None:
+        """Return the record of a second attempt; ``None`` if it did not run."""
         planned = first.planned
-        self.observer.again(planned.case, first.found.cause)
-        second = self._attempt(planned, first.repeat, first.folder, again=True, budget=budget)
+        self.observer.again(planned.case)
+        second = self._attempt(planned, first.repeat, first.folder, budget=budget)
         result, marks = second.outcome.result, second.found.marks
         ran = result.status == "ok"
-        self._futile = 0 if ran and (marks is None or marks.clean) else self._futile + 1
+        self._stays_busy = not ran or (marks is not None and not marks.clean)
         # With the first one's preparation: the second may have found things in the cache.
         prepared = [phase for phase in first.outcome.result.phases if phase.name in PREPARING]
         phases = (*prepared, *(phase for phase in result.phases if phase.name not in PREPARING))
@@ -267,7 +263,6 @@ class Scheduler:
         repeat: int,
         folder: Path,
         *,
-        again: bool = False,
         budget: Budget | None = None,
         slot: Slot | None = None,
         beside: str = "",
@@ -302,7 +297,7 @@ class Scheduler:
             slot=slot,
             timeout=min(self.patience(case), self.plan.budget.timeout),
         )
-        found = interference(case, outcome.result, outcome.machine, last=again, interleaved=bool(beside))
+        found = interference(case, outcome.result, outcome.machine, interleaved=bool(beside))
         return Attempt(planned, repeat, folder, created, outcome, found, beside, budget)
 
     def _heard_interleaved(self, case: Case, event: Event) -> None:
@@ -360,13 +355,8 @@ class Scheduler:
         return self.accuracies.get(digest)
 
     def _before(self, *cases: Case) -> Before:
-        """The GPU as it is now, with the power it drew while nothing ran; nothing, where no case uses it."""
-        if all(case.device != "cuda" for case in cases):
-            return Before()
-        idle = self.idle()
-        return msgspec.structs.replace(
-            gpu_before(), idle_power=idle.idle_power, idle_seconds=idle.idle_seconds, idle_samples=idle.idle_samples
-        )
+        """Return the GPU as it is now; nothing where no case uses it."""
+        return gpu_before() if any(case.device == "cuda" for case in cases) else Before()
 
 
 def _exported_as(case: Case) -> str:
@@ -378,12 +368,13 @@ def _exported_as(case: Case) -> str:
 def scheduled(
     plan: Plan, observer: Observer, cases: Sequence[Planned], live: Mapping[str, str] | None = None, **more: Any
 ) -> Iterator[Scheduler]:
-    """What measures ``cases``; beside the first reference a GPU is looked at while nothing runs on it.
+    """What measures ``cases``, once the machine is quiet or the plan's time to wait for that is over.
 
     Files of ``live`` modules are given by the full name of each; ``more`` are other fields of it.
     """
     uses_gpu = any(planned.case.device == "cuda" and not planned.refusal for planned in cases)
-    with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch, ThreadPoolExecutor(2) as aside:
+    if plan.wait:
+        wait_for_quiet(plan.wait, observer.remark, observer.doing, gpu=uses_gpu)
+    with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch, ThreadPoolExecutor(1) as aside:
         known = aside.submit(environment.collect)
-        idle = aside.submit(gpu_before, IDLE_SECONDS).result if uses_gpu else Before
-        yield Scheduler(plan, observer, Path(scratch), live or {}, idle, known.result, **more)
+        yield Scheduler(plan, observer, Path(scratch), live or {}, known.result, **more)

@@ -23,21 +23,16 @@ class GpuSamples(Struct, frozen=True, kw_only=True):
     """The GPU at ``times``, from NVML.
 
     Attributes:
-        power: watts, of the whole board, averaged over ``power_window`` seconds as ``power_basis`` says.
         energy: joules since the first sample, of the whole board, from NVML's counter.
-        sm_clock, memory_clock, temperature: hertz, and degrees Celsius of the GPU's core.
+        sm_clock, temperature: hertz, and degrees Celsius of the GPU's core.
         reasons: NVML's clocks event reasons as a bit mask: why the clocks are what they are.
         utilisation: share of NVML's last sampling period (1/6 to 1 s) in which any kernel ran, 0 to 1.
         memory_used: bytes in use on the whole device, by whomever.
     """
 
     times: tuple[float, ...] = ()
-    power: Floats = ()
-    power_basis: str = ""
-    power_window: float = 0.0
     energy: Floats = ()
     sm_clock: Ints = ()
-    memory_clock: Ints = ()
     temperature: Ints = ()
     reasons: Ints = ()
     utilisation: Floats = ()
@@ -65,10 +60,8 @@ class CpuSamples(Struct, frozen=True, kw_only=True):
     Attributes:
         busy, case, others: processors' worth of work done on these CPUs by anybody, the case's processes, and the rest.
         steal: processors' worth of time that a hypervisor gave to others while these CPUs had work (proc_stat(5)).
-        frequency_mean, frequency_min: hertz, over these CPUs.
         throttle_events: how often a core or its package was throttled for heat, since the machine started.
         quota_wait: seconds, summed over CPUs, that the case's control group waited because its quota was used up.
-        memory_wait: seconds since the start in which some process waited for memory (``/proc/pressure/memory``).
         energy: joules since the first sample of all CPU packages, whoever used them (RAPL).
     """
 
@@ -77,11 +70,8 @@ class CpuSamples(Struct, frozen=True, kw_only=True):
     case: Floats = ()
     others: Floats = ()
     steal: Floats = ()
-    frequency_mean: Ints = ()
-    frequency_min: Ints = ()
     throttle_events: Ints = ()
     quota_wait: Floats = ()
-    memory_wait: Floats = ()
     energy: Floats = ()
 
 
@@ -90,14 +80,10 @@ class Before(Struct, frozen=True, kw_only=True):
 
     Attributes:
         processes: process numbers on the device, as NVML names them.
-        idle_power: watts while nothing ran, the median of ``idle_samples`` readings over ``idle_seconds``.
     """
 
     memory_used: int | None = None
     processes: tuple[int, ...] | None = None
-    idle_power: float | None = None
-    idle_seconds: float = 0.0
-    idle_samples: int = 0
     absent: dict[str, str] = {}
 
 
@@ -107,12 +93,11 @@ class MachineLog(Struct, frozen=True, kw_only=True):
     Attributes:
         interval: seconds between two samples of the GPU, as asked for; processes and CPUs are looked at less often.
         gpu, processes, cpu: the samples; ``None`` where there are none at all.
-        cpus, governor: how many logical CPUs the case may use, and their frequency governors, joined by commas.
+        cpus: how many logical CPUs the case may use.
         before: the GPU before the case's process started.
         peak_memory_used, peak_case_memory: the largest of all samples ever taken, also of those that are not kept.
         absent: what is not known, and why.
         costs: median seconds that each reading took, of the watching thread.
-        forgotten: rows that were dropped because there were too many; the oldest go first.
     """
 
     interval: float
@@ -121,13 +106,11 @@ class MachineLog(Struct, frozen=True, kw_only=True):
     cpu: CpuSamples | None = None
     gpu_uuid: str = ""
     cpus: int | None = None
-    governor: str = ""
     before: Before = Before()
     peak_memory_used: int | None = None
     peak_case_memory: int | None = None
     absent: dict[str, str] = {}
     costs: dict[str, float] = {}
-    forgotten: int = 0
 
     def between(self, begin: float, end: float) -> MachineLog:
         """The same with only the samples from ``begin`` to ``end``, and one more on either side of them."""
@@ -155,9 +138,10 @@ class Span(Struct, frozen=True):
     why: str = ""
 
 
-# A median of what remains still stands on four fifths of the series; with more missing, it is no longer known that the
-# rest is the undisturbed part. Both are choices, not results.
-DISCARD_AT_MOST = 0.20
+OTHER_PROGRAMS: tuple[Kind, ...] = ("cpu busy", "foreign process", "steal")
+# Shares of a series, which are choices, not results. Without the moments of other programs the quiet half is enough for
+# a median. Heat and clocks are the case's own doing in part: with more left out, the rest would be too fast.
+DISCARD_AT_MOST, DISCARD_HOT = 0.50, 0.20
 LEAST_KEPT = 20  # as many as a series has at least, and as a 95th percentile needs
 
 
@@ -168,9 +152,6 @@ class Marks(Struct, frozen=True, kw_only=True):
         disturbed: places of the samples that something touched which is not the case's own doing.
         discarded: places of the samples to leave out of statistics: ``disturbed``, or none.
         touched: how many samples each kind of disturbance touched, own doing included.
-        unseen: kinds that could not be looked for, and why.
-        repeat: whether the case is to be measured again.
-        why: the rule's decision in a sentence; empty if nothing was disturbed.
     """
 
     count: int
@@ -178,20 +159,16 @@ class Marks(Struct, frozen=True, kw_only=True):
     discarded: tuple[int, ...] = ()
     touched: dict[str, int] = {}
     spans: tuple[Span, ...] = ()
-    unseen: dict[str, str] = {}
-    repeat: bool = False
-    why: str = ""
-
-    @property
-    def kept(self) -> tuple[int, ...]:
-        """Places of the samples that statistics are of."""
-        out = frozenset(self.discarded)
-        return tuple(i for i in range(self.count) if i not in out)
 
     @property
     def clean(self) -> bool:
         """Whether what is kept was not disturbed, as far as could be seen."""
         return len(self.disturbed) == len(self.discarded)
+
+    @property
+    def short(self) -> bool:
+        """Whether a second attempt may be quiet: half of the series was, and too little of it to leave the rest out."""
+        return not self.clean and len(self.disturbed) <= DISCARD_AT_MOST * self.count
 
 
 class Energy(Struct, frozen=True, kw_only=True):

@@ -51,6 +51,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             which is fastest, see ``within`` and ``rounds``.
         within: seconds for the rounds in which those that may be fastest meet.
         rounds: how many of these rounds there are at least, decided or not.
+        wait: seconds at most that are spent on waiting for a quiet machine first.
         reference: words of the case that speed-ups are against; empty is the usual one.
         recommended: whether a backend without a variant and options means all that it recommends, as in ``bench``,
             rather than its default variant.
@@ -80,6 +81,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     repeats: int = 0
     within: float = 60.0
     rounds: int = 0
+    wait: float = 0.0
     budget: Budget = Budget()
     output: str = "results"
     reference: str = ""
@@ -110,6 +112,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             rebuild=flag("rebuild", words.get("rebuild", False)),
             seed=count("seed", words.get("seed", 0), least=0),
             **_race_of(words),
+            wait=parse_duration(str(words.get("wait", 0))),
             budget=budget_of(words),
             output=str(words.get("output", "results")),
             where=where_of(words),
@@ -118,7 +121,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 WORDS = frozenset(
     ("model", "backend", "option", "input", "weights", "calibration", "keep", "accuracy", "checkout", "trust", "seed",
-     "rebuild", "output", "reference",
+     "rebuild", "output", "reference", "wait",
      *WHERE_WORDS, *RACE_WORDS, *BUDGET_WORDS, *(axis.name for axis in AXES))
 )  # fmt: skip
 

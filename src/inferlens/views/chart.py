@@ -72,7 +72,7 @@ class Chart(View):
         shown = rows(records, self.reference)
         if not any(drawn(row) for row in shown):
             reason = next((f" {plain(row.reason)}" for row in shown if row.reason), "")
-            what = f"There is nothing to draw: no case ran with right outputs.{reason}"
+            what = f"There is nothing to draw: no case has right outputs and a latency or a rate.{reason}"
             raise InferlensError(what, hint="inferlens show")
         return picture.drawn(lambda theme: chart_of(shown, theme, self.top), self.format, shown[0].model, self.theme)
 

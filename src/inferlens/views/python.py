@@ -276,7 +276,9 @@ def _place(record: Record) -> tuple[str, str]:
 def _kinds() -> dict[str, object]:
     """The plain type of each column."""
     hints = get_type_hints(Row)
-    kinds = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(Row)}
+    kinds = {
+        field.encode_name: hints[field.name] for field in msgspec.structs.fields(Row) if field.name != "machine_load"
+    }
     return {name: get_args(kind)[0] if isinstance(kind, types.UnionType) else kind for name, kind in kinds.items()}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from inferlens.analysis.findings.notes import OF_THE_END
+from inferlens.analysis.interference.load import mean_load
 from inferlens.analysis.runs import each_run, latest
 from inferlens.record.record import AGREEMENT, Record, machine_name
 from inferlens.spec.case import bare
@@ -52,7 +53,6 @@ LEAST_HEIGHT = 5  # of a table: its title, answer, heading, a row and the space 
 LEAST_ROWS = 4  # of a single comparison, before what to do next
 MOST_NOTES = 2
 ONCE = "measured once"
-IN_ROUNDS = "Ratios hold, times may not."  # what disturbs cases that take turns does so to all of them
 SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
 
 # Key, title, unit, how it is written, what stays first. Without ``wide`` it is on every screen.
@@ -130,7 +130,12 @@ def document(
         return Document(lambda: ["There are no records to show."], lambda: nothing, lambda: fields_of(shown))
     return Document(
         blocks=lambda: [*blocks_of(whole(), where), *lacking],
-        data=lambda: {"schema": SCHEMA, "rows": whole(), "verdict": [str(each) for each in answers(whole())]},
+        data=lambda: {
+            "schema": SCHEMA,
+            "rows": whole(),
+            "verdict": [str(each) for each in answers(whole())],
+            "machine_load": mean_load(row.machine_load for row in whole()),
+        },
         csv=lambda: fields_of(whole()),
         title=f"{shown[0].model} – Inferlens",
         screen=None if every_run else screen,
@@ -235,7 +240,8 @@ def _briefly(shown: Sequence[Row], where: str) -> list[Table | str]:
     def first(count: int) -> list[Table | str]:
         left = len(every) - count
         more = [f"{left} more: inferlens show {where or 'RESULTS'} --format json"] if left else []
-        return [*(each.brief for each in every[:count]), *more, *_next(shown, where)]
+        busy = [*filter(None, [mean_load(row.machine_load for row in shown).sentence])]
+        return [*(each.brief for each in every[:count]), *busy, *more, *_next(shown, where)]
 
     return fitting(map(first, range(min(len(every), LINES), 0, -1))) or first(1)
 
@@ -309,25 +315,26 @@ def _column(column: Column, table: Sequence[Row]) -> Column:
 
 
 def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] = ()) -> list[str]:
-    """What the marks of ``shown`` rows mean and what to do about them, and the most important that no row says.
+    """Return how busy the machine was, what the marks of ``shown`` rows mean, and the most important that no row says.
 
-    Two lines at most, the last of which says how to see the rest, if there is a way.
+    Two lines at most after that of the machine; the last says how to see the rest, if there is a way.
     """
+    load = mean_load(row.machine_load for row in table)
     notes = {note.code: note for row in reversed(table) for note in row.notes}
-    codes = dict.fromkeys(note.code for row in table for note in row.notes if note.code not in OF_THE_END)
+    silent = {*OF_THE_END, *["busy"] * load.busy}
+    codes = dict.fromkeys(note.code for row in table for note in row.notes if note.code not in silent)
     whose = {code: [row for row in table if code in {note.code for note in row.notes}] for code in codes}
     marks = {mark for row in shown for mark in (row.outputs, remark(row, builds=False))}
     marked = {code for code in codes if DOUBTS.get(code) in marks}
-    met = [row for row in whose.get("disturbed", ()) if row.rounds and row.processes > 1]
-    shared = {"disturbed"} if met and 2 * len(met) >= len(table) else set()
-    told = [code for code in codes if notes[code].level != "know" and (code not in DOUBTS or code in marked | shared)]
+    shown_anyway = marked | {"disturbed"} | (codes.keys() - DOUBTS.keys())
+    told = [code for code in codes if notes[code].level != "know" and code in shown_anyway]
     told.sort(key=lambda code: (notes[code].level != "changes", code not in DOUBTS, -len(whose[code])))
     said: dict[str, str] = {}
     for code in told:
         mine, note = whose[code], notes[code]
         who = f"{ways(table)[mine[0].id]}: " if len(mine) == 1 else f"{len(mine)} of {len(table)} rows: "
-        who = f"{DOUBTS[code]}: " if code in marked - shared else "" if len(mine) == len(table) else who
-        both = f"{who}{note.sentence} {IN_ROUNDS if code in shared else note.hint}"
+        who = f"{DOUBTS[code]}: " if code in marked else "" if len(mine) == len(table) else who
+        both = f"{who}{note.sentence} {note.hint}"
         said.setdefault(who, both if len(both) <= WIDTH else f"{who}{note.sentence}")
     if ONCE in marks:
         said[ONCE] = f"{ONCE}: too slow to be the fastest, so it was not measured again."
@@ -341,7 +348,7 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
             lines[-1] += f" ({text})"
         else:
             lines[1:] = [f"{text[0].upper()}{text[1:]}"]
-    return lines
+    return [load.sentence, *lines] if load.busy else lines
 
 
 def _next(shown: Sequence[Row], where: str | None) -> list[str]:
@@ -360,7 +367,7 @@ def _next(shown: Sequence[Row], where: str | None) -> list[str]:
 
 def fields_of(shown: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
     """The names of all fields, and the values of every row; its notes, which are the last, as texts."""
-    fields = msgspec.structs.fields(Row)
+    fields = [field for field in msgspec.structs.fields(Row) if field.name != "machine_load"]  # a note says it
     lines = [[getattr(row, field.name) for field in fields[:-1]] + [list(map(str, row.notes))] for row in shown]
     return [field.encode_name for field in fields], lines
 

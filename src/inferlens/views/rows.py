@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from inferlens.analysis.findings.notes import Note, notes_of, ordered, worst_agreement
 from inferlens.analysis.findings.rules.records import share_if_partly
 from inferlens.analysis.findings.rules.waiting import bound_by
+from inferlens.analysis.interference.load import MachineLoad
 from inferlens.analysis.numbers import numbers
 from inferlens.analysis.objective import build_seconds, device_peak, host_peak
 from inferlens.analysis.race import FinalsAim
@@ -74,6 +75,7 @@ class Row(Struct, frozen=True, kw_only=True):
         ended: when the last of its records was kept; ``command``: what those of one command share.
         rounds: in how many rounds its comparison took turns; ``threshold``: smaller differences do not matter.
         cpus: threads of the CPU that were used, or could be; ``profile``: the command that shows where its time goes.
+        machine_load: what other programs used meanwhile.
         notes: what has to be known of it, the most important first.
     """
 
@@ -175,6 +177,7 @@ class Row(Struct, frozen=True, kw_only=True):
     reference_id: str = ""
     cpus: int | None = None
     profile: str = ""
+    machine_load: MachineLoad = MachineLoad()
     notes: tuple[Note, ...] = ()
 
     @property

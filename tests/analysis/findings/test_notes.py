@@ -106,8 +106,9 @@ def quantized(calibrated: bool) -> Record:
         ("host-bound", timed(enqueue=9.2, GPU=9.0)),
         ("copy-bound", timed(enqueue=9.2, GPU=9.0, H2D=3.0, D2H=1.6)),
         ("gpu-floor", timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": 6e-6}})),
-        ("disturbed", replace(FIT, marks=marks("steal", disturbed=250))),
-        ("disturbed", replace(FIT, window_marks=marks("steal", disturbed=250))),
+        ("busy", replace(FIT, marks=marks("steal", disturbed=250))),
+        ("busy", replace(FIT, window_marks=marks("steal", disturbed=250))),
+        ("disturbed", replace(FIT, marks=marks("throttled", disturbed=250))),
         ("power-cap", replace(FIT, marks=marks("power cap"))),
         ("cpu-quota", replace(FIT, marks=marks("cpu quota"))),
         ("at-chance", answered(0, 200, 1 / 200)),  # of a thousand classes, in another order
@@ -196,7 +197,7 @@ def test_how_a_case_ended() -> None:
 def test_what_has_the_same_cause_is_said_once() -> None:
     uneven = measured(FIT, "throughput", [70.0, 90, 40])
     assert codes(uneven) == ["slow-throughput"]
-    assert codes(replace(uneven, marks=marks("steal", disturbed=250))) == ["disturbed", "slow-throughput"]
+    assert codes(replace(uneven, marks=marks("steal", disturbed=250))) == ["busy"]
 
 
 def test_one_odd_process_does_not_speak_for_the_case() -> None:
@@ -258,6 +259,7 @@ def test_the_page_has_the_numbers_of_the_code() -> None:
         "gpu-floor": f"{thresholds.GPU_FLOOR:.0%}",
         "copy-bound": f"{thresholds.COPY_BOUND:.0%}",
         "at-chance": f"{thresholds.AT_CHANCE:.0%}",
-        "disturbed": f"{mark.DISCARD_AT_MOST:.0%}",
+        "disturbed": f"{mark.DISCARD_HOT:.0%}",
+        "busy": f"{mark.DISCARD_AT_MOST:.0%}",
     }
     assert [code for code, number in numbers.items() if number.replace("%", " %") not in rows[code]] == []

@@ -47,7 +47,7 @@ def test_what_has_no_counter_or_a_strange_one_has_no_value() -> None:
     assert "went back" in energy_per_item(log, 2.0, 8.0, 600).reason
     assert energy_per_item(MachineLog(interval=0.1, absent={"gpu": "no driver"}), 0, 5, 5).reason == "no driver"
     assert cpu_energy_per_item(MachineLog(interval=0.1), 0, 5, 5).reason == "the CPUs were not watched"
-    assert "no counter" in energy_per_item(gpu_log(power=300.0), 2.0, 8.0, 600).reason
+    assert "no counter" in energy_per_item(gpu_log(), 2.0, 8.0, 600).reason
 
 
 def test_energy_of_the_cpus() -> None:

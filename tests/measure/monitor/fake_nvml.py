@@ -24,7 +24,6 @@ class Device:
     millijoules: int = 5_000_000
     milliwatts: int = 100_000
     sm_clock: int = 1980  # MHz
-    memory_clock: int = 2619
     temperature: int = 40
     reasons: int = 0
     utilisation: int = 0
@@ -39,12 +38,10 @@ class FakeNvml:
     NVML_SUCCESS, NVML_ERROR_NOT_FOUND = 0, NOT_FOUND
     NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
     NVML_TEMPERATURE_GPU = 0
-    NVML_FI_DEV_POWER_INSTANT = 186
     NVMLError = NVMLError
 
-    def __init__(self, *devices: Device, instant: bool = False) -> None:
+    def __init__(self, *devices: Device) -> None:
         self.devices = list(devices) or [Device()]
-        self.instant = instant
         self.open = 0
         self.refuse: dict[str, int] = {}  # function names and the errors they raise
         self.calls: dict[str, int] = {}
@@ -70,9 +67,7 @@ class FakeNvml:
             "nvmlDeviceGetName": lambda device: device.name,
             "nvmlDeviceGetMigMode": self._mig,
             "nvmlDeviceGetTotalEnergyConsumption": lambda device: device.millijoules,
-            "nvmlDeviceGetPowerUsage": lambda device: device.milliwatts,
-            "nvmlDeviceGetFieldValues": self._fields,
-            "nvmlDeviceGetClockInfo": lambda device, kind: device.sm_clock if kind == 1 else device.memory_clock,
+            "nvmlDeviceGetClockInfo": lambda device, _: device.sm_clock,
             "nvmlDeviceGetCurrentClocksEventReasons": lambda device: device.reasons,
             "nvmlDeviceGetUtilizationRates": lambda device: SimpleNamespace(gpu=device.utilisation),
             "nvmlDeviceGetTemperature": lambda device, _: device.temperature,
@@ -89,10 +84,6 @@ class FakeNvml:
         if device.mig is None:
             raise NVMLError(NOT_SUPPORTED)
         return device.mig, device.mig
-
-    def _fields(self, device: Device, fields: list[int]) -> list[Any]:
-        value = SimpleNamespace(uiVal=device.milliwatts)
-        return [SimpleNamespace(nvmlReturn=0 if self.instant else NOT_SUPPORTED, value=value) for _ in fields]
 
     def _activity(self, device: Device, since: int) -> list[Any]:
         found = [SimpleNamespace(pid=p, timeStamp=t, smUtil=u) for p, t, u in device.activity if t > since]

@@ -65,26 +65,19 @@ def test_energy_counters_that_begin_again(tmp_path: Path) -> None:
     assert packages.read() == pytest.approx(0.2 + 0.3)
 
 
-def test_frequencies_throttling_quota_and_pressure(tmp_path: Path) -> None:
-    for cpu, kilohertz in ((0, 3_000_000), (1, 2_000_000), (2, 1)):
+def test_throttling_and_quota(tmp_path: Path) -> None:
+    for cpu in (0, 1, 2):
         folder = f"sys/devices/system/cpu/cpu{cpu}"
-        write(tmp_path, f"{folder}/cpufreq/scaling_cur_freq", f"{kilohertz}\n")
-        write(tmp_path, f"{folder}/cpufreq/scaling_governor", "performance\n")
         write(tmp_path, f"{folder}/thermal_throttle/core_throttle_count", "3\n")
         write(tmp_path, f"{folder}/thermal_throttle/package_throttle_count", "1\n")
     write(tmp_path, "proc/self/cgroup", "0::/mine\n")
     write(tmp_path, "sys/fs/cgroup/mine/cpu.stat", "usage_usec 1\nnr_throttled 2\nthrottled_usec 2500000\n")
-    write(tmp_path, "proc/pressure/memory", "some avg10=0.00 total=1500000\nfull avg10=0.00 total=7\n")
     cpus = Cpus(lambda: [7], usable=(0, 1), root=tmp_path)
     answers = {name: value for read in list(cpus.readings().values())[2:] for name, value in read(0.0).items()}
     assert answers == {
-        "frequency_mean": 2_500_000_000,
-        "frequency_min": 2_000_000_000,
         "throttle_events": 8,
         "quota_wait": 2.5,
-        "memory_wait": 1.5,
     }
-    assert cpus.governor == "performance"
 
 
 def test_waiting_for_the_quota_is_counted_in_version_1_too(tmp_path: Path) -> None:
@@ -124,11 +117,6 @@ def test_all_ways_get_the_threads_that_the_environment_sets_or_one_for_each_core
 def test_without_topology_each_cpu_is_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "usable_cpus", lambda: {0, 1, 2})
     assert module.usable_cores(tmp_path) == 3
-
-
-def test_frequencies_come_from_cpuinfo_where_there_is_no_cpufreq(tmp_path: Path) -> None:
-    write(tmp_path, "proc/cpuinfo", "processor\t: 0\ncpu MHz\t\t: 2600.5\n\nprocessor\t: 1\ncpu MHz\t\t: 100.0\n")
-    assert Cpus(lambda: [7], usable=(0,), root=tmp_path).frequencies()["frequency_mean"] == 2_600_500_000
 
 
 def test_a_bare_system_tells_nothing_and_says_so(tmp_path: Path) -> None:

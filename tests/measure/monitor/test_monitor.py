@@ -73,18 +73,16 @@ def kinds(log: MachineLog) -> dict[str, tuple[float, float]]:
 
 
 def test_everything_a_gpu_tells_becomes_a_column(tmp_path: Path) -> None:
-    nvml = FakeNvml(Device(compute={PID: 700}, utilisation=90, reasons=2), instant=True)
+    nvml = FakeNvml(Device(compute={PID: 700}, utilisation=90, reasons=2))
     log = watched(nvml, tmp_path)
     assert log.gpu.times[:3] == (100.0, 100.1, 100.2)
-    assert len(log.gpu.times) == 21 == len(log.gpu.power)
-    assert set(log.gpu.power) == {100.0}
-    assert "INSTANT" in log.gpu.power_basis
+    assert len(log.gpu.times) == 21
     assert log.gpu.energy[:3] == (0.0, 10.0, 20.0)
-    assert (set(log.gpu.sm_clock), set(log.gpu.memory_clock)) == ({1_980_000_000}, {2_619_000_000})
+    assert set(log.gpu.sm_clock) == {1_980_000_000}
     assert (log.gpu.temperature[0], log.gpu.reasons[0], log.gpu.utilisation[0]) == (40, 2, 0.9)
     assert (set(log.processes.case_memory), set(log.processes.foreign)) == ({700}, {0})
     assert (log.gpu_uuid, kinds(log), nvml.open) == ("GPU-11111111-aaaa", {}, 0)
-    assert log.costs.keys() >= {"gpu energy", "gpu power", "processes processes"}
+    assert log.costs.keys() >= {"gpu energy", "gpu clocks", "processes processes"}
     assert msgspec.json.decode(msgspec.json.encode(log), type=MachineLog) == log
 
 
@@ -98,9 +96,9 @@ def test_of_several_in_turns_each_has_the_largest_sample_of_its_own_memory(tmp_p
 
 def test_what_is_not_supported_is_absent_with_its_reason_and_asked_once(tmp_path: Path) -> None:
     nvml = FakeNvml()
-    nvml.refuse = {"nvmlDeviceGetTotalEnergyConsumption": NOT_SUPPORTED, "nvmlDeviceGetPowerUsage": NOT_SUPPORTED}
+    nvml.refuse = {"nvmlDeviceGetTotalEnergyConsumption": NOT_SUPPORTED}
     log = watched(nvml, tmp_path)
-    assert (log.gpu.energy, log.gpu.power) == ((), ())
+    assert log.gpu.energy == ()
     assert "Not Supported" in log.absent["energy"]
     assert nvml.calls["nvmlDeviceGetTotalEnergyConsumption"] == 1
     assert energy_per_item(log, 100.0, 102.0, 10).reason == log.absent["energy"]
@@ -108,10 +106,9 @@ def test_what_is_not_supported_is_absent_with_its_reason_and_asked_once(tmp_path
 
 def test_a_gpu_that_is_lost_leaves_holes(tmp_path: Path) -> None:
     nvml = FakeNvml()
-    log = watched(nvml, tmp_path, ticks=30, at={5: lambda: nvml.refuse.update({"nvmlDeviceGetPowerUsage": LOST})})
-    assert (log.gpu.power[4], set(log.gpu.power[5:])) == (100.0, {None})
-    assert len(log.gpu.power) == len(log.gpu.times)
-    assert ("averages" in log.gpu.power_basis, log.gpu.power_window) == (True, 1.0)
+    log = watched(nvml, tmp_path, ticks=30, at={5: lambda: nvml.refuse.update({"nvmlDeviceGetTemperature": LOST})})
+    assert (log.gpu.temperature[4], set(log.gpu.temperature[5:])) == (40, {None})
+    assert len(log.gpu.temperature) == len(log.gpu.times)
 
 
 @pytest.mark.parametrize(
@@ -259,20 +256,13 @@ def test_the_fake_has_no_function_that_nvml_lacks() -> None:
 
 
 def test_the_gpu_before_a_case_and_what_is_not_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(gpu.time, "sleep", slept.append)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    nvml = FakeNvml(Device(compute={9: 1}, graphics={3: 2}, memory_used=77, milliwatts=80_000))
-    before = gpu_before(1.0, nvml)
+    nvml = FakeNvml(Device(compute={9: 1}, graphics={3: 2}, memory_used=77))
+    before = gpu_before(nvml)
     assert (before.memory_used, before.processes, before.absent, nvml.open) == (77, (3, 9), {}, 0)
-    assert (before.idle_power, before.idle_seconds, before.idle_samples) == (80.0, 1.0, 10)
-    assert sum(slept) == pytest.approx(1.0)
-    assert gpu_before(nvml=nvml).idle_power is None
-    nvml.devices[0].utilisation = 3
     nvml.refuse["nvmlDeviceGetComputeRunningProcesses"] = NOT_SUPPORTED
-    before = gpu_before(1.0, nvml)
-    assert (before.processes, before.idle_power) == (None, None)
-    assert ("Not Supported" in before.absent["processes"], "not idle" in before.absent["idle_power"]) == (True, True)
+    before = gpu_before(nvml)
+    assert (before.processes, "Not Supported" in before.absent["processes"]) == (None, True)
     nvml.refuse["nvmlInit"] = 12
     assert "NVML" in gpu_before(nvml=nvml).absent["gpu"]
 
@@ -299,7 +289,7 @@ def test_the_oldest_rows_go_when_there_are_too_many_but_peaks_stay() -> None:
     columns = table.as_columns()
     assert columns["times"][-1] == 13.0
     assert len(columns["times"]) == len(columns["load"]) <= 10
-    assert (table.forgotten + len(columns["times"]), table.peaks) == (14, {"load": 9.0})
+    assert table.peaks == {"load": 9.0}
 
 
 def test_a_reading_that_takes_long_is_asked_less_often() -> None:

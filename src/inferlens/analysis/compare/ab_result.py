@@ -13,6 +13,7 @@ from inferlens.analysis.accuracy import WorthOfTwo
 from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, check, metric_of
 from inferlens.analysis.compare.environment_diff import Difference, sentence
 from inferlens.analysis.findings import notes
+from inferlens.analysis.interference.load import MachineLoad, mean_load
 from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.record.record import Agreement, Metric, Record
@@ -41,7 +42,7 @@ PROBABLE = 0.75  # from which probability on something is called probable
 _CODES = {"FASTER": 0, "SAME": 0, "SLOWER": 1, "UNDECIDED": 3, "DID NOT RUN": 4}
 # Notes of what the interval over several rounds covers, or the verdict says.
 _COVERED = (
-    "disturbed", "unsteady", "few-samples", "not-reached", "two-modes", "uneven-throughput", "repeat-failed",
+    "busy", "disturbed", "unsteady", "few-samples", "not-reached", "two-modes", "uneven-throughput", "repeat-failed",
     "cut-short",
 )  # fmt: skip
 # Where two cases differ in one of these, a call of theirs is not the same work.
@@ -129,6 +130,11 @@ class ABResult(Struct, frozen=True, kw_only=True):
     def exit_code(self) -> int:
         """As of a comparison: 1 if B is slower, 4 if a side did not run, 3 if it is undecided, else 0."""
         return _CODES[self.verdict]
+
+    @property
+    def machine_load(self) -> MachineLoad:
+        """What other programs used while A and B were measured."""
+        return mean_load((self.base.machine_load, self.candidate.machine_load))
 
     @property
     def standing(self) -> str:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from inferlens.analysis.compare.ab_result import ABResult
 from inferlens.analysis.compare.environment_diff import Difference, sentence
+from inferlens.analysis.interference.load import MachineLoad, mean_load
 from inferlens.spec.case import shown_together
 from inferlens.units import listing, percent
 
@@ -42,6 +43,11 @@ class ABSteps(Struct, frozen=True, kw_only=True):
     def exit_code(self) -> int:
         """1 if a step is slower; else 4 if one did not run; else 3 if one is undecided; else 0."""
         return next(code for code in WORST_FIRST if code in {each.exit_code for each in self.steps})
+
+    @property
+    def machine_load(self) -> MachineLoad:
+        """What other programs used meanwhile."""
+        return mean_load(each.machine_load for each in self.steps)
 
     @property
     def named(self) -> list[Step]:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.compare.environment_diff import Difference, differences, refusal
 from inferlens.analysis.findings import notes
+from inferlens.analysis.interference.load import MachineLoad, mean_load, record_load
 from inferlens.analysis.interference.samples import steady_samples
 from inferlens.analysis.runs import CaseRuns, device_name, latest
 from inferlens.errors import InferlensError
@@ -40,7 +41,7 @@ NOT_MEASURED = "not measured"
 UNCHECKED = "Outputs not checked"
 # In seconds, or calls per second; what is beyond would leave the range of numbers as a ratio.
 _LEAST, _MOST = 1e-100, 1e100
-_SAID = (*notes.OF_THE_END, "repeat-failed")  # notes of what the state says already
+_SAID = (*notes.OF_THE_END, "repeat-failed", "busy")  # notes of what the state says already
 
 # One case: what base and candidate have of it, or ``None``.
 Match = tuple[CaseRuns | None, CaseRuns | None]
@@ -57,6 +58,7 @@ class Side(Struct, frozen=True, kw_only=True):
         runs: how many runs there are of it, of which the newest counts.
         median: over its processes, in seconds, or calls per second; ``None`` unless ``ok``.
         interval: of ``median``, at the comparison's confidence.
+        machine_load: what other programs used while it was measured.
     """
 
     state: str
@@ -70,6 +72,7 @@ class Side(Struct, frozen=True, kw_only=True):
     median: float | None = None
     interval: Interval | None = None
     notes: tuple[str, ...] = ()
+    machine_load: MachineLoad = MachineLoad()
 
     @property
     def ok(self) -> bool:
@@ -145,6 +148,17 @@ class Compared(Struct, frozen=True, kw_only=True):
     def of(self, verdict: Verdict) -> tuple[ComparedCase, ...]:
         """The cases with that verdict."""
         return tuple(case for case in self.cases if case.verdict == verdict)
+
+    @property
+    def loads(self) -> dict[str, MachineLoad]:
+        """What other programs used while the base and the candidate were measured."""
+        sides = ("base", "candidate")
+        return {name: mean_load(getattr(case, name).machine_load for case in self.cases) for name in sides}
+
+    @property
+    def machine_load(self) -> MachineLoad:
+        """The same of both sides; busy if one of them was."""
+        return mean_load(self.loads.values())
 
     @property
     def measured_once(self) -> bool:
@@ -297,6 +311,7 @@ def read(runs: CaseRuns | None, metric: Metric, level: float) -> tuple[Side, lis
         records=tuple(record.id for record in runs.records),
         created=max(record.created for record in runs.records),
         runs=runs.of_runs,
+        machine_load=mean_load(map(record_load, told)),
     )
     if state or found is None:
         return side, []

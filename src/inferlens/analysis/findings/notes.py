@@ -33,7 +33,7 @@ LEVEL_OF: dict[str, Level] = {
     "unknown-origin": "weakens", "partly-quantized": "weakens", "random-calibration": "weakens",
     "less-accurate": "weakens",
     # The number may be another one.
-    "disturbed": "weakens", "unsteady": "weakens", "few-samples": "weakens", "two-modes": "weakens",
+    "busy": "weakens", "disturbed": "weakens", "unsteady": "weakens", "few-samples": "weakens", "two-modes": "weakens",
     "not-finite": "weakens", "not-reached": "weakens", "uneven-throughput": "weakens", "slow-throughput": "weakens",
     "repeat-failed": "weakens", "cut-short": "weakens",
     # The number is right, and this explains it.
@@ -42,7 +42,8 @@ LEVEL_OF: dict[str, Level] = {
     "plain-way": "know",
 }  # fmt: skip
 # What needs no note beside another: it has the same cause and the same cure.
-IMPLIES = {"disturbed": ("uneven-throughput",), "slow-throughput": ("uneven-throughput",)}
+_UNEVEN = ("uneven-throughput", "slow-throughput", "unsteady", "two-modes", "not-reached")
+IMPLIES = {"busy": _UNEVEN, "disturbed": _UNEVEN, "slow-throughput": ("uneven-throughput",)}
 WORDS = 20
 
 

@@ -1,9 +1,10 @@
-"""Which samples of a case were disturbed, what is to be done about it, and the warnings that say so.
+"""Mark the samples of a case that something disturbed, decide what to do about them, and warn of what remains.
 
-Samples are judged by when they were taken, never by their own value, so nothing is left out for being slow. Those that
-were disturbed are left out, if they are at most :data:`DISCARD_AT_MOST` of all and enough remain. Otherwise the case is
-to be measured again, once; if that is disturbed as much, all are kept, with a warning. What the case does to itself, at
-its power limit or with its CPU quota used up, is told and not removed: that is its speed on this machine.
+Samples are judged by when they were taken, never by their own value, so nothing is left out for being slow. Disturbed
+samples are left out if they are at most :data:`DISCARD_AT_MOST` of all (:data:`DISCARD_HOT` if heat or a clock is among
+the causes) and enough remain. Otherwise all are kept. If half of the series was quiet, the case is measured again
+first, once; a second attempt on a machine that stays busy would change nothing. What the case does to itself, at its
+power limit or with its CPU quota used up, is reported and not removed: that is its speed on this machine.
 """
 
 from __future__ import annotations
@@ -14,11 +15,9 @@ from collections.abc import Sequence
 from inferlens.analysis.interference.spans import all_spans
 from inferlens.record.machine import (
     DISCARD_AT_MOST,
+    DISCARD_HOT,
     LEAST_KEPT,
-    NOT_USED,
-    CpuSamples,
-    GpuProcesses,
-    GpuSamples,
+    OTHER_PROGRAMS,
     Kind,
     MachineLog,
     Marks,
@@ -29,9 +28,6 @@ from inferlens.units import percent
 ADVICE: dict[Kind, str] = {
     "throttled": "Let it cool down, or see to its cooling; fewer cases in a row help as well.",
     "clock change": "Where you may, lock the GPU's clocks (nvidia-smi --lock-gpu-clocks).",
-    "foreign process": "End the other processes on the GPU (nvidia-smi lists them).",
-    "cpu busy": "End other programs, or leave the case CPUs of its own (taskset).",
-    "steal": "Measure on a machine whose CPUs are not shared, or when its neighbours rest.",
     "power cap": "This is the speed at this power limit; compare it only with the same limit.",
     "cpu quota": "This is the speed within the container's CPU limit; raise it, or choose fewer --threads.",
 }
@@ -40,7 +36,6 @@ OWN_DOING: dict[Kind, tuple[str, str]] = {
     "power cap": ("power-cap", "at the GPU's power limit"),
     "cpu quota": ("cpu-quota", "while the CPU quota of the control group was used up"),
 }
-UNWATCHED = "it was not watched"
 
 
 def mark(
@@ -48,14 +43,12 @@ def mark(
     latencies: Sequence[float],
     log: MachineLog,
     *,
-    last: bool = False,
     least: int = LEAST_KEPT,
 ) -> Marks:
     """Marks the samples that a disturbance touched; there is one at least.
 
     Args:
         begins: when each sample began, in order, in seconds of the log's clock.
-        last: whether the case will not be measured again.
         least: how many samples have to remain; fewer than by default where a sample is itself a window of many calls.
     """
     count = len(begins)
@@ -65,64 +58,35 @@ def mark(
     for span in spans:
         places = range(bisect_left(ends, span.begin), bisect_left(begins, span.end))
         touched.setdefault(span.kind, set()).update(places)
-    disturbed = sorted(set().union(*(places for kind, places in touched.items() if kind not in OWN_DOING)))
-    few = len(disturbed) <= DISCARD_AT_MOST * count and count - len(disturbed) >= least
-    again = bool(disturbed) and not (few or last)
-    decision = "they are left out" if few else "too many to leave out" if again else "all are kept"
-    share = f"{len(disturbed)} of {count} samples were taken while something else disturbed the machine"
+    kinds = {kind for kind, places in touched.items() if places} - OWN_DOING.keys()
+    disturbed = sorted(set().union(*(touched[kind] for kind in kinds)))
+    most = DISCARD_AT_MOST if kinds <= {*OTHER_PROGRAMS} else DISCARD_HOT
+    few = len(disturbed) <= most * count and count - len(disturbed) >= least
     return Marks(
         count=count,
         disturbed=tuple(disturbed),
         discarded=tuple(disturbed) if few else (),
         touched={kind: len(places) for kind, places in touched.items() if places},
         spans=tuple(spans),
-        unseen=_unseen(log),
-        repeat=again,
-        why=f"{share}; {decision}" if disturbed else "",
     )
 
 
-def _unseen(log: MachineLog) -> dict[str, str]:
-    """Kinds of disturbance that could not be looked for, and why."""
-    gpu, processes, cpu = log.gpu or GpuSamples(), log.processes or GpuProcesses(), log.cpu or CpuSamples()
-    wanted: list[tuple[Kind, Sequence[object], tuple[str, ...]]] = [
-        ("cpu busy", cpu.others, ("cpu_load", "watch")),
-        ("steal", cpu.steal, ("cpu_load", "watch")),
-    ]
-    if log.absent.get("gpu") != NOT_USED:  # a case without a GPU has nothing to be seen on one
-        wanted += [
-            ("throttled", gpu.reasons, ("reasons", "gpu", "watch")),
-            ("clock change", gpu.sm_clock, ("clocks", "gpu", "watch")),
-            ("foreign process", processes.foreign, ("processes", "foreign", "gpu", "watch")),
-        ]
-    reasons = {
-        kind: next((log.absent[name] for name in names if name in log.absent), "" if column else UNWATCHED)
-        for kind, column, names in wanted
-    }
-    return {kind: reason for kind, reason in reasons.items() if reason}
-
-
 def warnings(marks: Marks) -> tuple[Warning, ...]:
-    """Warnings of what disturbed a series of samples, the worst first.
+    """Return warnings of what disturbed a series of samples, the worst first.
 
-    Codes: ``disturbed`` where disturbed samples are kept, ``power-cap`` and ``cpu-quota`` for what the case does to
-    itself. Where disturbed samples were left out, the numbers are those of the others, and nothing need be known.
+    Codes: ``disturbed`` where samples are kept that heat or a clock disturbed, ``power-cap`` and ``cpu-quota`` for what
+    the case does to itself. What other programs used is the code ``busy``, which follows from the machine's log
+    (``analysis.interference.load``). Where disturbed samples were left out, the numbers are those of the others.
     """
     found = []
-    kinds = [kind for kind in ADVICE if kind in marks.touched and kind not in OWN_DOING]
-    if marks.disturbed and not marks.clean:
-        kinds.sort(key=lambda kind: -marks.touched[kind])
-        reasons = " and ".join(_why(marks, kind) for kind in kinds[:2])
-        share = percent(len(marks.disturbed) / marks.count)
-        message = f"{reasons[:1].upper()}{reasons[1:]} during {share} of the samples."
-        found.append(Warning("disturbed", message, ADVICE[kinds[0]]))
+    hot = {kind: marks.touched[kind] for kind in ADVICE if kind in marks.touched and kind not in OWN_DOING}
+    if hot and not marks.clean:
+        kind = max(hot, key=lambda kind: hot[kind])
+        why = next((span.why for span in marks.spans if span.kind == kind and span.why), kind)
+        message = f"{why[:1].upper()}{why[1:]} during {percent(hot[kind] / marks.count)} of the samples."
+        found.append(Warning("disturbed", message, ADVICE[kind]))
     for kind, (code, when) in OWN_DOING.items():
         if kind in marks.touched:
             message = f"{percent(marks.touched[kind] / marks.count)} of the samples were taken {when}."
             found.append(Warning(code, message, ADVICE[kind]))
     return tuple(found)
-
-
-def _why(marks: Marks, kind: Kind) -> str:
-    """The first span's words."""
-    return next((span.why for span in marks.spans if span.kind == kind and span.why), kind)

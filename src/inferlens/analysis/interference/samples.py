@@ -4,9 +4,9 @@ Records keep every sample. What is left out is decided here and nowhere else, ea
 from better statistics: samples that are negative or no finite numbers, those that the record's marks say to leave out
 (``mark``), and the beginning of a series that was not steady yet (``stats.steady``).
 
-Of processes that took turns on the machine all count, for turns differ without a change of the process; and a median is
-of the fastest turns, which have a third of the samples. What else runs there only ever slows a process, and it slows
-whole turns.
+Of processes that took turns on the machine the beginning counts too, for turns differ without a change of the process;
+and a median is of the fastest turns, which have a third of the samples. What else runs there only ever slows a process,
+and it slows whole turns, which are shorter than what the machine's log can tell apart.
 """
 
 from __future__ import annotations

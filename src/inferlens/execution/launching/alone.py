@@ -49,7 +49,7 @@ def compare_alone(under_way: UnderWay, jobs: Sequence[CasesJob]) -> None:
     plan = under_way.plan
     under_way.gathered.doing("the reference alone")
     planned = next(each for each in job.cases if each.case == beside.case)
-    words = {"plan": replace(plan, accuracy=""), "planned": planned}
+    words = {"plan": replace(plan, accuracy="", wait=0.0), "planned": planned}
     try:
         (record,) = under_way.do(alone, [under_way.job(AloneJob, worker.kind, **words)])
     except InferlensError:  # all is measured that was asked for

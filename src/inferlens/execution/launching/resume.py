@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 import inferlens
 from inferlens.errors import InferlensError
@@ -38,7 +39,8 @@ def resumable(under_way: UnderWay, what: Sequence[object] = ()) -> Iterator[None
         return
     plan, model = under_way.launcher.plan, under_way.model
     here = platform.node(), [gpu.uuid for gpu in environment.collect().gpus], named_files(plan, model)
-    data = msgspec.json.encode([inferlens.__version__, plan, here, *what], order="deterministic")
+    same = replace(plan, wait=0.0), here, *what
+    data = msgspec.json.encode([inferlens.__version__, *same], order="deterministic")
     with open(made(Path(plan.output)) / f".unfinished-{sha256(data)[:12]}.json", "a+b") as file:
         if not locked(file.fileno()) or not os.fstat(file.fileno()).st_nlink:  # or it is over by now
             under_way.gathered.remark("The same command is running already. This one is a run of its own.")

@@ -130,7 +130,6 @@ def run(request: StudyRequest, observer: Observer, model: Named | None = None) -
     running the model are left, none can run here, or the knob does nothing.
     """
     observer.doing("looking at models and backends")
-    begin = time.monotonic()
     base = _base(request, model)
     default = request.default
     values = [*([] if default in request.values else [default]), *request.values]
@@ -139,7 +138,8 @@ def run(request: StudyRequest, observer: Observer, model: Named | None = None) -
     cases = [replace(base, case=base.case if each == default else _set(request, base.case, each)) for each in values]
     observer.planned(cases)
     with scheduled(request.plan, observer, cases, live_files(model)) as scheduler:
-        asked, content = msgspec.structs.replace(request, budget=0.0), content_of(base.found.spec, request.plan)
+        plan, begin = msgspec.structs.replace(request.plan, wait=0.0), time.monotonic()
+        asked, content = msgspec.structs.replace(request, budget=0.0, plan=plan), content_of(base.found.spec, plan)
         about = [asked, place_of(scheduler, base.case), base.found, content]
         home = Path(request.plan.output) / safe_name(base.found.name) / STUDY
         kept = TrialLog(home / TRIALS, about, request.budget, model, observer)

@@ -83,7 +83,7 @@ def run(
     plan = replace(request.plan, output=str(work))
     with alone_in(home), scheduled(plan, observer, space.families, live_files(model)) as scheduler:
         where = {each.case.python: place_of(scheduler, each.case) for each in space.families}
-        asked = replace(request, budget=0.0, plan=replace(request.plan, output="", where=Where()))
+        asked = replace(request, budget=0.0, plan=replace(request.plan, output="", where=Where(), wait=0.0))
         found = space.families[0].found
         about = [asked, what, where, found, content_of(found.spec, request.plan)]
         kept = TrialLog(home / TUNING / TRIALS, about, request.budget, model, observer)

@@ -1,4 +1,4 @@
-"""The CPUs a case may use: load, the part of it that others cause, stolen time, frequencies, throttling, energy.
+"""The CPUs a case may use: load, the part of it that others cause, stolen time, throttling, energy.
 
 From ``/proc`` and ``/sys`` alone: psutil looks at every process of the machine to find the children of one, which is
 too dear beside a measurement. Times there are counted in ticks of 10 ms, so loads mean something over half a second.
@@ -6,7 +6,6 @@ too dear beside a measurement. Times there are counted in ticks of 10 ms, so loa
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -54,17 +53,9 @@ class Cpus:
         return {
             "cpu_load": self.load,
             "cpu_energy": lambda _: {"energy": self._joules.read()},
-            "cpu_frequency": lambda _: self.frequencies(),
             "throttle_events": lambda _: {"throttle_events": self.throttle_events()},
             "quota_wait": lambda _: {"quota_wait": _throttled(self._group / "cpu.stat")},
-            # PSI, the kernel's: seconds in which some process waited.
-            "memory_wait": lambda _: {"memory_wait": _seconds(self._proc / "pressure/memory", r"^some .*total=(\d+)$")},
         }
-
-    @property
-    def governor(self) -> str:
-        """The frequency governors of the CPUs, empty where the system does not say."""
-        return ", ".join(sorted({*self._texts("cpufreq/scaling_governor")} - {""}))
 
     def load(self, now: float) -> Mapping[str, Value]:
         """Mean loads since the last time, in processors' worth; ``None`` the first time.
@@ -85,17 +76,6 @@ class Cpus:
             mine = (case - last[2]) / seconds
             loads |= {"case": mine, "others": max(0.0, busy - mine)}
         return {name: None if load is None else round(load, 3) for name, load in loads.items()}
-
-    def frequencies(self) -> Mapping[str, Value]:
-        """Mean and least frequency of the CPUs in hertz, from cpufreq (kHz) or else ``/proc/cpuinfo`` (MHz)."""
-        hertz = [int(text) * 1000 for text in self._texts("cpufreq/scaling_cur_freq") if text.isdigit()]
-        if not hertz:
-            known = re.findall(r"^processor\s*: (\d+)$|^cpu MHz\s*: ([\d.]+)$", text_of(self._proc / "cpuinfo"), re.M)
-            pairs = itertools.pairwise(known)
-            hertz = [round(float(mhz) * 1e6) for (cpu, _), (_, mhz) in pairs if mhz and int(cpu) in self.usable]
-        if not hertz:
-            raise Untold("the system does not report frequencies")
-        return {"frequency_mean": round(sum(hertz) / len(hertz)), "frequency_min": min(hertz)}
 
     def throttle_events(self) -> int:
         """Times that a core was throttled for heat, and its package, summed over the CPUs."""

@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from statistics import median
 from typing import Any
 
 import psutil
@@ -18,14 +17,6 @@ from inferlens.backends.availability import nvml_open
 from inferlens.measure.monitor.cpu import Reading, Untold, Value, reason_of
 from inferlens.record.machine import Before
 
-# NVML's documentation of nvmlDeviceGetPowerUsage: from Ampere on (except GA100) an average over one second, before that
-# instantaneous. The field "instant" is newer and tells the same on all; its own window is not documented: Yang et al.,
-# "Part-time Power Measurements: nvidia-smi's Lack of Attention" (arXiv 2312.02741), found updates every 100 ms.
-INSTANT = "NVML_FI_DEV_POWER_INSTANT"
-INSTANT_WINDOW = 0.1
-AVERAGE_WINDOW = 1.0
-IDLE_SECONDS = 1.0  # enough for readings that are themselves averages of a second
-IDLE_INTERVAL = 0.1
 FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel's include/linux/proc_ns.h
 UNNAMED = "NVML did not name the case's process by its number here, as in a container"
 HIDDEN = "in a container, processes of other containers may be hidden; none was seen"
@@ -39,7 +30,6 @@ class WatchedGpu:
         self.nvml = nvml
         self.handle = handle = first_visible(nvml)
         self.uuid = str(nvml.nvmlDeviceGetUUID(handle))
-        self.power_basis, self.power_window, self.power = _power(nvml, handle)
         self._first_energy: int | None = None
 
     def readings(self) -> dict[str, Reading]:
@@ -51,11 +41,7 @@ class WatchedGpu:
         )
         return {
             "energy": lambda _: {"energy": self._joules()},
-            "power": lambda _: {"power": self.power()},
-            "clocks": lambda _: {
-                "sm_clock": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1_000_000,
-                "memory_clock": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM) * 1_000_000,
-            },
+            "clocks": lambda _: {"sm_clock": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1_000_000},
             "reasons": lambda _: {"reasons": reasons(handle)},
             "utilisation": lambda _: {"utilisation": nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100},
             "temperature": lambda _: {"temperature": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)},
@@ -171,12 +157,8 @@ def in_first_namespace() -> bool:
     return False
 
 
-def gpu_before(seconds: float = 0.0, nvml: Any = None) -> Before:
-    """Looks at the GPU that CUDA calls the first, while none of our cases runs. Never fails.
-
-    Idle power is sampled for some seconds, which means most before the first case: a GPU that has just worked draws
-    more.
-    """
+def gpu_before(nvml: Any = None) -> Before:
+    """Look at the GPU that CUDA calls the first, while none of our cases runs. Never fails."""
     absent: dict[str, str] = {}
 
     def told(name: str, ask: Callable[[], Any]) -> Any:
@@ -190,28 +172,13 @@ def gpu_before(seconds: float = 0.0, nvml: Any = None) -> Before:
         with nvml_open(nvml) as opened:
             gpu = WatchedGpu(opened)
             memory, processes = told("memory_used", gpu.memory_used), told("processes", gpu.processes)
-            watts = told("idle_power", lambda: _idle_power(gpu, seconds)) if seconds > 0 else None
     except Exception as error:
         return Before(absent={"gpu": reason_of(error)})
     return Before(
         memory_used=memory,
         processes=None if processes is None else tuple(sorted(processes)),
-        idle_power=median(watts) if watts else None,
-        idle_seconds=seconds if watts else 0.0,
-        idle_samples=len(watts or ()),
         absent=absent,
     )
-
-
-def _idle_power(gpu: WatchedGpu, seconds: float) -> list[float]:
-    """Watts, every :data:`IDLE_INTERVAL`; ``Untold`` if something ran on the GPU meanwhile."""
-    watts = []
-    for _ in range(max(1, round(seconds / IDLE_INTERVAL))):
-        time.sleep(IDLE_INTERVAL)
-        watts.append(gpu.power())
-        if gpu.nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu > 0:
-            raise Untold("the GPU was not idle")
-    return watts
 
 
 def visible(nvml: Any) -> list[Any]:
@@ -265,19 +232,3 @@ def first_visible(nvml: Any) -> Any:
         if nvml.nvmlDeviceGetMigMode(found[0])[0]:
             raise Untold(SLICED)
     return found[0]
-
-
-def _power(nvml: Any, handle: Any) -> tuple[str, float, Callable[[], float]]:
-    """What power is read, over how many seconds it is averaged, and what reads it, in watts of the whole board."""
-
-    def instant() -> float:
-        field = nvml.nvmlDeviceGetFieldValues(handle, [getattr(nvml, INSTANT)])[0]
-        if field.nvmlReturn != nvml.NVML_SUCCESS:
-            raise nvml.NVMLError(field.nvmlReturn)
-        return float(field.value.uiVal) / 1000
-
-    with suppress(Exception):  # an older driver or library, or a GPU that has no such field
-        if instant() > 0:
-            return INSTANT, INSTANT_WINDOW, instant
-    basis = "nvmlDeviceGetPowerUsage, which averages over up to a second"
-    return basis, AVERAGE_WINDOW, lambda: float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1000

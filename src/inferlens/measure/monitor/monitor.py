@@ -74,23 +74,18 @@ class Monitor:
             absent |= table.absent
         columns = {name: table.as_columns() for name, table in tables.items() if table.taken}
         peaks = {name: peak for table in tables.values() for name, peak in table.peaks.items()}
-        gpu = columns.get("gpu")
-        if gpu and self._gpu:
-            gpu |= {"power_basis": self._gpu.power_basis, "power_window": self._gpu.power_window}
         return MachineLog(
             interval=INTERVAL,
-            gpu=GpuSamples(**gpu) if gpu else None,
+            gpu=GpuSamples(**columns["gpu"]) if "gpu" in columns else None,
             processes=GpuProcesses(**columns["processes"]) if "processes" in columns else None,
             cpu=CpuSamples(**columns["cpu"]) if "cpu" in columns else None,
             gpu_uuid=self._gpu.uuid if self._gpu else "",
             cpus=len(self._cpus.usable),
-            governor=self._cpus.governor,
             before=self._before,
             peak_memory_used=_whole(peaks.get("memory_used")),
             peak_case_memory=_whole(peaks.get("case_memory")),
             absent=absent,
             costs={f"{name} {what}": cost for name, table in tables.items() for what, cost in table.costs.items()},
-            forgotten=sum(table.forgotten for table in tables.values()),
         )
 
     def log_of(self, process: int | None) -> MachineLog:
@@ -162,11 +157,6 @@ class SampledColumns:
         for name, value in row.items():
             if value is not None:
                 self.peaks[name] = max(value, self.peaks.get(name, value))
-
-    @property
-    def forgotten(self) -> int:
-        """How many rows were dropped."""
-        return self.taken - len(self._rows)
 
     def as_columns(self) -> dict[str, Any]:
         """The columns and their times as tuples, without columns that have no value at all."""

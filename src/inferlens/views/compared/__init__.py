@@ -259,15 +259,23 @@ def headline(compared: Compared) -> str:
 
 
 def notes(compared: Compared) -> list[str]:
-    """At most two: what else differs, what makes the two sides unlike first; and which runs count."""
+    """Return at most three: how busy the machine was, what else differs, and which runs count."""
     found = [_difference(one, compared.on_both) for one in compared.differences[:_MOST_NAMES]]
     left = len(compared.differences) - len(found)
     unlike = [one.field for one in compared.differences if one.unlike]
     start = "Not the same conditions, so changes are not the software's alone" if unlike else "What else differs"
     more = f" ({left:,} more: --format json)" if left else ""
-    notes = [f"{start}: {'; '.join(found)}{more}."] if found else []
+    notes = [*busy(compared), *([f"{start}: {'; '.join(found)}{more}."] if found else [])]
     again = sum(max(case.base.runs, case.candidate.runs) > 1 for case in compared.cases)
     return [*notes, *([f"{plural(again, 'case')} measured several times: the newest run counts."] if again else [])]
+
+
+def busy(compared: Compared) -> list[str]:
+    """Return how busy the machine was; of one side alone, which changes may come from instead."""
+    alone = [name for name, load in compared.loads.items() if load.busy]
+    if len(alone) == 1:
+        return [f"Of the {alone[0]} alone: {compared.loads[alone[0]].cause} Changes may come from that."]
+    return [*filter(None, [compared.machine_load.sentence])]
 
 
 def _difference(one: Difference, cases: int) -> str:
@@ -297,6 +305,7 @@ def _data(compared: Compared) -> dict[str, object]:
         "schema": SCHEMA,
         "exit_code": compared.exit_code,
         "sentences": sentences(compared),
+        "machine_load": compared.machine_load,
         **msgspec.structs.asdict(compared),
         "cases": cases,
     }

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from inferlens.analysis.findings import Finding, evidence_of, findings, gain, unseen, weight
+from inferlens.analysis.interference.load import mean_load, record_load
 from inferlens.record.layer_profile import Profile
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.record.record import Record, machine_name
@@ -111,9 +112,13 @@ def document(
     behind = [not _leads(each.case, measured) for each in cases]
     cases = [cases[place] for place in sorted(range(len(cases)), key=behind.__getitem__)]
     leading = behind.count(False)
+    load = mean_load(record_load(each.case.record) for each in cases if each.case.record)
     return Document(
-        lambda: list(_each(cases, top) if whole or top else _most(cases, leading, lines, brief, measured)),
-        data=lambda: {"schema": SCHEMA, "cases": [_object(each, top) for each in cases]},
+        lambda: [
+            *(_each(cases, top) if whole or top else _most(cases, leading, lines, brief, measured)),
+            *filter(None, [load.sentence]),
+        ],
+        data=lambda: {"schema": SCHEMA, "cases": [_object(each, top) for each in cases], "machine_load": load},
         csv=lambda: ((*CASE, "place", *FIELDS, "evidence"), _lines(cases, top)),
         title="Findings",
     )

@@ -23,7 +23,7 @@ def document(found: ABResult | ABSteps, next_step: str = "") -> Document:
     def table() -> list[Table | str]:
         common, names, figures = found.sides
         lines = [Line(f"{side}  {name}", (figure,)) for side, name, figure in zip("AB", names, figures, strict=True)]
-        sentences = [*filter(None, [found.of_accuracy, *found.remarks, next_step])]
+        sentences = [*filter(None, [found.machine_load.sentence, found.of_accuracy, *found.remarks, next_step])]
         return [Table(found.sentence, "", (Column("", "", most=60),), lines, about=common, sentences=sentences)]
 
     return Document(table, data=lambda: data(found), csv=lambda: _csv(found), title=found.sentence)
@@ -31,7 +31,7 @@ def document(found: ABResult | ABSteps, next_step: str = "") -> Document:
 
 def data(found: ABResult) -> dict[str, Any]:
     """All that is known, in seconds and calls per second."""
-    fields = msgspec.structs.asdict(found)
+    fields = {**msgspec.structs.asdict(found), "machine_load": found.machine_load}
     return {"schema": SCHEMA, "exit_code": found.exit_code, "sentence": found.sentence, **fields}
 
 
@@ -46,7 +46,8 @@ def _of_steps(found: ABSteps, next_step: str) -> Document:
         for step in found.named:
             lines.append(Line(step.after, (step.figure, step.found.verdict, sentence(step.found.differences))))
         columns = (Column("", first.found.rule.metric, most=60), *words)
-        return [Table(answer, "environment", columns, lines, sentences=[*more, *filter(None, [next_step])])]
+        said = filter(None, [found.machine_load.sentence, next_step])
+        return [Table(answer, "environment", columns, lines, sentences=[*more, *said])]
 
     def csv() -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
         sides = [_csv(each) for each in found.steps]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from inferlens.analysis.interference.load import mean_load
 from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.stats.intervals import ends
@@ -38,6 +39,7 @@ def document(study: Study, where: str) -> Document:
             "default": study.request.default,
             "answer": answer(study),
             "threshold": study.threshold,
+            "machine_load": mean_load(row.machine_load for row in shown),
             "values": [
                 {
                     "value": each.value,
@@ -99,14 +101,14 @@ def _against(value: StudiedValue, row: Row) -> Row:
 def _table(study: Study, shown: Sequence[Row], where: str) -> Table:
     request = study.request
     columns = [_column(column) for column in COLUMNS if column.title in SHOWN]
-    best = _fastest(study)
+    best, load = _fastest(study), mean_load(row.machine_load for row in shown)
     lines = []
     for each, row in zip(study.values, shown, strict=True):
         style = "dim" if not row.ok else "red" if row.agrees is False else "bold green" if each is best else ""
         lines.append(Line.of(_name(each), columns, row, style=style))
     return Table(
         headline(shown), request.name.replace(".", " "), columns, lines,
-        answer=[answer(study)], sentences=[_next(study, where)], fold=True,
+        answer=[answer(study)], sentences=[*filter(None, [load.sentence, _next(study, where)])], fold=True,
     )  # fmt: skip
 
 

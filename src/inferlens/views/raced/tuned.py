@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from inferlens.analysis.interference.load import mean_load
 from inferlens.analysis.objective import device_peak, host_peak, value
 from inferlens.analysis.runs import CaseRuns
 from inferlens.analysis.tuned import Candidate, CandidateFacts, Effect, Tuned, Untried, facts_of
@@ -77,6 +78,7 @@ def document(tuned: Tuned, reference: str | None = None, top: int | None = None)
             "schema": SCHEMA,
             **kept,
             "tried": len(facts),
+            "machine_load": mean_load(row.machine_load for row in shown),
             "rows": shown,
             "candidates": [_as_data(tuned, one) for one in facts],
         }

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from inferlens.analysis.interference.load import mean_load
 from inferlens.analysis.runs import CaseRuns, latest
 from inferlens.analysis.tuned import Tuned, facts_of
 from inferlens.record.record import machine_name
@@ -172,7 +173,8 @@ def comparison(found: Found) -> Iterator[Block]:
     tables = by(found.rows, "table")
     for number, table in enumerate(tables, 1):
         columns = [replace(each, wide=False) if each.title == "±" else each for each in COLUMNS]
-        yield replace(table_of(table, None, columns=columns), answer=(), notes=())
+        load = mean_load(row.machine_load for row in table)
+        yield replace(table_of(table, None, columns=columns), answer=(), notes=[*filter(None, [load.sentence])])
         if number <= MOST_CHARTS:
             yield from _charts(table, number, found.colours, whole=len(tables) <= MOST_WHOLE)
         if number <= MOST_SAMPLES:

@@ -12,6 +12,7 @@ from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.analysis.findings.rules.waiting import bound_by
 from inferlens.analysis.findings.thresholds import AT_CHANCE, GPU_FLOOR, LESS_ACCURATE, PARTLY, SLOW_RATE, UNEVEN
 from inferlens.analysis.interference import mark
+from inferlens.analysis.interference.load import record_load
 from inferlens.analysis.interference.samples import Series, latencies, steady_samples
 from inferlens.record.record import EMPTY_KERNEL, Record
 from inferlens.spec.case import Budget
@@ -20,6 +21,7 @@ from inferlens.stats.intervals import half_width
 from inferlens.stats.quantiles import median
 from inferlens.stats.shares import share_interval
 
+WAIT = "--wait 10m waits for a quiet machine before it measures."
 # Of the codes of inferlens.stats.diagnostics: what is said of them, and what to do. Outliers are seen in p95 and p99;
 # how far samples depend on each other matters less than how far processes differ, which is measured.
 OF_THE_SERIES = {
@@ -51,7 +53,9 @@ class RecordEvidence:
 
 @rule("", of="record")
 def machine(seen: RecordEvidence) -> Iterator[Finding]:
-    """What disturbed the samples, in the words of :mod:`inferlens.analysis.interference`."""
+    """Report what disturbed the samples, in the words of :mod:`inferlens.analysis.interference`."""
+    if cause := record_load(seen.record).cause:
+        yield found("{message}", message=cause, hint=WAIT, code="busy")
     for marks in (seen.record.marks, seen.record.window_marks):
         for each in mark.warnings(marks) if marks else ():
             yield found("{message}", message=each.message, hint=each.advice, code=each.code)
