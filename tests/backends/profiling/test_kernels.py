@@ -16,13 +16,12 @@ from msgspec.structs import replace
 
 from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched
 from inferlens.backends.profiling import kernel_runs, traced_runs
+from inferlens.backends.profiling.kernel_matching import MatchedKernels, origins_by_match
 from inferlens.backends.profiling.kernel_runs import (
     SCOPE,
-    MatchedKernels,
     eager_kernels,
     kernels_from,
     module_scopes,
-    origins_by_match,
     origins_by_scope,
 )
 from inferlens.backends.profiling.operator_layers import kernels_beneath
@@ -305,7 +304,10 @@ def launched(*names: str) -> list[Launched]:
     ],
 )
 def test_the_same_kernels_in_the_same_order_match(names: tuple[str, ...], expected: Any) -> None:
-    found = origins_by_match(launched(*names), MatchedKernels([("k", A), ("k", B)]))
+    found = origins_by_match(
+        launched(*names),
+        MatchedKernels([(each, origin) for each, origin in zip(launched("k", "k"), (A, B), strict=True)]),
+    )
     assert found.of == (expected or (KernelOrigin(),) * len(names))
     assert ("not the same in the same order" in found.absent.get("modules", "")) == (expected is None)
 
@@ -326,7 +328,7 @@ def test_kernels_are_in_the_order_in_which_the_gpu_ran_them() -> None:
     other = TracedOperator("aten::copy_", kernels=[event("Memcpy DtoD (Device -> Device)", 0)])
     compiler: Any = SimpleNamespace(graphs=[], knows=True)
     found = kernels_beneath(TracedOperator("run", inside=[outer, other]), InductorNames(compiler))
-    assert [(name, origin.layer) for name, origin in found.kernels] == [
+    assert [(kernel.name, origin.layer) for kernel, origin in found.kernels] == [
         ("first", "aten::matmul"), ("second", "aten::matmul"),
     ]  # fmt: skip
     assert found.absent["modules"].startswith("not known for 2 of 2")
@@ -376,7 +378,7 @@ def test_compiled_code(label: str, options: Any, kind: Callable[[], Any], graphs
         for _ in range(3):
             runner.infer(feed)
         assert runner.origins(launched("other")).absent["modules"]
-        found = runner.origins(launched("Memcpy DtoD", *(name for name, _ in runner._matched.kernels)))
+        found = runner.origins(launched("Memcpy DtoD", *(kernel.name for kernel, _ in runner._matched.kernels)))
     assert not found.absent
     assert found.of[0] == KernelOrigin(), "what copies the inputs"
     assert found.of[1] == found.of[2], "both of an operator's kernels"

@@ -49,6 +49,17 @@ class ModuleColumn:
         return None if busy is None else self.runs.times(busy)
 
     @cached_property
+    def in_modules(self) -> float:
+        """The share of its whole that lies in modules."""
+        known = [bool(part.modules) for part in self.case.profile.parts]
+        return self.runs.share(self.runs.layers[known].sum(axis=0)) or 0.0
+
+    @property
+    def scale(self) -> float:
+        """By what times of layers or kernels were divided to be those of an unprofiled call."""
+        return 1 / self.runs.scale
+
+    @cached_property
     def waits(self) -> bool:
         """Whether the call waits for the host."""
         return waits_for_host(self.case.profile, self.runs, self.case.record)

@@ -124,7 +124,7 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> It
         taken = sum(1 + len(text) // WIDTH for text in (head, said, *notes)) + bool(notes) + len(sums)
         calls = plural(min(one.runs.count for one in of.shown), "call")
         if not brief:
-            yield Table(head, "", (), (), about=f"{_times(of.shown)} · {calls}")
+            yield Table(head, "", (), (), about=f"{_times(of.shown)} · {calls} · {_coverage(of.shown)}")
         yield said
         lines = _lines_of(of.table, len(names), unit, most and max(most - taken, 1))
         wholes = ["kernels" if one.of_kernels else "call" for one in of.shown]
@@ -178,6 +178,16 @@ def _times(shown: Sequence[ModuleColumn], *, shares: bool = True) -> str:
         for one in shown
     }
     return "; ".join(sorted(found))
+
+
+def _coverage(shown: Sequence[ModuleColumn]) -> str:
+    """Return how much of the time lies in modules, and its scale: ``98.1 % to 100 % in modules, scale 1.00x``."""
+
+    def ends(texts: list[str]) -> str:
+        return " to ".join(dict.fromkeys((texts[0], texts[-1])))
+
+    shares = ends([percent(value) for value in sorted(one.in_modules for one in shown)])
+    return f"{shares} in modules, scale {ends([ratio(value) for value in sorted(one.scale for one in shown)])}"
 
 
 def _headings(names: Sequence[str], unit: str, wholes: Sequence[str] = ()) -> list[Column]:
@@ -369,6 +379,7 @@ def _data(of: ModuleTree, table: ModuleTable | None) -> dict[str, Any]:
             {
                 **one.case.data, "level": one.case.profile.level, "share_of": one.runs.share_of,
                 "timed": one.case.profile.timed, "clock": one.case.profile.clock,
+                "in_modules": one.in_modules, "scale": one.scale,
                 "marked": marked, "busy": one.busy, "reconciliation": one.account,
             }
             for one, marked in zip(of.shown, table.marked if table else (), strict=True)
