@@ -21,6 +21,7 @@ from inferlens.backends.profiling.kernel_runs import (
     SCOPE,
     eager_kernels,
     kernels_from,
+    layers_of_kernels,
     module_scopes,
     origins_by_scope,
 )
@@ -310,6 +311,66 @@ def test_the_same_kernels_in_the_same_order_match(names: tuple[str, ...], expect
     )
     assert found.of == (expected or (KernelOrigin(),) * len(names))
     assert ("not the same in the same order" in found.absent.get("modules", "")) == (expected is None)
+
+
+def of_block(number: int, *, tile: int = 64, norm: str = "norm") -> list[tuple[Launched, KernelOrigin]]:
+    """The kernels of one of several blocks that are alike, with their origins."""
+    names = (("gemm", (tile, 1, 1)), (norm, (8, 1, 1)), ("gemm", (tile, 1, 1)), ("add", (8, 1, 1)))
+    origin = KernelOrigin(f"layer{number}", (f"layer{number}",))
+    return [(Launched(name=name, grid=grid, block=(128, 1, 1)), origin) for name, grid in names]
+
+
+BLOCKS = [kernel for number in range(9) for kernel in of_block(number)]
+COPY = Launched(name="multi_tensor_apply_kernel", grid=(4, 1, 1), block=(512, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("replay", "lost"),
+    [
+        ([COPY, *(kernel for kernel, _ in BLOCKS)], 0),
+        ([kernel for number in range(9) for kernel, _ in of_block(number, tile=128)], 0),  # autotuned anew
+        ([kernel for kernel, _ in BLOCKS[:6] + BLOCKS[7:]], 0),  # one is not launched
+        ([*(kernel for kernel, _ in BLOCKS[:6]), BLOCKS[2][0], *(kernel for kernel, _ in BLOCKS[6:])], 1),
+    ],
+)
+def test_kernels_of_a_replay_have_the_owners_of_a_run_without_the_graph(replay: list[Launched], lost: int) -> None:
+    found = origins_by_match(replay, MatchedKernels(BLOCKS))
+    known = [origin.layer for origin in found.of if origin.layer]
+    assert known == sorted(known)
+    assert len(known) == sum(kernel is not COPY for kernel in replay) - lost
+    assert set(known) == {f"layer{number}" for number in range(9)}
+    assert ("not known for 1 of 37" in found.absent.get("modules", "")) == bool(lost)
+    unknown = [kernel for kernel, origin in zip(replay, found.of, strict=True) if not origin.layer]
+    assert COPY not in replay or unknown == [COPY]
+
+
+def test_a_replay_of_other_kernels_has_no_owners() -> None:
+    """A block less is a ninth of the kernels, and nothing tells which block it is."""
+    for replay in (BLOCKS[4:], [kernel for number in range(9) for kernel in of_block(number, norm="fused_norm")]):
+        found = origins_by_match([kernel for kernel, _ in replay], MatchedKernels(BLOCKS))
+        assert not any(origin.layer for origin in found.of)
+        assert "not the same in the same order" in found.absent["modules"]
+
+
+def test_layers_take_the_time_of_their_kernels() -> None:
+    kernels_found = kernels(EAGER)
+    known = [Layer(name="conv1", kind="Conv2d", modules=("conv1",), details={"stride": 2}), Layer(name="unused")]
+    first = kernels_found.kernels[0]
+    copied = replace(first, name="copy", layer="", modules=(), begins=first.begins)
+    found = layers_of_kernels(replace(kernels_found, kernels=(*kernels_found.kernels, copied)), known)
+    assert (found.timed, found.clock, found.whole) == ("GPU", traced_runs.GPU_CLOCK, kernels_found.whole)
+    by_name = {layer.name: layer for layer in found.layers}
+    assert by_name["conv1"].kind == "Conv2d"
+    assert by_name["conv1"].details.keys() == {"stride", "kernels"}
+    assert by_name["unused"].times == (0.0,) * 3
+    assert by_name["copy"].modules == ()
+    for run in range(3):
+        total = sum(kernel.times[run] for kernel in (*kernels_found.kernels, copied))
+        assert sum(layer.times[run] for layer in found.layers) == pytest.approx(total)
+    own = [kernel for kernel in kernels_found.kernels if kernel.layer == "layer1.0.bn1"]
+    assert by_name["layer1.0.bn1"].begins == pytest.approx(own[0].begins)
+    begins = [layer.begins[0] for layer in found.layers if layer.begins]
+    assert begins == sorted(begins)
 
 
 def test_what_tells_nothing_says_why() -> None:

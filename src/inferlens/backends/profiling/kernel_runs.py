@@ -22,7 +22,6 @@ from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched, 
 from inferlens.backends.base import Runner
 from inferlens.backends.profiling.kernel_matching import MatchedKernels
 from inferlens.backends.profiling.layer_runs import NO_RUNS
-from inferlens.backends.profiling.nvtx_ranges import begin_and_end
 from inferlens.backends.profiling.traced_runs import (
     GPU_CLOCK,
     KERNEL,
@@ -189,15 +188,13 @@ def module_scopes(module: Any) -> Iterator[None]:
     """
     import torch
 
-    paths = {id(part): path for path, part in module.named_modules()}
+    paths = {id(part): quote(path) for path, part in module.named_modules()}
     open_: list[tuple[int, Any]] = []
-    begin, end = begin_and_end()
 
     def entering(part: Any, _: Any) -> None:
         path = paths.get(id(part))
         if path is not None:
-            begin(f"module: {path}")
-            scope = torch.profiler.record_function(SCOPE + quote(path))
+            scope = torch.profiler.record_function(SCOPE + path)
             scope.__enter__()
             open_.append((id(part), scope))
 
@@ -205,7 +202,6 @@ def module_scopes(module: Any) -> Iterator[None]:
         # Also called where the forward failed; a module whose own entering failed has opened nothing.
         if open_ and open_[-1][0] == id(part):
             open_.pop()[1].__exit__(None, None, None)
-            end()
 
     with hooked(entering, leaving):
         yield

@@ -24,6 +24,7 @@ from inferlens.models.work.torch_module import hooked
 from inferlens.record.layer_profile import Layer, Layers, Tensor
 
 HOST_CLOCK = "time.perf_counter_ns in forward hooks"
+GPU_CLOCK = "CUDA events in forward hooks; where the host does not keep up, a layer's time holds the wait for it"
 EXPORTED_CHECK = "_guards_fn"
 NO_MODULES = "the model calls no modules: it is one graph, with one layer. Profile the nn.Module that it came from."
 
@@ -64,11 +65,11 @@ class GpuMoments:
         return [events[0].elapsed_time(event) / 1e3 for event in events]
 
 
-def layers_of(runner: Runner, module: Any, feed: Any, runs: int) -> Layers:
-    """Time the modules of ``module`` on the host in ``runs`` calls of ``runner.infer(feed)``, after an untimed one."""
+def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool = False) -> Layers:
+    """Time the modules of ``module`` in ``runs`` calls of ``runner.infer(feed)``, after an untimed one."""
     layers, absent = module_layers(runner, module, feed)
     paths, modules = zip(*module.named_modules(), strict=True)  # a module that has several paths goes by its first
-    moments = HostMoments()
+    moments = GpuMoments(2 * len(modules) + 1) if on_gpu else HostMoments()
     marks: list[int] = []
     taken: dict[int, Taken] = {}
     run = itertools.count()
@@ -87,7 +88,7 @@ def layers_of(runner: Runner, module: Any, feed: Any, runs: int) -> Layers:
         known.setdefault(path, Layer(name=path, kind=type(modules[index]).__name__, modules=(path,)))
     timed = {paths[index]: each.timing(runs) for index, each in taken.items()}
     layers = [replace(layer, **timed[name]) for name, layer in known.items() if name in timed]
-    return clocked.layers(layers, clock=HOST_CLOCK, absent=absent)
+    return clocked.layers(layers, clock=GPU_CLOCK if on_gpu else HOST_CLOCK, absent=absent, on_gpu=on_gpu)
 
 
 def module_layers(runner: Runnable, module: Any, feed: Any) -> tuple[list[Layer], dict[str, str]]:

@@ -12,6 +12,7 @@ from msgspec import Meta, structs
 from inferlens.backends.abilities import Deployer, KernelOrigins, Launched, LayerProfiler, Origins, Saver
 from inferlens.backends.availability import refused, warn_unheeded
 from inferlens.backends.base import Backend, Capabilities, Knob, Preparation, Runner
+from inferlens.backends.profiling import nvtx_ranges
 from inferlens.backends.profiling.kernel_matching import origins_by_match
 from inferlens.backends.profiling.kernel_runs import (
     Called,
@@ -118,9 +119,10 @@ class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):
     """Calls the module, or replays a call; its layers are the modules that it calls, and its kernels are theirs."""
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        check_level(self.preparation)
-        if self.case.device != "cuda":
-            return layers_of(self, self.model.module, feed, runs)
+        hooks = self.case.device != "cuda" or nvtx_ranges.on()  # under another profiler ours sees no kernels
+        check_level(self.preparation, replays=hooks and self.graph is not None)
+        if hooks:
+            return layers_of(self, self.model.module, feed, runs, on_gpu=self.case.device == "cuda")
         inputs = feed if self.graph is None else self.graph.inputs
         layers, absent = module_layers(Called(self._call), self.model.module, inputs)
         found = layers_of_kernels(kernels_of(self, feed, runs), layers)
