@@ -21,7 +21,7 @@ from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level
 from inferlens.units import ABSENT, listing, percent, plural, ratio
 from inferlens.views.profiled.cases import ProfiledCase, check_reference, told_apart
-from inferlens.views.profiled.module_columns import LEVELS, ModuleColumn, ModuleTree, columns
+from inferlens.views.profiled.module_columns import LEVELS, ModuleColumn, ModuleTree, columns, coverage
 from inferlens.views.profiled.profile_tables import (
     CALL,
     CASE,
@@ -124,7 +124,7 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> It
         taken = sum(1 + len(text) // WIDTH for text in (head, said, *notes)) + bool(notes) + len(sums)
         calls = plural(min(one.runs.count for one in of.shown), "call")
         if not brief:
-            yield Table(head, "", (), (), about=f"{_times(of.shown)} · {calls} · {_coverage(of.shown)}")
+            yield Table(head, "", (), (), about=f"{_times(of.shown)} · {calls} · {coverage(of.shown)}")
         yield said
         lines = _lines_of(of.table, len(names), unit, most and max(most - taken, 1))
         wholes = ["kernels" if one.of_kernels else "call" for one in of.shown]
@@ -178,16 +178,6 @@ def _times(shown: Sequence[ModuleColumn], *, shares: bool = True) -> str:
         for one in shown
     }
     return "; ".join(sorted(found))
-
-
-def _coverage(shown: Sequence[ModuleColumn]) -> str:
-    """Return how much of the time lies in modules, and its scale: ``98.1 % to 100 % in modules, scale 1.00x``."""
-
-    def ends(texts: list[str]) -> str:
-        return " to ".join(dict.fromkeys((texts[0], texts[-1])))
-
-    shares = ends([percent(value) for value in sorted(one.in_modules for one in shown)])
-    return f"{shares} in modules, scale {ends([ratio(value) for value in sorted(one.scale for one in shown)])}"
 
 
 def _headings(names: Sequence[str], unit: str, wholes: Sequence[str] = ()) -> list[Column]:
