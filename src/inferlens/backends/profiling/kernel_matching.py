@@ -15,7 +15,6 @@ from itertools import pairwise
 from msgspec import Struct
 
 from inferlens.backends.abilities import KernelOrigin, Launched, Origins
-from inferlens.backends.profiling.traced_runs import KERNEL
 from inferlens.record.layer_profile import Layer
 
 LEAST_ALIGNED = 0.9  # of the kernels of either sequence; below, a pair may be of different layers
@@ -30,7 +29,7 @@ SHAPES: tuple[Callable[[Launched], Hashable], ...] = (
 
 
 class MatchedKernels(Struct, frozen=True):
-    """The kernels of a run without a CUDA graph, in order, with their origins.
+    """The kernels, copies and fills of a run without a CUDA graph, in order, with their origins.
 
     Attributes:
         absent: what is not known of the origins, and why.
@@ -45,17 +44,16 @@ class MatchedKernels(Struct, frozen=True):
 def origins_by_match(launched: Sequence[Launched], matched: MatchedKernels) -> Origins:
     """Return for each kernel of a replay the origin of its counterpart, or for none where the sequences differ.
 
-    Copies and fills have no origin. Nor has a kernel whose name the other run does not have, such as one that copies
-    the inputs of the graph.
+    A kernel, copy or fill whose name the other run does not have has no origin: it is the replay's alone, such as what
+    copies the inputs of the graph.
     """
     there = [kernel for kernel, _ in matched.kernels]
     names = {kernel.name for kernel in there}
-    places = [place for place, each in enumerate(launched) if each.kind == KERNEL and each.name in names]
+    places = [place for place, each in enumerate(launched) if each.name in names]
     pairs = aligned([launched[place] for place in places], there)
     origins = [KernelOrigin()] * len(launched)
     if len(pairs) < LEAST_ALIGNED * max(len(places), len(there)) or not (there or matched.absent):
-        count = sum(each.kind == KERNEL for each in launched)
-        return Origins(tuple(origins), {"modules": DIFFERENT.format(len(there), count)})
+        return Origins(tuple(origins), {"modules": DIFFERENT.format(len(there), len(launched))})
     for place, index in pairs:
         origins[places[place]] = matched.kernels[index][1]
     lost = len(places) - len(pairs)

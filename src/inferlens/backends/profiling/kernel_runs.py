@@ -220,7 +220,7 @@ def origins_by_scope(launched: Sequence[Launched]) -> Origins:
 def eager_kernels(module: Any, call: Callable[..., Any], feed: Sequence[Any]) -> MatchedKernels:
     """The kernels of one eager call, with the modules around them; ``call`` calls ``module``."""
     run = one_run(Called(call), feed, on_gpu=True, scopes=module_scopes(module))
-    launched = [event.launched for event in run.events if event.launched.kind == KERNEL]
+    launched = [event.launched for event in run.events]
     found = origins_by_scope(launched)
     return MatchedKernels(list(zip(launched, found.of, strict=True)), found.absent)
 
@@ -231,27 +231,27 @@ def layers_of_kernels(kernels: Kernels, layers: Iterable[Layer]) -> Layers:
     A kernel of no layer becomes a layer of its own, without modules. A layer without kernels takes no time, and stays
     behind the one before it.
     """
-    known = {layer.name: layer for layer in layers}
-    parts: dict[tuple[str, bool], list[Kernel]] = {(name, True): [] for name in known}
+    parts: dict[tuple[str, bool], list[Kernel]] = {}
     for kernel in kernels.kernels:
         owned = bool(kernel.layer or kernel.modules)
-        parts.setdefault((kernel.layer if owned else kernel.name, owned), []).append(kernel)
+        parts.setdefault((kernel.layer if owned else kernel.operator or kernel.name, owned), []).append(kernel)
+    found = [(layer, parts.pop((layer.name, True), [])) for layer in layers]
+    for (name, _), own in parts.items():
+        calls = sum(kernel.calls for kernel in own)
+        found.append((Layer(name=name, kind=own[0].kind, modules=own[0].modules, calls=calls), own))
     ordered: list[tuple[float, Layer]] = []
     begin = 0.0
-    for (name, owned), own in parts.items():
+    for layer, own in found:
         begin = min((kernel.begins[0] for kernel in own if kernel.begins), default=begin)
-        layer = known[name] if owned and name in known else Layer(
-            name=name, kind=own[0].kind, modules=own[0].modules, calls=sum(kernel.calls for kernel in own)
-        )  # fmt: skip
         begins = zip(*(kernel.begins for kernel in own), strict=True) if all(kernel.begins for kernel in own) else ()
         names = list(dict.fromkeys(kernel.name for kernel in own))
-        layer = replace(
+        timed = replace(
             layer,
             times=tuple(sum((kernel.times[run] for kernel in own), 0.0) for run in range(len(kernels.whole))),
             begins=tuple(map(min, begins)),
             details=layer.details | ({"kernels": names} if names else {}),
         )
-        ordered.append((begin, layer))
+        ordered.append((begin, timed))
     ordered.sort(key=lambda pair: pair[0])
     return Layers(
         layers=tuple(layer for _, layer in ordered),

@@ -20,7 +20,6 @@ from inferlens.backends.profiling.layer_runs import NO_RUNS, Runnable, Taken
 from inferlens.backends.profiling.traced_runs import (
     GPU_CLOCK,
     HOST_CLOCK,
-    KERNEL,
     TracedOperator,
     one_run,
     trace_runs,
@@ -89,12 +88,7 @@ def kernels_beneath(root: TracedOperator, names: OperatorNames) -> MatchedKernel
     taken: dict[Call, Taken] = {}
     operators = _take(taken, names, root, 0, on_gpu=True)
     known = names.named(taken)
-    found = [
-        (event, known[call])
-        for call, operator in operators
-        for event in operator.launched()
-        if event.launched.kind == KERNEL
-    ]
+    found = [(event, known[call]) for call, operator in operators for event in operator.launched()]
     found.sort(key=lambda each: each[0].begin)
     absent = names.missing(sum(not each.modules for _, each in found), f"of {len(found)} kernels")
     absent.pop("tensors", None)  # kernels have none
