@@ -59,6 +59,7 @@ def test_shares_are_of_all_kernels_and_not_of_the_idle_run():
     assert row(text, "conv1") == ["1,000", "25", "%"]
     assert row(text, "layer1") == ["2,500", "62.5", "%"]
     assert row(text, "in no module") == ["500", "12.5", "%"]
+    assert "87.5 % in modules, scale 1.00x" in text
     assert row(text, "call") == ["8,070"]
     assert row(text, "GPU at work")[:2] == ["4,000", "49.6"]
     assert "The call waits for the host: the GPU works 4,000 of 8,070 µs (49.6 %); of that layer1 takes 62.5 %." in text

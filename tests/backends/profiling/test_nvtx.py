@@ -70,7 +70,7 @@ def test_a_phase_and_a_series_are_one_range_each_with_all_calls_inside(said: lis
 def test_profiled_modules_are_ranges_inside_each_other(said: list[str]) -> None:
     torch = pytest.importorskip("torch")
     module = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Tanh())
-    layers_of(Counting(said, module), module, torch.ones(2), 1, on_gpu=False)
+    layers_of(Counting(said, module), module, torch.ones(2), 1)
     ranges = [each for each in said if each != "call"]
     once = ["+ module: ", "+ module: 0", "-", "+ module: 1", "-", "-"]
     assert ranges[-6:] == once

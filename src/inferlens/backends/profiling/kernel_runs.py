@@ -2,22 +2,25 @@
 
 In eager PyTorch every module's call is made a scope of the trace, and the innermost module around a kernel's launch is
 where it came from: an addition or ``F.relu`` in a block's forward is the block's, as among the layers. A replayed CUDA
-graph, or compiled code, calls nothing that would tell. There the kernels are held against those of another call that
-tells: where it launched kernels of the same names in the same order, they are the same; else nothing is known.
+graph, or compiled code, calls nothing that would tell: see :mod:`.kernel_matching`.
+
+Kernels do not take longer for being traced, so on a GPU the layers of eager PyTorch, of engines and of CUDA graphs are
+timed by their kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median_high
 from typing import Any
 from urllib.parse import quote, unquote
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched, Origins
 from inferlens.backends.base import Runner
+from inferlens.backends.profiling.kernel_matching import MatchedKernels
 from inferlens.backends.profiling.layer_runs import NO_RUNS
 from inferlens.backends.profiling.traced_runs import (
     GPU_CLOCK,
@@ -31,15 +34,12 @@ from inferlens.backends.profiling.traced_runs import (
 )
 from inferlens.errors import Unsupported
 from inferlens.models.work.torch_module import hooked
-from inferlens.record.layer_profile import GpuLimits, Kernel, Kernels
+from inferlens.record.layer_profile import GpuLimits, Kernel, Kernels, Layer, Layers
 from inferlens.trace import occupancy, tensor_cores
 
 SCOPE = f"{OURS}module "
 NO_ORIGINS = "which layers and modules kernels came from: {} does not report."
 OUTSIDE = "not known for {} of {} kernels, copies and fills, which no module launched."
-UNMATCHED = (
-    "not known: the call that shows where kernels came from launched {}, a run {}, not the same in the same order."
-)
 DIFFERENT = (
     "not all runs launched the same: kernels of one name, shape and origin are one, with the most calls of a run."
 )
@@ -164,13 +164,6 @@ def _kernel(each: Sequence[Sequence[TracedEvent]], origin: KernelOrigin, gpu: Gp
     )
 
 
-class MatchedKernels(Struct, frozen=True):
-    """The kernels of a call that tells, by name and in order, with their origins; and what is not known of them."""
-
-    kernels: list[tuple[str, KernelOrigin]]
-    absent: dict[str, str] = {}
-
-
 class Called:
     """A call as something that runs."""
 
@@ -227,23 +220,45 @@ def origins_by_scope(launched: Sequence[Launched]) -> Origins:
 def eager_kernels(module: Any, call: Callable[..., Any], feed: Sequence[Any]) -> MatchedKernels:
     """The kernels of one eager call, with the modules around them; ``call`` calls ``module``."""
     run = one_run(Called(call), feed, on_gpu=True, scopes=module_scopes(module))
-    launched = [event.launched for event in run.events if event.launched.kind == KERNEL]
+    launched = [event.launched for event in run.events]
     found = origins_by_scope(launched)
-    return MatchedKernels([(each.name, origin) for each, origin in zip(launched, found.of, strict=True)], found.absent)
+    return MatchedKernels(list(zip(launched, found.of, strict=True)), found.absent)
 
 
-def origins_by_match(launched: Sequence[Launched], matched: MatchedKernels) -> Origins:
-    """The origin of each kernel by the one that it matches, or why there is none; copies and fills have none.
+def layers_of_kernels(kernels: Kernels, layers: Iterable[Layer]) -> Layers:
+    """Return ``layers`` with the times of the kernels that came from them, in the order of their begins.
 
-    What has a name that the other call does not know is the run's alone, as what copies the inputs of a CUDA graph.
+    A kernel of no layer becomes a layer of its own, without modules. A layer without kernels takes no time, and stays
+    behind the one before it.
     """
-    there = [name for name, _ in matched.kernels]
-    known = set(there)
-    places = [place for place, each in enumerate(launched) if each.kind == KERNEL and each.name in known]
-    found = [KernelOrigin()] * len(launched)
-    if [launched[place].name for place in places] != there or not (there or matched.absent):
-        here = sum(each.kind == KERNEL for each in launched)
-        return Origins(tuple(found), {"modules": UNMATCHED.format(len(there), here)})
-    for place, (_, origin) in zip(places, matched.kernels, strict=True):
-        found[place] = origin
-    return Origins(tuple(found), matched.absent)
+    parts: dict[tuple[str, bool], list[Kernel]] = {}
+    for kernel in kernels.kernels:
+        owned = bool(kernel.layer or kernel.modules)
+        parts.setdefault((kernel.layer if owned else kernel.operator or kernel.name, owned), []).append(kernel)
+    found = [(layer, parts.pop((layer.name, True), [])) for layer in layers]
+    for (name, _), own in parts.items():
+        calls = sum(kernel.calls for kernel in own)
+        found.append((Layer(name=name, kind=own[0].kind, modules=own[0].modules, calls=calls), own))
+    ordered: list[tuple[float, Layer]] = []
+    begin = 0.0
+    for layer, own in found:
+        begin = min((kernel.begins[0] for kernel in own if kernel.begins), default=begin)
+        begins = zip(*(kernel.begins for kernel in own), strict=True) if all(kernel.begins for kernel in own) else ()
+        names = list(dict.fromkeys(kernel.name for kernel in own))
+        timed = replace(
+            layer,
+            times=tuple(sum((kernel.times[run] for kernel in own), 0.0) for run in range(len(kernels.whole))),
+            begins=tuple(map(min, begins)),
+            details=layer.details | ({"kernels": names} if names else {}),
+        )
+        ordered.append((begin, timed))
+    ordered.sort(key=lambda pair: pair[0])
+    return Layers(
+        layers=tuple(layer for _, layer in ordered),
+        whole=kernels.whole,
+        timed="GPU",
+        clock=kernels.clock,
+        absent=kernels.absent,
+        begun=kernels.begun,
+        started=kernels.started,
+    )

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from msgspec.structs import replace
+
 from inferlens.backends.base import Runner
-from inferlens.backends.profiling.layer_runs import Taken, clocked_runs
+from inferlens.backends.profiling.layer_runs import Runnable, Taken, clocked_runs
 from inferlens.backends.profiling.nvtx_ranges import begin_and_end
 from inferlens.models.work.torch_module import hooked
 from inferlens.record.layer_profile import Layer, Layers, Tensor
@@ -62,11 +65,11 @@ class GpuMoments:
         return [events[0].elapsed_time(event) / 1e3 for event in events]
 
 
-def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool) -> Layers:
-    """Times the modules of ``module`` in ``runs`` calls of ``runner.infer(feed)``, after one that is only looked at."""
+def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool = False) -> Layers:
+    """Time the modules of ``module`` in ``runs`` calls of ``runner.infer(feed)``, after an untimed one."""
+    layers, absent = module_layers(runner, module, feed)
     paths, modules = zip(*module.named_modules(), strict=True)  # a module that has several paths goes by its first
-    seen, count = look(runner, list(modules), feed)
-    moments = GpuMoments(count + 1) if on_gpu else HostMoments()
+    moments = GpuMoments(2 * len(modules) + 1) if on_gpu else HostMoments()
     marks: list[int] = []
     taken: dict[int, Taken] = {}
     run = itertools.count()
@@ -79,28 +82,36 @@ def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool
     with timing_hooks(list(modules), marks, moments.take, paths):
         moments.take()
         clocked = clocked_runs(runner, feed, runs, after)
-    layers = []
-    for index in dict.fromkeys((*seen, *sorted(taken))):  # those first that began first
-        if index in taken:
-            path, (inputs, outputs) = paths[index], seen.get(index, ((), ()))
-            layers.append(
-                Layer(
-                    name=path,
-                    kind=type(modules[index]).__name__,
-                    modules=(path,),
-                    inputs=inputs,
-                    outputs=outputs,
-                    **taken[index].timing(runs),
-                )
-            )
+    known = {layer.name: layer for layer in layers}
+    for index in sorted(taken):  # what only a later call called
+        path = paths[index]
+        known.setdefault(path, Layer(name=path, kind=type(modules[index]).__name__, modules=(path,)))
+    timed = {paths[index]: each.timing(runs) for index, each in taken.items()}
+    layers = [replace(layer, **timed[name]) for name, layer in known.items() if name in timed]
+    return clocked.layers(layers, clock=GPU_CLOCK if on_gpu else HOST_CLOCK, absent=absent, on_gpu=on_gpu)
+
+
+def module_layers(runner: Runnable, module: Any, feed: Any) -> tuple[list[Layer], dict[str, str]]:
+    """Return the modules that one call of ``runner.infer(feed)`` calls, in the order of their begins, without times.
+
+    The second value is what is not known of them, and why.
+    """
+    paths, modules = zip(*module.named_modules(), strict=True)
+    seen, calls = look(runner, list(modules), feed)
+    layers = [
+        Layer(
+            name=paths[index],
+            kind=type(modules[index]).__name__,
+            modules=(paths[index],),
+            inputs=inputs,
+            outputs=outputs,
+            calls=calls[index],
+        )
+        for index, (inputs, outputs) in seen.items()
+    ]
     # An exported program has modules in name only, and calls but its own check.
-    alone = len(paths) > 1 and sum(paths[index] != EXPORTED_CHECK for index in seen) < 2
-    return clocked.layers(
-        layers,
-        clock=GPU_CLOCK if on_gpu else HOST_CLOCK,
-        absent={"modules": NO_MODULES} if alone else {},
-        on_gpu=on_gpu,
-    )
+    alone = len(paths) > 1 and sum(layer.name != EXPORTED_CHECK for layer in layers) < 2
+    return layers, {"modules": NO_MODULES} if alone else {}
 
 
 def add_own_times(taken: dict[int, Taken], run: int, marks: list[int], moments: list[float]) -> None:
@@ -149,9 +160,9 @@ def timing_hooks(
 
 
 def look(
-    runner: Runner, modules: list[Any], feed: Any
-) -> tuple[dict[int, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]], int]:
-    """One call that is not timed: what goes into each module and comes out of it, and how many marks a run leaves.
+    runner: Runnable, modules: list[Any], feed: Any
+) -> tuple[dict[int, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]], Counter[int]]:
+    """One call that is not timed: what goes into each module and comes out of it, and how often each is called.
 
     Modules go by their numbers, in the order of their begins.
     """
@@ -172,7 +183,7 @@ def look(
     with hooked(entering, leaving):
         runner.infer(feed)
         runner.synchronize()
-    return seen, 2 * len(entered)
+    return seen, Counter(entered)
 
 
 def tensors(value: Any) -> tuple[Tensor, ...]:

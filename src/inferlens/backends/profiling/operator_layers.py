@@ -15,12 +15,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from inferlens.backends.abilities import KernelOrigin
-from inferlens.backends.profiling.kernel_runs import MatchedKernels
+from inferlens.backends.profiling.kernel_matching import MatchedKernels
 from inferlens.backends.profiling.layer_runs import NO_RUNS, Runnable, Taken
 from inferlens.backends.profiling.traced_runs import (
     GPU_CLOCK,
     HOST_CLOCK,
-    KERNEL,
     TracedOperator,
     one_run,
     trace_runs,
@@ -44,9 +43,9 @@ class OperatorNames(ABC):
     def named(self, taken: Mapping[Call, Taken]) -> dict[Call, Layer]:
         """What each call is, without times, in the order of execution; calls of one name are one layer."""
 
-    @abstractmethod
     def absent(self) -> dict[str, str]:
-        """What else is not known, and why; asked after :meth:`named`."""
+        """What else is not known, and why; asked after :meth:`named`. Here: nothing."""
+        return {}
 
     def missing(self, unknown: int, what: str) -> dict[str, str]:
         """All that is not known, where so many have no module."""
@@ -89,18 +88,14 @@ def kernels_beneath(root: TracedOperator, names: OperatorNames) -> MatchedKernel
     taken: dict[Call, Taken] = {}
     operators = _take(taken, names, root, 0, on_gpu=True)
     known = names.named(taken)
-    found = [
-        (event, known[call])
-        for call, operator in operators
-        for event in operator.launched()
-        if event.launched.kind == KERNEL
-    ]
+    found = [(event, known[call]) for call, operator in operators for event in operator.launched()]
     found.sort(key=lambda each: each[0].begin)
     absent = names.missing(sum(not each.modules for _, each in found), f"of {len(found)} kernels")
     absent.pop("tensors", None)  # kernels have none
-    return MatchedKernels(
-        [(event.launched.name, KernelOrigin(each.name, each.modules)) for event, each in found], absent
-    )
+    calls = Counter(known[call].name for call, _ in operators)
+    layers = {each.name: replace(each, calls=calls[each.name]) for _, each in found}
+    kernels = [(event.launched, KernelOrigin(each.name, each.modules)) for event, each in found]
+    return MatchedKernels(kernels, absent, tuple(layers.values()))
 
 
 def _take(

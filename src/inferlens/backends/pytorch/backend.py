@@ -12,14 +12,18 @@ from msgspec import Meta, structs
 from inferlens.backends.abilities import Deployer, KernelOrigins, Launched, LayerProfiler, Origins, Saver
 from inferlens.backends.availability import refused, warn_unheeded
 from inferlens.backends.base import Backend, Capabilities, Knob, Preparation, Recommendation, Runner
+from inferlens.backends.profiling import nvtx_ranges
+from inferlens.backends.profiling.kernel_matching import origins_by_match
 from inferlens.backends.profiling.kernel_runs import (
+    Called,
     eager_kernels,
+    kernels_of,
+    layers_of_kernels,
     module_scopes,
-    origins_by_match,
     origins_by_scope,
 )
 from inferlens.backends.profiling.layer_runs import check_level
-from inferlens.backends.profiling.module_hooks import layers_of
+from inferlens.backends.profiling.module_hooks import layers_of, module_layers
 from inferlens.backends.pytorch.export import cast, dtype_of, example_feed
 from inferlens.backends.pytorch.fuse import fuse
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities
@@ -129,8 +133,14 @@ class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):
     """Calls the module, or replays a call; its layers are the modules that it calls, and its kernels are theirs."""
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        check_level(self.preparation, replays=self.graph is not None)
-        return layers_of(self, self.model.module, feed, runs, on_gpu=self.case.device == "cuda")
+        hooks = self.case.device != "cuda" or nvtx_ranges.on()  # under another profiler ours sees no kernels
+        check_level(self.preparation, replays=hooks and self.graph is not None)
+        if hooks:
+            return layers_of(self, self.model.module, feed, runs, on_gpu=self.case.device == "cuda")
+        inputs = feed if self.graph is None else self.graph.inputs
+        layers, absent = module_layers(Called(self._call), self.model.module, inputs)
+        found = layers_of_kernels(kernels_of(self, feed, runs), layers)
+        return structs.replace(found, absent=found.absent | absent)
 
     def scopes(self) -> AbstractContextManager[Any]:
         return module_scopes(self.model.module)

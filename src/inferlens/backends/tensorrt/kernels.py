@@ -11,11 +11,11 @@ for it. Other kernels of such a stretch belong to its layers jointly: which of t
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import groupby
 
 from inferlens.backends.abilities import KernelOrigin, Launched, Origins
+from inferlens.backends.profiling.kernel_matching import common
 from inferlens.record.layer_profile import Layer
 
 FRAMEWORK = ("aten::", "prims::", "torchvision::")  # operators that launch kernels of their own, beside an engine
@@ -73,33 +73,6 @@ def aligned(kernels: Sequence[str], layers: Sequence[Layer]) -> list[Owners]:
             found.append((able[index],))
         begin, above = place + 1, index + 1
     return found
-
-
-def common(here: Sequence[str], there: Sequence[str]) -> list[tuple[int, int]]:
-    """Pairs of places in two sequences at which they are the same, as many as can be in the order of both.
-
-    That is the longest common subsequence, by Hunt and Szymanski (1977): of all pairs that fit, the longest chain in
-    which both places rise. Of several it is the one with the earliest places in ``there``.
-    """
-    places: dict[str, list[int]] = {}
-    for index, name in enumerate(there):
-        places.setdefault(name, []).append(index)
-    ends: list[int] = []  # of the best chain of each length, the last place in ``there``
-    best: list[tuple[int, int, int]] = []  # both places, and the pair before it, of every pair ever best
-    at: list[int] = []  # for each length the last pair, in ``best``
-    for place, name in enumerate(here):
-        for index in reversed(places.get(name, ())):
-            length = bisect_left(ends, index)
-            if length < len(ends) and ends[length] == index:
-                continue
-            best.append((place, index, at[length - 1] if length else -1))
-            ends[length : length + 1], at[length : length + 1] = [index], [len(best) - 1]
-    chain = []
-    last = at[-1] if at else -1
-    while last >= 0:
-        place, index, last = best[last]
-        chain.append((place, index))
-    return chain[::-1]
 
 
 def narrowed(kernels: Sequence[str], owners: Sequence[Owners]) -> list[Owners]:

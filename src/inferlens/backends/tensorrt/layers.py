@@ -162,32 +162,6 @@ def _tensor(entry: dict[str, Any]) -> Tensor:
     )
 
 
-def profiled_engine(runner: Any, call: Any, feed: Any, runs: int, onnx: Path | None) -> tuple[Layers, list[str]]:
-    """Times the layers of ``call``, which ``runner.infer`` makes; its engine was built from ``onnx``, if known."""
-    entries, bindings = call.engine.information()
-    lookup, missing = onnx_lookup(onnx)
-    known = inspected_layers(entries, lookup)
-    context, heard = call.context, recorder(call.engine.flavour.module)()
-    context.profiler, context.enqueue_emits_profile = heard, False  # reported when asked for, not in enqueue
-
-    def take() -> Report:
-        if not context.enqueue_emits_profile:
-            context.report_to_profiler()
-        return list(heard.take())
-
-    try:
-        runner.infer(feed)
-        runner.synchronize()
-        if not take():  # this runtime reports only from within a call, which then waits for its own end
-            context.enqueue_emits_profile = True
-            runner.infer(feed)
-            take()
-        layers = timed_layers(runner, feed, runs, known, lambda: inspectors_names(take(), known), lookup)
-    finally:
-        context.enqueue_emits_profile = True
-    return replace(layers, absent=absences(entries, layers.layers, missing)), bindings
-
-
 def timed_layers(
     runner: Any, feed: Any, runs: int, known: Sequence[Layer], take: Callable[[], Report], lookup: Lookup
 ) -> Layers:

@@ -10,17 +10,19 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import refused
 from inferlens.backends.base import Inputs, Outputs, Preparation, Runner, ordered
 from inferlens.backends.clocks import Clock, CudaClock, Lane
+from inferlens.backends.profiling.kernel_runs import kernels_of, layers_of_kernels
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.export import ready
 from inferlens.backends.pytorch.runner import host_array
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.kernels import kernel_origins
-from inferlens.backends.tensorrt.layers import absences, inspected_layers, onnx_lookup, profiled_engine
+from inferlens.backends.tensorrt.layers import absences, inspected_layers, onnx_lookup
 from inferlens.backends.tensorrt.options import TensorRTOptions
 from inferlens.backends.tensorrt.profiles import shape_text
 from inferlens.backends.tensorrt.runtime import BoundContext, Engine
@@ -144,11 +146,13 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         self.calls[0].stream.synchronize()
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        check_level(self.preparation, replays=bool(self._graphs))
-        self.infer(feed)  # with the feed bound
-        layers, bindings = profiled_engine(self, self.calls[0], feed, runs, self.onnx)
-        self.preparation.facts["engine_bindings"] = bindings
-        return layers
+        """Time the engine's layers by their kernels: the profiler of TensorRT itself would keep them apart."""
+        check_level(self.preparation)
+        entries, self.preparation.facts["engine_bindings"] = self.engine.information()
+        lookup, missing = onnx_lookup(self.onnx)
+        kernels = kernels_of(self, feed, runs)
+        layers = layers_of_kernels(kernels, inspected_layers(entries, lookup))
+        return replace(layers, absent=layers.absent | absences(entries, layers.layers, missing))
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
         """The engine's layers, and their modules; a CUDA graph replays kernels in their order too."""

@@ -23,7 +23,8 @@ from msgspec.structs import replace
 from inferlens.backends.abilities import Deployer, KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import cuda_absence, cuda_quantized, first_lines, found, imported, warn_unheeded
 from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Recommendation, Runner
-from inferlens.backends.profiling.kernel_runs import Called, MatchedKernels, origins_by_match
+from inferlens.backends.profiling.kernel_matching import MatchedKernels, origins_by_match
+from inferlens.backends.profiling.kernel_runs import Called, kernels_of, layers_of_kernels
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.operator_layers import layers_of, matched_kernels
 from inferlens.backends.pytorch.export import free_sizes
@@ -255,8 +256,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         counters.clear()
         if self.preparation.built:  # all is in the cache: nobody has to help, but who starts to would disturb others
             torch._inductor.config.compile_threads = 1
-        level = self.preparation.level
-        if level == "layer" or (level == "kernel" and not self._graphs):
+        if self.preparation.level in ("layer", "kernel") and not self._graphs:
             self._compiler = Compiler(module, self.case.variant, on_gpu=self.case.device == "cuda")
         try:
             compiled = self._compiled(module)
@@ -290,12 +290,13 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         return self._graphs
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        """Times kernels and operators by torch.profiler, if it was compiled for that."""
+        """Time kernels and operators by torch.profiler: of replays, where CUDA graphs are used."""
         check_level(self.preparation)
-        if self.preparation.level != "layer" or self._compiler is None:
-            raise Unsupported("The runner was prepared for another level.", expected="the level 'layer'")
-        names = InductorNames(self._compiler, graphs=self._graphs)
-        return layers_of(self, names, feed, runs, on_gpu=self.case.device == "cuda")
+        if self._graphs:
+            kernels = kernels_of(self, feed, runs)
+            return layers_of_kernels(kernels, self._matched.layers if self._matched else ())
+        assert self._compiler is not None
+        return layers_of(self, InductorNames(self._compiler), feed, runs, on_gpu=self.case.device == "cuda")
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
         """The layers and modules of the same kernels in one call that is looked at.

@@ -52,7 +52,6 @@ TEMPLATE = "triton_tem"
 SEEN_AS = re.compile(r"graph_\d+_(?=cpp_)")  # what Inductor puts before the name of a C++ kernel
 NO_ORIGINS = "Python runs them between the graphs, or Inductor does not say what they are of."
 TOO_OLD = "this PyTorch does not say what Inductor's kernels were made from; PyTorch 2.10 and later do."
-NO_GRAPHS = "runs without the CUDA graphs of its mode: a replay shows no operators. The kernels are the same."
 
 
 class Compiler:
@@ -297,11 +296,10 @@ def tensors(nodes: Iterable[Any]) -> tuple[Tensor, ...]:
 
 
 class InductorNames(OperatorNames):
-    """What the operators of compiled code are, which would run in CUDA ``graphs`` if it was not profiled."""
+    """What the operators of compiled code are."""
 
-    def __init__(self, compiler: Compiler, *, graphs: bool = False) -> None:
+    def __init__(self, compiler: Compiler) -> None:
         self.why_unknown = NO_ORIGINS if compiler.knows else TOO_OLD
-        self._graphs = graphs
         self._count: Counter[str] = Counter()
         self._expected: dict[Call, Layer] = {}  # by graph and name, and the place among those of its name
         for name, each in ((f"{i}/{each.name}", each) for i, graph in enumerate(compiler.graphs) for each in graph):
@@ -342,9 +340,6 @@ class InductorNames(OperatorNames):
             made = made or Layer(name=plain(name), kind=plain(name), operators=(name,))
             found[call] = replace(made, name=shown + turn)
         return found
-
-    def absent(self) -> dict[str, str]:
-        return {"cuda_graph": NO_GRAPHS} if self._graphs else {}
 
 
 def plain(name: str) -> str:

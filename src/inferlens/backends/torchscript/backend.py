@@ -24,7 +24,7 @@ from inferlens.backends.abilities import (
 )
 from inferlens.backends.availability import first_lines, quiet, refused
 from inferlens.backends.base import Backend, Capabilities, Knob, Preparation, Recommendation, Runner
-from inferlens.backends.profiling.kernel_runs import MatchedKernels, origins_by_match
+from inferlens.backends.profiling.kernel_matching import MatchedKernels, origins_by_match
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.operator_layers import layers_of, matched_kernels
 from inferlens.backends.pytorch.export import DTYPES, WRAPPED, flat_outputs

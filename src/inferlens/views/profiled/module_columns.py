@@ -19,6 +19,7 @@ from inferlens.analysis.profile.layers import (
 )
 from inferlens.analysis.profile.modules import MOST_UNKNOWN, ModuleTable
 from inferlens.record.layer_profile import Level
+from inferlens.units import percent, ratio
 from inferlens.views.profiled.cases import ProfiledCase, named, referenced
 
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -49,6 +50,17 @@ class ModuleColumn:
         return None if busy is None else self.runs.times(busy)
 
     @cached_property
+    def in_modules(self) -> float:
+        """The share of its whole that lies in modules."""
+        known = [bool(part.modules) for part in self.case.profile.parts]
+        return self.runs.share(self.runs.layers[known].sum(axis=0)) or 0.0
+
+    @property
+    def scale(self) -> float:
+        """By what times of layers or kernels were divided to be those of an unprofiled call."""
+        return 1 / self.runs.scale
+
+    @cached_property
     def waits(self) -> bool:
         """Whether the call waits for the host."""
         return waits_for_host(self.case.profile, self.runs, self.case.record)
@@ -57,6 +69,16 @@ class ModuleColumn:
     def distorted(self) -> bool:
         """Whether profiling made calls so much longer that a module's time may be mostly what timed it."""
         return not self.of_kernels and (self.account.cost or 0.0) > MOST_COST
+
+
+def coverage(shown: Sequence[ModuleColumn]) -> str:
+    """Return how much of the time lies in modules, and its scale: ``98.1 % to 100 % in modules, scale 1.00x``."""
+
+    def ends(texts: list[str]) -> str:
+        return " to ".join(dict.fromkeys((texts[0], texts[-1])))
+
+    shares = ends([percent(value) for value in sorted(one.in_modules for one in shown)])
+    return f"{shares} in modules, scale {ends([ratio(value) for value in sorted(one.scale for one in shown)])}"
 
 
 @dataclass(frozen=True)

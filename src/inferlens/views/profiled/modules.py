@@ -21,7 +21,7 @@ from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level
 from inferlens.units import ABSENT, listing, percent, plural, ratio
 from inferlens.views.profiled.cases import ProfiledCase, check_reference, told_apart
-from inferlens.views.profiled.module_columns import LEVELS, ModuleColumn, ModuleTree, columns
+from inferlens.views.profiled.module_columns import LEVELS, ModuleColumn, ModuleTree, columns, coverage
 from inferlens.views.profiled.profile_tables import (
     CALL,
     CASE,
@@ -124,7 +124,7 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> It
         taken = sum(1 + len(text) // WIDTH for text in (head, said, *notes)) + bool(notes) + len(sums)
         calls = plural(min(one.runs.count for one in of.shown), "call")
         if not brief:
-            yield Table(head, "", (), (), about=f"{_times(of.shown)} · {calls}")
+            yield Table(head, "", (), (), about=f"{_times(of.shown)} · {calls} · {coverage(of.shown)}")
         yield said
         lines = _lines_of(of.table, len(names), unit, most and max(most - taken, 1))
         wholes = ["kernels" if one.of_kernels else "call" for one in of.shown]
@@ -369,6 +369,7 @@ def _data(of: ModuleTree, table: ModuleTable | None) -> dict[str, Any]:
             {
                 **one.case.data, "level": one.case.profile.level, "share_of": one.runs.share_of,
                 "timed": one.case.profile.timed, "clock": one.case.profile.clock,
+                "in_modules": one.in_modules, "scale": one.scale,
                 "marked": marked, "busy": one.busy, "reconciliation": one.account,
             }
             for one, marked in zip(of.shown, table.marked if table else (), strict=True)

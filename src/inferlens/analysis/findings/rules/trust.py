@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from inferlens.analysis.findings import thresholds
 from inferlens.analysis.findings.evidence import Evidence
 from inferlens.analysis.findings.rule import Finding, found, rule
+from inferlens.analysis.profile.layers import kernels_alone
 
 
 @rule(
@@ -17,7 +18,8 @@ from inferlens.analysis.findings.rule import Finding, found, rule
 )
 def doubtful_profile(seen: Evidence) -> Iterator[Finding]:
     """What was profiled is not quite what runs unprofiled."""
-    account = seen.table.reconciliation if seen.table else None
+    stretched = seen.layered is not None and not kernels_alone(seen.layered)
+    account = seen.table.reconciliation if seen.table and stretched else None
     if account and account.cost is not None and account.unprofiled:
         slower = min(account.cost, account.cost_low or account.cost) >= thresholds.COST
         if slower or max(account.cost, account.cost_high or account.cost) <= thresholds.FASTER:
