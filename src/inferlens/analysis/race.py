@@ -92,11 +92,13 @@ class Race:
         state = self.state
         if state is None:
             return RaceAnswer(kind="none", threshold=self.threshold)
+        # While a race goes on each look is stricter than this, so that many looks err as seldom as one.
+        sure = state.decided or (state.chance >= self.level and self.rounds != 1)
         return RaceAnswer(
-            kind="fastest" if state.decided else "likeliest",
+            kind="fastest" if sure else "likeliest",
             best=state.leader,
-            equal=state.as_fast if state.decided else (),
-            open=state.open,
+            equal=state.as_fast if sure else (),
+            open=() if sure else state.open,
             chance=state.chance if state.rivals else None,
             rounds=self.rounds,
             threshold=self.threshold,

@@ -25,7 +25,7 @@ from inferlens.stats.quantiles import median
 Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED"]
 
 PRIOR_FREEDOM = 1.0  # degrees of freedom that the usual noise counts for
-BORROWED_FREEDOM = 6.0  # degrees of freedom at most that the other close pairs of a race count for
+BORROWED_FREEDOM = 3.0  # degrees of freedom at most that the other close pairs of a race count for
 MOST_BORROWED = 4.0  # times the usual noise: other pairs that are noisier than this count as if they had this
 ROUNDS = 10  # of a race, after which it has used up its error
 LARGEST_LOG = 300.0  # keeps the ends of an interval finite numbers
@@ -191,10 +191,10 @@ def look_error(difference: Difference, level: float) -> float:
     """Return the probability of error that one look at a race may use, at an overall confidence ``level``.
 
     Looks after few rounds use less, and so do looks at a pair that is noisier than usual, where the usual noise is no
-    guide. Calibrated by ``python -m benchmarks.race simulate``.
+    guide. Calibrated by ``python -m benchmarks.race simulate``, so that whole races are as sure as ``level``.
     """
     share = min(difference.rounds or ROUNDS, ROUNDS) / ROUNDS
-    return 1.2 * (1 - level) * share * min(1.0, 1 / max(difference.noise, 1e-9) ** 2)
+    return 2.1 * (1 - level) * share**1.5 * min(1.0, 1 / max(difference.noise, 1e-9) ** 4)
 
 
 def compare(

@@ -145,7 +145,8 @@ def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
     several = sum(map(drawn, rows)) > 1
     words = {"fastest": "fastest", "equal": "as fast", "likeliest": "likely fastest"}
     roles = [
-        ["reference"] * row.is_reference + [words[row.standing]] * (several and row.standing in words) for row in rows
+        ["reference"] * row.is_reference + ([words[row.standing]] if several and row.standing in words else [])
+        for row in rows
     ]
     return [names[row.id] + f" ({', '.join(mine)})" * bool(mine) for row, mine in zip(rows, roles, strict=True)]
 
