@@ -272,6 +272,23 @@ def test_the_command_keeps_and_shows_them(tmp_path: Path) -> None:
     assert {"convolution", "linear"} <= {module for row in case["rows"] for module in row["modules"]}
 
 
+def test_the_table_of_modules_is_of_the_kernels_of_every_way(tmp_path: Path) -> None:
+    """Without a level: nearly all of the time lies in modules, and nothing is scaled, whatever profiling cost."""
+    profiles = inferlens.profile(
+        "resnet18", backend="pytorch,torch_compile:reduce-overhead", device="cuda", precision="fp16", batch=8,
+        option=["pytorch.cuda_graph=false,true"], runs=RUNS, iterations=50, output=str(tmp_path / "results"),
+    )  # fmt: skip
+    assert [(each.level, each.status, each.reason) for each in profiles] == [("layer", "ok", "")] * 3
+    shown = command("modules", "results", "--format", "json", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    (model,) = json.loads(shown.stdout)["models"]
+    for column in model["columns"]:
+        print(column["in_modules"], column["scale"], column["busy"])
+        assert column["share_of"] == "kernels"
+        assert column["in_modules"] >= 0.95
+        assert column["scale"] <= 1.2
+
+
 @pytest.mark.parametrize("label", ["pytorch", *INDUCTOR, TRACE, SCRIPT])
 def test_costs_are_where_the_work_is(label: str, tmp_path: Path) -> None:
     found = layers_of(label, layered.model(layered.Costly, 8, 64, 112, 112), tmp_path)

@@ -228,8 +228,8 @@ def eager_kernels(module: Any, call: Callable[..., Any], feed: Sequence[Any]) ->
 def layers_of_kernels(kernels: Kernels, layers: Iterable[Layer]) -> Layers:
     """Return ``layers`` with the times of the kernels that came from them, in the order of their begins.
 
-    A kernel of no layer becomes a layer of its own, without modules. A layer without kernels takes no time, and stays
-    behind the one before it.
+    A kernel of no layer becomes a layer of its own, without modules. A layer without kernels takes no time, and begins
+    with the one before it.
     """
     parts: dict[tuple[str, bool], list[Kernel]] = {}
     for kernel in kernels.kernels:
@@ -239,22 +239,24 @@ def layers_of_kernels(kernels: Kernels, layers: Iterable[Layer]) -> Layers:
     for (name, _), own in parts.items():
         calls = sum(kernel.calls for kernel in own)
         found.append((Layer(name=name, kind=own[0].kind, modules=own[0].modules, calls=calls), own))
-    ordered: list[tuple[float, Layer]] = []
-    begin = 0.0
+    timed: list[tuple[float, Layer]] = []
+    begin, begins = 0.0, (0.0,) * len(kernels.whole)
     for layer, own in found:
-        begin = min((kernel.begins[0] for kernel in own if kernel.begins), default=begin)
-        begins = zip(*(kernel.begins for kernel in own), strict=True) if all(kernel.begins for kernel in own) else ()
+        if own:
+            every = zip(*(kernel.begins for kernel in own), strict=True) if all(kernel.begins for kernel in own) else ()
+            begins = tuple(map(min, every))
+            begin = begins[0] if begins else begin
         names = list(dict.fromkeys(kernel.name for kernel in own))
-        timed = replace(
+        layer = replace(
             layer,
             times=tuple(sum((kernel.times[run] for kernel in own), 0.0) for run in range(len(kernels.whole))),
-            begins=tuple(map(min, begins)),
+            begins=begins,
             details=layer.details | ({"kernels": names} if names else {}),
         )
-        ordered.append((begin, timed))
-    ordered.sort(key=lambda pair: pair[0])
+        timed.append((begin, layer))
+    timed.sort(key=lambda pair: pair[0])
     return Layers(
-        layers=tuple(layer for _, layer in ordered),
+        layers=tuple(layer for _, layer in timed),
         whole=kernels.whole,
         timed="GPU",
         clock=kernels.clock,
