@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from inferlens.stats.comparison import (
     CPU_NOISE,
-    Difference,
+    LogRatio,
     compare,
     conclude,
     estimate,
@@ -25,9 +25,9 @@ SIDE = st.lists(SERIES, min_size=1, max_size=4)
 MIRROR = {"FASTER": "SLOWER", "SLOWER": "FASTER", "SAME": "SAME", "UNDECIDED": "UNDECIDED"}
 
 
-def difference(ratio: float, half: float) -> Difference:
+def difference(ratio: float, half: float) -> LogRatio:
     """Return a difference whose 95 % interval reaches ``half`` to either side, as a logarithm."""
-    return Difference(log=math.log(ratio), error=half / 1.96, freedom=math.inf, rounds=10)
+    return LogRatio(log=math.log(ratio), error=half / 1.96, freedom=math.inf, rounds=10)
 
 
 def rounds(*ratios: float) -> tuple[dict[int, float], dict[int, float]]:
@@ -87,7 +87,7 @@ def test_single_processes_at_different_times_have_the_usual_noise_and_no_verdict
 
 def test_looks_after_few_rounds_and_at_noisy_pairs_use_less_of_the_error():
     looks = [
-        Difference(log=0.0, error=0.1, freedom=9, rounds=count, noise=noise)
+        LogRatio(log=0.0, error=0.1, freedom=9, rounds=count, noise=noise)
         for count, noise in ((2, 1), (10, 1), (10, 3))
     ]
     early, late, noisy = (look_error(look, 0.95) for look in looks)

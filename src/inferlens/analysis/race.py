@@ -19,7 +19,7 @@ from inferlens.analysis.objective import value
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import Metric, Record
 from inferlens.spec.objective import Objective
-from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE, Comparison, Difference, conclude, log_median, look_error
+from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE, Comparison, LogRatio, conclude, log_median, look_error
 from inferlens.stats.race_rule import Entry, RaceData, RaceState
 
 # Of the error that a look at a race may use, what a verdict on two cases may: it has two sides, and up to 100 looks.
@@ -104,7 +104,7 @@ class Race:
             threshold=self.threshold,
         )
 
-    def difference(self, base: str, name: str) -> Difference | None:
+    def difference(self, base: str, name: str) -> LogRatio | None:
         """Return a case against another one, as the answer compares them; ``None`` if one has no samples."""
         return self.data.difference(base, name)
 

@@ -48,7 +48,7 @@ CPU_NOISE = Noise(paired=0.034, apart=0.2, reach=4.0)
 GPU_NOISE = Noise(paired=0.025, apart=0.1, reach=2.0)
 
 
-class Difference(Struct, frozen=True, kw_only=True):
+class LogRatio(Struct, frozen=True, kw_only=True):
     """The logarithm of a candidate's time over a base's.
 
     Attributes:
@@ -139,7 +139,7 @@ def paired_difference(
     candidate: Mapping[Hashable, float],
     usual: Noise,
     borrowed: tuple[float, int] = (0.0, 0),
-) -> Difference | None:
+) -> LogRatio | None:
     """Return the difference of two cases over the rounds that both were in; ``None`` if there is no such round.
 
     Args:
@@ -160,7 +160,7 @@ def paired_difference(
         freedom += weight
     freedom += PRIOR_FREEDOM
     deviation = math.sqrt(squares / freedom)
-    return Difference(
+    return LogRatio(
         log=mean,
         error=deviation / math.sqrt(differences.size),
         freedom=freedom,
@@ -169,7 +169,7 @@ def paired_difference(
     )
 
 
-def unpaired_difference(base: Sequence[float], candidate: Sequence[float], usual: Noise = CPU_NOISE) -> Difference:
+def unpaired_difference(base: Sequence[float], candidate: Sequence[float], usual: Noise = CPU_NOISE) -> LogRatio:
     """Return the difference of processes that were measured at different times, from their logarithms.
 
     The processes of both sides tell the noise together. With one process on each side it is the usual one.
@@ -178,7 +178,7 @@ def unpaired_difference(base: Sequence[float], candidate: Sequence[float], usual
     freedom = float(sum(side.size - 1 for side in sides))
     variance = sum(float(((side - side.mean()) ** 2).sum()) for side in sides)
     variance = variance / freedom if freedom else usual.apart**2 / 2
-    return Difference(
+    return LogRatio(
         log=float(sides[1].mean() - sides[0].mean()),
         error=max(math.sqrt(variance * sum(1 / side.size for side in sides)), 1e-12),
         freedom=freedom or PRIOR_FREEDOM,
@@ -187,7 +187,7 @@ def unpaired_difference(base: Sequence[float], candidate: Sequence[float], usual
     )
 
 
-def look_error(difference: Difference, level: float) -> float:
+def look_error(difference: LogRatio, level: float) -> float:
     """Return the probability of error that one look at a race may use, at an overall confidence ``level``.
 
     Looks after few rounds use less, and so do looks at a pair that is noisier than usual, where the usual noise is no
@@ -216,7 +216,7 @@ def compare(
     return conclude(difference, threshold=threshold, level=1 - (1 - level) / comparisons)
 
 
-def conclude(difference: Difference | None, *, threshold: float, level: float) -> Comparison:
+def conclude(difference: LogRatio | None, *, threshold: float, level: float) -> Comparison:
     """Return the verdict that follows from a difference.
 
     SLOWER: the whole interval of the ratio is above 1 and the ratio at least 1 + ``threshold``. FASTER: the mirror

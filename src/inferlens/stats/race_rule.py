@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from inferlens.stats.comparison import (
     CPU_NOISE,
-    Difference,
+    LogRatio,
     Noise,
     look_error,
     paired_difference,
@@ -65,7 +65,7 @@ class RaceState(Struct, frozen=True, kw_only=True):
     """
 
     leader: str
-    rivals: Mapping[str, Difference]
+    rivals: Mapping[str, LogRatio]
     open: tuple[str, ...]
     as_fast: tuple[str, ...]
     chance: float
@@ -82,7 +82,7 @@ class RaceData:
     def __init__(self, entries: Mapping[str, Entry]) -> None:
         self.entries = {name: entry for name, entry in entries.items() if entry.rounds or entry.alone}
 
-    def difference(self, base: str, candidate: str) -> Difference | None:
+    def difference(self, base: str, candidate: str) -> LogRatio | None:
         """Return the candidate against the base; ``None`` if one of them has no process."""
         if base not in self.entries or candidate not in self.entries:
             return None
@@ -120,7 +120,7 @@ class RaceData:
         if not able:
             return None
         leader = self._leader(able)
-        rivals: dict[str, Difference] = {}
+        rivals: dict[str, LogRatio] = {}
         for name in able:
             if name != leader and (difference := self.difference(leader, name)):
                 rivals[name] = difference
@@ -149,12 +149,12 @@ class RaceData:
         return leader
 
 
-def _is_far(rival: Difference, most: float) -> bool:
+def _is_far(rival: LogRatio, most: float) -> bool:
     """Return whether a rival is so much slower that the number of rounds does not matter."""
     return rival.log > math.log(CLOSE) and rival.log + most >= FAR_ERRORS * rival.error
 
 
-def _is_out(rival: Difference, most: float, level: float) -> bool:
+def _is_out(rival: LogRatio, most: float, level: float) -> bool:
     """Return whether a rival is shown not to be faster than the leader by more than ``most``."""
     if _is_far(rival, most):
         return True

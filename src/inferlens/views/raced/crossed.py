@@ -20,7 +20,7 @@ from inferlens.analysis.runs import CaseRuns, latest
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record, machine_name
 from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case, shown_together
-from inferlens.stats.comparison import Difference, unpaired_difference
+from inferlens.stats.comparison import LogRatio, unpaired_difference
 from inferlens.stats.intervals import ends
 from inferlens.units import listing, ratio, ratio_spread
 from inferlens.views.compared import names_of
@@ -189,7 +189,7 @@ class Crossed:
         low, high = ends(found.interval(LEVEL) if found.replicated else None)
         return items / found.ratio, high and items / high, low and items / low
 
-    def _ratio(self, base: Row, row: Row) -> Difference | None:
+    def _ratio(self, base: Row, row: Row) -> LogRatio | None:
         """A row's time over another one's; ``None`` where the two may not be compared."""
         if not (base.ranked and row.ranked):
             return None
