@@ -72,8 +72,8 @@ def main(words: Sequence[str] = ()) -> None:
         table.add_row(LOADS[name], str(len(pairs)), f"{off * 1e6:.1f}", *map(with_interval, ratios))
     console = Console(width=140)
     console.print(table)
-    if log:
-        console.print(_costs(log))
+    if log and log.absent:
+        console.print(f"Not told: {log.absent}")
 
 
 def compare(
@@ -164,17 +164,6 @@ def with_interval(ordered: list[float]) -> str:
         return f"{quantile(ordered, 0.5):.4f}"
     low, high = ordered[rank - 1], ordered[-rank]
     return f"{quantile(ordered, 0.5):.4f} [{low:.4f}, {high:.4f}]"
-
-
-def _costs(log: MachineLog) -> Table:
-    table = Table(title="Time of each reading in the watching thread, median", title_justify="left")
-    table.add_column("reading")
-    table.add_column("µs", justify="right")
-    for name, seconds in log.costs.items():
-        table.add_row(name, f"{seconds * 1e6:.0f}")
-    for name, why in log.absent.items():
-        table.add_row(f"not told: {name} ({why})", "–")
-    return table
 
 
 if __name__ == "__main__":

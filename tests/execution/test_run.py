@@ -24,6 +24,7 @@ from inferlens.execution.expand import Planned
 from inferlens.execution.measure_case import BenchmarkJob, Reference
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
+from inferlens.measure.monitor import quiet
 from inferlens.models.model import ModelInfo
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import Record
@@ -328,3 +329,17 @@ def test_the_plain_way_is_measured_in_place_of_a_recommended_one_that_fails(
     note = "In place of trouble=raise when=enter, which did not run right."
     assert [warning.message for warning in records[3].warnings if warning.code == "plain-way"] == [note]
     assert note in " ".join(str(records).split())
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_run_waits_for_a_quiet_machine_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    ear = Observer()
+    ear.remark = said.append  # type: ignore[method-assign]
+    looks = iter(["python uses 0.9 of 2 CPUs", "python uses 0.9 of 2 CPUs", ""])
+    monkeypatch.setattr(quiet, "other_programs", lambda **_: next(looks))
+    words: dict[str, Any] = {"backend": "fake", "iterations": 20, "warmup": 1, "output": str(tmp_path)}
+    assert inferlens.bench("fake:demo", wait="10m", observer=ear, **words)
+    first, last = said
+    assert first == "Waiting up to 10 min 00 s for a quiet machine: python uses 0.9 of 2 CPUs."
+    assert last.startswith("The machine is quiet after ")

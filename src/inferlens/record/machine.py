@@ -97,7 +97,6 @@ class MachineLog(Struct, frozen=True, kw_only=True):
         before: the GPU before the case's process started.
         peak_memory_used, peak_case_memory: the largest of all samples ever taken, also of those that are not kept.
         absent: what is not known, and why.
-        costs: median seconds that each reading took, of the watching thread.
     """
 
     interval: float
@@ -110,7 +109,6 @@ class MachineLog(Struct, frozen=True, kw_only=True):
     peak_memory_used: int | None = None
     peak_case_memory: int | None = None
     absent: dict[str, str] = {}
-    costs: dict[str, float] = {}
 
     def between(self, begin: float, end: float) -> MachineLog:
         """The same with only the samples from ``begin`` to ``end``, and one more on either side of them."""

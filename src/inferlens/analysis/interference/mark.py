@@ -72,11 +72,9 @@ def mark(
 
 
 def warnings(marks: Marks) -> tuple[Warning, ...]:
-    """Return warnings of what disturbed a series of samples, the worst first.
+    """Return warnings of a series: ``disturbed`` by heat or a clock, and what the case does to itself.
 
-    Codes: ``disturbed`` where samples are kept that heat or a clock disturbed, ``power-cap`` and ``cpu-quota`` for what
-    the case does to itself. What other programs used is the code ``busy``, which follows from the machine's log
-    (``analysis.interference.load``). Where disturbed samples were left out, the numbers are those of the others.
+    What other programs used is the code ``busy``, which follows from the machine's log (``interference.load``).
     """
     found = []
     hot = {kind: marks.touched[kind] for kind in ADVICE if kind in marks.touched and kind not in OWN_DOING}

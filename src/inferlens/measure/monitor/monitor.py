@@ -10,10 +10,9 @@ import os
 import sys
 import threading
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from statistics import median
 from typing import Any
 
 from msgspec.structs import replace
@@ -85,7 +84,6 @@ class Monitor:
             peak_memory_used=_whole(peaks.get("memory_used")),
             peak_case_memory=_whole(peaks.get("case_memory")),
             absent=absent,
-            costs={f"{name} {what}": cost for name, table in tables.items() for what, cost in table.costs.items()},
         )
 
     def log_of(self, process: int | None) -> MachineLog:
@@ -139,7 +137,6 @@ class SampledColumns:
         self._readings = dict(readings)
         self._clock = clock
         self._rows: deque[tuple[float, dict[str, Value]]] = deque(maxlen=most)
-        self._costs: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=most))
         self._rests: dict[str, float] = {}
         self.taken = 0
         self.absent: dict[str, str] = {}
@@ -165,23 +162,16 @@ class SampledColumns:
         times = tuple(time for time, _ in rows)
         return {"times": times, **{name: tuple(row.get(name) for _, row in rows) for name in names}}
 
-    @property
-    def costs(self) -> dict[str, float]:
-        """Median seconds that each reading took."""
-        return {name: round(median(spent), 7) for name, spent in list(self._costs.items())}
-
     def _ask(self, name: str, now: float) -> Mapping[str, Value]:
         begin = self._clock()
         try:
             values = self._readings[name](now)
         except Exception as error:  # whatever a driver or a file system comes up with is no error of the case
-            if name not in self._costs:
+            if name not in self._rests:
                 self.absent[name] = reason_of(error)
                 del self._readings[name]
             return {}
-        cost = self._clock() - begin
-        self._costs[name].append(cost)
-        self._rests[name] = begin + cost / MOST_SHARE
+        self._rests[name] = begin + (self._clock() - begin) / MOST_SHARE
         return values
 
 

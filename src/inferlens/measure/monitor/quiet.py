@@ -28,13 +28,9 @@ def wait_for_quiet(
     look: Callable[[], str] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Return when other programs leave the machine alone, or after ``limit`` seconds.
+    """Return when other programs leave the machine alone, or after ``limit`` seconds; with ``gpu`` also the GPU.
 
-    Args:
-        remark: is given a line at the beginning and at the end of the waiting.
-        doing: is given what is waited for, again and again.
-        gpu: whether the GPU has to be quiet, too.
-        look: returns what other programs use, and nothing on a quiet machine; takes some time itself.
+    ``remark`` is given a line at the beginning and at the end, ``doing`` what is waited for at each ``look``.
     """
     look, begin, waiting = look or partial(other_programs, gpu=gpu), clock(), False
     while busy := look():
