@@ -342,7 +342,7 @@ def test_a_race_has_the_recommended_ways_of_each_backend() -> None:
     ]
     on_cpu = recommended(device=("cpu",))
     assert [planned.case.way for planned in on_cpu] == ["pytorch", "torch_compile:default freezing=true"]
-    assert on_cpu[1].fallback == replace(on_cpu[1].case, options={})
+    assert on_cpu[1].fallback.case == replace(on_cpu[1].case, options={})
 
 
 @pytest.mark.parametrize(

@@ -138,11 +138,11 @@ def not_raced(plan: Plan, records: Sequence[Record]) -> str:
     from inferlens.spec.case import HALF
 
     cases = [record.case for record in records if record.status == "ok"]
-    gpu, precisions = any(case.device == "cuda" for case in cases), {case.precision for case in cases}
-    lower = [name for name in HALF[not gpu :] if precisions == {"fp32"} and not plan.precision]
-    slow = {name: [*BACKENDS.get(name).slow_variants][:1] for name in dict.fromkeys(case.backend for case in cases)}
-    left = [f"{', '.join(lower)} (--precision {','.join(lower)})"] if lower else []
-    left += [f"{name}:{each} (--backend, builds for minutes)" for name, some in slow.items() for each in some]
+    known = plan.precision or any(case.precision != "fp32" for case in cases)
+    lower = () if known else HALF[all(case.device == "cpu" for case in cases) :]  # in fp16 a CPU is slow
+    slow = [(name, BACKENDS.get(name).slow_variants) for name in dict.fromkeys(case.backend for case in cases)]
+    left = [f"{', '.join(lower)} (--precision {','.join(lower)})"] * bool(lower)
+    left += [f"{name}:{next(iter(variants))} (--backend, builds for minutes)" for name, variants in slow if variants]
     return f"Not raced: {'; '.join(left)}" if left else ""
 
 

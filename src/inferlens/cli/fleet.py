@@ -87,8 +87,6 @@ def show(of: Fleet) -> None:
 
 def listed(of: Fleet) -> Document:
     """How many cases there are on each machine, or why it is out of reach."""
-    from msgspec.structs import replace
-
     from inferlens.errors import InferlensError
     from inferlens.execution.launching.parts import launched
     from inferlens.execution.protocol import Observer
@@ -101,7 +99,7 @@ def listed(of: Fleet) -> Document:
         objectives = [each.objective for each in parts if each.machine == part.machine]
         cases, able, why = 0, 0, ""
         try:
-            with launched(replace(part.plan, recommended=True), Observer(), None) as under_way:
+            with launched(part.plan, Observer(), None) as under_way:
                 every = [each for some in under_way.cases(listed=True).values() for each in some]
             cases, able = len(every), sum(not each.refusal for each in every)
         except InferlensError as error:

@@ -76,13 +76,13 @@ def race(job: CasesJob, observer: Observer) -> None:
 
 def plain_ways(cases: Sequence[Planned], known: Mapping[tuple[str, int], Record]) -> list[Planned]:
     """Return the plain ways to measure in place of recommended ones that failed where the plain ones may run."""
-    found: dict[str, Planned] = {}
-    for planned in cases:
-        record, plain = known.get((planned.case.digest, 0)), planned.plain
-        if not plain or not record or not record.phases or record.ranked or record.status == "timed out":
-            continue
-        if record.phases[-1].name not in ("load", "export"):
-            found.setdefault(plain.case.digest, plain)
+    tried = [(planned.fallback, known.get((planned.case.digest, 0))) for planned in cases]
+    found = {
+        plain.case.digest: plain
+        for plain, record in tried
+        if plain and record and not record.ranked and record.status != "timed out"
+        if record.phases and record.phases[-1].name not in ("load", "export")
+    }
     return list(found.values())
 
 

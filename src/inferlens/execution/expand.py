@@ -16,7 +16,6 @@ from inferlens.backends import BACKENDS, importable, reference_of
 from inferlens.backends.base import Capabilities
 from inferlens.errors import InferlensError, Unsupported, one_of, suggestion
 from inferlens.models.model import ModelInfo
-from inferlens.record.record import Warning
 from inferlens.spec.case import AXES, FLAGS, QUANTIZED, Axis, Case, split_label
 from inferlens.spec.plan import Plan
 from inferlens.units import listing, plural
@@ -28,25 +27,14 @@ EVERY_VARIANT = "all"
 class Planned:
     """A case of a plan, the model it is about, and why it cannot run here, if that is known beforehand.
 
-    ``fallback`` is the plain way to measure if a recommended one fails. ``note`` says what a plain way stands for.
+    ``fallback`` is the plain way to measure if this recommended one fails. ``note`` says what a plain way stands for.
     """
 
     case: Case
     found: ModelInfo
     refusal: Unsupported | None
     note: str = ""
-    fallback: Case | None = None
-
-    @property
-    def warnings(self) -> tuple[Warning, ...]:
-        """The note, as records keep it."""
-        return (Warning("plain-way", self.note),) if self.note else ()
-
-    @property
-    def plain(self) -> Planned | None:
-        """The fallback as a case of the plan."""
-        note = f"In place of {self.case.options_label}, which did not run right."
-        return Planned(self.fallback, self.found, None, note) if self.fallback else None
+    fallback: Planned | None = None
 
     @property
     def reference(self) -> Case | None:
@@ -106,15 +94,12 @@ def expand(
     for model in found:
         model.check(plan.trust, alone=len(found) == 1)
         for batch in batches(plan, model):
-            for case, note, fallback in _cases(plan, model, batch, anywhere or capabilities):
+            for case, note in _cases(plan, model, batch, anywhere or capabilities):
                 refusal = model.refusal(batch) or capabilities[case.backend].refusal(case, model)
-                planned.setdefault(case.digest, Planned(case, model, refusal, note, fallback))
+                planned.setdefault(case.digest, Planned(case, model, refusal, note))
     if not planned:
         raise nothing_runs(found, plan.device, capabilities)
-    made = [
-        replace(one, fallback=None) if one.fallback and one.fallback.digest in planned else one
-        for one in planned.values()
-    ]
+    made = [replace(one, fallback=_fallback(one, plan, planned)) for one in planned.values()]
     run = {each.case.backend for each in made}
     for name in plan.option:
         if (backend := name.partition(".")[0]) not in run:
@@ -144,7 +129,7 @@ def cases_on(plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabiliti
     model.check(plan.trust)
     here = {support.device for can in capabilities.values() for support in can.takes(model.format)}
     plan = msgspec.structs.replace(plan, device=plan.device or ("cpu" if "cpu" in here else "cuda",))
-    return [case for batch in batches(plan, model) for case, *_ in _cases(plan, model, batch, capabilities)]
+    return [case for batch in batches(plan, model) for case, _ in _cases(plan, model, batch, capabilities)]
 
 
 def batches(plan: Plan, model: ModelInfo) -> tuple[int | None, ...]:
@@ -155,8 +140,8 @@ def batches(plan: Plan, model: ModelInfo) -> tuple[int | None, ...]:
 
 def _cases(
     plan: Plan, model: ModelInfo, batch: int | None, capabilities: Mapping[str, Capabilities]
-) -> Iterator[tuple[Case, str, Case | None]]:
-    """Yield the cases of a model at a batch, with the note and the fallback of each."""
+) -> Iterator[tuple[Case, str]]:
+    """Yield the cases of a model at a batch, and what plain ones stand for."""
     default = default_device(capabilities.values())
     for backend, variant in _backends(plan, model, capabilities, plan.device or (default,)):
         for device in plan.device or (_device_for(capabilities[backend], variant, default),):
@@ -179,16 +164,16 @@ def _cases(
                     **chosen_at,
                 )
                 if plan.recommended and variant is None and not of:
-                    yield from list(_recommended(case, model, capabilities[backend])) or [(case, "", None)]
+                    yield from list(_recommended(case, model, capabilities[backend])) or [(case, "")]
                     continue
                 for options in itertools.product(*of.values()):
                     asked = msgspec.structs.replace(case, options=dict(zip(of, options, strict=True)))
                     parsed = BACKENDS.get(backend).parse_options(asked)  # with the types that the backend gives them
-                    yield msgspec.structs.replace(case, options={name: getattr(parsed, name) for name in of}), "", None
+                    yield msgspec.structs.replace(case, options={name: getattr(parsed, name) for name in of}), ""
 
 
-def _recommended(case: Case, model: ModelInfo, can: Capabilities) -> Iterator[tuple[Case, str, Case | None]]:
-    """Yield the recommended ways of the backend of ``case`` that fit it, with the note and the fallback of each.
+def _recommended(case: Case, model: ModelInfo, can: Capabilities) -> Iterator[tuple[Case, str]]:
+    """Yield the recommended ways of the backend of ``case`` that fit it, and what plain ones stand for.
 
     What another variant compiled is run by the variant of ``case``.
     """
@@ -199,11 +184,19 @@ def _recommended(case: Case, model: ModelInfo, can: Capabilities) -> Iterator[tu
             continue
         if one.fits(case, convolutional=model.convolutional):
             way = msgspec.structs.replace(case, variant=one.variant, options=one.options)
-            plain = msgspec.structs.replace(way, options={})
             if one.fixed_shapes and dynamic:
-                yield plain, f"In place of {way.options_label}, which needs fixed shapes.", None
+                note = f"In place of {way.options_label}, which needs fixed shapes."
+                yield msgspec.structs.replace(way, options={}), note
             else:
-                yield way, "", plain
+                yield way, ""
+
+
+def _fallback(one: Planned, plan: Plan, planned: Mapping[str, Planned]) -> Planned | None:
+    """Return the plain way of a case whose options are recommended ones, if the plan does not have it."""
+    plain = msgspec.structs.replace(one.case, options={})
+    if plain.digest in planned or any(name.startswith(f"{plain.backend}.") for name in plan.option):
+        return None
+    return Planned(plain, one.found, None, f"In place of {one.case.options_label}, which did not run right.")
 
 
 def default_device(capabilities: Iterable[Capabilities]) -> str:

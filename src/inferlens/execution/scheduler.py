@@ -312,6 +312,7 @@ class Scheduler:
         measured = result.found or Measured()
         accuracy = self._accuracy(planned, measured, result.model)
         fault = f"After its last sample {outcome.fault}."
+        plain = [Warning("plain-way", planned.note)] if planned.note else []
         ending = (Warning("bad-exit", fault, "The numbers are complete; inferlens show --log has more."),)
         record = Record(
             id=uuid.uuid4().hex,
@@ -334,7 +335,7 @@ class Scheduler:
             accuracy=accuracy,
             facts=result.facts | {**self.facts} | ({IN_TURNS: attempt.beside} if attempt.beside else {}),
             artefacts=result.artefacts,
-            warnings=(*result.warnings, *planned.warnings, *(ending if outcome.fault else ())),
+            warnings=(*result.warnings, *plain, *(ending if outcome.fault else ())),
             **{name: getattr(found, name) for name in found.__struct_fields__},
         )
         Store.save(attempt.folder, record)

@@ -264,9 +264,8 @@ def models(job: LookupJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - t
             seed=plan.seed,
         )
         live = Path(job.live) if job.live else None
-        asked = batches(plan, model)
-        checked.append(resolve.check(model, case, asked, trust=plan.trust, live=live, layers=plan.recommended))
-    return checked
+        checked.append(resolve.check(model, case, batches(plan, model), trust=plan.trust, live=live))
+    return [resolve.with_layers(model) for model in checked] if plan.recommended else checked
 
 
 def find(names: Sequence[str], checkout: str = "", python: str = "") -> list[ModelInfo]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -38,6 +39,9 @@ from inferlens.models.weights import fingerprint, load_weights, parameter_count,
 from inferlens.record.record import ModelFacts
 from inferlens.spec.case import Case, TensorSpec, with_batch
 from inferlens.spec.keep import EXPORTED, check_kept, kept
+
+if TYPE_CHECKING:
+    import torch
 
 # A bare name is looked up in the sources that list their names, in this order.
 SOURCES: tuple[Source, ...] = (
@@ -192,24 +196,15 @@ def _opened(case: Case, trust: bool, live: Path | None) -> Opened:
 
 
 def check(
-    found: ModelInfo,
-    case: Case,
-    batches: Sequence[int | None],
-    *,
-    trust: bool = False,
-    live: Path | None = None,
-    layers: bool = False,
+    found: ModelInfo, case: Case, batches: Sequence[int | None], *, trust: bool = False, live: Path | None = None
 ) -> ModelInfo:
-    """``found`` with what is known to stand against some of the ``batches``; ``layers``: and with its kind of layers.
+    """``found`` with what is known to stand against some of the ``batches``.
 
     ``case`` is what all cases share: the model, its weights, seed and inputs. Raises InferlensError if the model cannot
     be loaded, or does not take the weights or the inputs.
     """
     source = BY_PREFIX[found.spec.partition(":")[0]]
     if source.vouched and not (case.inputs or case.weights or case.calibration not in ("", RANDOM) or case.keep):
-        with suppress(Exception):  # what is missing is said of each case
-            if layers:
-                return msgspec.structs.replace(found, convolutional=is_convolutional(_without_weights(source, case)))
         return found
     try:
         opened = _opened(case, trust, live)
@@ -242,27 +237,27 @@ def check(
         next(data.feeds(1))
     if fits and (case.inputs or not source.vouched):
         try_inputs(opened, fits[0], found, asked=bool(case.inputs))
-    return msgspec.structs.replace(found, unfit=tuple(unfit), convolutional=is_convolutional(opened))
+    return msgspec.structs.replace(found, unfit=tuple(unfit), convolutional=_convolutional(opened.module))
 
 
-def is_convolutional(opened: Opened) -> bool:
-    """Return whether a module has 2-D convolutions, TorchScript's included."""
-    if opened.module is None:
-        return False
-    import torch
+def with_layers(found: ModelInfo) -> ModelInfo:
+    """Return what is known of a library's model, and whether it has 2-D convolutions; no weights are made."""
+    source, _, name = found.spec.partition(":")
+    if BY_PREFIX[source].vouched:
+        with suppress(Exception):  # then it is not known
+            import torch
 
-    every = opened.module.modules()
-    return any(isinstance(one, torch.nn.Conv2d) or getattr(one, "original_name", "") == "Conv2d" for one in every)
+            with torch.device("meta"):
+                module = BY_PREFIX[source].open(name, LoadRequest()).module
+            return msgspec.structs.replace(found, convolutional=_convolutional(module))
+    return found
 
 
-def _without_weights(source: Source, case: Case) -> Opened:
-    """Return a library's model on the device "meta", which takes no time, or opened as usual if it cannot be there."""
-    import torch
-
-    request, name = LoadRequest(), case.model.partition(":")[2]
-    with suppress(Exception), torch.device("meta"):
-        return source.open(name, request)
-    return source.open(name, request)
+def _convolutional(module: torch.nn.Module | None) -> bool:
+    """Return whether a module, or one of TorchScript, has 2-D convolutions."""
+    every = module.modules() if module is not None else ()
+    kinds = ({getattr(one, "original_name", ""), *(kind.__name__ for kind in type(one).__mro__)} for one in every)
+    return any("Conv2d" in names for names in kinds)
 
 
 def _where(error: BaseException) -> str:

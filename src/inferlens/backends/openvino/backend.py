@@ -16,18 +16,8 @@ from msgspec import Meta, Struct
 
 from inferlens.backends.abilities import Deployer, LayerProfiler, Quantizer
 from inferlens.backends.availability import found, imported, refused, warn_no_effect
-from inferlens.backends.base import (
-    Backend,
-    Capabilities,
-    Inputs,
-    Knob,
-    Outputs,
-    Preparation,
-    Recommendation,
-    Runner,
-    Support,
-    ordered,
-)
+from inferlens.backends.base import Backend, Capabilities, Inputs, Knob, Outputs, Preparation, Runner, Support, ordered
+from inferlens.backends.knobs import Recommendation
 from inferlens.backends.onnx.export import check_precision, check_shapes, onnx_file
 from inferlens.backends.onnx.quantize import to_quantize
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions

@@ -18,17 +18,8 @@ from inferlens.backends.availability import (
     torch_versions,
     warn_no_effect,
 )
-from inferlens.backends.base import (
-    Absence,
-    Backend,
-    Capabilities,
-    Knob,
-    Preparation,
-    Recommendation,
-    Runner,
-    Support,
-    tolerance_of,
-)
+from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support, tolerance_of
+from inferlens.backends.knobs import Recommendation
 from inferlens.backends.onnx.export import check_precision, copy_onnx, onnx_file
 from inferlens.backends.onnx.modules import kept_nodes
 from inferlens.backends.onnx.quantize import for_tensorrt, quantized_onnx, to_quantize

@@ -67,7 +67,8 @@ class Fleet:
         if beside := next((name for name in ("mode", "output") if name in words), None):
             raise InferlensError(f"A fleet has no '{beside}' of a machine or plan.", hint="objectives, and one output")
         try:
-            return Plan.from_words({**words, "mode": objective, "output": str(self.folder(objective))})
+            plan = Plan.from_words({**words, "mode": objective, "output": str(self.folder(objective))})
+            return msgspec.structs.replace(plan, recommended=True)
         except InferlensError as error:
             what = f"For the machine '{machine}', {objective}: {error.what}"
             raise InferlensError(what, expected=error.expected, hint=error.hint) from error
