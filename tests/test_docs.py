@@ -210,6 +210,15 @@ def test_every_option_of_a_backend_is_documented_with_its_default() -> None:
     assert written == known
 
 
+def test_recommended_ways_are_documented() -> None:
+    rows = {row[0].strip("`"): row[1:] for row in table_rows(section(DOCS / "backends.md", "Recommended ways"))}
+    for name in set(BACKENDS.names()) - {"fake"}:
+        for place, device in enumerate(("cpu", "cuda")):
+            ways = [one for one in BACKENDS.get(name).recommended if one.device == device]
+            said = {word for one in ways for word in (one.variant, *one.options) if word}
+            assert set(re.findall(r"`([^`]+)`", rows[name][place])) == said, (name, device)
+
+
 @pytest.mark.parametrize(
     ("title", "names"),
     [

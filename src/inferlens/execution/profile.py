@@ -30,6 +30,7 @@ from inferlens.execution.protocol import CaseJob, Job, Observer
 from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.survey import Named, named
 from inferlens.execution.worker import Child
+from inferlens.measure.monitor.cpu import default_threads
 from inferlens.models.work import count as count_work
 from inferlens.record.files import write_whole
 from inferlens.record.layer_profile import Kernels, Layers, Level, Profile, decode
@@ -270,7 +271,7 @@ def ceilings_of(case: Case, scheduler: Scheduler, known: dict[Path, Ceilings]) -
     Those that something else on the machine made lower are used once, for they are among the ``known``, and not kept.
     """
     machine, cpu = scheduler.environment, case.device == "cpu"
-    threads = case.threads if cpu else None
+    threads = (case.threads or default_threads()[0]) if cpu else None
     name = (machine.cpu or "CPU") if cpu else machine.gpus[0].name if machine.gpus else case.device
     own: list[object] = [machine.cpu_threads, threads] if cpu else [machine.driver]
     depends = [RECIPE, name, *own, machine.libraries.get(CEILINGS_LIBRARY), sorted(machine.variables.items())]

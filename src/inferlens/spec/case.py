@@ -220,7 +220,7 @@ class Case(Struct, frozen=True, kw_only=True):
         backend, variant: such as ``onnxruntime`` and ``cpu``; the variant is empty where a backend has only one.
         precision: ``fp32``, ``fp16`` or ``bf16``; ``fp8`` or ``int8`` of a model that is quantized, already or here.
         batch: first dimension of the inputs; ``None`` is the model's own.
-        threads: CPU threads for the work inside one call; ``None`` is the library's own choice.
+        threads: CPU threads for the work inside one call; ``None``: those that all ways get (``default_threads``).
         options: backend options as asked for; what is not named has the backend's default.
         inputs: inputs as asked for; empty is the model's own.
         weights: name or file of weights; ``None`` is random from ``seed``.

@@ -25,7 +25,7 @@ def plainness(case: Case, device: str, usual: Set[str]) -> tuple[Any, ...]:
     """How far a case is from the plain one that others on ``device`` are compared with; the least is it.
 
     It is of a ``usual`` backend (a label, such as ``pytorch``); on the device itself, or else on the CPU; in fp32, with
-    the fewest options, the library's own number of threads or else the most of them, in the usual variant. Without a
+    the fewest options, the default number of threads or else the most of them, in the usual variant. Without a
     case of a usual backend the same order holds among the others.
     """
     return (
