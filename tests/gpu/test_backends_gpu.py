@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from inferlens.backends import BACKENDS
 from inferlens.backends.base import TOLERANCES, Preparation, Runner
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
@@ -49,6 +50,13 @@ RUNS: list[tuple[str, Options]] = [
     ("torch_tensorrt:ts-trace", {"min_block_size": 1}),
     ("torch_tensorrt:ts-script", {"min_block_size": 1}),
 ]
+RECOMMENDED = [  # a small module has no engine of five operators
+    (f"{backend}:{one.variant}".rstrip(":"), one.options | ({"min_block_size": 1} if one.variant == "dynamo" else {}))
+    for backend in BACKENDS.names()
+    for one in BACKENDS.get(backend).recommended
+    if one.device == "cuda" and one.variant != "loaded"
+]
+RUNS += [run for run in RECOMMENDED if run not in RUNS]
 LABELS = tuple(dict.fromkeys(label for label, _ in RUNS))
 
 
