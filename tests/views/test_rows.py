@@ -62,7 +62,7 @@ def test_speedups_are_ratios_of_medians():
     found = by_name([constant("pytorch", 0.02), constant("openvino", 0.01), constant("torchscript:trace", 0.04)])
     fast = found["openvino fp32"]
     assert found["pytorch fp32"].is_reference
-    assert (fast.speedup, fast.speedup_low, fast.speedup_high) == pytest.approx((2.0, 2.0, 2.0))
+    assert (fast.speedup, fast.speedup_low) == (pytest.approx(2.0), None), "of single processes"
     assert found["torchscript:trace fp32"].speedup == pytest.approx(0.5)
     assert [row.name for row in found.values() if row.fastest] == ["openvino fp32"]
     assert {row.reference for row in found.values()} == {"pytorch fp32"}

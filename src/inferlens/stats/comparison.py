@@ -191,9 +191,12 @@ def look_error(difference: LogRatio, level: float) -> float:
     """Return the probability of error that one look at a race may use, at an overall confidence ``level``.
 
     Looks after few rounds use less, and so do looks at a pair that is noisier than usual, where the usual noise is no
-    guide. Calibrated by ``python -m benchmarks.race simulate``, so that whole races are as sure as ``level``.
+    guide. Calibrated by ``python -m benchmarks.race simulate``, so that whole races are as sure as ``level``. Cases
+    that were in no round are looked at once.
     """
-    share = min(difference.rounds or ROUNDS, ROUNDS) / ROUNDS
+    if not difference.rounds:
+        return 1 - level
+    share = min(difference.rounds, ROUNDS) / ROUNDS
     return 2.1 * (1 - level) * share**1.5 * min(1.0, 1 / max(difference.noise, 1e-9) ** 4)
 
 

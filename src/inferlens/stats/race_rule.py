@@ -131,7 +131,9 @@ class RaceData:
             leader=leader,
             rivals=rivals,
             open=tuple(name for name, rival in rivals.items() if not _is_out(rival, most, level)),
-            as_fast=tuple(name for name, rival in rivals.items() if rival.chance_above(most) < level),
+            as_fast=tuple(
+                name for name, rival in rivals.items() if not _is_far(rival, most) and rival.chance_above(most) < level
+            ),
             chance=chance,
         )
 

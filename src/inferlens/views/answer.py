@@ -118,8 +118,10 @@ def answers(rows: Sequence[Row], *, whole: bool = False, told: Callable[[Row], s
 
 def _nothing(rows: Sequence[Row]) -> dict[str, str]:
     """Return why none is the fastest."""
-    if any(row.ok and row.agrees is not False for row in rows):
-        return {"who": "No way ran in each of its processes."}
+    right = [row for row in rows if row.ok and row.agrees is not False]
+    if right:
+        measured = any(row.seconds_per_call is not None for row in right)
+        return {"who": f"No way {'ran in each of its processes' if measured else 'has samples that can be used'}."}
     what = "No way ran with right outputs." if any(row.ok for row in rows) else "No way ran."
     return {"who": what, "than": next((plain(row.agreement_reason if row.ok else row.reason) for row in rows), "")}
 

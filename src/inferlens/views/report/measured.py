@@ -140,9 +140,7 @@ def _index(tables: Sequence[Sequence[Row]]) -> Table:
 
 def _sure(row: Row) -> str:
     """In a word, whether it is known to be the fastest."""
-    if row.standing == "likeliest":
-        return likely(row.chance)
-    return "others may be as fast" if row.standing == "equal" else "sure"
+    return likely(row.chance) if row.standing == "likeliest" else "sure"
 
 
 def _short(row: Row) -> str:
