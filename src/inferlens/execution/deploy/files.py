@@ -9,6 +9,7 @@ from typing import Any
 from inferlens.backends.abilities import Deployer
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution.deploy import build
+from inferlens.execution.deploy.check import check_script
 from inferlens.execution.deploy.chosen import chosen
 from inferlens.execution.protocol import TaskResult
 from inferlens.measure import environment
@@ -21,9 +22,10 @@ def write(
 ) -> TaskResult[None]:
     """Writes what runs a record's case without this library into the new folder ``output``.
 
-    That is the model's file, the script ``run.py`` and ``requirements.txt``. ``words``: ``timeout`` and ``phase``, as
-    of :func:`inferlens.execution.deploy.build.partition`. Raises InferlensError if it does not fit this machine, or its
-    backend has no such files; nothing is left then.
+    That is the model's file, the script ``run.py`` and ``requirements.txt``. The script is run once, and its outputs
+    are checked. ``words``: ``timeout`` and ``phase``, as of :func:`inferlens.execution.deploy.build.partition`. Raises
+    InferlensError if it does not fit this machine, its backend has no such files, or the script does not give the
+    right outputs; nothing is left then.
     """
     way = chosen(record, folder, rebuild=rebuild)
     if not isinstance(way.backend, Deployer):
@@ -33,7 +35,8 @@ def write(
         raise InferlensError(f"{output} is there already.", expected="a new folder, or an empty one")
     path = output / f"model{way.backend.deployed_as(way.case)}"
     try:
-        given = {"known": way.known, "exported": str(way.exported or ""), "cache": way.cache or build.CACHE}
+        words["cache"] = way.cache or build.CACHE
+        given = {"known": way.known, "exported": str(way.exported or "")}
         done = build.deploy(path, way.case, trust=trust, rebuild=rebuild, **given, **words)
         if not (rebuild or way.known):
             way.check_weights(done.model.weights_sha256 if done.model else "")
@@ -41,6 +44,7 @@ def write(
         versions = environment.collect().libraries if rebuild else record.environment.libraries
         lines = [f"{name}=={versions[name]}\n" for name in way.backend.packages(way.case) if name in versions]
         (output / "requirements.txt").write_text("".join(lines))
+        check_script(output / "run.py", way, trust=trust, **words)
     except BaseException:
         shutil.rmtree(output, ignore_errors=True)
         raise
