@@ -14,6 +14,8 @@ from inferlens.backends.onnx.modules import origins
 from inferlens.backends.onnxruntime.kernels import kernels_by_node
 from inferlens.backends.onnxruntime.profile import OPTIMISED, ProfileEvent, ask_for_profile, runs_of
 from inferlens.backends.profiling.kernel_matching import MatchedKernels, origins_by_match
+from inferlens.backends.profiling.traced_runs import traced_runs
+from inferlens.trace import read
 from tests.backends import small
 from tests.backends.profiling.layered import Attention, model, prepared
 
@@ -56,7 +58,8 @@ def matched(tmp_path_factory: pytest.TempPathFactory) -> MatchedKernels:
     for _ in range(2):
         session.run(None, small.arrays(network))
     events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[ProfileEvent])
-    return kernels_by_node(trace_of(events), events, BASE + LATER, origins(path), origins(folder / OPTIMISED))
+    (run,) = traced_runs(read(trace_of(events)))
+    return kernels_by_node(run, events, BASE + LATER, origins(path), origins(folder / OPTIMISED))
 
 
 def test_a_kernel_is_of_the_node_that_was_running_at_its_launch(matched: MatchedKernels) -> None:

@@ -445,9 +445,12 @@ def test_a_folder_that_holds_something_stays(one: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed_run", "words"),
     [
-        ("[output + 1 for output in own(*inputs)]", "The output of the script that was written is wrong: relative L2"),
-        ("[output * float('nan') for output in own(*inputs)]", "is wrong: outputs are not finite"),
-        ("own(*inputs) * 2", "The script that was written returns 2 outputs, not 1"),
+        (
+            "[output + 1 for output in own(*inputs)]",
+            "The script that was written is wrong in output 1 of 1: relative L2",
+        ),
+        ("[output * float('nan') for output in own(*inputs)]", "in output 1 of 1: outputs are not finite"),
+        ("own(*inputs) * 2", "The script that was written is wrong in its outputs: outputs have shapes"),
         ("1 / 0", "The script that was written fails: ZeroDivisionError"),
     ],
 )

@@ -162,12 +162,10 @@ class CpuRunner(OnnxRunner, LayerProfiler):
     """ONNX Runtime on the CPU."""
 
     profiled_levels = ("layer",)
-    _profiled = False
 
     def __enter__(self) -> CpuRunner:
         import onnxruntime  # noqa: F401 - starts threads of its own, which are not counted below
 
-        self._profiled = False
         process = psutil.Process()
         before = process.num_threads()
         with self.preparation.phase("build"):
@@ -181,11 +179,12 @@ class CpuRunner(OnnxRunner, LayerProfiler):
     def profile_layers(self, feed: Any, runs: int) -> Layers:
         """Times the nodes by ONNX Runtime's own profile, which ends with that."""
         check_level(self.preparation)
-        if self._written is None or self._profiled:
+        if self._written is None:
             raise Unsupported("ONNX Runtime profiles a session once.", hint="enter the runner again")
-        self._profiled = True
+        written, self._written = self._written, None
         parallel = self.options.execution_mode == "parallel"
-        return layers_of(self, self._loaded, Path(self._written.name), self.path, feed, runs, parallel=parallel)
+        with written as folder:
+            return layers_of(self, self._loaded, Path(folder), self.path, feed, runs, parallel=parallel)
 
     def place(self, inputs: Inputs) -> Bound:
         """A binding with the inputs in it and room for the outputs, which stay on the host."""
