@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from inferlens.backends.abilities import Deployer
 from inferlens.errors import InferlensError
 from inferlens.execution.deploy import build
 from inferlens.execution.deploy.chosen import Chosen
 from inferlens.execution.expand import Planned
-from inferlens.execution.measure_case import ReferenceJob, reference
+from inferlens.execution.measure_case import ReferenceJob, ReferenceRun, reference
 from inferlens.execution.protocol import CaseJob
 from inferlens.execution.worker import Child
 from inferlens.measure.agreement import compare
@@ -29,6 +30,12 @@ class ScriptJob(CaseJob, frozen=True, kw_only=True):
     script: str
     arrays: str
     tolerance: float
+
+
+def measured_outputs(job: ReferenceJob, child: Child) -> ReferenceRun:
+    """Write the outputs of what was measured, unless it is to be built anew."""
+    child.preparation.kept_only = not job.rebuild
+    return reference(job, child)
 
 
 def run_script(job: ScriptJob, child: Child) -> None:
@@ -53,26 +60,23 @@ def run_script(job: ScriptJob, child: Child) -> None:
             raise InferlensError(f"The script that was written is wrong in {which}: {result.reason}.")
 
 
-def check_script(script: Path, way: Chosen, *, trust: bool, **words: Any) -> None:
+def check_script(script: Path, way: Chosen, *, trust: bool, rebuild: bool, **words: Any) -> None:
     """Run a script that was written for a case in a process of its own; ``words`` are as of ``build.run_task``.
 
     Its outputs are compared with those of the reference, by the backend's tolerance. A case whose model was exported,
     compiled or quantized before is its own reference: the original need not be there, and its record says that it was
     right. Raises InferlensError if the script fails, or an output is wrong.
     """
+    own = replace(way.case, inputs=way.record.model.inputs) if way.info.origin else way.case
     is_own = way.known or way.info.origin or way.case.precision in QUANTIZED
-    case = (None if is_own else Planned(way.case, way.info, None).reference) or way.case
+    case = (None if is_own else Planned(way.case, way.info, None).reference) or own
     with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
         arrays = str(Path(folder) / "arrays.npz")
-        given = {**words, "known": way.known, "exported": str(way.exported or ""), "trust": trust}
-        build.run_task(reference, ReferenceJob, Deployer, case, path=arrays, inputs_seed=way.case.seed, **given)
-        given = {
-            **words,
-            "script": str(script.resolve()),
-            "arrays": arrays,
-            "tolerance": way.backend.tolerance(way.case),
-        }
-        build.run_task(run_script, ScriptJob, Deployer, way.case, **given)
+        given = {**words, "known": way.known, "exported": str(way.exported or ""), "trust": trust, "rebuild": rebuild}
+        build.run_task(measured_outputs, ReferenceJob, Deployer, case, path=arrays, inputs_seed=case.seed, **given)
+        given = {**words, "script": str(script.resolve()), "arrays": arrays}
+        tolerance = way.backend.tolerance(way.case)
+        build.run_task(run_script, ScriptJob, Deployer, way.case, tolerance=tolerance, **given)
 
 
 def _like(own: Any, array: Array) -> Any:

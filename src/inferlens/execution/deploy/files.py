@@ -44,7 +44,7 @@ def write(
         versions = environment.collect().libraries if rebuild else record.environment.libraries
         lines = [f"{name}=={versions[name]}\n" for name in way.backend.packages(way.case) if name in versions]
         (output / "requirements.txt").write_text("".join(lines))
-        check_script(output / "run.py", way, trust=trust, **words)
+        check_script(output / "run.py", way, trust=trust, rebuild=rebuild, **words)
     except BaseException:
         shutil.rmtree(output, ignore_errors=True)
         raise
