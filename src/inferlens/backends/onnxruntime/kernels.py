@@ -23,7 +23,7 @@ from inferlens.backends.onnxruntime.runner import CudaRunner, DeviceFeed
 from inferlens.backends.profiling.kernel_matching import MatchedKernels, origins_by_match
 from inferlens.backends.profiling.kernel_runs import kernels_of, layers_of_kernels
 from inferlens.backends.profiling.layer_runs import check_level
-from inferlens.backends.profiling.traced_runs import KERNEL, TracedRun, one_run
+from inferlens.backends.profiling.traced_runs import TracedRun, one_run
 from inferlens.record.layer_profile import Layer, Layers
 
 
@@ -59,7 +59,7 @@ class CudaNodeRunner(CudaRunner, LayerProfiler, KernelOrigins):
 def kernels_by_node(
     run: TracedRun, events: list[ProfileEvent], began: int, graph: OnnxNodes, optimised: OnnxNodes
 ) -> MatchedKernels:
-    """Return the kernels of a traced run, which is the last one of a profile, with the nodes that launched them.
+    """Return the kernels, copies and fills of a traced run, the last one of a profile, with their nodes.
 
     Args:
         events: of ONNX Runtime's profile, which ``began`` so many nanoseconds after 1970.
@@ -72,7 +72,7 @@ def kernels_by_node(
     layers: dict[str, Layer] = {}
     for event in run.events:
         place = bisect(begins, event.launch) - 1
-        if event.launched.kind == KERNEL and place >= 0:
+        if place >= 0:
             own = layer(nodes[place], fusion)
             kernels.append((event.launched, KernelOrigin(own.name, own.modules)))
             layers.setdefault(own.name, own)
