@@ -18,6 +18,7 @@ import inferlens
 from inferlens import InferlensError, Record, load_records
 from inferlens.backends.abilities import Deployer
 from inferlens.backends.base import TOLERANCES
+from inferlens.backends.onnxruntime.backend import OnnxRuntime
 from inferlens.models import resolve
 from inferlens.record.record import Agreement
 from inferlens.record.store import RECORD, Store
@@ -439,6 +440,45 @@ def test_a_folder_that_holds_something_stays(one: Path, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "full is there already" in done.stderr
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("changed_run", "words"),
+    [
+        (
+            "[output + 1 for output in own(*inputs)]",
+            "The script that was written is wrong in output 1 of 1: relative L2",
+        ),
+        ("[output * float('nan') for output in own(*inputs)]", "in output 1 of 1: outputs are not finite"),
+        ("own(*inputs) * 2", "The script that was written is wrong in its outputs: outputs have shapes"),
+        ("1 / 0", "The script that was written fails: ZeroDivisionError"),
+    ],
+)
+def test_a_wrong_script_is_not_left_behind(
+    changed_run: str, words: str, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script(*arguments: Any) -> str:
+        return f"{right(*arguments)}\n\nown = run\n\n\ndef run(*inputs):\n    return {changed_run}\n"
+
+    right = OnnxRuntime.script
+    monkeypatch.setattr(OnnxRuntime, "script", script)
+    done = command("export", "--best", str(one), "-o", "deploy", cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in " ".join(done.stderr.split())
+    assert not (tmp_path / "deploy").exists()
+
+
+def test_a_script_for_a_gpu_converts_what_it_is_given(one: Path, tmp_path: Path) -> None:
+    """ONNX Runtime copies the bytes of an array whatever their type is; here on the CPU, which binds as a GPU does."""
+    model = resolve.load(load_records(one)[0].case)
+    case = small.case("onnxruntime:cuda", device="cuda", precision="fp16")
+    backend, specs = small.backend("onnxruntime:cuda"), model.inputs
+    assert isinstance(backend, Deployer)
+    backend.deploy(model, case, small.preparation(tmp_path), tmp_path / "model.onnx")
+    script = backend.script(case, "model.onnx", specs).replace('"cuda"', '"cpu"')
+    (tmp_path / "run.py").write_text(script)
+    found = in_a_process(RUN, asked(one, tmp_path), ".", cwd=tmp_path)
+    assert found["."] < TOLERANCES["fp16"]
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,24 @@ def test_kernels_of_other_libraries_are_seen(label: str, tmp_path: Path) -> None
         assert "torch_tensorrt:dynamo" in found.absent["details"]
 
 
+@pytest.mark.parametrize("name", ["resnet18", "vit_b_16"])
+@pytest.mark.parametrize("options", [{}, {"cuda_graph": True}, {"prefer_nhwc": True, "cuda_graph": True}])
+def test_kernels_and_layers_of_onnxruntime(options: dict[str, bool], name: str, tmp_path: Path) -> None:
+    """Each is of the node that launched it, also where a CUDA graph replays it; the layers are the nodes."""
+    model = vision(name)
+    found = profiled("onnxruntime:cuda", model, tmp_path, **options)
+    assert (found.launches == 1) == ("cuda_graph" in options)
+    attributed(model, found, 0.95)
+    layers = layers_of("onnxruntime:cuda", vision(name), tmp_path, "fp16", **options)
+    assert known(layers) >= 0.95, layers.absent
+    placed = {each.layer for each in found.kernels if each.layer}
+    assert placed == {layer.name for layer in layers.layers if layer.modules or layer.details.get("inserted")}
+    took = sum(float(np.median(each.times)) for each in layers.layers)
+    assert took == pytest.approx(seconds(found) / RUNS, rel=0.25)
+    if options:
+        assert float(np.median(layers.whole)) < 2 * took, "the layers are those of the replay, not of another call"
+
+
 def test_the_command_keeps_and_shows_them(tmp_path: Path) -> None:
     """In processes of their own: timed unprofiled, then profiled at both levels."""
     profiles = inferlens.profile(

@@ -40,7 +40,7 @@ KEPT_WARMUP = stopping.MOST_SAMPLES
 
 
 class ReferenceJob(CaseJob, frozen=True, kw_only=True):
-    """Write the case's outputs to ``path`` (.npz), for inputs of their own seed: a compiled file keeps its weights'.
+    """Write the case's inputs and outputs to ``path`` (.npz); inputs have their own seed, a compiled file its weights'.
 
     ``accuracy`` names data that it is to be evaluated on besides.
     """
@@ -78,7 +78,7 @@ class Reference(ReferenceOrigin, frozen=True, kw_only=True):
     def outputs(self) -> list[NDArray[np.generic]]:
         """The outputs."""
         with np.load(self.path, allow_pickle=False) as file:
-            return [file[f"output{index}"] for index in range(len(file.files))]
+            return [file[name] for name in file.files if name.startswith("output")]
 
 
 class BenchmarkJob(CaseJob, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ class Measured(Struct, frozen=True, kw_only=True):
 
 
 def reference(job: ReferenceJob, child: Child) -> ReferenceRun:
-    """Writes the reference's outputs, and gives the hashes of what they came from."""
+    """Write the inputs and the outputs, and return the hashes of what they came from."""
     model = child.load()
     arrays = inputs.make_inputs(model, job.inputs_seed)
     with child.prepare(model) as runner:
@@ -115,7 +115,8 @@ def reference(job: ReferenceJob, child: Child) -> ReferenceRun:
                 found = accuracy.evaluated(job.accuracy, job.case, model, runner)
             except InferlensError as error:
                 found = Evaluation(problem=Problem.of(error))
-    files: dict[str, Any] = {f"output{index}": value for index, value in enumerate(outputs)}
+    files: dict[str, Any] = {f"input{index}": value for index, value in enumerate(arrays.values())}
+    files |= {f"output{index}": value for index, value in enumerate(outputs)}
     np.savez(job.path, **files)
     return ReferenceRun(weights_sha256=model.weights_sha256, inputs_sha256=fed_sha256(arrays), evaluation=found)
 

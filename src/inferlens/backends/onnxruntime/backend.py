@@ -25,8 +25,9 @@ from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Prepar
 from inferlens.backends.onnx.export import check_precision, copy_onnx, onnx_file
 from inferlens.backends.onnx.modules import kept_nodes
 from inferlens.backends.onnx.quantize import for_cpu, quantized_onnx, to_quantize
+from inferlens.backends.onnxruntime.kernels import CudaNodeRunner
 from inferlens.backends.onnxruntime.providers import ACT_ON, PROVIDERS, provider_absence, provider_list
-from inferlens.backends.onnxruntime.runner import CpuRunner, CudaRunner
+from inferlens.backends.onnxruntime.runner import CpuRunner, CudaRunner, OnnxRunner
 from inferlens.backends.onnxruntime.script import onnxruntime_script
 from inferlens.backends.pytorch.export import DTYPES
 from inferlens.backends.quantized import beside_record, measured
@@ -156,8 +157,8 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         provider = PROVIDERS[case.variant]
         check_cuda_options(options, case, preparation)
         path = _graph(model, case, preparation, options)
-        kind = CpuRunner if provider.device == "cpu" else CudaRunner
-        return kind(path, provider, model, case, preparation, options)
+        kinds: dict[str, type[OnnxRunner]] = {"cpu": CpuRunner, "cuda": CudaNodeRunner, "tensorrt": CudaRunner}
+        return kinds[case.variant](path, provider, model, case, preparation, options)
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Writes the ONNX graph; weights that do not fit into one file go into a second one beside it."""

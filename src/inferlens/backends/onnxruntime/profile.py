@@ -24,12 +24,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from inferlens.backends.onnx.modules import OnnxNode, OnnxNodes, modules_among, operators_among, origins
 from inferlens.backends.profiling.layer_runs import Taken, clocked_runs
@@ -109,10 +110,15 @@ def layers_of(runner: Any, loaded: Any, folder: Path, path: Path, feed: Any, run
     timed = by_node(runs_of(events, runs))
     graph = origins(path)
     fusion = Fusion(graph, origins(folder / OPTIMISED))
-    layers = tuple(layer(*each, fusion, runs) for each in timed)
-    lost = sum(not each.modules and "inserted" not in each.details for each in layers)
-    absent = {"modules": graph.absent or UNNAMED.format(lost)} if graph.absent or lost else {}
+    layers = tuple(replace(layer(first, fusion), **taken.timing(runs)) for first, taken in timed)
+    absent = unknown_modules(layers, graph)
     return clocked.layers(layers, clock=CLOCK, absent=absent | ({"sum": SIDE_BY_SIDE} if parallel else {}))
+
+
+def unknown_modules(layers: Iterable[Layer], graph: OnnxNodes) -> dict[str, str]:
+    """Return how many layers of the optimised ``graph`` have no modules, and why; nothing if all have."""
+    lost = sum(not layer.modules and "inserted" not in layer.details for layer in layers)
+    return {"modules": graph.absent or UNNAMED.format(lost)} if graph.absent or lost else {}
 
 
 def runs_of(events: list[ProfileEvent], runs: int) -> list[tuple[int, list[ProfileEvent]]]:
@@ -155,8 +161,8 @@ def own_durations(events: list[ProfileEvent]) -> list[int]:
     return own
 
 
-def layer(first: ProfileEvent, taken: Taken, fusion: Fusion, runs: int) -> Layer:
-    """One node's layer."""
+def layer(first: ProfileEvent, fusion: Fusion) -> Layer:
+    """Return the layer of a node's event, without times."""
     arguments = first.args
     name = first.name.removesuffix(ENDING)
     nodes, inserted = fusion.sources(name), fusion.inserted(name)
@@ -173,7 +179,6 @@ def layer(first: ProfileEvent, taken: Taken, fusion: Fusion, runs: int) -> Layer
         outputs=outputs,
         precision=precision_of(arguments, (*inputs, *outputs)),
         details={"provider": arguments.provider} | ({"inserted": inserted} if inserted else {}),
-        **taken.timing(runs),
     )
 
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import psutil
@@ -63,7 +63,9 @@ def session_options(case: Case, options: Any) -> tuple[dict[str, Any], dict[str,
 
 @dataclass(eq=False)
 class OnnxRunner(Runner):
-    """Loads the file; subclasses bind and run."""
+    """Loads the file; subclasses bind and run. A session is profiled at the levels in ``profiled_levels``."""
+
+    profiled_levels: ClassVar[tuple[str, ...]] = ()
 
     path: Path
     provider: Provider
@@ -72,9 +74,13 @@ class OnnxRunner(Runner):
     preparation: Preparation
     options: Any
     _loaded: Any = field(default=None, init=False)
+    _written: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False)  # the profile's folder
 
     def __exit__(self, *error: Any) -> None:
         self._loaded = None
+        if self._written is not None:
+            self._written.cleanup()
+            self._written = None
 
     def load(self, stream: int = 0) -> Any:
         """ONNX Runtime's object for the file, on the provider asked for and on no other."""
@@ -116,6 +122,10 @@ class OnnxRunner(Runner):
         for key, text in {**entries, "session.record_ep_graph_assignment_info": "1"}.items():
             settings.add_session_config_entry(key, text)
         self.preparation.facts["onnxruntime"] = ort.__version__  # CPU and GPU packages may both be installed
+        if self.preparation.level in self.profiled_levels:
+            self.preparation.folder.mkdir(parents=True, exist_ok=True)
+            self._written = tempfile.TemporaryDirectory(prefix="profile-", dir=self.preparation.folder)
+            ask_for_profile(settings, Path(self._written.name))
         return settings
 
     def _tell_nodes(self, loaded: Any) -> None:
@@ -151,15 +161,11 @@ class Bound(NamedTuple):
 class CpuRunner(OnnxRunner, LayerProfiler):
     """ONNX Runtime on the CPU."""
 
-    _written: tempfile.TemporaryDirectory[str] | None = None  # the profile's folder, while there is a profile
-    _profiled = False
+    profiled_levels = ("layer",)
 
     def __enter__(self) -> CpuRunner:
         import onnxruntime  # noqa: F401 - starts threads of its own, which are not counted below
 
-        if self.preparation.level == "layer":
-            self.preparation.folder.mkdir(parents=True, exist_ok=True)
-            self._written = tempfile.TemporaryDirectory(prefix="profile-", dir=self.preparation.folder)
         process = psutil.Process()
         before = process.num_threads()
         with self.preparation.phase("build"):
@@ -170,27 +176,15 @@ class CpuRunner(OnnxRunner, LayerProfiler):
         self.preparation.facts["threads"] = self.case.threads or own_choice
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        if self._written is not None:
-            self._written.cleanup()
-            self._written = None
-
     def profile_layers(self, feed: Any, runs: int) -> Layers:
         """Times the nodes by ONNX Runtime's own profile, which ends with that."""
         check_level(self.preparation)
-        if self._written is None or self._profiled:
+        if self._written is None:
             raise Unsupported("ONNX Runtime profiles a session once.", hint="enter the runner again")
-        self._profiled = True
+        written, self._written = self._written, None
         parallel = self.options.execution_mode == "parallel"
-        return layers_of(self, self._loaded, Path(self._written.name), self.path, feed, runs, parallel=parallel)
-
-    def _settings(self) -> Any:
-        settings = super()._settings()
-        if self._written is not None:
-            self._profiled = False
-            ask_for_profile(settings, Path(self._written.name))
-        return settings
+        with written as folder:
+            return layers_of(self, self._loaded, Path(folder), self.path, feed, runs, parallel=parallel)
 
     def place(self, inputs: Inputs) -> Bound:
         """A binding with the inputs in it and room for the outputs, which stay on the host."""
@@ -251,8 +245,7 @@ class CudaRunner(OnnxRunner):
             entered.enter_context(torch.cuda.stream(stream))
             with self.preparation.phase("build"):
                 self._loaded = self.load(stream.cuda_stream)
-                self._run_options = ort.RunOptions()
-                self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+                self._run_options = self.run_options()
                 self._own = self.place(make_inputs(self.model, self.case.seed))
                 self._bind_outputs()
                 self.synchronize()
@@ -294,6 +287,16 @@ class CudaRunner(OnnxRunner):
         self._loaded.run_with_iobinding(self._binding, self._run_options)
         return self._outputs
 
+    def run_options(self, *, captured: bool = True) -> Any:
+        """Options of a run that only enqueues. One that is not ``captured`` neither makes nor replays a CUDA graph."""
+        import onnxruntime as ort
+
+        options = ort.RunOptions()
+        options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        if not captured:
+            options.add_run_config_entry("gpu_graph_id", "-1")
+        return options
+
     def bind(self, feed: DeviceFeed) -> None:
         for name, own in self._own.items():
             own.copy_(feed[name])
@@ -316,17 +319,14 @@ class CudaRunner(OnnxRunner):
         Shapes the graph does not declare are learned from one run, in which a provider may still refuse an operator. It
         is kept out of a CUDA graph, which would hold on to outputs that ONNX Runtime allocated for it.
         """
-        import onnxruntime as ort
         import torch
 
         shapes = [tuple(node.shape) for node in self._loaded.get_outputs()]
         kinds = [TYPES[node.type][0] for node in self._loaded.get_outputs()]
         if not all(isinstance(size, int) for shape in shapes for size in shape):
-            uncaptured = ort.RunOptions()
-            uncaptured.add_run_config_entry("gpu_graph_id", "-1")
             first = self._bind([])
             with refused(f"{self.case.backend_label} cannot run the graph"):
-                self._loaded.run_with_iobinding(first, uncaptured)
+                self._loaded.run_with_iobinding(first, self.run_options(captured=False))
             shapes = [tuple(value.shape()) for value in first.get_outputs()]
         self._outputs = [
             torch.empty(shape, dtype=getattr(torch, kind), device="cuda")

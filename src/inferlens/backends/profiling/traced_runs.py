@@ -43,6 +43,7 @@ class TracedEvent(Struct, frozen=True, kw_only=True):
 
     launched: Launched
     begin: int  # since the run began; the GPU's clock is fitted to the host's, so it may be a little less than nothing
+    launch: int = 0  # when the host launched it, since the run began
     time: int
     registers: int | None = None  # of each thread
     shared_memory: int | None = None  # of each block, static and dynamic, in bytes
@@ -187,7 +188,7 @@ def traced_runs(trace: Trace) -> list[TracedRun]:
             operators.get(int(links.nest.parent[scope]), operators[NONE]).inside.append(operators[scope])
         events = []
         for place in places.tolist():
-            events.append(_event(trace, place, launchers, begin))
+            events.append(_event(trace, place, launchers, begin, int(moment[place]) - begin))
             operators.get(launchers.innermost(place), operators[NONE]).kernels.append(events[-1])
         found.append(
             TracedRun(
@@ -237,7 +238,7 @@ class _Launchers:
         return ""
 
 
-def _event(trace: Trace, place: int, launchers: _Launchers, begin: int) -> TracedEvent:
+def _event(trace: Trace, place: int, launchers: _Launchers, begin: int, launch: int) -> TracedEvent:
     gpu = trace.gpu
     row = int(gpu.row[place])
     kind = KINDS[Category(int(trace.category[row]))]
@@ -260,6 +261,7 @@ def _event(trace: Trace, place: int, launchers: _Launchers, begin: int) -> Trace
             stream=stream,
         ),
         begin=int(trace.begin[row]) - begin,
+        launch=launch,
         time=int(trace.duration[row]),
         registers=registers if is_kernel else None,
         shared_memory=shared_memory if is_kernel else None,

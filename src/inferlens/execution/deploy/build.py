@@ -115,7 +115,7 @@ def partition(case: Case, **more: Any) -> TaskResult[Partition]:
     ``more``: ``trust`` and ``rebuild`` as on the command line; ``cache``, the folder of what is worth keeping;
     ``timeout``, seconds after which the process is killed; ``phase``, told the name of each phase as it begins.
     """
-    return _done(partition_model, CaseJob, Partitioner, case, **more)
+    return run_task(partition_model, CaseJob, Partitioner, case, **more)
 
 
 def able(ability: type[ABC]) -> list[str]:
@@ -138,7 +138,7 @@ def saver(path: Path, backend: str | None = None) -> str:
     return backend or known[path.suffix]
 
 
-def _done(
+def run_task(
     task: Task[J, Found],
     kind: type[J],
     ability: type[ABC],
@@ -183,7 +183,7 @@ def written(
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".inferlens-") as folder:
             new = Path(folder).resolve() / path.name
-            done = _done(task, kind, ability, case, path=str(new), **more)
+            done = run_task(task, kind, ability, case, path=str(new), **more)
             for written in sorted(Path(folder).iterdir(), reverse=True):
                 os.replace(written, path.parent / written.name)
         return done
