@@ -266,8 +266,9 @@ class Rounds:
         self.scheduler.builds_anew = self.rule.builds_anew(numbers[0])
         records = self._measured(meeting, numbers)
         seconds, size = (time.monotonic() - tick) / len(numbers), len(meeting)
-        for begin in range(0, len(records) if self.log else 0, size):
-            self.log.keep(records[begin : begin + size], seconds)
+        if self.log:
+            for begin in range(0, len(records), size):
+                self.log.keep(records[begin : begin + size], seconds)
 
     def _take(self, records: Mapping[str, Record]) -> None:
         """Add records of a round that was held before."""
