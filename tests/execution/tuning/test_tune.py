@@ -334,7 +334,7 @@ def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: None)  # which number of threads is usual
     run, begin = Counted(), time.monotonic()
     clock = SimpleNamespace(monotonic=lambda: begin + 10.0 * len(run.cases))
-    for module in (tuning, trial_log, rounds):
+    for module in (tuning, rounds):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(tuning, "FIRST_OF_FAMILY", 10.0)  # of the budget: a process has what is left
     patience, patient = tuning.Tuner._patience, list[bool]()
