@@ -130,7 +130,7 @@ class Tuner:
     kept: TrialLog
     home: Path
     share: float
-    begin: float = field(default_factory=time.monotonic)
+    begin: float = field(default_factory=lambda: time.monotonic())
     first: dict[str, Record] = field(default_factory=dict)  # of each case that ran, by its digest
 
     def __post_init__(self) -> None:
