@@ -28,7 +28,6 @@ from importlib import util
 from pathlib import Path
 
 import msgspec
-from inferlens.stats.race_rule import LEAST_ROUNDS, Entry, RaceData
 from rich.console import Console
 from rich.table import Table
 
@@ -41,6 +40,7 @@ from inferlens.execution.tuning.space import Space, combinations
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case
 from inferlens.stats.gaussian_process import Observed, Point
+from inferlens.stats.race_rule import LEAST_ROUNDS, Entry, RaceData
 from inferlens.stats.setting_effects import setting_effects
 from inferlens.units import duration, percent
 
