@@ -187,9 +187,7 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
             with phase("accuracy"):
                 measured = replace(measured, evaluation=accuracy.evaluated(job.accuracy, case, model, runner))
         if job.kernels:
-            child.keep_memory()
-            with suppress(Exception):  # whatever the profiler stumbles over, the case was measured
-                facts[KERNEL_FAMILIES] = kernel_families(runner, feeding.first)
+            _look_at_kernels(child, runner, feeding.first)
         child.deliver(measured)  # before the runner lets go of its device
     return measured
 
@@ -199,6 +197,13 @@ def _wait(job: BenchmarkJob, child: Child) -> None:
     child.turn.wait()
     if job.one_turn:
         child.turn = Turn()
+
+
+def _look_at_kernels(child: Child, runner: Runner, feed: Any) -> None:
+    """Add the fact which kinds of kernels a call runs. Whatever the profiler raises, the case was measured."""
+    child.keep_memory()
+    with suppress(Exception):
+        child.preparation.facts[KERNEL_FAMILIES] = kernel_families(runner, feed)
 
 
 def _warn_of_one_shape(model: Model, child: Child) -> None:

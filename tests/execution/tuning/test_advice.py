@@ -101,15 +101,15 @@ def test_advice_paid_if_the_winner_has_it_and_is_faster_than_the_ways_that_had_t
     found = on_gpu(precision="fp16")
     eager, compiled, graphed = (each.case for each in found.families)
     records = [measured(eager, enqueue=0.95), measured(compiled, enqueue=0.95), measured(graphed)]
-    speeds = {eager.digest: 0.2, compiled.digest: 0.5}
-    tried = {
-        digest: Candidate(record="", speedup=speed, low=0.9 * speed, high=1.1 * speed)
-        for digest, speed in speeds.items()
-    }
-    assert paid(graphed, records, tried, found) == (
+    tried = [
+        Candidate(record=each.id, speedup=speed, low=0.9 * speed, high=1.05 * speed)
+        for each, speed in zip(records, (0.2, 0.5, 1.0), strict=True)
+    ]
+    known = {each.id: each for each in records}
+    assert paid(graphed, tried, known, found) == (
         Advice("torch_compile:reduce-overhead", "host", "torch_compile:default fp16", 2.0),
     )
-    assert paid(eager, records, tried, found) == ()
+    assert paid(eager, tried, known, found) == ()
 
 
 def test_the_answer_says_which_advice_paid(tmp_path: Path) -> None:

@@ -64,23 +64,22 @@ def _with(name: str, case: Case, space: Space) -> Iterator[Case]:
     yield from list(found)[:1]
 
 
-def paid(best: Case, records: Sequence[Record], tried: Mapping[str, Candidate], space: Space) -> tuple[Advice, ...]:
-    """Return what of the best case lifted a limit of slower ways: each with the fastest way that had the limit.
+def paid(
+    best: Case, candidates: Sequence[Candidate], records: Mapping[str, Record], space: Space
+) -> tuple[Advice, ...]:
+    """Return what of the best case lifts a limit of slower ways, each with the fastest way that has the limit.
 
-    ``tried`` has the candidates by the digests of their cases.
+    ``records`` has the records of the candidates, by their ids.
     """
+    limited: dict[str, list[tuple[float, Case]]] = {}
+    for each in candidates:
+        record = records[each.record]
+        against = bottleneck(record) if each.speedup and each.high and each.high < 1 else ""
+        if against and not helpful(record.case, against, space):
+            limited.setdefault(against, []).append((each.speedup or 0.0, record.case))
     found = []
-    limits = {record.case.digest: bottleneck(record) for record in records}
-    for against in dict.fromkeys(filter(None, limits.values())):
-        settings = helpful(best, against, space)
-        rivals = [
-            (candidate.high, candidate.speedup, record.case)
-            for record in records
-            if limits[record.case.digest] == against and not helpful(record.case, against, space)
-            and (candidate := tried.get(record.case.digest)) and candidate.speedup and candidate.high
-        ]  # fmt: skip
-        if settings and rivals:
-            high, speedup, rival = max(rivals, key=lambda rival: rival[1])
-            if high < 1:
-                found.append(Advice(", ".join(settings), against, rival.way, 1 / speedup))
+    for against, rivals in limited.items():
+        speedup, rival = max(rivals, key=lambda pair: pair[0])
+        if settings := helpful(best, against, space):
+            found.append(Advice(", ".join(settings), against, rival.way, 1 / speedup))
     return tuple(found)

@@ -63,12 +63,6 @@ def candidates(
     return tuple(sorted(found, key=lambda each: (not each.final, bool(each.out), -(each.speedup or 0.0))))
 
 
-def by_digest(found: Sequence[Candidate], trials: Sequence[Trial]) -> dict[str, Candidate]:
-    """The candidates by the digests of their cases."""
-    digests = {record.id: record.case.digest for trial in trials for record in trial.records}
-    return {digests[each.record]: each for each in found}
-
-
 def barred(trials: Sequence[Trial], constraints: Sequence[Constraint]) -> list[Record]:
     """Of each case that broke a limit when it first ran right, in the search, the record of that."""
     first: dict[str, Record] = {}

@@ -375,7 +375,9 @@ class Tuner:
             answer=answer,
             best=case,
             candidates=every,
-            advice=paid(case, list(self.first.values()), outcome.by_digest(every, trials), self.space) if case else (),
+            advice=paid(case, every, {each.id: each for trial in trials for each in trial.records}, self.space)
+            if case
+            else (),
             effects=outcome.effects(trials, case, objective, point, self.space) if case else (),
             size=size(self.space),
             untried=(
