@@ -21,15 +21,13 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib import util
 from pathlib import Path
 
 import msgspec
-from inferlens.stats.between_process import Centre
-from inferlens.stats.standing import LEAST_ROUNDS, Entry, Layout, look_level, standing
 from rich.console import Console
 from rich.table import Table
 
@@ -42,6 +40,7 @@ from inferlens.execution.tuning.space import Space, combinations
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case
 from inferlens.stats.gaussian_process import Observed, Point
+from inferlens.stats.race_rule import LEAST_ROUNDS, Entry, RaceData
 from inferlens.stats.setting_effects import setting_effects
 from inferlens.units import duration, percent
 
@@ -120,29 +119,27 @@ class Machine:
         found = {}
         for point in points:
             self.processes += 1
-            own, _ = self.draw.choice(self._source.own)
+            own = self.draw.choice(self._source.own)
             found[point] = self.space.log(point) + wave + self.draw.choice((-1, 1)) * own
         return found
 
 
 def confirmed(machine: Machine, finalists: Sequence[Point]) -> tuple[Point, list[Observed]]:
-    """Which of the finalists is named, after rounds of fresh processes; and what these measured."""
-    rounds: dict[Point, dict[int, Centre]] = {point: {} for point in finalists}
+    """Return which of the finalists is named, after rounds of fresh processes, and what these measured."""
+    rounds: dict[Point, dict[Hashable, float]] = {point: {} for point in finalists}
+    names = {str(point): point for point in finalists}
     left, leader = list(finalists), finalists[0]
     for number in range(CONFIRMING if len(finalists) > 1 else 0):
         for point, log in machine.round(left).items():
-            rounds[point][number] = Centre(log, None)
+            rounds[point][number] = log
         if number + 1 < LEAST_ROUNDS:
             continue
-        names = {str(point): point for point in finalists}
-        entries = {name: Entry(processes=[*rounds[p].values()], rounds=rounds[p]) for name, p in names.items()}
-        found = standing(Layout(entries), entries, threshold=0.02, level=look_level(number + 1))
-        assert found
-        leader = names[found.leader]
-        left = [leader, *(names[name] for name in found.of("UNDECIDED"))]
-        if len(left) == 1:
+        state = RaceData({name: Entry(rounds=rounds[p]) for name, p in names.items()}).state(names, threshold=0.02)
+        assert state
+        leader, left = names[state.leader], [names[name] for name in (state.leader, *state.open)]
+        if state.decided:
             break
-    seen = [Observed(point, each.log, f"final {number}") for point in rounds for number, each in rounds[point].items()]
+    seen = [Observed(point, log, f"final {number}") for point in rounds for number, log in rounds[point].items()]
     return leader, seen
 
 

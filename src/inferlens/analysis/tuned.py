@@ -78,6 +78,18 @@ class Candidate(Struct, frozen=True, kw_only=True):
     final: bool = False
 
 
+class Advice(Struct, frozen=True):
+    """What of the winner paid: its ``settings`` helped ``against`` the bottleneck of another ``way``.
+
+    ``speedup`` is how many times as fast as that one the winner is.
+    """
+
+    settings: str
+    against: str
+    way: str
+    speedup: Factor
+
+
 class Untried(Struct, frozen=True, kw_only=True):
     """A backend or precision that was not tried: ``why``, and the words that would have it tried, if there are any.
 
@@ -99,6 +111,7 @@ class Tuned(Struct, frozen=True, kw_only=True):
         over: whether the search ended by itself; else its time was over.
         missed: the constraints that even the answer breaks, in words.
         folder: where the winner lies, ready to be used; empty where it is not there.
+        advice: which advice of profiles paid.
     """
 
     schema: str = SCHEMA
@@ -115,6 +128,7 @@ class Tuned(Struct, frozen=True, kw_only=True):
     seconds: Annotated[float, Meta(ge=0, lt=1e9)]
     missed: tuple[str, ...] = ()
     folder: str = ""
+    advice: tuple[Advice, ...] = ()
 
     @property
     def finals(self) -> tuple[Record, ...]:

@@ -300,6 +300,7 @@ class Backend(ABC):
     short: ClassVar[str] = ""  # its name where many stand side by side, if there is a shorter one
     variants: ClassVar[tuple[str, ...]] = ("",)
     slow_variants: ClassVar[dict[str, float]] = {}  # how many times longer a build of theirs takes than of the others
+    variant_helps: ClassVar[dict[str, tuple[str, ...]]] = {}  # as ``Knob.helps``, of variants beside the first one
     # By the format of a model, or of its origin: variant and options that compute its reference on the CPU.
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {}
     distributions: ClassVar[tuple[str, ...]] = ()  # installed packages whose versions belong in a record
@@ -328,6 +329,10 @@ class Backend(ABC):
         No other process uses the device meanwhile. ``built`` tells that the cache has what a build of the case makes.
         """
         return False
+
+    def exports(self, case: Case) -> str:  # noqa: ARG002
+        """The precision of the ONNX graph that a case is prepared from, if that depends on no option; else empty."""
+        return ""
 
     @classmethod
     def parse_options(cls, case: Case) -> Any:

@@ -19,6 +19,7 @@ class Knob(Struct, frozen=True, kw_only=True):
         without: options beside which it does nothing, or fails, once they have another value than their default.
         objectives: for which it is worth a process, by their names; empty: for all.
         build: how many times longer preparing the case takes with it, about.
+        helps: against which bottlenecks of ``analysis.bottleneck`` it may help.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Knob(Struct, frozen=True, kw_only=True):
     without: tuple[str, ...] = ()
     objectives: tuple[str, ...] = ()
     build: float = 1.0
+    helps: tuple[str, ...] = ()
 
     def fits(self, case: Case) -> bool:
         """Whether it may do something for ``case``, whose options are those that are not the default."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import reduce
 from typing import Any
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from inferlens.backends.base import TOLERANCES, Inputs, Outputs, Preparation, Runner
 from inferlens.backends.host_io import HostIo
+from inferlens.backends.profiling.kernel_families import kernel_families
 from inferlens.errors import InferlensError
 from inferlens.execution.protocol import CaseJob
 from inferlens.execution.worker import Child
@@ -27,7 +29,7 @@ from inferlens.measure.feeding import Feeding
 from inferlens.measure.series import Turn
 from inferlens.models import inputs
 from inferlens.models.model import Model, Problem
-from inferlens.record.record import EMPTY_KERNEL, Agreement, Measurement
+from inferlens.record.record import EMPTY_KERNEL, KERNEL_FAMILIES, Agreement, Measurement
 from inferlens.spec.case import MAX_TIME, Budget, Case, TensorSpec
 from inferlens.stats.quantiles import median
 from inferlens.units import duration
@@ -85,7 +87,8 @@ class BenchmarkJob(CaseJob, frozen=True, kw_only=True):
     """Measure the case within ``budget`` and compare its outputs with those of ``reference``.
 
     ``only_right``: wrong outputs of the first call end it, before anything is timed. ``one_turn``: it takes one, for
-    all that the device is used for. ``accuracy`` names data that it is evaluated on once it is timed.
+    all that the device is used for. ``accuracy`` names data that it is evaluated on once it is timed. ``kernels``: the
+    kinds of its kernels are looked at after that.
     """
 
     budget: Budget
@@ -93,6 +96,7 @@ class BenchmarkJob(CaseJob, frozen=True, kw_only=True):
     only_right: bool = False
     one_turn: bool = False
     accuracy: str = ""
+    kernels: bool = False
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -183,6 +187,8 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
             child.keep_memory()  # before there are samples in it
             with phase("accuracy"):
                 measured = replace(measured, evaluation=accuracy.evaluated(job.accuracy, case, model, runner))
+        if job.kernels:
+            _look_at_kernels(child, runner, feeding.first)
         child.deliver(measured)  # before the runner lets go of its device
     return measured
 
@@ -192,6 +198,13 @@ def _wait(job: BenchmarkJob, child: Child) -> None:
     child.turn.wait()
     if job.one_turn:
         child.turn = Turn()
+
+
+def _look_at_kernels(child: Child, runner: Runner, feed: Any) -> None:
+    """Add the fact which kinds of kernels a call runs. Whatever the profiler raises, the case was measured."""
+    child.keep_memory()
+    with suppress(Exception):
+        child.preparation.facts[KERNEL_FAMILIES] = kernel_families(runner, feed)
 
 
 def _warn_of_one_shape(model: Model, child: Child) -> None:

@@ -61,6 +61,10 @@ class RoundLog(Protocol):
     def replay(self) -> Sequence[Record] | None:
         """Return the records of the next round that was kept before; ``None`` if there is none left."""
 
+    @property
+    def replays(self) -> bool:
+        """Whether such rounds are left."""
+
     def keep(self, records: Sequence[Record], seconds: float) -> None:
         """Keep a round that took so many seconds."""
 
@@ -183,7 +187,7 @@ class Rounds:
 
     Attributes:
         end: when no further round is begun, by the clock of ``time.monotonic``; there are ``rule.least`` all the same.
-        log: keeps rounds one by one; then none are held at once.
+        log: keeps rounds one by one.
         known: records of rounds that were held before, by round and case; of a round that was cut short they are void.
         on_round: called after each round with its number and the cases that took part; by default the observer is told.
     """
@@ -239,7 +243,7 @@ class Rounds:
 
     def _at_once(self, meeting: Sequence[Entrant], number: int) -> int:
         """Return how many rounds are held at once, from ``number`` on; one if processes take no turns."""
-        if self.log or len(meeting) == 1 or number in self.known or self.scheduler.one_at_a_time:
+        if (self.log and self.log.replays) or len(meeting) == 1 or number in self.known or self.scheduler.one_at_a_time:
             return 1
         if not all(entrant.records for entrant in meeting):
             return 1
@@ -261,8 +265,10 @@ class Rounds:
         tick = time.monotonic()
         self.scheduler.builds_anew = self.rule.builds_anew(numbers[0])
         records = self._measured(meeting, numbers)
+        seconds, size = (time.monotonic() - tick) / len(numbers), len(meeting)
         if self.log:
-            self.log.keep(records, time.monotonic() - tick)
+            for begin in range(0, len(records), size):
+                self.log.keep(records[begin : begin + size], seconds)
 
     def _take(self, records: Mapping[str, Record]) -> None:
         """Add records of a round that was held before."""

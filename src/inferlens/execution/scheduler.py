@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from inferlens.backends import BACKENDS
 from inferlens.execution import child_process
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.expand import Planned
@@ -66,6 +67,7 @@ class Scheduler:
     builds_anew: bool = False  # whether processes do, whatever the plan says
     round_budget: Budget | None = None  # what a process of a round measures, if not what is usual
     one_at_a_time: bool = False  # whether rounds are: energy, and in containers memory of a GPU, is not known of turns
+    looks_at_kernels: bool = False  # whether the kinds of kernels are looked at after the timing, on a GPU
     patience: Callable[[Case], float] = lambda _: math.inf  # seconds that a case may take, if less than the plan's
     accuracies: dict[str, Accuracy] = field(default_factory=dict)  # of cases, by digest: each is evaluated once
     facts: Mapping[str, str] = field(default_factory=dict)  # of all records
@@ -275,14 +277,15 @@ class Scheduler:
             return Attempt(planned, repeat, folder, created, outcome, Interference(memory=outcome.result.memory))
         rebuild = self.builds_anew or self.plan.rebuild
         given = {**self.given(case, folder), "rebuild": rebuild}
-        if repeat and not rebuild:
+        if repeat and not self.plan.rebuild:  # a build that is made anew is made from the same export
             exported, known = self._exports.get(_exported_as(case), ("", None))
-            given |= {"exported": exported, "known": known, "built": case.digest in self._built}
+            given |= {"exported": exported, "known": known, "built": case.digest in self._built and not rebuild}
         job = BenchmarkJob(
             **given, budget=budget or self.plan.budget, reference=self.references.of(planned),
             only_right=bool(beside) and not by_accuracy(case, self.accuracies.get(case.digest), self.plan.accuracy),
             one_turn=bool(slot and slot.one_turn),
             accuracy="" if case.digest in self.accuracies else self.plan.accuracy,
+            kernels=self.looks_at_kernels and case.device == "cuda",
         )  # fmt: skip
         before = before or self._before(case)
         if not slot:
@@ -361,8 +364,11 @@ class Scheduler:
 
 
 def _exported_as(case: Case) -> str:
-    """Cases that share this are exported to the same file."""
-    return msgspec.structs.replace(case, options={}, threads=None).digest
+    """Cases that share this are exported to the same file, by whatever backend."""
+    plain = msgspec.structs.replace(case, options={}, threads=None)
+    if precision := BACKENDS.get(case.backend)().exports(case):
+        plain = msgspec.structs.replace(plain, backend="onnx", variant="", device="", precision=precision)
+    return plain.digest
 
 
 @contextmanager

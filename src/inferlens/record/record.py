@@ -21,6 +21,7 @@ SCHEMA = "inferlens.record/1"
 AGREEMENT = "agreement"  # the accuracy of samples without labels: answers that are those of the reference
 IN_TURNS = "in turns with"  # the fact that names the other of two cases that took turns on the machine
 MEMORY_APART = "memory of a process that did not export"  # a fact: it is not of the process that was timed
+KERNEL_FAMILIES = "kernel families"  # the fact with the share of the GPU time of each kind of kernel
 CUT_SHORT = "cut short"  # the fact of a case of a race that was interrupted before its second round
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 EMPTY_KERNEL = "empty kernel"  # the fact with the ``gpu_seconds`` that the clock tells of a kernel that does nothing

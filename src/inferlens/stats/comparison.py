@@ -197,7 +197,7 @@ def look_error(difference: LogRatio, level: float) -> float:
     if not difference.rounds:
         return 1 - level
     share = min(difference.rounds, ROUNDS) / ROUNDS
-    return 2.1 * (1 - level) * share**1.5 * min(1.0, 1 / max(difference.noise, 1e-9) ** 4)
+    return float(2.1 * (1 - level) * share**1.5 * min(1.0, 1 / max(difference.noise, 1e-9) ** 4))
 
 
 def compare(

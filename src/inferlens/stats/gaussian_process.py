@@ -1,11 +1,12 @@
 """What measured candidates tell about those that are not measured yet: a Gaussian process over named settings.
 
-A candidate belongs to a family and has settings beside the family's defaults. The logarithm of its time is that of the
-family, plus what each setting does everywhere, plus what it does in this family, plus a rest of its own. A measurement
-adds what the machine did to all that were measured together, and noise. All of these are normal and independent, so
-the covariance of two candidates is a sum over what they share: C. E. Rasmussen and C. K. I. Williams, "Gaussian
-processes for machine learning" (2006), chapter 2. How far noise reaches is chosen by the marginal likelihood, from a
-few values; noise that is far from usual has to be shown by many measurements.
+A candidate belongs to a family, a variant in a precision, and has settings beside the family's defaults. The logarithm
+of its time is that of the variant, plus that of the precision, plus that of both together, plus what each setting does
+everywhere, plus what it does in this family, plus a rest of its own. A measurement adds what the machine did to all
+that were measured together, and noise. All of these are normal and independent, so the covariance of two candidates is
+a sum over what they share: C. E. Rasmussen and C. K. I. Williams, "Gaussian processes for machine learning" (2006),
+chapter 2. How far noise reaches is chosen by the marginal likelihood, from a few values; noise that is far from usual
+has to be shown by many measurements.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 Matrix = NDArray[np.floating[Any]]
-FAMILY, ROUND = 1.0, 0.5  # standard deviations, of logarithms: how far families, and rounds, may differ
+VARIANT, PRECISION, FAMILY = 0.6, 0.4, 0.7  # standard deviations, of logarithms; the last is of both together
+ROUND = 0.5
 SETTING = 0.2  # of what a setting does everywhere
 OWN = 1.5  # of what a setting does: what it does in a family alone
 REST = 0.3  # of what a setting does: what a candidate differs by from the sum of its settings
@@ -29,7 +31,7 @@ USUAL_NOISE, NOISE_RANGE = 0.03, 2.0  # a normal prior of its logarithm
 
 
 class Point(Struct, frozen=True):
-    """A candidate: its family, and its settings that are not the family's defaults."""
+    """A candidate: its family, ``VARIANT PRECISION``, and its settings that are not the family's defaults."""
 
     family: str
     settings: frozenset[str] = frozenset()
@@ -118,9 +120,14 @@ def believe(seen: Sequence[Observed], points: Sequence[Point]) -> Belief:
     )
 
 
-def _shared(some: Sequence[Point], others: Sequence[Point]) -> tuple[Matrix, Matrix, Matrix]:
-    """Of each two: whether they have one family; how many settings they share; whether they are the same."""
+def _shared(some: Sequence[Point], others: Sequence[Point]) -> tuple[Matrix, Matrix, Matrix, Matrix]:
+    """Of each two: the covariance of families; whether these are one; how many settings they share; whether equal."""
     family = np.array([[one.family == other.family for other in others] for one in some], dtype=np.float64)
+    (variants, precisions), (their_variants, their_precisions) = (
+        zip(*(point.family.partition(" ")[::2] for point in side), strict=True) for side in (some, others)
+    )
+    apart = VARIANT**2 * np.equal.outer(variants, their_variants)
+    apart = apart + PRECISION**2 * np.equal.outer(precisions, their_precisions) + FAMILY**2 * family
     names = sorted({name for point in (*some, *others) for name in point.settings})
     rows, columns = (
         np.array([[name in point.settings for name in names] for point in side], dtype=np.float64)
@@ -128,10 +135,9 @@ def _shared(some: Sequence[Point], others: Sequence[Point]) -> tuple[Matrix, Mat
     )
     settings = rows.reshape(len(some), len(names)) @ columns.reshape(len(others), len(names)).T
     same = np.array([[one == other for other in others] for one in some], dtype=np.float64)
-    return family, settings, same
+    return apart, family, settings, same
 
 
-def _covariance(shared: tuple[Matrix, Matrix, Matrix]) -> Matrix:
-    family, settings, same = shared
-    every = SETTING**2 * settings * (1 + OWN**2 * family)
-    return FAMILY**2 * family + every + (REST * SETTING) ** 2 * same
+def _covariance(shared: tuple[Matrix, Matrix, Matrix, Matrix]) -> Matrix:
+    apart, family, settings, same = shared
+    return apart + SETTING**2 * settings * (1 + OWN**2 * family) + (REST * SETTING) ** 2 * same

@@ -94,8 +94,17 @@ def test_families_are_every_backend_variant_and_precision_that_works_here() -> N
     assert "no kernels" in why["onnxruntime:cpu", "fp16"]
     assert "no CUDA provider" in why["onnxruntime:cuda", "fp32"]
     assert found.references[0].label == "pytorch fp32 batch 1 cpu"
-    plain = ["pytorch", "torchscript:trace", "onnxruntime:cpu"]
-    assert [case.label for case in found.defaults] == [f"{each} fp32 batch 1 cpu" for each in plain]
+
+
+def test_the_ways_that_backends_recommend_are_candidates_without_the_options_that_are_left_out() -> None:
+    ways = [case.way for case in space(LAPTOP, RESNET).recommended if case.precision == "fp32"]
+    assert ways == ["pytorch", "torchscript:trace optimize_for_inference=true", "onnxruntime:cpu"]
+    less = space(LAPTOP, RESNET, {"without": ("optimize_for_inference",)}).recommended
+    assert [case.way for case in less if case.precision == "fp32"] == [
+        "pytorch",
+        "torchscript:trace",
+        "onnxruntime:cpu",
+    ]
 
 
 def test_what_runs_on_another_device_is_not_tried_unless_it_is_asked_for() -> None:

@@ -326,16 +326,6 @@ def test_with_a_longer_budget_it_searches_on(tmp_path: Path) -> None:
     assert {trial.budget for trial in found.trials if trial.final} == {3600.0}
 
 
-def test_where_each_process_of_the_finalists_exported_one_more_tells_their_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rounds = [trial for trial in tune(tmp_path / "found").trials if not trial.final]
-    monkeypatch.setattr(tuning, "with_export", lambda _: True)
-    tuned = tune(tmp_path / "exported")
-    (more,) = [trial for trial in tuned.trials if not trial.final][len(rounds) :]
-    assert {each.case.digest for each in more.records} == {each.case.digest for each in tuned.finals}
-
-
 @pytest.mark.parametrize(("budget", "least"), [(150.0, 0.8), (200.0, 0.8), (250.0, 0.9), (300.0, 0.76)])
 def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: float, least: float
@@ -344,7 +334,7 @@ def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: None)  # which number of threads is usual
     run, begin = Counted(), time.monotonic()
     clock = SimpleNamespace(monotonic=lambda: begin + 10.0 * len(run.cases))
-    for module in (tuning, trial_log, rounds):
+    for module in (tuning, rounds):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(tuning, "FIRST_OF_FAMILY", 10.0)  # of the budget: a process has what is left
     patience, patient = tuning.Tuner._patience, list[bool]()

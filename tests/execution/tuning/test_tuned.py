@@ -121,7 +121,7 @@ def test_a_report_of_many_models_has_an_index_and_the_tunings_that_lie_deep_bene
 def test_the_screen_has_the_answer_five_rows_effects_and_what_was_left_out(here: Path) -> None:
     lines = inferlens("show", "results/demo/tuning", cwd=here).stdout.splitlines()
     assert len(lines) <= 24
-    assert lines[2].startswith("FASTEST  fake:fast knob_a=1 knob_b=2 knob_f=2  1.43 ms  1.40x fake:fast (1.40 to 1.40)")
+    assert lines[2].startswith("FASTEST  fake:fast knob_a=1 knob_b=2 knob_f=2  1.43 ms  1.40x fake:fast (1.35 to 1.45)")
     rows = [line for line in lines if re.match(r" [ \d] fake:", line)]
     assert [("in the search" in row) for row in rows] == [False, False, True, True, True]
     assert [row[1] for row in rows] == ["1", " ", " ", " ", " "], "others are not in the ranking of the finals"

@@ -98,10 +98,10 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
     saves: ClassVar[dict[str, str]] = {".onnx": "ONNX graph"}
     quantized_as = ".onnx"
     knobs = (
-        Knob(name="cuda_graph", values=(True,), devices=("cuda",)),
+        Knob(name="cuda_graph", values=(True,), devices=("cuda",), helps=("host",)),
         Knob(name="tf32", values=(True,), variants=("cuda",), precisions=("fp32",)),
-        Knob(name="prefer_nhwc", values=(True,), variants=("cuda",), precisions=("fp32", "fp16")),
-        Knob(name="fuse_conv_bias", values=(True,), variants=("cuda",), precisions=("fp32", "fp16")),
+        Knob(name="prefer_nhwc", values=(True,), variants=("cuda",), precisions=("fp32", "fp16"), helps=("layout",)),
+        Knob(name="fuse_conv_bias", values=(True,), variants=("cuda",), precisions=("fp32", "fp16"), helps=("memory",)),
         Knob(name="cudnn_conv_algo_search", values=("HEURISTIC",), variants=("cuda",)),
         Knob(name="allow_spinning", values=(False,), devices=("cpu",)),
         Knob(name="graph_optimization", values=("extended",), devices=("cpu",)),
@@ -172,6 +172,9 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         preparation.exported = plain.parent  # not once more
         copy_onnx(_graph(model, case, preparation, self.parse_options(case)), path)
         return plain
+
+    def exports(self, case: Case) -> str:
+        return "" if case.precision in QUANTIZED else _graph_precision(case)
 
     def times_kernels(self, case: Case, *, built: bool = False) -> bool:
         """Return whether TensorRT builds, or cuDNN times its convolutions in the first call, which it does anew."""

@@ -114,6 +114,9 @@ class OpenVino(Backend, Quantizer, Deployer):
             path, plain = beside_record(preparation, quantized_ir(path, model, case, preparation)), path
         return OpenVinoRunner(path, model, case, preparation, self.parse_options(case), plain)
 
+    def exports(self, case: Case) -> str:
+        return "" if case.precision in QUANTIZED else "fp32"
+
     def write_quantized(self, model: Model, case: Case, preparation: Preparation, path: Path) -> Path:
         """Writes an IR: a graph, its weights in a file beside it, and what it was made from."""
         plain = onnx_file(model, case, preparation, "fp32")

@@ -62,9 +62,9 @@ class PyTorch(Backend, Saver, Deployer):
     saves: ClassVar[dict[str, str]] = {".pt2": "exported program"}
     script_packages = ("torch",)
     knobs = (
-        Knob(name="cuda_graph", values=(True,), devices=("cuda",)),
-        Knob(name="channels_last", values=(True,)),
-        Knob(name="fuse", values=(True,)),
+        Knob(name="cuda_graph", values=(True,), devices=("cuda",), helps=("host",)),
+        Knob(name="channels_last", values=(True,), helps=("layout",)),
+        Knob(name="fuse", values=(True,), helps=("memory",)),
         Knob(name="cudnn_benchmark", values=(True,), devices=("cuda",)),
         Knob(name="tf32", values=(True,), devices=("cuda",), precisions=("fp32",)),
     )

@@ -60,7 +60,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
     quantized_as = ".onnx"
     script_packages = ("torch", "tensorrt", "tensorrt-rtx")
     knobs = (
-        Knob(name="cuda_graph", values=(True,)),
+        Knob(name="cuda_graph", values=(True,), helps=("host",)),
         Knob(name="streams", values=(2, 4), objectives=("throughput",)),
         # TensorRT for RTX uses TF32 unasked, and times no tactics.
         Knob(name="tf32", values=(True,), variants=("trt",), precisions=("fp32",)),
@@ -205,6 +205,12 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         if options.timing_cache and Path(options.timing_cache).is_dir():
             raise InferlensError(f"The timing_cache {options.timing_cache} is a folder.", expected="a file")
         return options, flavour(case.variant)
+
+    def exports(self, case: Case) -> str:
+        options = self.parse_options(case)
+        if options.profiles or case.precision in QUANTIZED:
+            return ""
+        return "fp32" if options.weakly_typed else case.precision
 
     @staticmethod
     def _onnx(model: Model, case: Case, preparation: Preparation, options: TensorRTOptions) -> Path:

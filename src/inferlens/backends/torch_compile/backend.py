@@ -78,11 +78,12 @@ class TorchCompile(Backend, Deployer):
     summary = "torch.compile (Inductor)"
     variants = ("default", "reduce-overhead", *AUTOTUNING)
     slow_variants: ClassVar[dict[str, float]] = dict.fromkeys(AUTOTUNING, 8.0)
+    variant_helps: ClassVar[dict[str, tuple[str, ...]]] = {"reduce-overhead": ("host",), "max-autotune": ("host",)}
     options = TorchCompileOptions
     knobs = (
-        Knob(name="freezing", values=(True,), build=1.5),
+        Knob(name="freezing", values=(True,), build=1.5, helps=("layout", "memory")),
         Knob(name="cudnn_benchmark", values=(True,), devices=("cuda",)),
-        Knob(name="channels_last", values=(True,)),
+        Knob(name="channels_last", values=(True,), helps=("layout",)),
         Knob(name="conv_1x1_as_mm", values=(True,), variants=("default", "reduce-overhead")),
         Knob(
             name="coordinate_descent_tuning", values=(True,), devices=("cuda",),

@@ -71,7 +71,7 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
     saves = KINDS
     script_packages = ("torch", "torch-tensorrt", "torch-tensorrt-rtx", "tensorrt", "tensorrt-rtx")
     knobs = (
-        Knob(name="cuda_graph", values=(True,)),
+        Knob(name="cuda_graph", values=(True,), helps=("host",)),
         Knob(name="min_block_size", values=(1, 10), variants=tuple(FRONT_ENDS)),
         *of_tensorrt(),
     )

@@ -65,9 +65,10 @@ class TorchScript(Backend, Saver, Deployer):
     saves: ClassVar[dict[str, str]] = {".pt": "TorchScript"}
     script_packages = ("torch",)
     knobs = (
-        Knob(name="optimize_for_inference", values=(True,), without=("freeze",)),  # which it does first
-        Knob(name="freeze", values=(True,), without=("optimize_for_inference",)),
-        Knob(name="channels_last", values=(True,)),
+        # It freezes the module first.
+        Knob(name="optimize_for_inference", values=(True,), without=("freeze",), helps=("memory",)),
+        Knob(name="freeze", values=(True,), without=("optimize_for_inference",), helps=("memory",)),
+        Knob(name="channels_last", values=(True,), helps=("layout",)),
         Knob(name="tf32", values=(True,), devices=("cuda",), precisions=("fp32",)),
     )
     recommended = (

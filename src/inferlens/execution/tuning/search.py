@@ -1,14 +1,13 @@
-"""Which candidates a tuning measures next, from what the measured ones told.
+"""Which candidates a tuning measures next, given the measurements so far.
 
-What is promising before any measurement comes first, as the time may be short. Then come other families: a backend's
-variant in a precision, with its defaults; those whose variant did well in another precision before others. Then those
-candidates of which most gain may be expected for the time that they cost, by what their settings did elsewhere
-(``stats.gaussian_process``); the best so far is in every round, so that what the machine does to all of a round cancels
-out, and one that was measured already may be proposed again. When nothing promises to gain ``LEAST_GAIN``, families
-come that take far longer to build, one a round; then it is over.
+The first candidates are those that backends recommend. Next are those that the profile of a fast candidate advises,
+such as a CUDA graph where calls wait for the host. Then come three families that may be within reach of the best. The
+rest of a round goes to the candidates with the largest expected gain for their cost, by a Gaussian process over
+families and settings (``stats.gaussian_process``). The best candidate so far is in every round, so that a disturbance
+of the machine that affects the whole round cancels out. The search is over when no candidate promises ``LEAST_GAIN``.
 
-Nothing here runs a process, and all that is proposed follows from what was added: a tuning that was interrupted goes on
-by adding again what was measured.
+Nothing here runs a process, and proposals depend only on what was added: an interrupted tuning continues by adding its
+measurements again.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import median
 
 from inferlens.execution.tuning.space import Space, neighbours
 from inferlens.spec.case import Case
@@ -26,7 +24,7 @@ from inferlens.stats.gaussian_process import Belief, Observed, Point, believe
 LEAST_GAIN = 0.002  # expected, as a share: less is not worth a process
 LEAST_SHARE = 0.3  # of what the first of a round promises for its cost: what promises less waits until more is known
 REACH = math.log(1.6)  # families further behind the best are not tuned
-COSTLY = 4  # times the cheapest family: such a family is measured last
+COSTLY = 4  # times the cheapest family: such a family has to promise a gain for its cost
 LEAST_GROUP = 3  # candidates of a round, beside the best
 LEAST_CHANCE = 0.15  # of being faster than the best: with less none is confirmed beside it
 
@@ -58,11 +56,12 @@ class Search:
     """A search among candidates.
 
     Attributes:
-        first: what is measured before all else, in this order, whatever it costs.
         families: points without settings.
         neighbours: points that differ from one by a setting more, less or of another value.
         cost: what a point costs to measure, beside others.
         group: how many are measured in a round, beside the best.
+        first: points that are measured before all others, in this order, whatever they cost.
+        advised: points that come next, in this order.
         barred: points that were measured and break a limit. The best is one of them, and their families are tuned, only
             while nothing keeps the limits.
     """
@@ -72,6 +71,7 @@ class Search:
     cost: Callable[[Point], float]
     group: int = LEAST_GROUP
     first: Sequence[Point] = ()
+    advised: Sequence[Point] = ()
     seen: list[Observed] = field(default_factory=list)
     failed: set[Point] = field(default_factory=set)
     barred: set[Point] = field(default_factory=set)
@@ -89,45 +89,48 @@ class Search:
         self.__dict__.pop("belief", None)
 
     def propose(self) -> list[Point]:
-        """The next round, the best so far first; nothing where the search is over."""
+        """The next round, the best so far first; empty if the search is over."""
         known = {each.point for each in self.seen} | self.failed
-        first = [point for point in self.first if point not in known]
-        rest = sorted((point for point in self.families if point not in {*known, *first}), key=self._order())
-        limit = COSTLY * min(map(self.cost, self.families))
-        cheap = [point for point in rest if self.cost(point) <= limit]
         best = [self.best] if self.seen else []
-        chosen = [*first, *cheap] or (self._promising(best) if best else []) or rest[:1]
-        return [*best, *chosen[: self.group]] if chosen else []
+        chosen = [point for point in dict.fromkeys([*self.first, *self.advised]) if point not in known][: self.group]
+        others = [point for point in self.families if point not in {*known, *chosen}]
+        if best:
+            chosen = [*chosen, *self._near(others)[:LEAST_GROUP]][: self.group]
+            chosen = self._with_promising(best, chosen)
+        else:
+            chosen += sorted(others, key=self.cost)[: self.group - len(chosen)]
+        return [*best, *chosen] if chosen else []
 
-    def _promising(self, best: Sequence[Point]) -> list[Point]:
-        """Those that may be expected to gain most for their cost, beside the best."""
-        belief, chosen, least = self.belief, list[Point](), 0.0
-        while len(chosen) < self.group:
+    def _near(self, families: Sequence[Point]) -> list[Point]:
+        """Those that may be within reach of the best, and do not cost far more than others, by gain for cost."""
+        limit, belief, best = COSTLY * min(map(self.cost, self.families)), self.belief, self._best_place
+        gain, near = belief.gain(best), dict[Point, float]()
+        for point in families:
+            place = belief.points.index(point)
+            behind = float(belief.mean[place] - belief.mean[best]) - math.sqrt(belief.variance_between(place, best))
+            if behind <= REACH and self.cost(point) <= limit:
+                near[point] = float(gain[place]) / self.cost(point)
+        return sorted(near, key=near.__getitem__, reverse=True)
+
+    def _with_promising(self, best: Sequence[Point], chosen: Sequence[Point]) -> list[Point]:
+        """The chosen points, and those with the largest expected gain for their cost, until the group is full."""
+        belief, found, least = self.belief, list(chosen), 0.0
+        for point in chosen:
+            if point in belief.points:
+                belief = belief.after(belief.points.index(point))
+        while len(found) < self.group:
             gain = belief.gain(self._best_place)
             worth = [
-                each / self.cost(point) if each >= LEAST_GAIN and point not in {*best, *chosen, *self.barred} else 0.0
+                each / self.cost(point) if each >= LEAST_GAIN and point not in {*best, *found, *self.barred} else 0.0
                 for point, each in zip(belief.points, gain, strict=True)
             ]
             place = max(range(len(worth)), key=worth.__getitem__)
             if worth[place] <= least:
                 break
             least = max(least, LEAST_SHARE * worth[place])
-            chosen.append(belief.points[place])
+            found.append(belief.points[place])
             belief = belief.after(place)
-        return chosen
-
-    def _order(self) -> Callable[[Point], tuple[float, float]]:
-        """When a family is measured: the later the further behind its variant is in other precisions, then by cost.
-
-        A variant of which nothing is known counts as the middle one of those of which something is.
-        """
-        means = {each.point: self.mean(each.point) for each in self.seen}
-        behind: dict[str, float] = {}
-        for point, mean in means.items():
-            variant = point.family.partition(" ")[0]
-            behind[variant] = min(behind.get(variant, math.inf), mean - means[self.best])
-        middle = median(behind.values()) if behind else 0.0
-        return lambda family: (behind.get(family.family.partition(" ")[0], middle), self.cost(family))
+        return found
 
     def mean(self, point: Point) -> float:
         """What is believed of a measured one; infinite for others."""
@@ -167,7 +170,7 @@ class Search:
 
     @cached_property
     def belief(self) -> Belief:
-        """What is believed of the measured ones, of their neighbours, and of what those lead to."""
+        """What is believed of the measured ones, of other families, of neighbours, and of what those lead to."""
         measured = list(dict.fromkeys(each.point for each in self.seen))
         belief = believe(self.seen, measured)
         means = {point: float(mean) for point, mean in zip(measured, belief.mean, strict=True)}
@@ -177,7 +180,7 @@ class Search:
         best_of: dict[str, Point] = {}  # of each family the one that seems best
         for point in sorted(near, key=means.__getitem__):
             best_of.setdefault(point.family, point)
-        pool = dict.fromkeys(measured)
+        pool = dict.fromkeys([*measured, *(point for point in self.families if point not in self.failed)])
         for start in best_of.values():
             self._climb(start, pool)
         return believe(self.seen, list(pool))

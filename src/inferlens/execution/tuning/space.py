@@ -66,12 +66,21 @@ class Space:
         return sorted((case for case in own if not case.options), key=lambda case: case.precision != "fp32")
 
     @property
-    def defaults(self) -> list[Case]:
-        """The plain way of each backend: the first of its families."""
-        first: dict[str, Case] = {}
+    def recommended(self) -> list[Case]:
+        """The ways that backends recommend, or their plain ways, in all precisions, by precision."""
+        found: dict[str, Case] = {}
+        backends = dict[str, str]()  # of those that recommend nothing the plain variant
         for each in self.families:
-            first.setdefault(each.case.backend, each.case)
-        return list(first.values())
+            plain = backends.setdefault(each.case.backend, each.case.backend_label)
+            if not BACKENDS.get(each.case.backend).recommended and each.case.backend_label == plain:
+                found.setdefault(each.case.digest, each.case)
+            case, dynamic = each.case, any(spec.dynamic for spec in each.case.inputs)
+            for one in BACKENDS.get(case.backend).recommended:
+                if one.variant == case.variant and one.fits(case, convolutional=each.found.convolutional):
+                    options = {} if one.fixed_shapes and dynamic else one.options
+                    way = self.candidate(msgspec.structs.replace(case, options={**case.options, **options})) or case
+                    found.setdefault(way.digest, way)
+        return list(found.values())
 
     def candidate(self, case: Case) -> Case | None:
         """The candidate that runs as a case of a record; ``None`` where nothing of what is tried does."""
@@ -160,7 +169,8 @@ def explore(plan: Plan, what: Tried, model: Named | None = None) -> Space:
     """
     asked = asked_for(plan, what)
     backends = dict.fromkeys(label.partition(":")[0] for label in sorted(asked.labels))
-    return _space(surveyed(msgspec.structs.replace(plan, backend=tuple(backends)), model), asked)
+    plan = msgspec.structs.replace(plan, backend=tuple(backends), recommended=True)  # which asks for convolutions
+    return _space(surveyed(plan, model), asked)
 
 
 def _space(parts: Sequence[Surveyed], what: Tried) -> Space:
@@ -172,8 +182,9 @@ def _space(parts: Sequence[Surveyed], what: Tried) -> Space:
         able, anywhere = (
             {name: can for name, can in every.items() if name in backends} for every in (part.can, part.anywhere)
         )
+        plan = msgspec.structs.replace(part.plan, recommended=False)
         part = dataclasses.replace(part, can=able, anywhere=anywhere)
-        plan, devices = part.plan, part.plan.device or (default_device(anywhere.values()),)
+        devices = plan.device or (default_device(anywhere.values()),)
         cases = (each for model in part.found for each in part.cases(_widened(plan, model, able, what), [model]))
         for planned in cases:
             case = planned.case

@@ -121,6 +121,11 @@ class TrialRounds:
         """Return the records of the next round of an earlier run; ``None`` if there is none left."""
         return self.before.pop(0).records if self.before else None
 
+    @property
+    def replays(self) -> bool:
+        """Whether rounds of an earlier run are left."""
+        return bool(self.before)
+
     def keep(self, records: Sequence[Record], seconds: float) -> None:
         """Keep a round."""
         self.kept.add(Trial(records=tuple(records), final=self.final, seconds=seconds))

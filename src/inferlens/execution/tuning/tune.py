@@ -1,11 +1,11 @@
 """``inferlens tune``: a search for the fastest right way of running a model, and rounds of fresh builds that prove it.
 
-Each round of the search measures some candidates beside the best so far, in fresh processes that take turns; what is
-wrong or fails is out before it is timed. The few that may be the fastest then meet the usual defaults and the reference
-in rounds of their own, each built anew three times: the answer is what these rounds say, and no other.
+Each round of the search measures some candidates beside the best so far. Their processes build side by side and are
+timed in turns, with short series. Candidates that fail or have wrong outputs are out before they are timed. The few
+that may be the fastest then meet the best of ``inferlens bench`` and the reference in the finals, which alone decide.
 
-A round is kept as soon as it is over, and what is measured next follows from the rounds alone, so the same command goes
-on where an earlier one was stopped.
+A round is kept as soon as it is over, and the next one depends on the kept rounds alone, so the same command goes on
+where an earlier one was stopped.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.launching.estimate import build_factor, earlier_records, seconds_by
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import Entrant, Rounds, budget_of_rounds, records_of_rounds
+from inferlens.execution.rounds import Entrant, Rounds, budget_of_rounds, records_of_rounds, rounds_at_once
 from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, Scheduler, scheduled
 from inferlens.execution.survey import Named, live_files
 from inferlens.execution.tuning import outcome
+from inferlens.execution.tuning.advice import advised, paid
 from inferlens.execution.tuning.finals import BUILDS, FinalsRule
 from inferlens.execution.tuning.search import LEAST_GROUP, Candidates, Search
 from inferlens.execution.tuning.space import Space, Tried, size
@@ -51,7 +52,9 @@ from inferlens.stats.gaussian_process import Point
 
 TIMED = ("latency", "latency.p95", "latency.p99", "throughput")
 TAIL_SAMPLES = 200  # of a process: a p99 of fewer is hardly more than the longest of them
-FINAL_ROUNDS = BUILDS + 2  # that the search leaves time for: two that are about as fast need more
+SERIES, SERIES_ON_GPU = 1.0, 0.5  # seconds of a process of the search: processes differ by more than longer ones tell
+WARMUP = 0.2  # seconds of a process of the search
+FINALS = 0.5  # of the time, at most, that the search leaves for the finals
 LEAST_PATIENCE = 30.0  # seconds of a process
 PATIENCE = 5  # times what others of the family needed
 FIRST_OF_FAMILY = 0.25  # of the time
@@ -100,13 +103,19 @@ def run(
     return tuned
 
 
-def budget_for(budget: Budget, measures: Collection[str]) -> Budget:
-    """What a process of a round measures, so that everything is known that is aimed at or limited."""
+def budget_for(budget: Budget, measures: Collection[str], series: float | None = None) -> Budget:
+    """What a process of a round measures, so that everything is known that is aimed at or limited.
+
+    ``series`` are the seconds of a process of the search; ``None`` is as in other races.
+    """
     modes = {"throughput" if name == "throughput" else "latency" for name in measures if name in TIMED} or {"latency"}
     mode = "both" if len(modes) > 1 else min(modes)
     if budget.explicit or "energy" in measures:  # which is not known well enough of a short series
         return replace(budget, mode=mode)
     found = replace(budget_of_rounds(budget), mode=mode)
+    if series:
+        longest = min(series, found.max_time or series)
+        found = replace(found, warmup_seconds=min(WARMUP, found.warmup_seconds), max_time=longest)
     return replace(found, iterations=TAIL_SAMPLES, max_time=None) if "latency.p99" in measures else found
 
 
@@ -121,13 +130,15 @@ class Tuner:
     kept: TrialLog
     home: Path
     share: float
-    begin: float = field(default_factory=time.monotonic)
+    begin: float = field(default_factory=lambda: time.monotonic())
     first: dict[str, Record] = field(default_factory=dict)  # of each case that ran, by its digest
 
     def __post_init__(self) -> None:
         self.candidates = Candidates(self.space)
         self.measures = self.request.measures
-        self.scheduler.round_budget = budget_for(self.request.plan.budget, self.measures)
+        series = SERIES_ON_GPU if self._on_gpu else SERIES
+        self.scheduler.round_budget = budget_for(self.request.plan.budget, self.measures, series)
+        self.scheduler.looks_at_kernels = self.scheduler.round_budget.mode == "latency"
         self.scheduler.one_at_a_time = "energy" in self.measures or (self._on_gpu and "memory" in self.measures)
         self.scheduler.tells_all = True
         known = (record for trial in self.kept.trials for record in trial.records)
@@ -140,16 +151,19 @@ class Tuner:
 
     @cached_property
     def search(self) -> Search:
-        """The search, with what earlier runs have learned; where the CPU only builds, more side by side."""
-        builders = len(usable_cpus()) // 2 if self._on_gpu else 0
+        """The search, with the rounds of earlier runs. A round holds one candidate for every two CPUs."""
         self.seconds = seconds_by((), self.scheduler.plan)
-        first = [*self.space.references[:1], *self._told(), *self.space.defaults]
+        point, recommended = self.candidates.point, self.space.recommended
+        usual = {case.precision for case in self.space.references[:1]} or {case.precision for case in recommended[:1]}
+        first = [case for case in recommended if case.precision in usual]
+        first = [*self.space.references[:1], *self._told(), *first]
+        families = [*recommended, *(each.case for each in self.space.families)]
         search = Search(
-            first=list(dict.fromkeys(map(self.candidates.point, first))),
-            families=[self.candidates.point(each.case) for each in self.space.families],
+            first=list(dict.fromkeys(map(point, first))),
+            families=list(dict.fromkeys(map(point, families))),
             neighbours=self.candidates.neighbours,
             cost=lambda point: self._cost(self.candidates.cases[point]),
-            group=min(max(LEAST_GROUP, builders), 3 * LEAST_GROUP),
+            group=min(max(LEAST_GROUP, len(usable_cpus()) // 2), 3 * LEAST_GROUP),
         )
         for trial in self.kept.trials:
             if not trial.final:
@@ -178,9 +192,10 @@ class Tuner:
         self.scheduler.patience = self._patience
         over = not search.propose() if before else self._searched()
         self.scheduler.patience = lambda _: math.inf  # who has run may build anew for as long as that takes
+        self.scheduler.looks_at_kernels = False
+        known = budget_for(self.request.plan.budget, self.measures)
+        self.scheduler.round_budget = None if known == budget_of_rounds(self.request.plan.budget) else known
         cases = self._finalists(before)
-        if not before and (unknown := [self.space.planned(case) for case in cases if self._always_exported(case)]):
-            self._hold(unknown)
         barred = {record.case.digest for record in outcome.barred(self.kept.trials, self.request.constraints)}
         if all(case.digest in barred for case in cases):
             barred -= {case.digest for case in self._nearest()}
@@ -189,7 +204,7 @@ class Tuner:
             self.scheduler,
             [Entrant(self.space.planned(case), [self.first[case.digest]]) for case in cases],
             self.begin + self.share,
-            FinalsRule(aim, anew=self._on_gpu or "memory" not in self.measures),
+            FinalsRule(aim, anew=self._seconds_of_finals(cases) <= self._left),
             TrialRounds(self.kept, before, final=True),
         )
         return self._tuned(finals, finals.run().answer, over)
@@ -208,6 +223,7 @@ class Tuner:
 
     def _hold(self, planned: Sequence[Planned]) -> None:
         """A round of the search."""
+        self.scheduler.references.of(planned[0])  # no round's time: there is one for all
         tick, number = time.monotonic(), self.search.rounds + 1
         records = list(records_of_rounds(self.scheduler, planned, [number], together=not self._crowded))
         found = [self._without_export(*each, number) for each in zip(planned, records, strict=True)]
@@ -219,30 +235,35 @@ class Tuner:
         said += ", beyond a limit" * (best in self.search.barred)
         self.scheduler.observer.round(number, [each.case for each in planned], said)
 
-    def _always_exported(self, case: Case) -> bool:
-        """Whether each of its processes exported the model, so that the memory of inference is not known."""
-        return all(with_export(each) for trial in self.kept.trials for each in trial.records if each.case == case)
-
     @property
     def _left(self) -> float:
         """Seconds of its share that are left."""
         return self.begin + self.share - time.monotonic()
 
     def _in_time(self, cases: Sequence[Case]) -> bool:
-        """Whether a round of these leaves time for the finals; it takes as long as the slowest of them, at least."""
-        return max([self._seconds_of(cases), *map(self.seconds, cases)]) <= self._left_to_search
+        """Whether a round of these leaves time for the finals."""
+        return self._seconds_of(cases) <= self._left_to_search
 
     @property
     def _left_to_search(self) -> float:
         """Seconds that are left until the finals have to begin."""
-        return self._left - FINAL_ROUNDS * self._seconds_of(self._finalists(()))
+        return self._left - min(self._seconds_of_finals(self._finalists(())), FINALS * self.share)
+
+    def _seconds_of_finals(self, cases: Sequence[Case]) -> float:
+        """Seconds of the final rounds in which all are built anew, as many side by side as CPUs allow."""
+        at_once = rounds_at_once([self.first[case.digest] for case in cases]) if cases else 1
+        return math.ceil(BUILDS / at_once) * self._seconds_of([*cases] * min(BUILDS, at_once))
 
     def _seconds_of(self, cases: Sequence[Case]) -> float:
-        """Seconds of a round of these, where estimates are as wrong as they mostly were before."""
+        """Seconds of a round of these, if estimates are as wrong as those of earlier rounds."""
         rounds = [trial for trial in self.kept.trials if not trial.final]
-        ran = [(trial.seconds, [each.case for each in trial.records if each.status == "ok"]) for trial in rounds]
-        wrong = [seconds / sum(map(self.seconds, some)) for seconds, some in ran if some]
-        return median_low(wrong or [1.0]) * sum(map(self.seconds, cases))
+        ran = [(trial.seconds, [each for each in trial.records if each.status == "ok"]) for trial in rounds]
+        plan = self.scheduler.plan
+        wrong = [
+            seconds / _side_by_side(seconds_by([each], plan)(each.case) for each in some)
+            for seconds, some in ran if some
+        ]  # fmt: skip
+        return median_low(wrong or [1.0]) * _side_by_side(map(self.seconds, cases))
 
     @property
     def _crowded(self) -> bool:
@@ -289,11 +310,16 @@ class Tuner:
         aim = self.request.objective
         if self.first and all(value(each, aim.name) is None for each in self.first.values()):
             raise InferlensError(f"The {aim.measure.title} is not known on this machine.", hint="another aim for --for")
-        self.seconds = seconds_by(self.first.values(), self.scheduler.plan)
+        self.seconds = seconds_by(map(_from_export, self.first.values()), self.scheduler.plan)
         found: dict[Point, float | None] = {point(each.case): None for each in records}
         found |= {point(each.case): log for each in able if (log := log_cost(aim, each)) is not None}
         search.barred = {point(each.case) for each in self.first.values() if violations(each, limits)}
         search.add(found)
+        if search.seen:
+            right = [each for each in self.first.values() if point(each.case) not in search.barred]
+            best = search.mean(search.best)
+            cases = advised(right, lambda case: search.mean(point(case)) - best, self.space)
+            search.advised = list(map(point, cases))
 
     def _peaks(self) -> Iterable[float]:
         return (record.memory.host_peak or 0 for record in self.first.values())
@@ -316,7 +342,7 @@ class Tuner:
         contenders = [best + rivals[:1], best, *([case] for case in rivals)]
         groups = [list({case.digest: case for case in (*few, *always.values())}.values()) for few in contenders]
         choices = [group for group in groups if len(group) > 1] or [best]
-        in_time = (group for group in choices if BUILDS * self._seconds_of(group) <= self._left)
+        in_time = (group for group in choices if self._seconds_of_finals(group) <= self._left)
         return next(in_time, min(choices, key=self._seconds_of))
 
     def _nearest(self) -> list[Case]:
@@ -341,13 +367,17 @@ class Tuner:
         folder = self._ship(best) if best else ""
         trials, case = tuple(self.kept.trials), best.planned.case if best else None
         objective, limits = self.request.objective, self.request.constraints
+        every = outcome.candidates(trials, case, objective, limits, point)
         return Tuned(
             objective=objective,
             constraints=limits,
             trials=trials,
             answer=answer,
             best=case,
-            candidates=outcome.candidates(trials, case, objective, limits, point),
+            candidates=every,
+            advice=paid(case, every, {each.id: each for trial in trials for each in trial.records}, self.space)
+            if case
+            else (),
             effects=outcome.effects(trials, case, objective, point, self.space) if case else (),
             size=size(self.space),
             untried=(
@@ -394,3 +424,16 @@ class Tuner:
         fresh.replace(target)
         shutil.rmtree(old, ignore_errors=True)
         return str(target)
+
+
+def _side_by_side(alone: Iterable[float]) -> float:
+    """Return the seconds of processes that load and build side by side, if they take so many seconds alone."""
+    alone = list(alone)
+    return max([*alone, sum(alone) / len(usable_cpus())])
+
+
+def _from_export(record: Record) -> Record:
+    """Return the record as that of a process that finds the exported model, and loads nothing else."""
+    if record.phase_seconds("export") is None:
+        return record
+    return replace(record, phases=tuple(each for each in record.phases if each.name not in ("load", "export")))

@@ -13,10 +13,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from inferlens.analysis.bottleneck import REASONS
 from inferlens.analysis.interference.load import mean_load
 from inferlens.analysis.objective import device_peak, host_peak, value
 from inferlens.analysis.runs import CaseRuns
-from inferlens.analysis.tuned import Candidate, CandidateFacts, Effect, Tuned, Untried, facts_of
+from inferlens.analysis.tuned import Advice, Candidate, CandidateFacts, Effect, Tuned, Untried, facts_of
 from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS
 from inferlens.units import (
@@ -271,6 +272,8 @@ def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
     """What was tried and found, and what to do with it."""
     broken = plain(" ".join(tuned.missed))
     said = [f"Nothing keeps all limits; this comes nearest. {broken}"] if broken else []
+    if tuned.advice:
+        said.append(f"Advice that paid: {'; '.join(map(_advice, tuned.advice))}.")
     effects = sorted(tuned.effects, key=lambda effect: -(effect.speedup or 0.0))
     said += _of_settings("What its settings do", [each for each in effects if each.chosen])
     others = [each for each in effects if each.speedup and not each.chosen]
@@ -300,6 +303,12 @@ def _of_settings(about: str, effects: Sequence[Effect]) -> list[str]:
         for effect in effects
     ]
     return [f"{about}: {'; '.join(each)}."] if each else []
+
+
+def _advice(advice: Advice) -> str:
+    """What helped, and against what."""
+    settings = ", ".join(plain(_spelled(each)) if "=" in each else plain(each) for each in advice.settings.split(", "))
+    return f"{settings}, since {REASONS[advice.against].format(plain(advice.way))} ({ratio(advice.speedup)})"
 
 
 def _differs(effect: Effect) -> bool:

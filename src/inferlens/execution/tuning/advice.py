@@ -1,0 +1,85 @@
+"""What the profiles of measured candidates advise: other candidates that may lift what limits them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from inferlens.analysis.bottleneck import bottleneck
+from inferlens.analysis.tuned import Advice, Candidate
+from inferlens.backends import BACKENDS
+from inferlens.execution.tuning.space import Space, neighbours
+from inferlens.record.record import Record
+from inferlens.spec.case import Case
+
+# Times as slow as the best: what is further behind is not followed. CUDA graphs made calls four times as fast.
+REACH = {"host": 4.0, "layout": 1.3, "memory": 1.3}
+LOWER = ("fp16", "bf16")  # precisions that move fewer bytes than fp32
+
+
+def helpful(case: Case, against: str, space: Space) -> list[str]:
+    """Return the settings of a case that may help against a bottleneck, or its variant or precision if those may."""
+    found = [
+        f"{name}={value}"
+        for name, value in space.settings(case).items()
+        if any(knob.name == name and against in knob.helps for knob in space.able(case))
+    ]
+    if against in BACKENDS.get(case.backend).variant_helps.get(case.variant or "", ()):
+        found.append(case.backend_label)
+    return [*found, *([case.precision] if against == "memory" and case.precision in LOWER else [])]
+
+
+def advised(records: Sequence[Record], behind: Callable[[Case], float], space: Space) -> Iterator[Case]:
+    """Yield the candidates that may lift what limits the measured ones, those that are advised by the fastest first.
+
+    ``behind`` gives the logarithm of how many times as slow as the best a case is.
+    """
+    for record in sorted(records, key=lambda record: behind(record.case)):
+        against = bottleneck(record)
+        if against and behind(record.case) <= math.log(REACH[against]):
+            yield from _relieved(record.case, against, space)
+
+
+def _relieved(case: Case, against: str, space: Space) -> Iterator[Case]:
+    """Yield the case with all settings that may help, with each of them, and other variants and precisions that may."""
+    names = list(dict.fromkeys(knob.name for knob in space.able(case) if against in knob.helps))
+    whole = case
+    for name in names:
+        whole = next(_with(name, whole, space), whole)
+    if len(names) > 1:
+        yield whole
+    for name in names:
+        yield from _with(name, case, space)
+    already = helpful(case, against, space)
+    for family in (each.case for each in space.families):
+        differs = (family.precision != case.precision) + (family.variant != case.variant)
+        if family.backend == case.backend and differs == 1 and {*helpful(family, against, space)} - {*already}:
+            yield family
+
+
+def _with(name: str, case: Case, space: Space) -> Iterator[Case]:
+    """Yield the case with a setting that it does not have, at its first value."""
+    before = space.settings(case)
+    found = (near for near in neighbours(case, space) if name in space.settings(near).keys() - before.keys())
+    yield from list(found)[:1]
+
+
+def paid(
+    best: Case, candidates: Sequence[Candidate], records: Mapping[str, Record], space: Space
+) -> tuple[Advice, ...]:
+    """Return what of the best case lifts a limit of slower ways, each with the fastest way that has the limit.
+
+    ``records`` has the records of the candidates, by their ids.
+    """
+    limited: dict[str, list[tuple[float, Case]]] = {}
+    for each in candidates:
+        record = records[each.record]
+        against = bottleneck(record) if each.speedup and each.high and each.high < 1 else ""
+        if against and not helpful(record.case, against, space):
+            limited.setdefault(against, []).append((each.speedup or 0.0, record.case))
+    found = []
+    for against, rivals in limited.items():
+        speedup, rival = max(rivals, key=lambda pair: pair[0])
+        if settings := helpful(best, against, space):
+            found.append(Advice(", ".join(settings), against, rival.way, 1 / speedup))
+    return tuple(found)
