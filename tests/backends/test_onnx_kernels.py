@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,8 @@ def trace_of(events: list[ProfileEvent], late: float = 1.5) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def matched(tmp_path_factory: pytest.TempPathFactory) -> MatchedKernels:
-    """The kernels of a small model, run and profiled on the CPU."""
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], MatchedKernels]:
+    """The kernels of a small model, run and profiled on the CPU, by clocks that differ by so many nanoseconds."""
     folder = tmp_path_factory.mktemp("profiled")
     network = model(Attention)
     preparation = prepared(folder)
@@ -59,7 +60,13 @@ def matched(tmp_path_factory: pytest.TempPathFactory) -> MatchedKernels:
         session.run(None, small.arrays(network))
     events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[ProfileEvent])
     (run,) = traced_runs(read(trace_of(events)))
-    return kernels_by_node(run, events, BASE + LATER, origins(path), origins(folder / OPTIMISED))
+    graphs = origins(path), origins(folder / OPTIMISED)
+    return lambda apart: kernels_by_node(run, events, BASE + LATER + apart, *graphs)
+
+
+@pytest.fixture
+def matched(profiled: Callable[[int], MatchedKernels]) -> MatchedKernels:
+    return profiled(0)
 
 
 def test_a_kernel_is_of_the_node_that_was_running_at_its_launch(matched: MatchedKernels) -> None:
@@ -75,3 +82,10 @@ def test_a_kernel_is_of_the_node_that_was_running_at_its_launch(matched: Matched
 def test_the_same_kernels_of_a_replay_have_the_same_nodes(matched: MatchedKernels) -> None:
     replayed = [kernel for kernel, _ in matched.kernels]
     assert list(origins_by_match(replayed, matched).of) == [origin for _, origin in matched.kernels]
+
+
+@pytest.mark.parametrize("apart", [-1_000_000_000, 1_000_000_000])
+def test_clocks_that_differ_are_said(apart: int, profiled: Callable[[int], MatchedKernels]) -> None:
+    found = profiled(apart)
+    assert not found.kernels
+    assert "clocks" in origins_by_match([], found).absent["modules"]

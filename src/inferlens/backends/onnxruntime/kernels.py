@@ -26,6 +26,8 @@ from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.traced_runs import TracedRun, one_run
 from inferlens.record.layer_profile import Layer, Layers
 
+APART = "not known: the clocks of ONNX Runtime's profile and of torch.profiler's trace differ."
+
 
 class CudaNodeRunner(CudaRunner, LayerProfiler, KernelOrigins):
     """ONNX Runtime with its CUDA provider: its layers are the nodes of the optimised graph, timed by their kernels."""
@@ -68,6 +70,8 @@ def kernels_by_node(
     ((_, nodes),) = runs_of(events, 1)
     fusion = Fusion(graph, optimised)
     begins = [began + 1000 * node.ts - run.begin for node in nodes]
+    if begins[0] < 0 or begins[-1] > run.whole * 1e9:
+        return MatchedKernels([], {"modules": APART})
     kernels: list[tuple[Launched, KernelOrigin]] = []
     layers: dict[str, Layer] = {}
     for event in run.events:
