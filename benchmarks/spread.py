@@ -34,7 +34,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from inferlens.stats.compare import compare
 from rich.console import Console
 from rich.table import Table
 
@@ -46,6 +45,7 @@ from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.survey import find, probe
 from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
+from inferlens.stats.comparison import compare
 from inferlens.stats.intervals import median_interval
 
 WORKLOADS = {

@@ -116,7 +116,7 @@ def test_all_that_may_be_faster_are_named():
 
 def test_of_several_batch_sizes_each_answer_is_a_line_with_the_reference_and_what_is_open_has_its_command():
     of = {"pytorch": 30e-3, "openvino": 16e-3, "onnxruntime": 16.2e-3}
-    text = shown([*rounds(4, of, spread=0.02), *rounds(4, of, spread=0.02, seed=3, batch=32)])
+    text = shown([*rounds(3, of, spread=0.08), *rounds(3, of, spread=0.08, seed=3, batch=32)])
     said = [line for line in text.splitlines() if line.startswith("batch ")]
     assert len(said) == 2
     assert all("x pytorch" in line and len(line) <= 100 for line in said)
@@ -157,7 +157,7 @@ def test_the_command_that_decides_has_all_words_of_the_plan() -> None:
     fields = {"inputs": (spec, TensorSpec("mask", (1, 128), "int64")), "weights": "my weights.pth", "seed": 3}
     cases = [case("pytorch", options={"channels_last": True}, **fields), case("openvino", threads=2, **fields)]
     budget = Budget(threshold=0.01, level=0.9, iterations=60, warmup=2, timeout=90.0)
-    race = open_race(budget=budget)
+    race = rounds(3, {"pytorch": 16.4e-3, "openvino": 16e-3}, spread=0.15, budget=budget)
     (answer,) = answers(rows([replace(each, case=cases[each.case.backend == "openvino"]) for each in race]))
     name, *said = shlex.split(answer.decide)[1:]
     command = typer.main.get_command(app).get_command(None, name)
@@ -227,7 +227,7 @@ def test_answers_alone_say_the_precision_and_the_reference() -> None:
         for model in models
         for of, seconds in both
     ]
-    assert "resnet0: openvino fp32 10.0 ms, 2.00x pytorch fp32" in shown(made)
+    assert "resnet0: likely fastest openvino fp32 10.0 ms, 2.00x pytorch fp32" in shown(made)
 
 
 def test_where_only_the_first_of_each_batch_is_shown_it_says_so() -> None:

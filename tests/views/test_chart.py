@@ -12,7 +12,7 @@ from inferlens.record.record import encode
 from inferlens.views.chart import Chart
 
 from .samples import case, cpu_records, failure, gpu_records, io_records, record, series
-from .test_answer import rounds
+from .test_answer import open_race
 
 
 def texts_of_chart(records, **options) -> list[str]:
@@ -31,10 +31,10 @@ def ways(count: int, **fields):
 
 def test_the_title_is_the_answer_and_one_line_beneath_says_of_what():
     drawn = texts_of_chart(gpu_records((8,)))
-    start = "resnet18: SHORTEST · tensorrt fp16 · 465 µs · 5.23x pytorch fp32, measured once"
-    assert start in drawn
+    start = "resnet18: LIKELY FASTEST · tensorrt fp16 · 465 µs · 5.23x pytorch fp32, "
+    assert any(text.startswith(start) for text in drawn)
     assert any("resnet18 · input=8x3x224x224" in text for text in drawn)
-    assert "resnet18, fastest: tensorrt fp16 everywhere" in texts_of_chart(gpu_records())
+    assert "resnet18, fastest: tensorrt fp16 everywhere (probably)" in texts_of_chart(gpu_records())
     near = [
         record(
             case(name),
@@ -46,11 +46,11 @@ def test_the_title_is_the_answer_and_one_line_beneath_says_of_what():
         for turn in range(5)
         for name in ("pytorch", "openvino")
     ]
-    assert "resnet18: EQUALLY FAST (within 2 %) · pytorch 10.0 ms and openvino 10.0 ms" in texts_of_chart(near)
+    assert "resnet18: FASTEST · pytorch · 10.0 ms · as fast: openvino 10.0 ms" in texts_of_chart(near)
 
 
 def test_where_batch_sizes_differ_the_title_says_which_way_leads_where():
-    speeds = {1: (5e-3, 9e-3), 8: (20e-3, 12e-3), 16: (40e-3, 20e-3)}
+    speeds = {1: (5e-3, 12e-3), 8: (30e-3, 12e-3), 16: (60e-3, 20e-3)}
     records = [
         record(case(name, batch=batch), median=median)
         for batch, medians in speeds.items()
@@ -61,11 +61,11 @@ def test_where_batch_sizes_differ_the_title_says_which_way_leads_where():
 
 def test_the_title_is_no_surer_than_the_answer():
     """Of several batch sizes it says of which it is not sure."""
-    race = rounds(4, {"pytorch": 16.4e-3, "openvino": 16e-3}, spread=0.03)
-    other = [record(case(name, batch=8), median=median) for name, median in (("pytorch", 0.1), ("openvino", 0.09))]
+    race = open_race()
+    other = [record(case(name, batch=8), median=median) for name, median in (("pytorch", 0.3), ("openvino", 0.09))]
     said = "resnet18, fastest: openvino everywhere (probably)"
     assert said in texts_of_chart([*race, *other])
-    other = [record(case(name, batch=8), median=median) for name, median in (("pytorch", 0.08), ("openvino", 0.09))]
+    other = [record(case(name, batch=8), median=median) for name, median in (("pytorch", 0.08), ("openvino", 0.3))]
     said = "resnet18, fastest: openvino at batch 1 (probably), pytorch at batch 8"
     assert said in texts_of_chart([*race, *other])
     assert any("LIKELY FASTEST · openvino" in text for text in texts_of_chart(race))
@@ -81,14 +81,14 @@ def test_the_title_says_that_accuracy_is_meaningless():
 def test_ways_of_passing_data_are_told_apart_above_the_bars():
     drawn = texts_of_chart(io_records())
     assert "resnet18, fastest: tensorrt:rtx everywhere" in drawn
-    assert "host io · SHORTEST · tensorrt:rtx host io · 3.50 ms · 1.57x pytorch host io, measured once" in drawn
+    assert "host io · FASTEST · tensorrt:rtx host io · 3.50 ms · 1.57x pytorch host io" in drawn
     assert "resnet18: pytorch · 10.1 ms" in texts_of_chart([record()])
 
 
 def test_every_value_and_name_is_written_and_what_has_no_bar_has_its_reason():
     drawn = texts_of_chart(cpu_records())
     for text in (
-        "openvino fp32 (shortest)", "pytorch fp32 (reference)", "7.39 · 2.43x", "136", "wrong outputs", "crashed",
+        "openvino fp32 (likely fastest)", "pytorch fp32 (reference)", "7.39 · 2.43x", "136", "wrong outputs", "crashed",
         "unsupported", "median latency (ms), whiskers: 5th to 95th percentile", "throughput (items per second)",
     ):  # fmt: skip
         assert text in drawn

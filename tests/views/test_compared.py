@@ -55,7 +55,7 @@ torchvision:resnet18 pytorch             10.0       11.0  +10.0 ± 0.4 %  SLOWER
 torchvision:resnet18 onnxruntime:cpu     10.0          –              –  DID NOT RUN: candidate
                                                                          crashed (Signal 11, that is
                                                                          100 % dead)
-torchvision:resnet18 torchscript:trace   10.0       10.0   0.00 ± 6.3 %  UNDECIDED: likely the same
+torchvision:resnet18 torchscript:trace   10.0       10.0   0.00 ± 4.6 %  UNDECIDED: likely the same
 torchvision:resnet18 openvino            10.0       5.00  -50.0 ± 0.2 %  FASTER
 transformers:bert pytorch                10.0       10.0   0.00 ± 0.3 %  SAME
 torchvision:resnet18 torchscript:script     –          –              –  DID NOT RUN: on neither

@@ -93,7 +93,7 @@ class Race:
         if state is None:
             return RaceAnswer(kind="none", threshold=self.threshold)
         # While a race goes on each look is stricter than this, so that many looks err as seldom as one.
-        sure = state.decided or (state.chance >= self.level and self.rounds != 1)
+        sure = state.decided or (state.chance >= (1 + self.level) / 2 and self.rounds != 1)
         return RaceAnswer(
             kind="fastest" if sure else "likeliest",
             best=state.leader,

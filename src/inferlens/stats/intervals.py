@@ -12,7 +12,7 @@ Student's quantile to the normal one.
 *Ratios.* The intervals of both logarithms, put together by their margins: G. Y. Zou and A. Donner, "Construction of
 confidence limits about effect measures: a general approach", Statistics in Medicine 27 (2008).
 
-What no interval here covers is variation between processes: see ``between_process``.
+What no interval here covers is variation between processes: see ``comparison``.
 """
 
 from __future__ import annotations
@@ -137,14 +137,6 @@ def student_probability(value: float, freedom: float) -> float:
     from scipy.special import ndtr, stdtr
 
     return float(ndtr(value) if math.isinf(freedom) else stdtr(freedom, value))
-
-
-@lru_cache(maxsize=4096)
-def variance_quantile(probability: float, freedom: float, below: float) -> float:
-    """The value under which the ratio of two variances, F with these degrees of freedom, lies with ``probability``."""
-    from scipy.special import fdtri
-
-    return float(fdtri(freedom, below, probability))
 
 
 @lru_cache(maxsize=4096)

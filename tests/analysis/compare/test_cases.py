@@ -10,7 +10,7 @@ import inferlens
 from inferlens import InferlensError
 from inferlens.analysis.compare.cases import compare, matches, pair_of
 from inferlens.record.record import Environment, Gpu, Measurement
-from inferlens.stats import compare as statistics
+from inferlens.stats import comparison as statistics
 from tests.analysis.compare.sides import broken, ran, saved
 from tests.views.samples import WRONG, case
 
@@ -112,12 +112,9 @@ def test_cases_share_the_error():
     assert compared.cases[0].interval.high > alone.interval.high
 
 
-def test_one_process_each_is_undecided_until_it_is_known_how_far_processes_differ():
-    other = case(backend="openvino")
+def test_one_process_each_is_undecided():
     once, again = ran(processes=1), ran(seconds=17e-3, processes=1, run="new")
     assert one(once, again).verdict == "UNDECIDED"
-    found = compare([*once, *ran(other)], [*again, *ran(other, run="new")])
-    assert {each.case.backend: each.verdict for each in found.cases} == {"pytorch": "SLOWER", "openvino": "SAME"}
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ LEVEL_OF: dict[str, Level] = {
     "repeat-failed": "weakens", "cut-short": "weakens",
     # The number is right, and this explains it.
     "host-bound": "know", "copy-bound": "know", "gpu-floor": "know", "power-cap": "know", "cpu-quota": "know",
-    "waves": "know", "graph-breaks": "know", "export-fallback": "know", "bad-exit": "know", "limited-threads": "know",
+    "graph-breaks": "know", "export-fallback": "know", "bad-exit": "know", "limited-threads": "know",
     "plain-way": "know",
 }  # fmt: skip
 # What needs no note beside another: it has the same cause and the same cure.

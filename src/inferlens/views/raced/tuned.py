@@ -249,12 +249,12 @@ def _against_bench(tuned: Tuned, facts: Sequence[CandidateFacts], finals: Sequen
     reference = next((row for row in finals if row.is_reference), None)
     usual = next((one.case for one in facts if reference and _is_usual(one, reference.precision)), None)
     if usual in (None, tuned.best):
-        known = tuned.answer.kind in ("fastest", "equal") and not tuned.constraints and not facts[0].candidate.settings
+        known = tuned.answer.kind == "fastest" and not tuned.constraints and not facts[0].candidate.settings
         known &= any(one.candidate.settings for one in facts)
         return ["No setting that was tried is better than its defaults."] * known
     nearest = min((row for row in finals if row.behind), key=lambda row: row.behind or 0.0, default=None)
     told = [row.label for row in finals if row in (reference, nearest) or row.standing == "equal"]
-    if usual is None or (tuned.answer.kind in ("fastest", "equal") and usual.label in told):
+    if usual is None or (tuned.answer.kind == "fastest" and usual.label in told):
         return []
     row = next(row for row in finals_of(tuned, usual.label) if row.label == tuned.best.label)
     if not row.speedup:
