@@ -38,7 +38,7 @@ from inferlens.record.record import Agreement, Record
 from inferlens.spec.case import Case, environment_of
 from inferlens.spec.plan import Duration, Texts, texts
 from inferlens.stats.comparison import Comparison
-from inferlens.stats.race_rule import LEAST_ROUNDS, MOST_ROUNDS
+from inferlens.stats.race_rule import LEAST_VERDICT_ROUNDS, MOST_ROUNDS
 
 COSTS = ("memory", "build", "error")
 
@@ -205,7 +205,7 @@ class ABRun:
         self.scheduler, self.pair, self.rule, self.outputs = scheduler, pair, rule, outputs
         self._begin = begin
         self._sides = [Entrant(planned) for planned in pair]
-        race_rule = BaseRule(self._sides[0], LEAST_ROUNDS, rule.max_rounds)
+        race_rule = BaseRule(self._sides[0], LEAST_VERDICT_ROUNDS, rule.max_rounds)
         race_rule.metric, race_rule.strict = rule.metric, True
 
         def told(_: int, __: Sequence[Case]) -> None:
@@ -249,7 +249,7 @@ class ABRun:
     def _end(self, comparison: Comparison | None) -> End:
         if self._failed:
             return "a side did not run"
-        if comparison and comparison.verdict != "UNDECIDED" and self._shared >= LEAST_ROUNDS:
+        if comparison and comparison.verdict != "UNDECIDED" and self._shared >= LEAST_VERDICT_ROUNDS:
             return "decided"
         if self._shared >= self.rule.max_rounds:
             return "rounds"
@@ -259,9 +259,9 @@ class ABRun:
         """Return how it stands."""
         base, candidate = map(self._side, self._records)
         comparison, odds = self._comparison()
-        found = comparison if self._shared >= LEAST_ROUNDS else None
+        found = comparison if self._shared >= LEAST_VERDICT_ROUNDS else None
         verdict: Verdict = "DID NOT RUN" if self._failed else found.verdict if found else "UNDECIDED"
-        reason = found.reason if found else f"There is no verdict before {LEAST_ROUNDS} rounds."
+        reason = found.reason if found else f"There is no verdict before {LEAST_VERDICT_ROUNDS} rounds."
         if self._failed:
             failed = {"A": base, "B": candidate}.items()
             words = {WRONG: "outputs wrong"}

@@ -34,7 +34,7 @@ REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that sp
 SCREENING_WARMUP, SCREENING_SERIES = 0.5, 1.0  # seconds of a case by itself, before the rounds
 ROUND_WARMUP, ROUND_SERIES = 0.3, 2.0  # seconds of a process in a round by itself
 AT_ONCE = 4  # rounds at most that are held at once, if each process has a CPU
-AT_ONCE_SECONDS = 12.0  # seconds of all their processes together: less than it takes them to load and build
+AT_ONCE_SECONDS = 8.0  # seconds of all their processes together: less than it takes them to load and build
 
 
 @dataclass

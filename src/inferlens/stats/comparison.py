@@ -45,7 +45,7 @@ class Noise(Struct, frozen=True):
 
 
 CPU_NOISE = Noise(paired=0.034, apart=0.2, reach=4.0)
-GPU_NOISE = Noise(paired=0.025, apart=0.1, reach=2.0)
+GPU_NOISE = Noise(paired=0.025, apart=0.1, reach=1.5)
 
 
 class LogRatio(Struct, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ from inferlens.stats.comparison import (
 from inferlens.stats.intervals import student_quantile
 
 LEAST_ROUNDS, USUAL_ROUNDS, MOST_ROUNDS = 2, 10, 20  # of a race; MOST_ROUNDS with --thorough
-MOST_ASKED_FOR = 100  # rounds of ``inferlens ab``
+LEAST_VERDICT_ROUNDS, MOST_ASKED_FOR = 3, 100  # of ``inferlens ab``, whose verdict has two sides
 CLOSE = 1.25  # times the leader: cases within it tell each other's noise
 # Standard errors. A rival that is not close is out when it is as far away as this, however few rounds there are.
 FAR_ERRORS = 4.0

@@ -190,8 +190,8 @@ def worth(row: Row) -> str:
 
 
 def likely(chance: float | None) -> str:
-    """Return a probability in words; empty if it is not known."""
-    return "" if chance is None else f"{percent(min(round(chance, 2), 0.99))} sure"
+    """Return the probability of an open race in words, below the 95 % that would decide it; empty if not known."""
+    return "" if chance is None else f"{percent(min(round(chance, 2), 0.94))} sure"
 
 
 def _where(rows: Sequence[Row], table: Sequence[Row], tables: Sequence[Sequence[Row]]) -> str:

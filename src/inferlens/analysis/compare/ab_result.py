@@ -20,7 +20,7 @@ from inferlens.record.record import Agreement, Metric, Record
 from inferlens.spec.case import AXES, Case, shown_together
 from inferlens.spec.objective import MEASURES
 from inferlens.stats.intervals import Interval, ends
-from inferlens.stats.race_rule import LEAST_ROUNDS, MOST_ASKED_FOR
+from inferlens.stats.race_rule import LEAST_VERDICT_ROUNDS, MOST_ASKED_FOR
 from inferlens.units import (
     drop,
     duration,
@@ -79,9 +79,9 @@ class ABRule(Struct, frozen=True, kw_only=True):
         check(rule.threshold, rule.level)
         if rule.threshold >= 1:
             raise InferlensError("The threshold is out of range.", expected="such as 2%: a difference that matters")
-        if not LEAST_ROUNDS <= max_rounds <= MOST_ASKED_FOR:
+        if not LEAST_VERDICT_ROUNDS <= max_rounds <= MOST_ASKED_FOR:
             what = f"{plural(max_rounds, 'round')} at most is out of range."
-            raise InferlensError(what, expected=f"{LEAST_ROUNDS} to {MOST_ASKED_FOR}")
+            raise InferlensError(what, expected=f"{LEAST_VERDICT_ROUNDS} to {MOST_ASKED_FOR}")
         return rule
 
 
@@ -93,7 +93,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
         end: why there is no further round; empty while there is.
         rounds: rounds of which both sides have samples; ``seconds``: the time they took, everything included.
         ratio: B's time over A's, of throughput the time of a call: above 1 B is slower. ``None`` before
-            :data:`LEAST_ROUNDS` rounds.
+            :data:`LEAST_VERDICT_ROUNDS` rounds.
         interval: of ``ratio``; those of all looks hold together with confidence ``rule.level``.
         odds: probabilities, by the rounds so far, that B is faster or slower by the threshold, or neither (``SAME``);
             empty before there are two.
@@ -228,7 +228,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
             if rounds > MOST_ASKED_FOR and enough <= LARGEST_THRESHOLD:  # about as large as the smallest that matters
                 return {"threshold": f"{math.ceil(200 * enough) / 2:g}%"}
             rounds = min(rounds, MOST_ASKED_FOR)
-        rounds = max(LEAST_ROUNDS, math.ceil(rounds), self.rounds + 1)
+        rounds = max(LEAST_VERDICT_ROUNDS, math.ceil(rounds), self.rounds + 1)
         minutes = math.ceil(1.2 * rounds * self.seconds / self.rounds / 60)
         found = {"within": f"{minutes}m"} if 60 * minutes > self.rule.within else {}
         return found | ({"max-rounds": f"{min(rounds, MOST_ASKED_FOR)}"} if rounds > self.rule.max_rounds else {})
