@@ -11,6 +11,7 @@ import msgspec
 import onnxruntime
 import pytest
 import torch
+from msgspec import structs
 from torch import nn
 
 from inferlens.backends.base import TOLERANCES, Preparation
@@ -167,6 +168,10 @@ def test_provider_options_for_the_gpu() -> None:
     (name, cuda), cpu = provider_list(PROVIDERS["cuda"], case, OnnxRuntimeOptions(), 77, Path("cache"))
     assert (name, cpu) == ("CUDAExecutionProvider", "CPUExecutionProvider")
     assert cuda["use_tf32"] == "0"
+    ((_, half), _) = provider_list(
+        PROVIDERS["cuda"], structs.replace(case, precision="fp16"), OnnxRuntimeOptions(), 77, Path()
+    )
+    assert half["use_tf32"] == "1", "without it convolutions in fp16 have no tensor cores"
     assert cuda["user_compute_stream"] == "77"
     assert cuda["enable_cuda_graph"] == "0"
     assert not {"prefer_nhwc", "fuse_conv_bias"} & cuda.keys()

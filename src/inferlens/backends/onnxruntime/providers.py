@@ -86,9 +86,11 @@ def provider_list(provider: Provider, case: Case, options: Any, stream: int, cac
     if provider.device == "cpu":
         return [provider.name]
     common = {"device_id": "0", "user_compute_stream": str(stream)}
+    # ONNX Runtime's own default is on. Off, it keeps convolutions of every type from tensor cores, those in fp16 too.
+    tf32 = options.tf32 or case.precision != "fp32"
     cuda = {
         **common,
-        "use_tf32": str(int(options.tf32)),  # ONNX Runtime's own default is on
+        "use_tf32": str(int(tf32)),
         "cudnn_conv_algo_search": options.cudnn_conv_algo_search,
         "enable_cuda_graph": str(int(options.cuda_graph and not provider.lowers)),
     }
