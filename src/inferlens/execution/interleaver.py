@@ -104,6 +104,11 @@ class Slot:
         return self._interleaver.one_turn
 
     @property
+    def processes(self) -> int:
+        """The number of processes that take turns, this one included."""
+        return len(self._interleaver.slots)
+
+    @property
     def stopped(self) -> bool:
         """Whether all were ended, so that what its process has answered is worth nothing."""
         return self._interleaver.stopped

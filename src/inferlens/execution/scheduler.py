@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import shutil
 import tempfile
 import uuid
@@ -298,6 +299,7 @@ class Scheduler:
             # All that take turns have one in common.
             monitor=None if slot and not slot.one_turn else lambda pid: self._monitor([planned], lambda: [pid], before),
             slot=slot,
+            variables=loading_threads(case, slot.processes) if slot else {},
             timeout=min(self.patience(case), self.plan.budget.timeout),
         )
         found = interference(case, outcome.result, outcome.machine, interleaved=bool(beside))
@@ -361,6 +363,16 @@ class Scheduler:
     def _before(self, *cases: Case) -> Before:
         """Return the GPU as it is now; nothing where no case uses it."""
         return gpu_before() if any(case.device == "cuda" for case in cases) else Before()
+
+
+def loading_threads(case: Case, processes: int) -> dict[str, str]:
+    """Return the variables by which processes that load side by side for a GPU share the CPUs.
+
+    If each starts a thread for every CPU, loading takes several times as long.
+    """
+    if case.device == "cpu" or case.threads or "OMP_NUM_THREADS" in os.environ:
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, len(usable_cpus()) // processes))}
 
 
 def _exported_as(case: Case) -> str:
