@@ -50,6 +50,7 @@ def launch(
     on_event: Callable[[Event], None] = lambda _: None,
     monitor: object = None,
     slot: object = None,
+    variables: object = None,
 ) -> Outcome[Any]:
     """Does what a worker does, here, unwatched and without a deadline; what it prints is kept apart.
 
