@@ -270,8 +270,6 @@ def test_kernels_and_layers_of_onnxruntime(options: dict[str, bool], name: str, 
     assert placed == {layer.name for layer in layers.layers if layer.modules or layer.details.get("inserted")}
     took = sum(float(np.median(each.times)) for each in layers.layers)
     assert took == pytest.approx(seconds(found) / RUNS, rel=0.25)
-    if options:
-        assert float(np.median(layers.whole)) < 2 * took, "the layers are those of the replay, not of another call"
 
 
 def test_the_command_keeps_and_shows_them(tmp_path: Path) -> None:
