@@ -17,7 +17,7 @@ import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.trace import read
-from inferlens.trace import text as texts
+from inferlens.trace import reader as texts
 from inferlens.views.table import FORMATS
 from inferlens.views.traced.trace_views import VIEWS, Selection
 from tests.trace.samples import drawn, event, kernel, mutated, of_torch, text, training

@@ -17,12 +17,11 @@ from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import GpuLimits
 from inferlens.trace import LaunchLinks, read
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.intervals import Intervals
 from inferlens.trace.memory import devices, holders
-from inferlens.trace.modules import module_tree
 from inferlens.trace.occupancy import achieved, blocks_that_fit, theoretical
 from inferlens.trace.several import execution, rows_compared
-from inferlens.trace.tables import CUT_OFF, SLOW, kernels, operators, stepping, timeline
+from inferlens.trace.steps import Intervals
+from inferlens.trace.tables import CUT_OFF, SLOW, kernels, module_tree, operators, stepping, timeline
 from tests.backends.profiling.kernel_samples import H200, NAMES, runs
 from tests.trace.samples import GPU, H100, REAL, event, faster, kernel, launch, of_torch, shared, step, text, training
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferlens.errors import InferlensError
-from inferlens.trace import Category, Trace, builder, read
-from inferlens.trace import text as texts
+from inferlens.trace import Category, Trace, read
+from inferlens.trace import reader as texts
 from tests.trace.samples import H100, V100, event, kernel, launch, of_torch, shared, text, training
 
 
@@ -107,7 +107,7 @@ def test_devices_and_rank_may_stand_before_or_behind_the_events() -> None:
 
 
 def test_columns_that_memory_has_no_room_for_are_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builder, "_UNASKED", 0)
-    monkeypatch.setattr(builder, "memory_left", lambda: 1000)
+    monkeypatch.setattr(texts, "_UNASKED", 0)
+    monkeypatch.setattr(texts, "memory_left", lambda: 1000)
     with pytest.raises(InferlensError, match="larger than memory"):
         read(training())

@@ -9,9 +9,8 @@ from inferlens.analysis.findings import Finding, trace_findings
 from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import Columns
 from inferlens.trace.memory import holders
-from inferlens.trace.modules import module_tree
 from inferlens.trace.reader import read
-from inferlens.trace.tables import kernels, operators, stepping, timeline
+from inferlens.trace.tables import kernels, module_tree, operators, stepping, timeline
 from inferlens.trace.trace import Category
 
 if TYPE_CHECKING:

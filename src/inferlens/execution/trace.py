@@ -33,7 +33,7 @@ from inferlens.spec.case import Case, environment_of
 from inferlens.spec.plan import Plan
 from inferlens.stats.quantiles import median
 from inferlens.trace import Category, Trace, read
-from inferlens.trace.intervals import Intervals
+from inferlens.trace.steps import Intervals
 from inferlens.trace.trace import Ints
 from inferlens.units import percent
 

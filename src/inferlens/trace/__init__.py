@@ -5,8 +5,7 @@ driver), ``trace.scopes`` (operators and annotations) and ``trace.allocations`` 
 is an event's place among all; a *place* is one in such columns.
 """
 
-from inferlens.trace.launch_links import NONE, LaunchLinks
 from inferlens.trace.reader import read
-from inferlens.trace.trace import UNKNOWN, Category, Trace
+from inferlens.trace.trace import NONE, UNKNOWN, Category, LaunchLinks, Trace
 
 __all__ = ["NONE", "UNKNOWN", "Category", "LaunchLinks", "Trace", "read"]

@@ -1,15 +1,488 @@
-"""From a trace file, or its bytes, to a :class:`Trace`; damage is no error as long as there is a list of events."""
+"""From a trace file, a pipe or bytes to a :class:`Trace`; damage is no error as long as there is a list of events."""
 
 from __future__ import annotations
 
+import gzip
+import io
+import re
+import stat
+import sys
+import zlib
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import fields
+from decimal import Decimal
+from itertools import islice
+from operator import attrgetter
 from pathlib import Path
+from typing import Any, TypeVar
 
-from inferlens.errors import InferlensError
-from inferlens.trace.builder import TraceBuilder
-from inferlens.trace.forms import Remarks
-from inferlens.trace.text import EventReader, blocks
-from inferlens.trace.trace import Trace
+import msgspec
+import numpy as np
+from msgspec import Raw
+from numpy.typing import NDArray
+
+from inferlens.errors import InferlensError, library
+from inferlens.limits import memory_left
+from inferlens.trace.forms import (
+    NO_ARGUMENTS,
+    NOTHING,
+    PROBLEMS,
+    About,
+    Arguments,
+    Event,
+    Remarks,
+    decode_bare,
+    decode_events,
+    mended,
+    sentences,
+)
+from inferlens.trace.trace import (
+    ANNOTATIONS,
+    CALLS,
+    GPU,
+    SCOPES,
+    UNKNOWN,
+    Allocations,
+    Bools,
+    Calls,
+    Category,
+    Codes,
+    GpuEvents,
+    Ints,
+    Scopes,
+    Trace,
+    category_of,
+)
+from inferlens.units import byte_count
+
+# The text of a trace, block by block, out of a file, a pipe or bytes, becomes events, some thousands at a time.
+#
+# The text is cut behind an event, on trust: what is decoded must be whole, and so a cut within an event is found out
+# and made elsewhere. The list of events may be the value of ``traceEvents`` or the whole text, and it may lack its end.
+# Text that is no JSON is mended where that is safe; of the rest, single events are skipped and counted.
+
+# Small enough to stay in a processor's cache until it is decoded: 4 MiB take a third longer.
+BLOCK = 2**19
+# What may stand before the events or after them, and what may be one of them.
+MOST_HELD = 32 * 2**20
+MOST_EVENT = 8 * 2**20
+_BEGIN = re.compile(rb'"traceEvents"\s*:\s*\[')
+_SEPARATOR = re.compile(rb"(?<=\})\s*,\s*(?=\{)")
+_LAST = re.compile(rb".*\}(?=\s*,\s*\{)", re.DOTALL)
+_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+_ABOUT = {field.encode_name for field in msgspec.structs.fields(About)}
+_MARK = b"\xef\xbb\xbf"
+_TRIES = 4
+_EXPECTED = "JSON in Chrome's trace event format, as torch.profiler writes it: .json, .json.gz or .json.zst"
+
+
+def blocks(source: Path | bytes, remarks: Remarks) -> Iterator[bytes]:
+    """The text of ``source``, unpacked, in blocks of :data:`BLOCK` bytes; damage ends it and is remarked on.
+
+    Raises InferlensError if it cannot be opened, is a folder or a device, or needs a library that is not there.
+    """
+    with closing(_opened(source)) as file:
+        read = _unpacking(file)
+        whole = True
+        while whole:
+            parts, left = [], BLOCK
+            try:
+                while left and (part := read(left)):
+                    parts.append(part)
+                    left -= len(part)
+            except Exception as error:
+                # The unpackers have errors of their own, by library, and an OSError comes from a disk or a pipe.
+                if not isinstance(error, (OSError, EOFError, zlib.error)) and type(error).__name__ != "ZstdError":
+                    raise
+                remarks[f"The file is damaged ({error}); what comes after that was left out."] += 1
+                whole = False
+            if not parts:
+                return
+            yield b"".join(parts)
+
+
+def begins_as_trace(path: Path) -> bool:
+    """Whether the first block of a file has events."""
+    try:
+        text = next(blocks(path, Counter()), b"")
+    except InferlensError:
+        return False
+    return bool(_BEGIN.search(text)) or (text.lstrip()[:1] == b"[" and b'"ph"' in text)
+
+
+def _opened(source: Path | bytes) -> io.BufferedReader:
+    if isinstance(source, bytes):
+        return io.BufferedReader(io.BytesIO(source))
+    try:
+        if str(source) == "-":
+            return open(sys.stdin.fileno(), "rb", closefd=False)
+        mode = source.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+            raise InferlensError(f"{source} is no file.", expected=_EXPECTED)
+        return source.open("rb")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InferlensError(f"{source} cannot be read: {reason}.", expected=_EXPECTED) from error
+
+
+def _unpacking(file: io.BufferedReader) -> Callable[[int], bytes]:
+    """What reads the text of a file; never more than is asked for, and what comes before damage is not lost."""
+    start = file.peek(4)[:4]
+    if start.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=file, mode="rb").read1
+    if start != b"\x28\xb5\x2f\xfd":
+        return file.read
+    unpacker = library("zstandard", extra="traces").ZstdDecompressor(max_window_size=2**27)
+    read: Callable[[int], bytes] = unpacker.stream_reader(file, read_across_frames=True).read1
+    return read
+
+
+class EventReader:
+    """Iterates over lists of events; ``about`` is complete when that has ended."""
+
+    def __init__(self, blocks: Iterator[bytes], remarks: Remarks) -> None:
+        self._blocks, self._remarks = blocks, remarks
+        self._beside: dict[str, Raw] = {}
+        self._held = b""
+        self._bare = self._ended = False
+
+    @property
+    def about(self) -> About:
+        """What stands beside the events."""
+        return About.of(self._beside)
+
+    def __iter__(self) -> Iterator[list[Event]]:
+        self._start()
+        while not self._ended:
+            block = next(self._blocks, b"")
+            yield self._next(block) if block else self._last()
+        self._finish()
+
+    def _start(self) -> None:
+        while True:
+            block = next(self._blocks, b"")
+            self._held = (self._held + block).lstrip().removeprefix(_MARK).lstrip()
+            if self._held[:1] == b"[":
+                self._bare, self._held = True, self._held[1:]
+                return
+            for match in islice(_BEGIN.finditer(self._held), _TRIES):
+                beside = _beside(self._held[: match.start()] + b'"traceEvents":[]}')
+                if beside is not None:
+                    self._beside, self._held = beside, self._held[match.end() :]
+                    return
+            if not block or len(self._held) > MOST_HELD or self._held[:1] not in (b"{", b""):
+                raise InferlensError("This is no trace: it has no traceEvents.", expected=_EXPECTED)
+
+    def _next(self, block: bytes) -> list[Event]:
+        """Events up to the last place where the text can be cut."""
+        self._held += block
+        end = len(self._held) + 1
+        for _ in range(_TRIES):
+            end = _cut(self._held, end - 1)
+            if not end:
+                break
+            try:
+                return self._taken(end)
+            except PROBLEMS as error:
+                if "truncated" not in str(error):  # else the cut is within a string or an event
+                    return self._salvaged(end)
+        if len(self._held) <= MOST_EVENT:
+            return []
+        self._remarks[f"An event is larger than {byte_count(MOST_EVENT)}; the rest was left out."] += 1
+        events = self._salvaged(len(self._held))
+        self._ended, self._held, self._blocks = True, b"", iter(())
+        return events
+
+    def _last(self) -> list[Event]:
+        self._held = self._held.strip().rstrip(b",")
+        try:
+            events = self._taken(len(self._held))
+        except PROBLEMS:
+            events = self._salvaged(len(self._held))
+        if not (self._ended or self._bare):
+            self._remarks["The text ends within the events; the rest is missing."] += 1
+        self._ended = True
+        return events
+
+    def _taken(self, end: int) -> list[Event]:
+        """Events of the text held, up to a place in it or to where the list ends."""
+        events, rest = _decoded(decode_events, self._held[:end])
+        self._leave(rest, end)
+        return events
+
+    def _salvaged(self, end: int) -> list[Event]:
+        """The same of text that is broken: what mending does not mend is read event by event."""
+        text = mended(self._held[:end]).strip().strip(b",")
+        try:
+            events, rest = _decoded(decode_events, text)
+        except PROBLEMS:
+            events, rest = self._one_by_one(_SEPARATOR.split(text))
+        self._leave(rest, end)
+        return events
+
+    def _one_by_one(self, texts: list[bytes]) -> tuple[list[Event], bytes | None]:
+        events: list[Event] = []
+        for place, text in enumerate(texts, 1):
+            for decode in (decode_events, decode_bare):
+                with suppress(*PROBLEMS):
+                    found, rest = _decoded(decode, text)
+                    events += found
+                    if rest is not None:
+                        return events, b",".join([rest, *texts[place:]])
+                    break
+            else:
+                self._remarks["could not be read and were skipped"] += 1
+        return events, None
+
+    def _leave(self, rest: bytes | None, end: int) -> None:
+        """Keeps what follows what was read: behind the list if that has ended, else from a place in the text held."""
+        behind = self._held[end:]
+        self._ended = rest is not None
+        self._held = behind.lstrip().removeprefix(b",") if rest is None else rest + behind
+
+    def _finish(self) -> None:
+        while len(self._held) <= MOST_HELD and (block := next(self._blocks, b"")):
+            self._held += block
+        rest = self._held.strip().removeprefix(b",")
+        beside = None if self._bare else _beside(b"{" + rest)
+        if beside is not None:
+            self._beside = {**beside, **self._beside}
+        elif rest:
+            self._remarks["What follows the events cannot be read; it was left out."] += 1
+
+
+def _decoded(decode: Callable[[bytes], list[Event]], text: bytes) -> tuple[list[Event], bytes | None]:
+    """The events of a text of objects with commas between them; and what follows, if the list ends within the text.
+
+    Raises msgspec.DecodeError or another of :data:`PROBLEMS`, if it is not as it should be.
+    """
+    try:
+        return decode(b"[" + text + b"]"), None
+    except PROBLEMS as error:
+        trailing = _TRAILING.search(str(error))
+        if not trailing:
+            raise
+        # msgspec counts from the bracket put before the text, and names the place behind it or the one after that.
+        end = text.rfind(b"]", 0, int(trailing[1]))
+        return decode(b"[" + text[:end] + b"]"), text[end + 1 :]
+
+
+def _cut(text: bytes, end: int) -> int:
+    """Place behind the last brace before ``end`` that is followed by a comma and another brace; 0 if there is none."""
+    found = _LAST.match(text, 0, end)
+    return found.end() if found else 0
+
+
+def _beside(text: bytes) -> dict[str, Raw] | None:
+    """What is of use in an object beside the events; ``None`` if the text is none."""
+    for form in (bytes, mended):
+        try:
+            fields = msgspec.json.decode(form(text), type=dict[str, Raw])
+        except PROBLEMS:
+            continue
+        return {key: fields[key].copy() for key in _ABOUT.intersection(fields)}
+    return None
+
+
+# Events become columns, some thousands at a time, so that no more of them than that exist at once.
+
+Part = TypeVar("Part", GpuEvents, Calls, Scopes, Allocations)
+_LARGEST = 2**63 - 1
+# Microseconds that still fit, as nanoseconds and added to each other, into 64 bits.
+_LATEST = 2**62 // 1000
+# Bytes of columns that need no question: small traces are read in less time than the question takes.
+_UNASKED = 2**25
+# What is derived from columns takes about three times their memory.
+_SHARE = 4
+# Which of the parts beside all events one of a category is in, by the category's number.
+_PART = np.array([next((n for n, of in enumerate((GPU, CALLS, SCOPES)) if each in of), -1) for each in Category])
+
+
+class _Codes(dict[Any, int]):
+    """Numbers whatever is looked up, in the order in which it comes up."""
+
+    def of(self, keys: Sequence[Any]) -> Codes:
+        return np.fromiter(map(self.__getitem__, keys), np.int32, len(keys))
+
+    def __missing__(self, key: Any) -> int:
+        self[key] = number = len(self)
+        return number
+
+
+class TraceBuilder:
+    """Takes events and gives the trace that they make."""
+
+    def __init__(self, remarks: Remarks) -> None:
+        self._remarks = remarks
+        self._names, self._texts, self._threads = _Codes(), _Codes({b"": 0}), _Codes()
+        self._columns: dict[type[Any], list[dict[str, NDArray[Any]]]] = {}
+        self._count = self._bytes = 0
+        self._most: int | None = None
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Some more events, in any order; InferlensError if memory has no room for them."""
+        self._add([event for event in events if event.ph == "X"])
+        others = [event for event in events if event.ph != "X"]
+        memory = [event for event in others if event.name == "[memory]" and event.args and event.ts is not None]
+        self._add_memory([event for event in memory if None not in (event.args.change, event.args.allocated)])  # type: ignore[union-attr]
+        halves = sum(event.ph in ("B", "E") for event in others)
+        self._remarks["are a begin or an end alone, not both in one, and were skipped"] += halves
+
+    def trace(self, about: About) -> Trace:
+        """Everything that was added, as a trace."""
+        self.add([])
+        main = self._joined(Trace)
+        annotations = np.array([name.startswith(ANNOTATIONS) for name in self._names], dtype=bool)
+        operators = main["category"] == Category.OPERATOR
+        main["category"][operators & annotations[main["name"]]] = Category.ANNOTATION
+        begin, thread, duration = main["begin"], main["thread"], main["duration"]
+        gpu, calls = GpuEvents(**self._joined(GpuEvents)), Calls(**self._joined(Calls))
+        scopes, memory = Scopes(**self._joined(Scopes)), Allocations(**self._joined(Allocations))
+        inner_last = (-duration[scopes.row], begin[scopes.row], thread[scopes.row])
+        return Trace(
+            strings=tuple(self._names),
+            texts=tuple(text.decode(errors="replace") for text in self._texts),
+            threads=tuple(self._threads),
+            **main,
+            gpu=_ordered(gpu, np.argsort(begin[gpu.row], kind="stable")),
+            calls=_ordered(calls, np.argsort(begin[calls.row], kind="stable")),
+            scopes=_ordered(scopes, np.lexsort(inner_last)),
+            allocations=_ordered(memory, np.argsort(memory.time, kind="stable")),
+            about=about,
+            notes=sentences(self._remarks),
+        )
+
+    def _keep(self, form: type[Any], columns: dict[str, Any]) -> None:
+        self._columns.setdefault(form, []).append(columns)
+        self._bytes += sum(column.nbytes for column in columns.values())
+        if self._bytes > _UNASKED and self._most is None:
+            self._most = memory_left() // _SHARE
+        if self._most is not None and self._bytes > self._most:
+            raise InferlensError(
+                f"The trace is larger than memory: there is no room for more than {self._count:,} of its events.",
+                hint="fewer steps in a trace, or a machine with more memory",
+            )
+
+    def _joined(self, form: type[Any]) -> dict[str, Any]:
+        """Each column in one piece; one after the other, so that only one is there twice."""
+        parts = self._columns.pop(form)
+        return {name: np.concatenate([part.pop(name) for part in parts]) for name in tuple(parts[0])}
+
+    def _add(self, events: Sequence[Event]) -> None:
+        timed, begin = _timed(events)
+        self._remarks["have no time and were skipped"] += len(events) - len(timed)
+        lengths = np.array([event.dur for event in timed])
+        odd = ~_usable(lengths, least=0)
+        lengths[odd] = 0
+        self._remarks["have no duration, or one below zero; it was taken as zero"] += int(odd.sum())
+        categories = np.fromiter(map(category_of, [event.cat for event in timed]), np.int8, len(timed))
+        columns = {
+            "name": self._names.of([event.name for event in timed]),
+            "category": categories,
+            "thread": self._threads_of(timed),
+            "begin": _nanoseconds(begin),
+            "duration": _nanoseconds(lengths),
+        }
+        self._keep(Trace, columns)
+        parts = _PART[categories]
+        for part, add in enumerate((self._add_gpu, self._add_calls, self._add_scopes)):
+            places = np.flatnonzero(parts == part)
+            add(places + self._count, [timed[place].args or NO_ARGUMENTS for place in places.tolist()])
+        self._count += len(timed)
+
+    def _threads_of(self, events: Sequence[Event]) -> Codes:
+        pairs = [(event.pid, event.tid) for event in events]
+        # A trace may write the numbers as texts.
+        codes = {pair: self._threads[str(pair[0]), str(pair[1])] for pair in dict.fromkeys(pairs)}
+        return np.array([codes[pair] for pair in pairs], dtype=np.int32)
+
+    def _add_gpu(self, rows: Ints, args: Sequence[Arguments]) -> None:
+        columns = {
+            "row": rows,
+            "grid": _triples([each.grid for each in args]),
+            "block": _triples([each.block for each in args]),
+            "blocks_per_sm": _floats([each.blocks_per_sm for each in args]),
+            "occupancy": _floats([each.occupancy for each in args]),
+        }
+        self._keep(GpuEvents, columns | _wholes(args, "device", "stream", "correlation", "registers", "shared_memory"))
+
+    def _add_calls(self, rows: Ints, args: Sequence[Arguments]) -> None:
+        self._keep(Calls, {"row": rows, **_wholes(args, "correlation")})
+
+    def _add_scopes(self, rows: Ints, args: Sequence[Arguments]) -> None:
+        columns: dict[str, Any] = {"row": rows}
+        for name in ("shapes", "stack"):
+            raws = map(attrgetter(name), args)
+            # The raw text points into its whole block, which must not live on.
+            columns[name] = self._texts.of([b"" if raw is NOTHING else bytes(raw) for raw in raws])
+        self._keep(Scopes, columns)
+
+    def _add_memory(self, events: Sequence[Event]) -> None:
+        events, times = _timed(events)
+        columns = {"time": _nanoseconds(times), "thread": self._threads_of(events)}
+        names = ("device_type", "device_id", "change", "address", "allocated")
+        columns |= _wholes([event.args or NO_ARGUMENTS for event in events], *names)
+        self._keep(Allocations, columns)
+
+
+def _ordered(part: Part, order: Ints) -> Part:
+    return type(part)(**{each.name: getattr(part, each.name)[order] for each in fields(part)})
+
+
+def _timed(events: Sequence[Event]) -> tuple[Sequence[Event], Any]:
+    """The events that have a time, and their times in microseconds."""
+    times = np.array([event.ts for event in events])
+    known = _usable(times)
+    if known.all():
+        return events, times
+    return [event for event, has in zip(events, known.tolist(), strict=True) if has], times[known]
+
+
+def _usable(microseconds: NDArray[Any], least: int = -_LATEST + 1) -> Bools:
+    """Which of some times, of which any may be missing, can be reckoned with."""
+    if microseconds.dtype == object:
+        return np.array([each is not None and least <= each < _LATEST for each in microseconds.tolist()], dtype=bool)
+    fits: Bools = (microseconds >= least) & (microseconds < _LATEST)
+    return fits
+
+
+def _nanoseconds(microseconds: NDArray[Any]) -> Ints:
+    """Microseconds, as int, float or Decimal, in whole nanoseconds, none lost on the way.
+
+    A float holds thousandths exactly enough up to 2^43 microseconds, 101 days; times a thousand it would not.
+    """
+    if microseconds.dtype == object:
+        microseconds = np.array(microseconds.tolist())  # without those that were missing it may be of floats
+    if microseconds.dtype == object:
+        return np.array([round(Decimal(value) * 1000) for value in microseconds.tolist()], dtype=np.int64)
+    floor = np.floor(microseconds)
+    found: Ints = floor.astype(np.int64) * 1000
+    found += np.rint((microseconds - floor) * 1000).astype(np.int64)
+    return found
+
+
+def _wholes(args: Sequence[Arguments], *names: str) -> dict[str, Ints]:
+    return {name: _whole(list(map(attrgetter(name), args))) for name in names}
+
+
+def _whole(values: Sequence[Any]) -> Ints:
+    """Whole numbers; what is missing or fits into no column is :data:`UNKNOWN`."""
+    try:
+        return np.array(values, dtype=np.int64)
+    except (TypeError, OverflowError):  # most have neither
+        known = (UNKNOWN if each is None or abs(each) >= _LARGEST else int(each) for each in values)
+        return np.fromiter(known, np.int64, len(values))
+
+
+def _floats(values: list[Any]) -> Any:
+    return np.array([np.nan if value is None or abs(value) > _LARGEST else value for value in values], dtype=np.float64)
+
+
+def _triples(values: list[list[int] | None]) -> Ints:
+    right = [value if value and len(value) == 3 else (0, 0, 0) for value in values]
+    return _whole([number for value in right for number in value]).reshape(-1, 3)
 
 
 def read(source: Path | bytes) -> Trace:

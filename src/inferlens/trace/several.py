@@ -18,11 +18,9 @@ import numpy as np
 from inferlens.errors import InferlensError
 from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import SECOND, Columns
-from inferlens.trace.intervals import Intervals
-from inferlens.trace.modules import module_tree
-from inferlens.trace.steps import communication
-from inferlens.trace.tables import kernels, operators
-from inferlens.trace.text import begins_as_trace
+from inferlens.trace.reader import begins_as_trace
+from inferlens.trace.steps import Intervals, communication
+from inferlens.trace.tables import kernels, module_tree, operators
 from inferlens.trace.trace import Trace
 
 SUFFIXES = (".json", ".json.gz", ".json.zst")

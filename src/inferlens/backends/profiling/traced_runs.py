@@ -24,7 +24,7 @@ from inferlens.backends.abilities import Launched
 from inferlens.backends.profiling.layer_runs import Clocked, Runnable, clocked_runs
 from inferlens.errors import Unsupported
 from inferlens.trace import NONE, UNKNOWN, Category, LaunchLinks, Trace, read
-from inferlens.trace.intervals import Intervals
+from inferlens.trace.steps import Intervals
 
 HOST_CLOCK = "torch.profiler, operators on the host"
 GPU_CLOCK = "torch.profiler (CUPTI), kernels on the GPU"

@@ -8,7 +8,7 @@ from inferlens.errors import InferlensError
 from inferlens.trace import several
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.columns import Columns
-from inferlens.trace.modules import NO_MODULE, module_tree
+from inferlens.trace.tables import NO_MODULE, module_tree
 from inferlens.trace.trace import Category
 from inferlens.units import ABSENT, duration, microseconds, milliseconds, plural
 from inferlens.views.table import Column, text

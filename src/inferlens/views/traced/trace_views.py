@@ -10,10 +10,9 @@ from inferlens.analysis.findings import trace_findings
 from inferlens.trace import memory
 from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import Columns
-from inferlens.trace.modules import NO_MODULE, module_tree
 from inferlens.trace.several import USE
 from inferlens.trace.steps import PARTS
-from inferlens.trace.tables import CUT_OFF, kernels, operators, stepping, timeline
+from inferlens.trace.tables import CUT_OFF, NO_MODULE, kernels, module_tree, operators, stepping, timeline
 from inferlens.units import ABSENT, duration, listing, milliseconds, percent, plural
 from inferlens.views.plain import plain
 from inferlens.views.table import Column, Line, Table, text
