@@ -17,7 +17,7 @@ from inferlens.backends.availability import quiet
 from inferlens.backends.base import TOLERANCES, Preparation
 from inferlens.backends.torchscript.layers import Modules
 from inferlens.errors import Unsupported
-from inferlens.models.adapter import by_position
+from inferlens.models.inputs import by_position
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
 from tests.backends import small

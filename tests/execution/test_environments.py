@@ -23,8 +23,7 @@ from inferlens.measure import interpreter
 from inferlens.measure.environment import collect
 from inferlens.record.store import load_records
 from inferlens.spec.case import Case, environment_of, shown_together
-from inferlens.spec.commands import ab_words
-from inferlens.spec.plan import Plan, as_plan, words_of
+from inferlens.spec.plan import Plan, ab_words, as_plan, words_of
 from inferlens.views.raced.ab import document
 from tests import commands
 

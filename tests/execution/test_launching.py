@@ -32,8 +32,7 @@ from inferlens.measure.interpreter import code
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import CUT_SHORT, Environment, Record
 from inferlens.record.store import Store, load_records
-from inferlens.spec.plan import Plan
-from inferlens.spec.where import Where, where_of
+from inferlens.spec.plan import Plan, Where, where_of
 from tests.commands import inferlens as command
 from tests.views.samples import case
 from tests.views.samples import record as sample

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.models.adapter import by_position
+from inferlens.models.inputs import by_position
 
 NAMES = ("left", "right")
 FEED = (torch.full((2, 3), 5.0), torch.ones(2, 3))

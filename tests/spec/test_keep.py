@@ -9,10 +9,8 @@ from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
 from inferlens.spec.case import Case
-from inferlens.spec.commands import bench_words
 from inferlens.spec.keep import keep_of, kept
-from inferlens.spec.plan import Plan, as_plan, words_of
-from inferlens.spec.toml_file import toml_words
+from inferlens.spec.plan import Plan, as_plan, bench_words, toml_words, words_of
 
 
 def test_precisions_hold_up_to_the_next_one_and_order_is_always_the_same() -> None:

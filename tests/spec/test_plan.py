@@ -16,9 +16,7 @@ from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned, expand
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case, TensorSpec
-from inferlens.spec.commands import budget_words
-from inferlens.spec.plan import BUDGET_WORDS, RACE_WORDS, Plan, as_plan
-from inferlens.spec.toml_file import toml_words
+from inferlens.spec.plan import BUDGET_WORDS, RACE_WORDS, Plan, as_plan, budget_words, toml_words
 
 FLOATS = ("fp32", "fp16", "bf16")
 LAPTOP = {

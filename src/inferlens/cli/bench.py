@@ -114,8 +114,7 @@ def measured(plan: Plan) -> tuple[list[Record], bool]:
 def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, **how: Any) -> None:
     """Shows what was measured and says where it is kept; exits if it was interrupted, or nothing ran."""
     from inferlens.record.store import safe_name
-    from inferlens.spec.plan import Plan
-    from inferlens.spec.where import Where
+    from inferlens.spec.plan import Plan, Where
 
     if records:
         folders = sorted({str(Path(plan.output) / safe_name(record.model.name)) for record in records})
@@ -149,8 +148,7 @@ def not_raced(plan: Plan, records: Sequence[Record]) -> str:
 def read_plan(words: dict[str, Any]) -> Plan:
     """The plan of the command line, or of the file it names, in which words of the command line take precedence."""
     from inferlens.errors import InferlensError
-    from inferlens.spec.plan import Plan
-    from inferlens.spec.toml_file import toml_words
+    from inferlens.spec.plan import Plan, toml_words
 
     files = [name for name in words["model"] if name.endswith(".toml")]
     if not files:

@@ -26,7 +26,7 @@ from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.measure.monitor.gpu import gpu_before
 from inferlens.record.record import IN_TURNS, Metric, Record
 from inferlens.spec.case import Budget, Case
-from inferlens.spec.reference import references
+from inferlens.spec.plan import references
 from inferlens.stats.race_rule import CLOSE, LEAST_ROUNDS, MOST_ROUNDS, USUAL_ROUNDS
 from inferlens.units import ratio, ratio_range
 

@@ -37,8 +37,7 @@ from inferlens.models import resolve
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import Environment
 from inferlens.spec.case import Case
-from inferlens.spec.plan import Plan
-from inferlens.spec.reference import refuse_unknown
+from inferlens.spec.plan import Plan, refuse_unknown
 
 TIMEOUT = 300.0
 

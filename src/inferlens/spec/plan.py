@@ -8,17 +8,72 @@ axis, ``AXIS=VALUE``, or an option of the backend as ``NAME=VALUE`` or ``BACKEND
 from __future__ import annotations
 
 import json
+import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
-from inferlens.errors import InferlensError, check_choice, suggestion
-from inferlens.spec.case import AXES, MODES, Axis, Budget, Case, TensorSpec
-from inferlens.spec.keep import keep_of
-from inferlens.spec.where import WHERE_WORDS, Where, where_of
+from inferlens.errors import InferlensError, check_choice, paths_like, suggestion
+from inferlens.spec.case import AXES, MODES, Axis, Budget, Case, TensorSpec, bare, shown_together
+from inferlens.spec.keep import keep_of, keep_words
 from inferlens.units import parse_duration, parse_share
+
+# Where a plan runs: which launcher starts its cases, at which address, and on what. Not part of what a case is.
+
+LOCAL, RAY = "local", "ray"
+WHERE_WORDS = ("devices", "ray", "launcher", "on", "runtime_env")
+
+
+class Where(Struct, frozen=True, kw_only=True):
+    """Where a plan runs.
+
+    Attributes:
+        launcher: what starts its cases, by the name of its entry point.
+        address: what that one is to connect to, in its own words.
+        on: what cases are measured on, such as ``cuda:0`` here, or ``H200:2`` elsewhere; empty: what is usual.
+        runtime_env: file (TOML) of the environment that is made on other machines; empty: what is there.
+    """
+
+    launcher: str = LOCAL
+    address: str = ""
+    on: tuple[str, ...] = ()
+    runtime_env: str = ""
+
+
+def where_of(words: Mapping[str, Any]) -> Where:
+    """Where words of a plan say that it runs; lists are texts with commas, or lists.
+
+    Raises InferlensError if they contradict each other.
+    """
+    given = [name for name in ("devices", "ray", "launcher") if words.get(name)]
+    if len(given) > 1:
+        first, second = given[:2]
+        raise InferlensError(f"{first} and {second} both say where cases run.", expected="one of them")
+    for name in ("on", "runtime_env"):
+        if words.get(name) and given in ([], ["devices"]):
+            hint = "--devices alone" if given and name == "on" else "--ray auto, or HOST:PORT"
+            raise InferlensError(f"{name} says what to use of other machines, and none are named.", hint=hint)
+    devices, on = (_texts(words.get(name, ())) for name in ("devices", "on"))
+    for name, expected in (("devices", "all, or such as cuda:0,cuda:1"), ("ray", "local, auto, or HOST:PORT")):
+        if name in words and not _texts(words[name]):
+            raise InferlensError(f"{name} names none.", expected=expected)
+    name, _, address = str(words.get("launcher", "")).partition(":")
+    if ray := str(words.get("ray", "")):
+        name, address = RAY, ray
+    return Where(
+        launcher=name or LOCAL, address=address, on=devices or on, runtime_env=str(words.get("runtime_env", ""))
+    )
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    items = value if isinstance(value, (list, tuple)) else (value,)
+    return tuple(part.strip() for item in items for part in str(item).split(",") if part.strip())
+
 
 BUDGET_WORDS = ("mode", "warmup", "iterations", "seconds", "half_width", "max_time", "timeout", "threshold")
 TEXTS = ("calibration", "accuracy", "checkout", "reference")
@@ -319,3 +374,148 @@ def option_values(value: Any) -> dict[str, tuple[str, ...]]:
         else:
             flat[name] = texts(values)
     return flat
+
+
+def toml_words(path: Path, what: str) -> dict[str, Any]:
+    """What a TOML file says; ``what`` it is, for the InferlensError if it cannot be read or is no TOML."""
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError as error:
+        what = f"The {what} {path} does not exist."
+        raise InferlensError(what, expected="a TOML file", hint=paths_like(path)) from error
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise InferlensError(f"The {what} {path} cannot be read: {error}.", expected="a TOML file") from error
+
+
+# Cases and budgets as the words of commands that can be pasted; ``plan`` beside it reads such words.
+
+SHARES = ("threshold", "level", "half_width")
+
+
+def ab_words(a: Case, b: Case, budget: Budget, device: str) -> list[str]:
+    """Two cases, what they share, and what is asked of the samples, as words of ``inferlens ab``.
+
+    ``device`` is what cases run on there if nobody says.
+    """
+    own_words = ("depth", "python")  # of each side
+    shared = [axis for axis in AXES if axis.name not in own_words and getattr(a, axis.name) == getattr(b, axis.name)]
+    said = []
+    for case in (a, b):
+        own = [word for axis in AXES if axis not in shared for word in axis.words(case)]
+        said.append(" ".join([case.backend_label, *own, case.options_label]).rstrip())
+    said += _flags(a, shared, device)
+    said += _budget_words(budget, ("iterations", "warmup", *DURATIONS, "threshold", "level"))
+    return [*said, *(["--metric", "throughput"] if budget.mode == "throughput" else [])]
+
+
+def _budget_words(budget: Budget, names: Iterable[str]) -> list[str]:
+    """What is not the usual of a budget, as a command's options."""
+    said, usual = list[str](), Budget()
+    for name in names:
+        if (value := getattr(budget, name)) != getattr(usual, name):
+            shown = value if isinstance(value, (int, str)) else f"{100 * value:g}%" if name in SHARES else f"{value:g}s"
+            said += [f"--{name.replace('_', '-')}", str(shown)]
+    return said
+
+
+def budget_words(budget: Budget, repeats: int) -> list[str]:
+    """What was asked of ``inferlens bench`` beside cases, as its options; ``repeats``: as of a record."""
+    names = ["iterations", "warmup", *DURATIONS, "threshold", "half_width", "mode", "within"]
+    how = ["--quick"] if repeats == 1 else ["--repeats", str(repeats)] if repeats else []
+    if (budget.within, budget.max_time) == (THOROUGH_SECONDS, LONG_SERIES):
+        names, how = [name for name in names if name not in ("within", "max_time")], ["--thorough"]
+    return [*how, *_budget_words(budget, names)]
+
+
+def bench_words(
+    case: Case, device: str, asks: Sequence[str] = (), *, others: bool = False, batches: Sequence[int] = ()
+) -> list[str]:
+    """A case, with what it lacks, as words of ``inferlens bench``.
+
+    Args:
+        device: as of :func:`ab_words`.
+        asks: ``BACKEND.OPTION=VALUE``, ``BACKEND:VARIANT``, or ``--precision VALUE``.
+        others: whether the same is measured with every backend, without options, which are of one backend.
+        batches: sizes in the place of its own.
+    """
+    label = next((ask for ask in asks if "=" not in ask and not ask.startswith("--")), case.backend_label)
+    options = {f"{case.backend}.{name}": value for name, value in case.options.items()}
+    said = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in options.items()]
+    asked = [ask for ask in asks if "=" in ask]
+    said = [each for each in said if each.partition("=")[0] not in {ask.partition("=")[0] for ask in asked}]
+    words = [] if others else ["-b", label]
+    flags = [part for ask in asks if ask.startswith("--") for part in ask.split()]
+    replaced = {flag.removeprefix("--") for flag in flags[::2]} | ({"batch"} if batches else set())
+    words += _flags(case, [axis for axis in AXES if axis.name not in replaced], device) + flags
+    words += ["--batch", ",".join(map(str, batches))] if batches else []
+    words += [] if others else [part for each in (*said, *asked) for part in ("--option", each)]
+    return [bare(case.model), *words]
+
+
+def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:
+    """The values of axes, weights, seed and inputs that are not the usual ones, as a command's options."""
+    said: list[str] = []
+    omitted = {**{axis.name: axis.default for axis in AXES}, "precision": "fp32", "device": device, "seed": 0}
+    for name in (*(axis.name for axis in axes), "weights", "calibration", "keep", "seed"):
+        value = getattr(case, name)
+        if value not in (None, "") and value != omitted.get(name):
+            values = keep_words(case) if name == "keep" else [str(value)]
+            said += [f"--{name}"] if value is True else [part for each in values for part in (f"--{name}", each)]
+    return said + [part for spec in case.inputs for part in ("--input", spec.asked)]
+
+
+# Which case words such as ``openvino fp16`` name: the reference that the others are compared with.
+
+
+def references(cases: Sequence[Case], usual: Set[str], named: str = "") -> dict[str, Case]:
+    """The reference of each device, in whatever order cases come: of those that ``named`` fits, the plainest."""
+    able = fitting(cases, named) if named else list(cases)
+
+    def place(case: Case, device: str) -> tuple[Any, ...]:
+        return case.label != named, *plainness(case, device, usual), len(case.label), case.label
+
+    return {device: min(able, key=partial(place, device=device)) for device in {each.device for each in cases} if able}
+
+
+def plainness(case: Case, device: str, usual: Set[str]) -> tuple[Any, ...]:
+    """How far a case is from the plain one that others on ``device`` are compared with; the least is it.
+
+    It is of a ``usual`` backend (a label, such as ``pytorch``); on the device itself, or else on the CPU; in fp32, with
+    the fewest options, the default number of threads or else the most of them, in the usual variant. Without a
+    case of a usual backend the same order holds among the others.
+    """
+    return (
+        case.backend not in {label.partition(":")[0] for label in usual},
+        case.device != device, case.device != "cpu",
+        case.precision != "fp32", len(case.options_label.split()), case.threads is not None, -(case.threads or 0),
+        case.backend_label not in usual,
+    )  # fmt: skip
+
+
+def fitting(cases: Sequence[Case], named: str) -> list[Case]:
+    """The cases of which all words of ``named`` are words; sizes, and what is known once a case ran, fit every case."""
+    wanted = {word for word in words(named) if not re.search(r"[(]|\.\.", word)}
+    both = zip(cases, shown_together(cases), strict=True)
+    return [case for case, shown in both if wanted <= words(case.label) | words(shown.label) | {case.backend}]
+
+
+def refuse_unknown(cases: Sequence[Case], named: str) -> None:
+    """Refuses, before anything is measured, words that mean no case."""
+    if not named or not cases or any(spec.dynamic for case in cases for spec in case.inputs):
+        return
+    if not fitting(cases, named):
+        raise unknown(named, [case.label for case in cases])
+
+
+def words(text: str) -> set[str]:
+    """The words of a label, or of what names one, however they are written."""
+    text = re.sub(r"\bbatch[ =]?(\d+)", r"batch=\1", text.replace(",", " "))
+    return set(re.sub(r"\b(\d+) threads?\b", r"threads=\1", text).split())
+
+
+def unknown(named: str, labels: Sequence[str]) -> InferlensError:
+    """Words that mean no case."""
+    hint = suggestion(named, {*labels, *(label.partition(" ")[0] for label in labels)})
+    labels = list(dict.fromkeys(labels))
+    expected = f"one of {', '.join(map(repr, labels[:12]))}{' ...' if len(labels) > 12 else ''}"
+    return InferlensError(f"No case fits the reference '{named}'.", expected=expected, hint=hint)

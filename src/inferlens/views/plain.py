@@ -8,7 +8,7 @@ import unicodedata
 from msgspec.structs import replace
 
 from inferlens.spec.case import AXES, CALL_MODE, Case
-from inferlens.spec.commands import bench_words
+from inferlens.spec.plan import bench_words
 
 
 def plain(text: str) -> str:

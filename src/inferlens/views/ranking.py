@@ -19,8 +19,7 @@ from inferlens.analysis.race import FinalsAim, Race, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.record.record import IN_TURNS
 from inferlens.spec.case import bare
-from inferlens.spec.commands import ab_words
-from inferlens.spec.reference import plainness, unknown, words
+from inferlens.spec.plan import ab_words, plainness, unknown, words
 from inferlens.stats.intervals import ends
 
 if TYPE_CHECKING:

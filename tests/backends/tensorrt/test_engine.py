@@ -20,9 +20,9 @@ from inferlens.backends.tensorrt.engine_check import check_engine
 from inferlens.backends.tensorrt.options import TensorRTOptions
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
-from inferlens.models.engine_header import whole
 from inferlens.models.model import Model
 from inferlens.models.resolve import load
+from inferlens.models.sources.compiled import whole
 from inferlens.record.files import sha256
 from inferlens.spec.case import Case, TensorSpec
 from tests.backends import small

@@ -36,8 +36,7 @@ from inferlens.record.record import Record
 from inferlens.record.store import alone_in, load_records, made
 from inferlens.spec.case import Case
 from inferlens.spec.objective import Constraint, Objective
-from inferlens.spec.plan import Plan
-from inferlens.spec.toml_file import toml_words
+from inferlens.spec.plan import Plan, toml_words
 from inferlens.stats.gaussian_process import Point
 from inferlens.views.raced.tuned import document
 from inferlens.views.table import render

@@ -28,8 +28,8 @@ from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.record import Record
 from inferlens.spec import hints
 from inferlens.spec.case import QUANTIZED, Case, Option
-from inferlens.spec.commands import bench_words
 from inferlens.spec.hints import Hint
+from inferlens.spec.plan import bench_words
 from inferlens.stats.host_bound import gpu_waits
 from inferlens.stats.quantiles import median
 from inferlens.units import duration, listing, percent, plural

@@ -18,9 +18,9 @@ from inferlens.backends.tensorrt.options import TensorRTOptions, warn_of_built
 from inferlens.backends.tensorrt.profiles import check_shapes
 from inferlens.errors import InferlensError, Unsupported, one_line
 from inferlens.models import provenance
-from inferlens.models.engine_header import AGAIN, SIZE, whole
 from inferlens.models.model import Model
 from inferlens.models.provenance import Provenance
+from inferlens.models.sources.compiled import AGAIN, SIZE, whole
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case
 

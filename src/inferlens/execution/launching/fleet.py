@@ -17,8 +17,7 @@ import inferlens
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.files import sha256, write_whole
 from inferlens.record.store import made
-from inferlens.spec.plan import WORDS, Plan, texts
-from inferlens.spec.toml_file import toml_words
+from inferlens.spec.plan import WORDS, Plan, texts, toml_words
 
 OBJECTIVES = ("latency", "throughput")
 EXPECTED = "a table such as [machines.lab] with the words of a plan that hold there, as ray = '10.0.0.5:6379'"

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from inferlens.execution.protocol import Found, Observer, PartJob
 from inferlens.registry import Registry
-from inferlens.spec.plan import Plan
-from inferlens.spec.where import LOCAL
+from inferlens.spec.plan import LOCAL, Plan
 
 P = TypeVar("P", bound=PartJob)
 Part = Callable[[P, Observer], Found]

@@ -34,8 +34,7 @@ from inferlens.measure.interpreter import code
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.record.files import write_whole
 from inferlens.record.store import RECORD, Store
-from inferlens.spec.plan import Plan
-from inferlens.spec.toml_file import toml_words
+from inferlens.spec.plan import Plan, toml_words
 
 LOCAL = "local"
 LARGEST, MOST = 8 << 20, 32 << 20  # bytes of a file, and of all files, that come back with a record

@@ -27,8 +27,7 @@ from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named, cases_of, live_files
 from inferlens.record.record import VISIBLE, Record
 from inferlens.record.store import PROFILE, RECORD
-from inferlens.spec.plan import Plan
-from inferlens.spec.where import Where
+from inferlens.spec.plan import Plan, Where
 
 RACES_A_PART = 5  # at most, where all take as long
 MOST_LOST = 3  # workers that a part may take along without any progress before nothing more of it is tried

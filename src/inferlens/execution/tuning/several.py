@@ -25,8 +25,7 @@ from inferlens.execution.tuning.tune import Request, run
 from inferlens.record.record import Record
 from inferlens.record.store import BEST, TRIALS, TUNING, safe_name
 from inferlens.spec.objective import Constraint, Objective
-from inferlens.spec.plan import Duration, Plan, Texts, texts
-from inferlens.spec.where import Where
+from inferlens.spec.plan import Duration, Plan, Texts, Where, texts
 from inferlens.units import parse_duration
 
 

@@ -28,8 +28,7 @@ from inferlens.execution.survey import Named, Surveyed, surveyed
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option, split_label
-from inferlens.spec.plan import Plan, Texts, count, listed, texts
-from inferlens.spec.toml_file import toml_words
+from inferlens.spec.plan import Plan, Texts, count, listed, texts, toml_words
 from inferlens.units import listing
 
 SPACE_WORDS = ("backends", "precision", "knobs")

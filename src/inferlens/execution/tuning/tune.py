@@ -46,8 +46,7 @@ from inferlens.record.record import IN_TURNS, MEMORY_APART, Artefact, Record, ma
 from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, Store, alone_in, read_record, safe_name
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.objective import Constraint, Objective
-from inferlens.spec.plan import Plan, as_plan
-from inferlens.spec.where import Where
+from inferlens.spec.plan import Plan, Where, as_plan
 from inferlens.stats.gaussian_process import Point
 
 TIMED = ("latency", "latency.p95", "latency.p99", "throughput")

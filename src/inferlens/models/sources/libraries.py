@@ -12,7 +12,7 @@ import numpy as np
 
 import inferlens
 from inferlens.errors import InferlensError, check_choice, library, suggestion
-from inferlens.models.adapter import by_position
+from inferlens.models.inputs import by_position
 from inferlens.models.model import Array, ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.spec.case import TensorSpec

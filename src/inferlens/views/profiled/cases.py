@@ -12,7 +12,7 @@ from inferlens.record.layer_profile import Level, Profile
 from inferlens.record.profile_store import LoadedProfiles, latest
 from inferlens.record.record import Record, card_name, machine_name
 from inferlens.spec.case import shown_together
-from inferlens.spec.reference import plainness, unknown, words
+from inferlens.spec.plan import plainness, unknown, words
 from inferlens.views.plain import plain, words_of
 
 

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from inferlens import units
 from inferlens.record.quantization import Quantization, Written, name_of
 from inferlens.spec.case import bare
-from inferlens.spec.commands import bench_words
 from inferlens.spec.keep import kept
+from inferlens.spec.plan import bench_words
 from inferlens.views.records import LINES, fitting
 from inferlens.views.table import Column, Document, Line, Table, share
 

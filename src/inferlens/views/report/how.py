@@ -11,7 +11,7 @@ import msgspec
 
 from inferlens.analysis.runs import device_name
 from inferlens.record.record import Record, machine_name
-from inferlens.spec.commands import bench_words, budget_words
+from inferlens.spec.plan import bench_words, budget_words
 from inferlens.units import byte_count, listing
 from inferlens.views import notes
 from inferlens.views.plain import plain
