@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from inferlens.execution.profile import profile
     from inferlens.execution.protocol import Observer
     from inferlens.record.layer_profile import Profile
-    from inferlens.record.profile_store import load_profiles
     from inferlens.record.quantization import Quantization
     from inferlens.record.record import Record
+    from inferlens.record.store import load_profiles
     from inferlens.spec.case import Budget, Case, TensorSpec
     from inferlens.spec.plan import Duration, Numbers, Plan, Texts
     from inferlens.views.python import Records, Tuning, load_records
@@ -42,7 +42,7 @@ _HOMES = {
     "Plan": "spec.plan", "Record": "record.record", "Records": "views.python", "Tuning": "views.python",
     "load_records": "views.python",
     "profile": "execution.profile", "quantize": "execution.deploy.quantize", "Quantization": "record.quantization",
-    "Profile": "record.layer_profile", "load_profiles": "record.profile_store", "findings": "analysis.findings",
+    "Profile": "record.layer_profile", "load_profiles": "record.store", "findings": "analysis.findings",
     "Finding": "analysis.findings", "load_trace": "views.report.notebook",
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ import pytest
 
 from inferlens.measure import ceilings as measuring
 from inferlens.record.layer_profile import encode
-from inferlens.record.profile_store import load_profiles
+from inferlens.record.store import load_profiles
 from tests.analysis.profile.kernel_profiles import traced
 from tests.analysis.profile.samples import eager, fused, other, saved
 from tests.backends.profiling.kernel_samples import ENGINE, GRAPH

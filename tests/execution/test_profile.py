@@ -16,8 +16,8 @@ from inferlens.execution.child_process import Outcome
 from inferlens.execution.protocol import Observer, TaskResult
 from inferlens.execution.scheduler import Scheduler
 from inferlens.record.layer_profile import Profile
-from inferlens.record.profile_store import load_profiles
 from inferlens.record.record import Environment, Gpu
+from inferlens.record.store import load_profiles
 from inferlens.record.work import Ceilings
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from inferlens.record.layer_profile import Layer, Profile
-from inferlens.record.profile_store import INFORMATION, LATENCY, engine_files, save
+from inferlens.record.store import INFORMATION, LATENCY, engine_files, save_profile
 from tests.analysis.profile.samples import eager, failed, layer, profile
 from tests.views.samples import case
 
@@ -45,13 +45,13 @@ def read(folder: Path, name: str) -> Any:
 
 
 def test_milliseconds_of_every_run_and_what_the_inspector_says(tmp_path: Path) -> None:
-    save(tmp_path, engine())
+    save_profile(tmp_path, engine())
     assert read(tmp_path, LATENCY) == {
         REFORMAT: [0.038912, 0.021504, 0.009216],
         CONVOLUTION: [0.038912, 0.031744, 0.026624],
     }
     assert read(tmp_path, INFORMATION) == {"Layers": INSPECTED, "Bindings": BINDINGS}
-    save(tmp_path, engine(details=False))
+    save_profile(tmp_path, engine(details=False))
     assert read(tmp_path, INFORMATION) == {"Layers": [REFORMAT, CONVOLUTION], "Bindings": BINDINGS}
 
 
@@ -66,8 +66,8 @@ def test_layers_of_one_name_keep_a_number_for_every_run() -> None:
 
 
 def test_what_is_no_engine_has_no_such_files_and_leaves_none_of_an_earlier_one(tmp_path: Path) -> None:
-    save(tmp_path, engine())
-    save(tmp_path, failed(case("tensorrt", device="cuda")))
-    save(tmp_path, eager())
+    save_profile(tmp_path, engine())
+    save_profile(tmp_path, failed(case("tensorrt", device="cuda")))
+    save_profile(tmp_path, eager())
     assert [path.name for path in tmp_path.iterdir()] == ["profile-layer.json"]
     assert engine_files(eager()) == {}

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from inferlens.errors import InferlensError
-from inferlens.record.log import MOST_BYTES, MOST_LINES, Log, log_of
 from inferlens.record.record import Record, encode
-from inferlens.record.store import LOG, RECORD, load_records
+from inferlens.record.store import LOG, MOST_BYTES, MOST_LINES, RECORD, Log, load_records, log_of
 from tests.views.samples import case, failure, record
 
 

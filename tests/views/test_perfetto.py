@@ -12,7 +12,7 @@ import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
-from inferlens.record.profile_store import load_profiles
+from inferlens.record.store import load_profiles
 from inferlens.views.profiled import perfetto
 from tests.analysis.profile.kernel_profiles import of_kernels
 from tests.analysis.profile.samples import eager, failed, fused, layer, nasty, profile, saved

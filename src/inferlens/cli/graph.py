@@ -52,7 +52,7 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
     """
     from inferlens.analysis.profile.graph import source_of
     from inferlens.errors import InferlensError
-    from inferlens.record.profile_store import LoadedProfiles, load_profiles
+    from inferlens.record.store import LoadedProfiles, load_profiles
     from inferlens.units import plural
     from inferlens.views.plain import plain
     from inferlens.views.profiled.cases import groups

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from inferlens.record.log import Log
-    from inferlens.record.profile_store import LoadedProfiles
     from inferlens.record.record import Record, Warning
+    from inferlens.record.store import LoadedProfiles, Log
     from inferlens.views import View
     from inferlens.views.report.blocks import Report
     from inferlens.views.table import Document
@@ -187,11 +186,11 @@ def profiles(paths: Sequence[Path], format: str = "table", more: str = "") -> Lo
     Raises InferlensError if there are none, or no such format.
     """
     from inferlens.errors import check_choice
-    from inferlens.record.profile_store import HINT, load_profiles
+    from inferlens.record.store import PROFILES_HINT, load_profiles
     from inferlens.views.table import FORMATS
 
     check_choice("format", format, FORMATS)
-    loaded = load_profiles(paths, hint=HINT + more)
+    loaded = load_profiles(paths, hint=PROFILES_HINT + more)
     notes(loaded.problems)
     return loaded
 

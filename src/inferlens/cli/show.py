@@ -72,7 +72,7 @@ def show(
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     if log is not None:
-        from inferlens.record.log import log_of
+        from inferlens.record.store import log_of
 
         screen.log(log_of(loaded, log), output)
         return

@@ -34,8 +34,8 @@ from inferlens.measure.monitor.cpu import default_threads
 from inferlens.models.work import count as count_work
 from inferlens.record.files import write_whole
 from inferlens.record.layer_profile import Kernels, Layers, Level, Profile, decode
-from inferlens.record.profile_store import save
 from inferlens.record.record import ModelFacts, Record
+from inferlens.record.store import save_profile
 from inferlens.record.work import Ceilings, Work
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Duration, Numbers, Plan, Texts, count, known
@@ -204,11 +204,11 @@ def profile_cases(job: ProfilePart, observer: Observer) -> None:
             for level in job.levels:
                 observer.doing(f"{planned.case.label}: profiling {level}s")
                 made = _profiled(scheduler, record, folder, level, job.runs)
-                save(folder, made)
+                save_profile(folder, made)
                 if made.status == "ok" and made.work and made.work.modules:
                     observer.doing("what the device reaches at best")
                     made = replace(made, ceilings=ceilings_of(planned.case, scheduler, known_ceilings))
-                    save(folder, made)
+                    save_profile(folder, made)
             observer.kept(folder)
 
 

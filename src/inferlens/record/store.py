@@ -13,7 +13,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
 from os import PathLike
@@ -23,9 +23,11 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from inferlens.errors import InferlensError, paths_like, unwritable
-from inferlens.record.files import files_under, locked, plain_or_packed, read_unpacked, write_whole
-from inferlens.record.record import Measurement, Record, decode, encode
+from inferlens.errors import InferlensError, paths_like, printable, unwritable
+from inferlens.record import layer_profile
+from inferlens.record.files import PACKED, files_under, locked, plain_or_packed, read_unpacked, write_whole
+from inferlens.record.layer_profile import Profile
+from inferlens.record.record import Measurement, Record, decode, encode, machine_name
 from inferlens.spec.case import Case
 
 RECORD = "record.json"
@@ -254,3 +256,158 @@ def discarded_if_cut_short(*folders: Path) -> Iterator[None]:
             if not (folder / RECORD).exists():
                 shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+# Profiles on disk: ``<output>/<model>/<case>/profile-layer.json``, beside the record of the same case.
+#
+# Reading is lenient: a file that is no profile is a problem in the answer, and the others are shown. Of each case at
+# each level on each machine the latest profile counts.
+#
+# Beside the layers of an engine lie two files for scripts: ``trt_layer_latency.json`` has the milliseconds of every run
+# by a layer's name, ``trt_engine_info.json`` what the engine's inspector says, and the names of its inputs and outputs.
+
+PROFILES = "profile-*.json"
+LATENCY = "trt_layer_latency.json"
+INFORMATION = "trt_engine_info.json"
+INSPECTOR = "inspector"  # the detail of a layer, and below the fact of a profile, that these files are made from
+BINDINGS = "engine_bindings"
+PROFILES_HINT = "inferlens profile MODEL"
+
+
+@dataclass
+class LoadedProfiles:
+    """Profiles that could be read, by their creation.
+
+    ``records``: by a profile's id, the record of its case timed without profiling, where that lies beside it.
+    """
+
+    profiles: list[Profile] = field(default_factory=list)
+    records: dict[str, Record] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def save_profile(folder: Path, made: Profile) -> None:
+    """Writes a profile into its case's folder, whole or not at all, and the files of an engine's layers beside it."""
+    write_whole(folder / f"profile-{made.level}.json", layer_profile.encode(made))
+    if made.level == "layer":
+        for name in (LATENCY, INFORMATION):  # those of an earlier profile would be taken for this one's
+            (folder / name).unlink(missing_ok=True)
+        for name, data in engine_files(made).items():
+            write_whole(folder / name, data)
+
+
+def engine_files(profile: Profile) -> dict[str, bytes]:
+    """The two files by name; empty for a profile that is of no engine.
+
+    Layers of the same name are told apart by ``#2``, ``#3`` and so on; one that is not timed has an empty list.
+    """
+    layers = [layer for layer in (profile.layers.layers if profile.layers else ()) if INSPECTOR in layer.details]
+    latency: dict[str, list[float]] = {}
+    for layer in layers:
+        names = (f"{layer.name} #{number}" if number > 1 else layer.name for number in count(1))
+        name = next(name for name in names if name not in latency)
+        latency[name] = [round(time * 1e3, 9) for time in layer.times]
+    bindings = profile.facts.get(BINDINGS)
+    information = {
+        "Layers": [layer.details[INSPECTOR] for layer in layers],
+        "Bindings": bindings if isinstance(bindings, list) else [],
+    }
+    files = {LATENCY: latency, INFORMATION: information} if layers else {}
+    return {name: msgspec.json.format(msgspec.json.encode(data), indent=4) + b"\n" for name, data in files.items()}
+
+
+def load_profiles(*paths: Paths, hint: str = PROFILES_HINT) -> LoadedProfiles:
+    """Every profile under ``paths``: profile files, or folders at any height above them.
+
+    Raises InferlensError if a path does not exist, or there is no profile under any of them, with ``hint`` what to try.
+    """
+    problems: list[str] = []
+    profiles: dict[str, Profile] = {}
+    records: dict[str, Record] = {}
+    found = read_all(given_paths(paths), PROFILES, _read_profile, problems, noun="profile", hint=hint)
+    for file, made in found.items():
+        if profiles.setdefault(made.id, made) is not made:
+            continue
+        for beside in (file.with_name(RECORD + end) for end in PACKED):
+            of = read_one(beside, read_record, problems) if beside.exists() else None
+            if of and (of.id, of.case) == (made.record, made.case):
+                records[made.id] = of
+    return LoadedProfiles(sorted(profiles.values(), key=lambda one: one.created), records, problems)
+
+
+def _read_profile(file: Path) -> Profile:
+    return layer_profile.decode(read_unpacked(file))
+
+
+def latest_profiles(profiles: Sequence[Profile]) -> list[Profile]:
+    """The last profile of each case at each level on each machine, at the place of the first one."""
+    found: dict[tuple[str, str, str], Profile] = {}
+    for one in sorted(profiles, key=lambda one: one.created):
+        found[one.case.digest, machine_name(one.environment), one.level] = one
+    return list(found.values())
+
+
+# What the process of a case printed: ``output.log`` beside its record, as plain text of bounded length.
+
+MOST_BYTES, MOST_LINES = 1 << 17, 300
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Log(Struct, frozen=True):
+    """The end of a log.
+
+    ``text``: its last lines, with nothing in them that steers a terminal; empty if nothing was printed.
+    """
+
+    record: Record
+    text: str
+    path: Path | None
+    cut: bool
+
+
+def log_of(loaded: Loaded, named: str) -> Log:
+    """The log of the latest record of the case that fits ``named``: words of its label, model or folder.
+
+    Of several cases that fit, one that did not run counts, if it is the only one. Raises InferlensError if none fits,
+    or several do.
+    """
+    wanted = set(named.replace(",", " ").split())
+    latest = {record.case.digest: record for record in loaded.records if wanted and wanted <= _words(loaded, record)}
+    exact = [record for record in latest.values() if record.case.label == named.strip()]
+    failed = [record for record in latest.values() if record.status != "ok"]
+    record = next((found[0] for found in (exact, list(latest.values()), failed) if len(found) == 1), None)
+    if record is None:
+        known = dict.fromkeys(each.case.label for each in (latest.values() or loaded.records))
+        labels = ", ".join(map(repr, list(known)[:8])) + (" ..." if len(known) > 8 else "")
+        raise InferlensError(f"'{named}' fits {len(latest)} cases.", expected=f"one of {labels}")
+    path = loaded.folders[record.id] / LOG
+    if path.is_file():  # neither a folder nor a pipe, which would be waited for
+        text, cut = _end(path)
+        return Log(record, text, path, cut)
+    return Log(record, _plain("\n".join(record.output_tail)), None, bool(record.output_tail))
+
+
+def _words(loaded: Loaded, record: Record) -> set[str]:
+    case = record.case
+    names = (case.label, case.backend, case.model, case.model.rpartition(":")[2], loaded.folders[record.id].name)
+    return {word for name in names for word in name.split()}
+
+
+def _end(path: Path) -> tuple[str, bool]:
+    """The last lines of a file, and whether there are more."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - MOST_BYTES))
+            data = file.read(MOST_BYTES)
+    except OSError as error:
+        raise InferlensError(f"{path} cannot be read: {error.strerror}.") from error
+    lines = data.decode("utf-8", "replace").split("\n")
+    cut = size > MOST_BYTES or len(lines) > MOST_LINES + 1
+    return _plain("\n".join(lines[-MOST_LINES - 1 :])), cut
+
+
+def _plain(text: str) -> str:
+    """Without colours, what a progress bar wrote over, and all else that steers a terminal."""
+    lines = _COLOURS.sub("", text).split("\n")
+    return printable("\n".join(line.rstrip("\r").rpartition("\r")[2].replace("\t", "    ") for line in lines)).rstrip()

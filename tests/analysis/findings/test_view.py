@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.execution import profile as profiling
-from inferlens.record.profile_store import load_profiles, save
 from inferlens.record.record import encode
+from inferlens.record.store import load_profiles, save_profile
 from inferlens.record.work import Ceilings
 from inferlens.views.profiled import modules
 from inferlens.views.profiled.cases import groups
@@ -130,7 +130,7 @@ def test_levels_of_a_case_are_one_case_and_the_cost_of_layers_is_by_their_own_re
     layers, kernels = layered(layer("conv", 3.0), of=ON_GPU), launched(kernel("add", 2.0, 200))
     for profile, median in ((layers, 1.0), (kernels, 2.0)):
         (tmp_path / profile.level).mkdir()
-        save(tmp_path / profile.level, profile)
+        save_profile(tmp_path / profile.level, profile)
         record = replace(unprofiled(layers, median), id=profile.record)
         (tmp_path / profile.level / "record.json").write_bytes(encode(record))
     said = shown(tmp_path)

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from inferlens.record.layer_profile import Layer, Layers, Profile, Tensor
-from inferlens.record.profile_store import save
 from inferlens.record.record import Record, encode
+from inferlens.record.store import save_profile
 from inferlens.spec.case import Case
 from tests.views.samples import CPU_MACHINE, GPU_MACHINE, case, facts, record
 
@@ -103,7 +103,7 @@ def saved(folder: Path, *profiles: Profile, median: float | None = 6e-3) -> Path
     for number, each in enumerate(profiles):
         place = folder / f"case{number}"
         place.mkdir(parents=True)
-        save(place, each)
+        save_profile(place, each)
         if median:
             (place / "record.json").write_bytes(encode(unprofiled(each, median)))
     return folder

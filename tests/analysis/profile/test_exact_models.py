@@ -15,7 +15,7 @@ from torch import nn
 
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers, Profile, decode, encode
-from inferlens.record.profile_store import LoadedProfiles
+from inferlens.record.store import LoadedProfiles
 from inferlens.spec.case import TensorSpec
 from inferlens.views.profiled import perfetto
 from tests.analysis.profile.samples import profile

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from inferlens.analysis.profile.roofline import Floor, Roofline, roofline
-from inferlens.record.profile_store import load_profiles
+from inferlens.record.store import load_profiles
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "h200"
 HALF = 2  # bytes of an element

@@ -9,8 +9,8 @@ from typing import Any
 
 from inferlens.analysis.interference.samples import latencies
 from inferlens.record.layer_profile import Level, Profile
-from inferlens.record.profile_store import LoadedProfiles, latest
 from inferlens.record.record import Record, card_name, machine_name
+from inferlens.record.store import LoadedProfiles, latest_profiles
 from inferlens.spec.case import shown_together
 from inferlens.spec.plan import plainness, unknown, words
 from inferlens.views.plain import plain, words_of
@@ -109,7 +109,7 @@ def groups(loaded: LoadedProfiles, level: Level | None = None) -> list[list[Prof
     A case that has none of that level has another one, which says what there is instead.
     """
     one_each: dict[tuple[object, ...], Profile] = {}
-    for one in latest(loaded.profiles):
+    for one in latest_profiles(loaded.profiles):
         key = one.case.digest, machine_name(one.environment), None if level else one.level
         if key not in one_each or one.level == level:
             one_each[key] = one

@@ -11,8 +11,8 @@ import msgspec
 from inferlens.analysis.findings import Finding, evidence_of, findings, gain, unseen, weight
 from inferlens.analysis.interference.load import mean_load, record_load
 from inferlens.record.layer_profile import Profile
-from inferlens.record.profile_store import LoadedProfiles
 from inferlens.record.record import Record, machine_name
+from inferlens.record.store import LoadedProfiles
 from inferlens.spec.case import QUANTIZED, Case
 from inferlens.stats.quantiles import median
 from inferlens.units import duration, listing, percent, plural, ratio

@@ -18,7 +18,7 @@ from inferlens.analysis.profile import families
 from inferlens.analysis.profile.kernels import short_name
 from inferlens.analysis.profile.roofline import Floor, Roofline, RowsBy, roofline
 from inferlens.errors import check_choice
-from inferlens.record.profile_store import LoadedProfiles
+from inferlens.record.store import LoadedProfiles
 from inferlens.units import (
     ABSENT,
     bandwidth,

@@ -10,10 +10,9 @@ from pathlib import Path
 from inferlens.analysis.tuned import Tuned, beneath, load_tuned, tunings_in
 from inferlens.errors import InferlensError, paths_like
 from inferlens.record.files import files_under
-from inferlens.record.profile_store import LoadedProfiles, load_profiles
 from inferlens.record.quantization import KEPT, Quantization, read
 from inferlens.record.record import Record
-from inferlens.record.store import BEST, load_records, read_one
+from inferlens.record.store import BEST, LoadedProfiles, load_profiles, load_records, read_one
 from inferlens.trace import several
 from inferlens.views.picture import colours_of
 from inferlens.views.plain import plain
