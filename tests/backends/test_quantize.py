@@ -16,7 +16,7 @@ from inferlens.analysis.profile.precision import precisions
 from inferlens.record.record import Record
 from inferlens.views import answer
 from inferlens.views.profiled.cases import ProfiledCase
-from inferlens.views.profiled.precisions import precision_line
+from inferlens.views.profiled.findings import precision_line
 from inferlens.views.rows import rows
 from tests.backends.quantized import quantized_file
 

@@ -8,8 +8,8 @@ import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.units import number
-from inferlens.views.bars import EIGHTHS, bar, barred
 from inferlens.views.records import document
+from inferlens.views.renderers.terminal import EIGHTHS, bar, barred
 from inferlens.views.table import Column, Document, Line, Table, render
 from tests.commands import inferlens
 

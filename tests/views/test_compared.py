@@ -12,8 +12,7 @@ from markdown_it import MarkdownIt
 
 from inferlens.analysis.compare.cases import Compared, compare
 from inferlens.record.record import Agreement, Environment, Warning
-from inferlens.views.compared import FORMATS, answer, lines, render, sentences
-from inferlens.views.compared.ci import command
+from inferlens.views.compared import FORMATS, answer, command, lines, render, sentences
 from tests.analysis.compare.sides import broken, ran
 from tests.views.samples import CPU_MACHINE, case
 

@@ -15,8 +15,7 @@ from inferlens.analysis.profile.graph import Graph
 from inferlens.analysis.profile.graph_fold import graph_of
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.views import graph as view
-from inferlens.views.graph import render
-from inferlens.views.graph.dot import BANDS, HEAT, heat, ink
+from inferlens.views.graph import BANDS, HEAT, heat, ink, render
 from tests.analysis.profile.graphs import reads, residual, source, tensors
 from tests.analysis.profile.samples import NASTY
 

@@ -33,10 +33,9 @@ from inferlens.views.report.blocks import Report, Section
 from inferlens.views.report.found import Found, found_in
 from inferlens.views.report.how import how_it_was_measured
 from inferlens.views.report.looked import differences, looked
-from inferlens.views.report.measured import answer, comparison
+from inferlens.views.report.measured import answer, comparison, spread
 from inferlens.views.report.page import report
 from inferlens.views.report.partitions import partitions
-from inferlens.views.report.samples import spread
 from inferlens.views.report.traces import traces
 from inferlens.views.table import Column, Document, Line, Table
 from inferlens.views.traced.step_chart import of_steps

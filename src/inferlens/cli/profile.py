@@ -124,9 +124,8 @@ def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> Non
     from inferlens.execution.profile import RUNS, levels_of, run
     from inferlens.views.profiled.cases import groups
     from inferlens.views.profiled.findings import document as found_in
-    from inferlens.views.profiled.findings import judged
+    from inferlens.views.profiled.findings import judged, precision_lines
     from inferlens.views.profiled.modules import document as modules_of
-    from inferlens.views.profiled.precisions import precision_lines
     from inferlens.views.records import LINES, fitting
     from inferlens.views.table import Document
 

@@ -129,7 +129,7 @@ def document(
     ``file`` is one to write it to as well, the others are as the commands have them. Raises InferlensError if a file's
     ending is none of :data:`ENDINGS` and no format is given, or it cannot be written.
     """
-    from inferlens.views.bars import barred
+    from inferlens.views.renderers.terminal import barred
     from inferlens.views.table import render
 
     def drawn(format: str, terminal: Mapping[str, Any]) -> str:

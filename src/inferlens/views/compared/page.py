@@ -15,7 +15,7 @@ from inferlens.views.compared import answer, changed, changes, document, first, 
 from inferlens.views.picture import converter, picture
 from inferlens.views.plain import plain
 from inferlens.views.renderers.csv import written
-from inferlens.views.report import samples
+from inferlens.views.report import measured
 from inferlens.views.report.blocks import Block, Download, Report, Section
 from inferlens.views.report.how import MOST_PACKED, environments, packed
 from inferlens.views.table import Column, Line, Table
@@ -77,7 +77,7 @@ def _samples(compared: Compared, base: Sequence[Record], candidate: Sequence[Rec
     for number, line in enumerate(changed(compared, "SLOWER", "FASTER")[:MOST_SAMPLES], 1):
         sides = zip(("base", "candidate"), runs[id(line.of)], strict=True)
         ways = [(name, side) for name, side in sides if side and side.processes]
-        yield picture(f"samples-{number}", _SPREAD.format(line.full), partial(samples.spread, ways))
+        yield picture(f"samples-{number}", _SPREAD.format(line.full), partial(measured.spread, ways))
 
 
 def _differences(compared: Compared) -> list[Block]:

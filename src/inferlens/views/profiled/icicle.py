@@ -16,8 +16,7 @@ from inferlens.units import percent
 from inferlens.views.picture import GREY, PALETTE, colours_of
 from inferlens.views.plain import plain
 from inferlens.views.profiled.cases import ProfiledCase, told_apart
-from inferlens.views.profiled.module_columns import ModuleTree, columns
-from inferlens.views.profiled.modules import MAIN, chosen, tree_of
+from inferlens.views.profiled.modules import MAIN, ModuleTree, chosen, columns, tree_of
 from inferlens.views.profiled.profile_tables import WRITE, unit_of
 from inferlens.views.report.blocks import Picture
 from inferlens.views.report.boxes import Box, svg

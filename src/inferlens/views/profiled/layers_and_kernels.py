@@ -30,7 +30,7 @@ from inferlens.record.layer_profile import Level, Tensor
 from inferlens.units import ABSENT, kibibytes, milliseconds, percent, plural
 from inferlens.views.profiled import profile_tables
 from inferlens.views.profiled.cases import ProfiledCase, told_apart
-from inferlens.views.profiled.precisions import precision_line
+from inferlens.views.profiled.findings import precision_line
 from inferlens.views.profiled.profile_tables import (
     FEW,
     NOTES,

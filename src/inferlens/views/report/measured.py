@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
 
 from inferlens.analysis.interference.load import mean_load
 from inferlens.analysis.runs import CaseRuns, latest
@@ -14,20 +18,113 @@ from inferlens.analysis.tuned import Tuned, facts_of
 from inferlens.record.record import machine_name
 from inferlens.units import ABSENT, listing, plural
 from inferlens.views.answer import AnswerLine, answers, likely
-from inferlens.views.chart import chart_of, drawn, leading, names_of
-from inferlens.views.picture import picture
+from inferlens.views.chart import WIDTH, chart_of, drawn, leading, names_of
+from inferlens.views.picture import PALETTE, Theme, field, finished, layered, marks, picture, stacked, title
 from inferlens.views.plain import plain
 from inferlens.views.profiled.findings import document as findings_of
 from inferlens.views.profiled.quantized import document as of_quantization
 from inferlens.views.raced import against
 from inferlens.views.raced.tuned import answer_of, finals_of, sentences
 from inferlens.views.records import COLUMNS, headline, table_of
-from inferlens.views.report import samples
 from inferlens.views.report.blocks import Block, Section
 from inferlens.views.report.found import Found
 from inferlens.views.report.traces import answer as of_traces
 from inferlens.views.rows import Row, by, ways
 from inferlens.views.table import Column, Line, Table
+
+# The raw samples of the ways of a comparison as charts: how they spread, and how they changed meanwhile.
+
+BINS, POINTS = 80, 120  # of a way
+STEP, TALL = 24, 44  # pixels of a way
+MOST = 12  # ways
+_FAR = 3.0  # times the largest median: what is slower still is at the edge
+
+
+def spread(
+    ways: Sequence[tuple[str, CaseRuns]], theme: Theme, colours: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """How often each latency was seen: the stronger the colour, the more often; a line at the median.
+
+    ``colours`` are those of backends, by their names.
+    """
+    samples = {name: np.concatenate([np.asarray(each.samples) for each in run.series]) * 1e3 for name, run in ways}
+    low = min(float(values.min()) for values in samples.values())
+    high = min(
+        max(float(np.quantile(values, 0.999)) for values in samples.values()),
+        _FAR * max(float(np.median(values)) for values in samples.values()),
+    )
+    high = max(high, low * 1.02 + 1e-9)
+    shades = {name: _colour(run, colours) for name, run in ways}
+    edges = np.linspace(low - 0.02 * (high - low), high, BINS + 1)
+    values = []
+    for name, found in samples.items():
+        counts, _ = np.histogram(np.minimum(found, high), edges)
+        for place in np.flatnonzero(counts):
+            values.append({
+                "way": name, "from": edges[place], "to": edges[place + 1], "samples": int(counts[place]),
+                "share": float(counts[place] / counts.max()) ** 0.5, "colour": shades[name],
+            })  # fmt: skip
+    middles = [{"way": name, "median": float(np.median(np.concatenate(run.processes))) * 1e3} for name, run in ways]
+    order = list(samples)
+    y = field("way:N", sort=order, title=None)
+    scale = {"domain": [float(edges[0]), float(edges[-1])], "nice": False}
+    bars = {
+        "x": field("from:Q", scale=scale, title="latency of one call (ms)", axis={"format": ",~r", "tickCount": 8}),
+        "x2": {"field": "to"},
+        "y": y,
+        "opacity": field("share:Q", scale={"domain": [0, 1], "range": [0.08, 1]}, legend=None),
+        "color": field("colour:N", scale=None),
+        "tooltip": [field(name) for name in ("way:N", "from:Q", "to:Q", "samples:Q")],
+    }
+    layers = [
+        marks("bar", bars, values, height={"band": 0.7}),
+        marks("tick", {"x": field("median:Q", scale=scale), "y": y}, middles, thickness=2, size=STEP * 0.8,
+              color=theme.text),
+    ]  # fmt: skip
+    heading = title("How long single calls took", size=16, offset=10)
+    return finished(layered(layers, width=WIDTH, height={"step": STEP}, title=heading), theme)
+
+
+def _colour(run: CaseRuns, colours: Mapping[str, str]) -> str:
+    return colours.get(plain(run.first.case.backend_label), PALETTE[0])
+
+
+def over_time(
+    ways: Sequence[tuple[str, CaseRuns]], theme: Theme, colours: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """The latencies of each way in the order they were taken, its processes one after the other."""
+    panels = []
+    for place, (name, run) in enumerate(ways):
+        taken = [np.asarray(each.samples) * 1e3 for each in run.series if each.samples]
+        whole = np.concatenate(taken)
+        done = np.cumsum([len(each) for each in taken])[:-1]
+        pieces = np.array_split(whole, min(POINTS, len(whole)))
+        middles = [tuple(map(float, np.quantile(piece, [0.1, 0.5, 0.9]))) for piece in pieces]
+        mine: list[dict[str, Any]] = [
+            {"way": name, "at": 100 * (at + 0.5) / len(pieces), "low": low, "median": middle, "high": high}
+            for at, (low, middle, high) in enumerate(middles)
+        ]
+        most = max(float(np.quantile([each["high"] for each in mine], 0.98)), max(each["median"] for each in mine))
+        scale = {"domain": [min(each["low"] for each in mine) * 0.98, most * 1.02], "nice": False, "clamp": True}
+        last = place == len(ways) - 1
+        axis = {"format": ".0f", "tickCount": 5, "labels": last, "ticks": last}
+        said = "share of its samples, in the order taken (%)" if last else None
+        x = field("at:Q", title=said, axis=axis, scale={"domain": [0, 100], "nice": False})
+        upright = {"tickCount": 3, "format": ",~r", "grid": False, "minExtent": 44}
+        y, colour = field("median:Q", title=None, scale=scale, axis=upright), _colour(run, colours)
+        band = {"x": x, "y": field("low:Q", scale=scale), "y2": {"field": "high"}}
+        layers = [
+            marks("area", band, opacity=0.22, color=colour),
+            marks("line", {"x": x, "y": y}, strokeWidth=1.4, color=colour),
+        ]
+        edges = [{"at": float(100 * at / len(whole))} for at in done]
+        if edges:
+            layers.append(marks("rule", {"x": x}, edges, strokeDash=[3, 3], color=theme.faint, strokeWidth=1))
+        above = {"text": name, "fontSize": 12, "fontWeight": "normal", "anchor": "start", "offset": 3}
+        panels.append(layered(layers, mine, width=WIDTH, height=TALL, title=above))
+    heading = {"text": "Latency (ms) while it was measured", "fontSize": 16, "anchor": "start", "offset": 10}
+    return finished(stacked(panels, spacing=6, title=heading), theme)
+
 
 MOST_CHARTS, MOST_SAMPLES, MOST_WHOLE = 6, 3, 2  # tables of which charts are drawn, those of samples, all of them
 MOST_ANSWERS, MOST_BATCHES = 12, 3  # beneath the index of many models; in the line of one of them
@@ -210,11 +307,11 @@ def _samples(
 ) -> Iterator[Block]:
     """How the samples of the fastest ways spread, and how they changed meanwhile: of one batch size."""
     each = next((each for each in by(table, "comparison") if any(row.ranked and row.median for row in each)), [])
-    able = [row for row in each if row.ranked and row.median][: samples.MOST]
+    able = [row for row in each if row.ranked and row.median][:MOST]
     names = names_of(each)
     known = [(names[row.id], run) for row in able if (run := runs[row.id, row.machine]).processes]
     if not known:
         return
     batch = f" At batch {each[0].batch}." if len(by(table, "comparison")) > 1 else ""
-    yield picture(f"spread-{number}", _SPREAD + batch, partial(samples.spread, known, colours=colours))
-    yield picture(f"samples-{number}", _TIME + batch, partial(samples.over_time, known, colours=colours))
+    yield picture(f"spread-{number}", _SPREAD + batch, partial(spread, known, colours=colours))
+    yield picture(f"samples-{number}", _TIME + batch, partial(over_time, known, colours=colours))

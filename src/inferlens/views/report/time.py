@@ -12,7 +12,7 @@ from inferlens.views.graph import render
 from inferlens.views.plain import plain
 from inferlens.views.profiled import findings, icicle, layers_and_kernels, modules, plots, roofline
 from inferlens.views.profiled.cases import ProfiledCase, groups, of_level
-from inferlens.views.profiled.module_columns import LEVELS
+from inferlens.views.profiled.modules import LEVELS
 from inferlens.views.report.blocks import Block, Picture, Section
 from inferlens.views.report.found import Found
 from inferlens.views.report.partitions import partitions

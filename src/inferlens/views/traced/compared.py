@@ -12,9 +12,8 @@ from inferlens.trace.tables import NO_MODULE, module_tree
 from inferlens.trace.trace import Category
 from inferlens.units import ABSENT, duration, microseconds, milliseconds, plural
 from inferlens.views.table import Column, text
-from inferlens.views.traced.answers import Row, short
 from inferlens.views.traced.trace_columns import calls, shapes
-from inferlens.views.traced.trace_views import LEAST, Selection, TraceTable, TraceView
+from inferlens.views.traced.trace_views import LEAST, Row, Selection, TraceTable, TraceView, short
 
 _LEAST_CHANGE = 0.05  # of what a row takes: less has no colour
 COMPARED = ("overview", "operators", "kernels", "modules", "timeline")

@@ -12,7 +12,7 @@ import numpy as np
 from inferlens.trace.several import USE
 from inferlens.trace.steps import PARTS
 from inferlens.units import ABSENT, byte_count, duration, microseconds, milliseconds, significant
-from inferlens.views.bars import bar
+from inferlens.views.renderers.terminal import bar
 from inferlens.views.table import Column, count, share, text
 
 _BAR = 24  # characters of a bar at 1

@@ -2,22 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from inferlens.analysis.findings import trace_findings
 from inferlens.trace import memory
-from inferlens.trace.analysis import Analysis, Overview
+from inferlens.trace.analysis import Analysis, GpuUse, Overview
 from inferlens.trace.columns import Columns
 from inferlens.trace.several import USE
 from inferlens.trace.steps import PARTS
 from inferlens.trace.tables import CUT_OFF, NO_MODULE, kernels, module_tree, operators, stepping, timeline
-from inferlens.units import ABSENT, duration, listing, milliseconds, percent, plural
-from inferlens.views.plain import plain
+from inferlens.units import ABSENT, byte_count, duration, listing, milliseconds, percent, plural
+from inferlens.views.plain import plain, without_middle
 from inferlens.views.table import Column, Line, Table, text
-from inferlens.views.traced import answers, trace_columns
-from inferlens.views.traced.answers import Row
+from inferlens.views.traced import trace_columns
+
+# What the views of a trace say in a sentence: where most of the time or memory is, and how far steps differ.
+
+_UNKNOWN = 0.01  # of the kernels' time: less need not be said
+_HARDLY = 0.9  # of it: what is known of the rest says nothing
+_IDLE = 0.05  # of a slice: less counts as idle
+_LONGEST = 40  # characters of a name in a sentence
+Row = Mapping[str, Any]
+
+
+def tensor_cores(gpu: GpuUse) -> list[str]:
+    """How much of its kernels' time a GPU used tensor cores, in a sentence; none where it ran nothing."""
+    if gpu.tensor_share is None:
+        return []
+    unknown = gpu.tensor_untold or 0.0
+    if unknown > _HARDLY:
+        return [f"GPU {gpu.device}: whether tensor cores are used is not known for {percent(unknown)} of the time."]
+    more = f" ({percent(unknown)} unknown)" if unknown > _UNKNOWN else ""
+    return [f"GPU {gpu.device}: tensor cores in {percent(gpu.tensor_share)} of the kernels' time{more}."]
+
+
+def most(
+    times: Iterable[tuple[str, float]], of: str, label: Callable[[Row], str] = lambda row: str(row["name"])
+) -> list[str]:
+    """What takes most of a step's time, in a sentence: as few names as take half of it, three at most."""
+    sums: dict[str, float] = {}
+    for name, seconds in times:
+        sums[name] = sums.get(name, 0.0) + seconds
+    whole, part, names = sum(sums.values()), 0.0, []
+    for name, seconds in sorted(sums.items(), key=lambda pair: -pair[1])[:3] if whole > 0 else ():
+        names.append(without_middle(plain(label({"name": name})), _LONGEST))
+        part += seconds
+        if part >= whole / 2:
+            break
+    if not names:
+        return ["Nothing here takes any time."]
+    said = [name if count == 1 else f"{count} like {name}" for name, count in Counter(names).items()]
+    took = f"{milliseconds(part)} of {milliseconds(whole)} ms a step"
+    return [f"{percent(part / whole)} of {of} ({took}) goes to {listing(said)}."]
+
+
+def short(data: Columns, top: int | None = None) -> Callable[[Row], str]:
+    """Names of kernels without namespaces and most arguments; the ``top`` ones are still told apart."""
+    from inferlens.analysis.profile.kernels import short_name, short_names
+
+    names = short_names(dict.fromkeys(data.columns["name"][:top]))
+    return lambda row: names.get(row["name"]) or short_name(row["name"])
+
+
+def heaviest(rows: Sequence[Row], key: str, steps: int) -> list[str]:
+    """The module that the time of so many steps is in: the innermost with half of it, or else the one with most."""
+    if not rows:
+        return ["No module is known: profile with stacks and modules, or name scopes."]
+    outermost = [row for row in rows if not row["depth"]]
+    whole = sum(row[key] or 0.0 for row in outermost) or 1.0
+    inner = rows if len(outermost) > 1 else rows[1:] or rows
+    half = [row for row in inner if (row[key] or 0.0) >= whole / 2]
+    found = max(half or inner, key=lambda row: (row["depth"] if half else 0, row[key] or 0.0))
+    of = "the modules' GPU time" if key == "device_total" else "the modules' time"
+    took = found[key] or 0.0
+    times = f"{milliseconds(took / steps)} of {milliseconds(whole / steps)} ms a step"
+    return [f"{percent(took / whole)} of {of} ({times}) is in {plain(found['path'])}."]
+
+
+def peak(device: memory.AllocatedMemory, held: Columns) -> str:
+    """The most memory that a device held, and who held most of it."""
+    rows = [row for row in held.rows() if row["device"] == device.name]
+    first = max(rows, key=lambda row: row["held"], default=None)
+    who = {memory.BEFORE: "from before the trace", memory.NO_OPERATOR: "for no operator"}
+    part = (
+        f", {byte_count(first['held'])} of it {who.get(first['operator'], 'for ' + plain(first['operator']))}"
+        if first
+        else ""
+    )
+    return f"{device.name} holds {byte_count(device.peak)} at its peak{part}."
+
+
+def between(times: Sequence[float]) -> str:
+    """The mean of some times, and how far they reach."""
+    least, longest = duration(min(times)), duration(max(times))
+    return least if least == longest else f"{duration(sum(times) / len(times))}, from {least} to {longest}"
+
+
+def pause(rows: Sequence[Row], busy: str, whole: float) -> list[str]:
+    """How much of the time something works, and when it does not for longest."""
+    if not whole:
+        return ["There is nothing in this trace."]
+    what, who = ("A kernel runs", "the GPU") if busy == "kernel" else ("An operator runs", "the host")
+    worked = sum(row[busy] * row["length"] for row in rows)
+    begin, end = 0.0, 0.0
+    for idle, some in groupby(rows, key=lambda row: row[busy] < _IDLE):
+        first, *_, last = [*some] * 2
+        if idle and last["begin"] + last["length"] - first["begin"] > end - begin:
+            begin, end = first["begin"], last["begin"] + last["length"]
+    pause = f"; {who} is idle longest from {milliseconds(begin)} to {milliseconds(end)} ms" if end > begin else ""
+    return [f"{what} {percent(worked / whole)} of the time{pause}."]
+
 
 TOP = 10
 BY = ("name", "shapes", "stack", "operator")
@@ -139,11 +237,11 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
     if not made.gpus:
         data = operators(analysis)
         times, of = _on_gpu(analysis, data)
-        said[1:1] = answers.most(zip(data.columns["name"], times, strict=True), of)
+        said[1:1] = most(zip(data.columns["name"], times, strict=True), of)
         return TraceView(" · ".join(filter(None, about)), said, [parts], _look(analysis))
     more = [f"{len(advice) - _ADVICE} more pieces of advice"] if len(advice) > _ADVICE else []
     more += [f"{plural(len(made.gpus) - 1, 'more GPU')}"] if len(made.gpus) > 1 else []
-    beneath = [*_causes(made.bound, idle), *answers.tensor_cores(made.gpus[0])]
+    beneath = [*_causes(made.bound, idle), *tensor_cores(made.gpus[0])]
     tables = [
         replace(parts, sentences=[*beneath, *([f"({', '.join(more)}: --format json)"] if more else [])]),
         TraceTable("gpus", "GPUs", "GPU", trace_columns.GPUS, _gpus(made), wide=True),
@@ -192,7 +290,7 @@ def _operators(analysis: Analysis, selection: Selection) -> TraceView:
     data = operators(analysis, *keys)
     more = (Column(key, key, keep=1, write=getattr(trace_columns, key), most=36, numeric=False) for key in keys)
     times, of = _on_gpu(analysis, data)
-    said = answers.most(zip(data.columns["name"], times, strict=True), of)
+    said = most(zip(data.columns["name"], times, strict=True), of)
     table = TraceTable("operators", "", "operator", (*trace_columns.OPERATORS, *more), data, top=selection.top,
                        steps=analysis.tables_of)  # fmt: skip
     about = f"operators · {_number(analysis, data, 'call')}"
@@ -220,7 +318,7 @@ def _number(analysis: Analysis, data: Columns, what: str) -> str:
 def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
     by_operator = "operator" in selection.by
     data = kernels(analysis, by_operator=by_operator)
-    label = answers.short(data, selection.top)
+    label = short(data, selection.top)
     steps, columns = analysis.tables_of, trace_columns.LAUNCHED if by_operator else trace_columns.KERNELS
     times = [(row["name"], row["total"] / steps) for row in data.rows()]
     table = TraceTable("kernels", "", "kernel", columns, data, label, top=selection.top, steps=steps)
@@ -230,7 +328,7 @@ def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
         if by_operator
         else ("Who launches them?", "--view kernels --by operator")
     )
-    said = answers.most(times, "the GPU's time", label) if len(data) else ["No kernel ran on a GPU."]
+    said = most(times, "the GPU's time", label) if len(data) else ["No kernel ran on a GPU."]
     return TraceView(about, said, [table], look if len(data) else _look(analysis))
 
 
@@ -241,7 +339,7 @@ def _modules(analysis: Analysis, selection: Selection) -> TraceView:
     steps = analysis.tables_of
     table = TraceTable("modules", "", "module", trace_columns.MODULES, data, tree=True, top=top, rank=rank, steps=steps)
     about = f"modules · mean of {steps} steps" if steps > 1 else f"modules{_in_steps(analysis)}"
-    said = answers.heaviest([row for row in data.rows() if row["path"] != NO_MODULE], rank, steps)
+    said = heaviest([row for row in data.rows() if row["path"] != NO_MODULE], rank, steps)
     return TraceView(about, said, [table], _look(analysis))
 
 
@@ -260,11 +358,7 @@ def _memory(analysis: Analysis, selection: Selection) -> TraceView:
         table,
         TraceTable("curve", "Memory over time", "time", trace_columns.CURVE, curve, _moment, wide=True),
     ]
-    said = (
-        answers.peak(devices[0], held)
-        if devices
-        else "The trace has no memory events: profile with profile_memory=True."
-    )
+    said = peak(devices[0], held) if devices else "The trace has no memory events: profile with profile_memory=True."
     return TraceView(f"memory{_in_steps(analysis)}", [said], tables, _look(analysis))
 
 
@@ -278,7 +372,7 @@ def _steps(analysis: Analysis, selection: Selection) -> TraceView:
     times = [row["time"] for row in rows if row["note"] != CUT_OFF]
     odd = [f"Step {row['step']} is {row['note']}" for row in rows if row["note"] not in ("", CUT_OFF)]
     said = (
-        [f"A traced step takes {answers.between(times)}.", *([f"{listing(odd[:2])}."] if odd else [])]
+        [f"A traced step takes {between(times)}.", *([f"{listing(odd[:2])}."] if odd else [])]
         if times
         else ["There is none."]
     )
@@ -315,7 +409,7 @@ def _timeline(analysis: Analysis, _: Selection) -> TraceView:
     )
     tables: list[TraceTable | Table] = [Table("", "what ran", columns, lines), slices]
     look = ("What is in a step?", "--view steps")
-    return TraceView(f"timeline of {duration(whole)}", answers.pause(rows, busy, whole), tables, look)
+    return TraceView(f"timeline of {duration(whole)}", pause(rows, busy, whole), tables, look)
 
 
 VIEWS: dict[str, Callable[[Analysis, Selection], TraceView]] = {
