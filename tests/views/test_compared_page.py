@@ -13,8 +13,8 @@ import pytest
 from inferlens.analysis.compare.cases import Compared, compare
 from inferlens.errors import InferlensError
 from inferlens.record.record import Record, decode
-from inferlens.views.compared import changes, render
-from inferlens.views.compared.page import report
+from inferlens.views.compared import render
+from inferlens.views.compared.page import MOST, report, spec
 from inferlens.views.picture import THEMES, data_of
 from inferlens.views.renderers import html, markdown
 from tests.analysis.compare.sides import broken, ran, saved
@@ -35,7 +35,7 @@ def sides() -> tuple[list[Record], list[Record]]:
 
 
 def drawn(compared: Compared) -> list[dict[str, object]]:
-    return [*max(data_of(changes.spec(compared)(THEMES["light"])), key=len)]
+    return [*max(data_of(spec(compared)(THEMES["light"])), key=len)]
 
 
 def test_the_page_begins_with_the_answer_and_has_all_that_the_table_has() -> None:
@@ -76,8 +76,8 @@ def test_the_chart_has_each_change_with_its_interval_the_slowest_on_top() -> Non
 
 
 def test_of_many_cases_those_that_changed_most_are_drawn() -> None:
-    ratios = [each["ratio"] for each in drawn(many(changes.MOST + 10))]
-    assert len(ratios) == changes.MOST
+    ratios = [each["ratio"] for each in drawn(many(MOST + 10))]
+    assert len(ratios) == MOST
     assert ratios == sorted(ratios, reverse=True)
 
 
@@ -98,7 +98,7 @@ def test_without_a_case_on_both_sides_there_is_a_page_and_no_chart() -> None:
     assert "Nothing could be compared." in page
     assert "<figure>" not in page
     with pytest.raises(InferlensError, match="nothing to draw"):
-        changes.spec(compared)
+        spec(compared)
 
 
 def test_the_command_writes_pages_and_pictures_with_the_same_exit_code(tmp_path: Path) -> None:

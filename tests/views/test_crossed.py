@@ -13,8 +13,7 @@ from inferlens.errors import InferlensError
 from inferlens.record.record import Accuracy, Agreement, Environment, Gpu
 from inferlens.views.picture import THEMES
 from inferlens.views.raced.against import chart_of
-from inferlens.views.raced.crossed import crossed
-from inferlens.views.raced.crossed_table import document
+from inferlens.views.raced.crossed import crossed, document
 from inferlens.views.rows import rows
 from inferlens.views.table import render
 from tests.analysis.compare.sides import ran, saved

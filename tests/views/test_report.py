@@ -25,17 +25,16 @@ from inferlens.trace.several import traces_under
 from inferlens.views.chart import chart_of
 from inferlens.views.picture import THEMES, converter, data_of
 from inferlens.views.profiled.cases import groups, of_level
-from inferlens.views.profiled.icicle import icicles
+from inferlens.views.profiled.plots import icicles
 from inferlens.views.raced import against
 from inferlens.views.renderers import html, markdown
 from inferlens.views.report import time
 from inferlens.views.report.blocks import Report, Section
 from inferlens.views.report.found import Found, found_in
-from inferlens.views.report.how import how_it_was_measured
 from inferlens.views.report.looked import differences, looked
 from inferlens.views.report.measured import answer, comparison, spread
-from inferlens.views.report.page import report
-from inferlens.views.report.partitions import partitions
+from inferlens.views.report.page import how_it_was_measured, report
+from inferlens.views.report.time import partitions
 from inferlens.views.report.traces import traces
 from inferlens.views.table import Column, Document, Line, Table
 from inferlens.views.traced.step_chart import of_steps

@@ -64,7 +64,7 @@ def show(of: Fleet) -> None:
     from inferlens.record.record import machine_name
     from inferlens.record.store import load_records
     from inferlens.views.answer import answers
-    from inferlens.views.raced.crossed_table import document
+    from inferlens.views.raced.crossed import document
     from inferlens.views.records import WIDTH
     from inferlens.views.rows import rows
 

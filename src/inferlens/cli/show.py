@@ -79,7 +79,7 @@ def show(
     where = str(paths[0]) if len(paths) == 1 else "RESULTS"
     every_run = runs == "all"
     if axis:
-        from inferlens.views.raced.crossed_table import document as by_axis
+        from inferlens.views.raced.crossed import document as by_axis
 
         if every_run:
             raise InferlensError("--by has the newest run of each case.", hint="--by without --runs all")
@@ -194,7 +194,7 @@ def compare(
 
         screen.report(report(compared, before.records, after.records, (str(base), str(candidate))), output, written)
     elif output:
-        from inferlens.views.compared.changes import drawn
+        from inferlens.views.compared.page import drawn
 
         made = drawn(compared, written) if written in ("svg", "png") else view.render(compared, written, **how)
         screen.save(output, made, written)

@@ -8,16 +8,132 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from inferlens.analysis.findings import Finding, trace_findings
+from inferlens.analysis.profile.kernels import short_name
 from inferlens.errors import InferlensError
 from inferlens.trace.analysis import Analysis, Overview
+from inferlens.trace.columns import SECOND
 from inferlens.trace.reader import read
+from inferlens.trace.steps import PARTS, PREFIX, communication
+from inferlens.trace.trace import CALLS, Category, Ints, Trace
+from inferlens.units import duration, plural
 from inferlens.views.picture import picture
-from inferlens.views.report.blocks import Block, Section
-from inferlens.views.report.timeline import timeline
+from inferlens.views.plain import plain, without_middle
+from inferlens.views.report.blocks import Block, Picture, Section
+from inferlens.views.report.boxes import Box, svg
 from inferlens.views.traced import show, step_chart
 from inferlens.views.traced.compared import compared
+from inferlens.views.traced.step_chart import COLOURS
 from inferlens.views.traced.trace_views import VIEWS, Selection
+
+# One step of a trace from left to right: what each thread of the host did, and what each stream of a GPU ran.
+
+TIMELINE_HOW = (
+    "A step from left to right, in the colours above: operators of the host and their calls, then what each GPU ran."
+)
+THREADS, STREAMS, DEEPEST = 3, 6, 4  # of the host, of all GPUs together, that took the most; rows of a thread
+BINS = 360  # of a step: short events of one kind that begin in the same bin are one box
+KERNEL, COPY, FILL, COMMUNICATION, RUNTIME, LOADER, CPU, _ = range(len(PARTS))
+
+
+def timeline(analysis: Analysis, name: str) -> Picture | None:
+    """Of the step whose length is the median; none where nothing ran in it."""
+    steps = analysis.counted
+    lengths = steps.end - steps.begin
+    if not len(steps) or not lengths.max():
+        return None
+    place = int(np.argsort(lengths)[len(lengths) // 2])
+    begin, end, number = int(steps.begin[place]), int(steps.end[place]), plain(str(steps.names[place]))
+    lanes = [*_threads(analysis.trace, begin, end), *_streams(analysis, begin, end)]
+    which = f"{number if number == 'whole trace' else f'step {number}'}, {duration((end - begin) / SECOND)}"
+    panels = [(f"{which} · {title}" if not count else title, boxes) for count, (title, boxes) in enumerate(lanes)]
+    return Picture(name, TIMELINE_HOW, partial(svg, "what ran when in one step", panels)) if panels else None
+
+
+def _threads(trace: Trace, begin: int, end: int) -> Iterator[tuple[str, list[Box]]]:
+    """The threads of the host that did the most, with their operators and calls nested."""
+    rows = np.concatenate([trace.scopes.row, trace.calls.row])
+    rows = _inside(trace, rows[~trace.starting(rows, PREFIX)], begin, end)
+    threads, of = np.unique(trace.thread[rows], return_inverse=True)
+    took = np.bincount(of, trace.duration[rows], len(threads))
+    for thread in np.argsort(-took)[:THREADS].tolist():
+        mine = rows[of == thread]
+        mine = mine[np.lexsort((-trace.duration[mine], trace.begin[mine]))]
+        # Of events that are in one another: those that have begun less those that have ended. None ends as it begins.
+        ends = np.sort(np.maximum(trace.ends(mine), trace.begin[mine] + 1))
+        depth = np.arange(len(mine)) - np.searchsorted(ends, trace.begin[mine], "right")
+        parts = np.full(len(mine), CPU)
+        parts[np.isin(trace.category[mine], CALLS)] = RUNTIME
+        parts[trace.named(mine, lambda name: "DataLoader" in name)] = LOADER
+        parts[trace.starting(mine, "nccl:", "gloo:")] = COMMUNICATION
+        shown = depth < DEEPEST
+        process, number = trace.threads[int(threads[thread])]
+        yield (
+            f"host · thread {plain(number or process)}",
+            _boxes(trace, mine[shown], depth[shown], parts[shown], begin, end),
+        )
+
+
+def _streams(analysis: Analysis, begin: int, end: int) -> Iterator[tuple[str, list[Box]]]:
+    """The streams of GPUs that ran the most, in order."""
+    trace, gpu = analysis.trace, analysis.trace.gpu
+    parts = np.full(len(gpu), KERNEL)
+    parts[trace.category[gpu.row] == Category.MEMCPY] = COPY
+    parts[trace.category[gpu.row] == Category.MEMSET] = FILL
+    parts[communication(trace, analysis.launch_links)] = COMMUNICATION
+    inside = np.flatnonzero((trace.ends(gpu.row) > begin) & (trace.begin[gpu.row] < end))
+    streams, of = np.unique(np.stack([gpu.device[inside], gpu.stream[inside]]), axis=1, return_inverse=True)
+    of = of.reshape(-1)
+    took = np.bincount(of, trace.duration[gpu.row[inside]], streams.shape[1])
+    for which in sorted(np.argsort(-took)[:STREAMS].tolist()):
+        here = inside[of == which]
+        device, stream = streams[:, which].tolist()
+        boxes = _boxes(trace, gpu.row[here], np.zeros(len(here), np.int64), parts[here], begin, end)
+        yield f"GPU {device} · stream {stream}", boxes
+
+
+def _inside(trace: Trace, rows: Ints, begin: int, end: int) -> Ints:
+    """The events that go on in the step, also those that began before it: a host that is ahead launches early."""
+    found: Ints = rows[(trace.ends(rows) > begin) & (trace.begin[rows] < end)]
+    return found
+
+
+def _boxes(trace: Trace, rows: Ints, depth: Ints, parts: NDArray[np.int64], begin: int, end: int) -> list[Box]:
+    """Events as boxes; of short ones those that begin about the same time are one."""
+    length, found = end - begin, list[Box]()
+    left, right = ((np.clip(each, begin, end) - begin) / length for each in (trace.begin[rows], trace.ends(rows)))
+    took = trace.duration[rows] / SECOND
+
+    def box(members: Ints) -> None:
+        first = int(members[0])
+        part, row = PARTS[int(parts[first])], int(depth[first])
+        name = trace.name_of(int(rows[first]))
+        one = plain(short_name(name) if part == "kernel" else name)
+        what = one if len(members) == 1 else plural(len(members), "event")
+        wide = float(right[members].max() - left[first])
+        spent, after = duration(float(took[members].sum())), duration(float(left[first] * length / SECOND))
+        about = f"{what}; {part}; {spent}; {after} after the step's begin"
+        names = (
+            [what, *(without_middle(what, letters) for letters in (60, 40, 30, 24, 18, 12, 8))]
+            if len(members) == 1
+            else []
+        )
+        found.append(Box(float(left[first]), wide, row, names, about, COLOURS[part]))
+
+    short = right - left < 1 / BINS
+    for place in np.flatnonzero(~short)[:, None]:
+        box(place)
+    some = np.flatnonzero(short)
+    keys = ((left[some] * BINS).astype(np.int64) * DEEPEST + depth[some]) * len(PARTS) + parts[some]
+    order = np.argsort(keys, kind="stable")
+    for members in np.split(some[order], np.flatnonzero(np.diff(keys[order])) + 1):
+        if len(members):
+            box(members)
+    return found
+
 
 MOST = 12
 ROWS = 20  # of operators and kernels
