@@ -100,10 +100,10 @@ def _no_records(paths: list[Path], reference: str | None, top: int | None) -> Do
     from inferlens.record.quantization import KEPT, read
     from inferlens.record.store import read_all
     from inferlens.views.profiled.quantized import document as of_quantization
-    from inferlens.views.raced.tunings import document as of_tunings
+    from inferlens.views.raced.tuned import tunings_document
 
     if tunings := tunings_in(paths):
-        return of_tunings(list(map(load_tuned, tunings)), reference, top)
+        return tunings_document(list(map(load_tuned, tunings)), reference, top)
     if len(paths) == 1 and paths[0].match(KEPT):
         (found,) = read_all(paths, KEPT, read, [], noun="quantization", hint="inferlens quantize --errors").values()
         return of_quantization(found)

@@ -79,7 +79,7 @@ def tune(
     words = {name: value for name, value in locals().items() if name not in OWN}
     from inferlens.execution.tuning.several import requested, run_each
     from inferlens.execution.tuning.space import tried
-    from inferlens.views.raced.tunings import document
+    from inferlens.views.raced.tuned import tunings_document
 
     format = _format_of_tables("json" if json else format)
     if study is not None:
@@ -94,7 +94,7 @@ def tune(
         screen.document(listed(request.plan, what), format, file=file)
         return
     tuned = _run(lambda bar: run_each(request, what, bar))
-    screen.document(document(tuned), format, file=file)
+    screen.document(tunings_document(tuned), format, file=file)
     if not any(each.best for each in tuned):
         raise typer.Exit(1)
 

@@ -22,8 +22,7 @@ from inferlens.record.store import load_records as loaded
 from inferlens.units import listing, plural
 from inferlens.views import table
 from inferlens.views.answer import answers
-from inferlens.views.raced import tunings
-from inferlens.views.raced.tuned import finals_of
+from inferlens.views.raced.tuned import finals_of, tunings_document
 from inferlens.views.records import document, fields_of
 from inferlens.views.renderers.html import fragment
 from inferlens.views.rows import Row, by, rows
@@ -209,7 +208,7 @@ class Tuning(Records):
 
     @property
     def _document(self) -> table.Document:
-        return tunings.document(self.tuned)
+        return tunings_document(self.tuned)
 
     @cached_property
     def rows(self) -> list[Row]:

@@ -24,9 +24,8 @@ from inferlens.execution.tuning.space import tried
 from inferlens.record.record import encode
 from inferlens.record.store import TRIALS
 from inferlens.spec.plan import Plan
-from inferlens.views.raced.tuned import document, finals_of
+from inferlens.views.raced.tuned import document, finals_of, tunings_sentences
 from inferlens.views.raced.tuned_chart import render as drawn
-from inferlens.views.raced.tunings import sentences
 from inferlens.views.table import render
 from tests.commands import inferlens
 from tests.execution.tuning.test_space import space
@@ -170,7 +169,7 @@ def test_why_candidates_are_out_is_said(tmp_path: Path) -> None:
 def test_every_limit_that_the_answer_breaks_is_named(tmp_path: Path) -> None:
     only = ("fake:steady", "fp32", "fake.knob_a")
     tuned = tune(tmp_path, only=only, limits=("memory=1KiB", "p99=1us", "error=1e-2"))
-    for said in (shown(tuned), " ".join(sentences([tuned]))):
+    for said in (shown(tuned), " ".join(tunings_sentences([tuned]))):
         assert re.search(r"othing keeps all limits.* The peak memory is .* The p99 latency is ", said)
         assert "The error is" not in said
 
@@ -260,7 +259,7 @@ def test_a_tuning_that_ran_out_of_time_says_what_it_did_not_reach(tmp_path: Path
 def test_several_tunings_say_what_was_not_tried_in_all_and_in_some(once: tuple[Path, Tuned]) -> None:
     late, lacking = Untried(name="pytorch", why="time was over"), Untried(name="openvino", hint="pip install openvino")
     both = [replace(once[1], untried=each) for each in ((lacking,), (late, lacking))]
-    said = sentences(both)
+    said = tunings_sentences(both)
     assert "Not tried: openvino (inferlens doctor)." in said
     assert "Not tried in some: pytorch (time was over)." in said
 
