@@ -28,12 +28,11 @@ from inferlens.views.profiled.cases import groups, of_level
 from inferlens.views.profiled.plots import icicles
 from inferlens.views.raced import against
 from inferlens.views.renderers import html, markdown
-from inferlens.views.report import page
 from inferlens.views.report.blocks import Report, Section
 from inferlens.views.report.found import Found, found_in
 from inferlens.views.report.looked import differences, looked
 from inferlens.views.report.measured import answer, comparison, spread
-from inferlens.views.report.page import how_it_was_measured, partitions, report
+from inferlens.views.report.page import LARGE, _graph, how_it_was_measured, partitions, report
 from inferlens.views.report.traces import traces
 from inferlens.views.table import Column, Document, Line, Table
 from inferlens.views.traced.step_chart import of_steps
@@ -163,7 +162,7 @@ def test_the_engine_is_drawn_as_a_graph_or_how_to_draw_it_is_said(page: str, pro
     assert page.count('<figure class="white"') == 2
     assert len(page) < 3_000_000
     case = of_level(profiled.profiles, "layer")[0]
-    assert page._graph(case, 1, 1000) == [page.LARGE]
+    assert _graph(case, 1, 1000) == [LARGE]
 
 
 def test_the_partition_is_drawn_where_records_have_it() -> None:

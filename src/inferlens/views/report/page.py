@@ -43,8 +43,6 @@ from inferlens.views.report.measured import answer, comparison
 from inferlens.views.report.traces import traces
 from inferlens.views.table import Column, Line, Table
 
-# Where the time of profiled cases goes: findings, modules, rooflines, layers and kernels.
-
 # What runs in TensorRT and what in PyTorch, as records kept it: strips of segments, and how much is in each.
 
 HOW = (
@@ -110,6 +108,8 @@ def _values(panels: Sequence[tuple[str, Sequence[Box]]]) -> list[dict[str, objec
         for number, box in enumerate(boxes, 1)
     ]
 
+
+# Where the time of profiled cases goes: findings, modules, rooflines, layers and kernels.
 
 MOST_CASES = 8  # of which layers, kernels and rooflines are drawn
 FEW = 4  # cases of which all findings, or rooflines, that are open when the page is
