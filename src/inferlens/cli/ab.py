@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inferlens.cli import options
+from inferlens.cli import options, screen
+from inferlens.units import parse_duration
 
 if TYPE_CHECKING:
     from inferlens.analysis.compare.ab_result import ABResult
@@ -80,8 +81,6 @@ def ab(
     --fail-on-busy it is 5 where other programs kept the machine busy.
     """
     words = {name: value for name, value in locals().items() if value not in (None, [])}
-    from inferlens.cli import screen
-
     screen.format_of("table", file)
     found, interrupted = measured({name: value for name, value in words.items() if name not in OWN})
     if found:
@@ -97,7 +96,6 @@ def measured(words: dict[str, Any]) -> tuple[ABResult | ABSteps | None, bool]:
     from inferlens.execution.ab import ab as measure
     from inferlens.execution.ab import ab_steps
     from inferlens.measure.monitor.quiet import wait_for_quiet
-    from inferlens.units import parse_duration
 
     wait = parse_duration(words.pop("wait", "0"))
     with (bar := progress.RoundsBar(screen.errors())):
@@ -116,7 +114,6 @@ def measured(words: dict[str, Any]) -> tuple[ABResult | ABSteps | None, bool]:
 
 def show(found: ABResult | ABSteps, file: Path | None, as_json: bool) -> None:
     """Prints the answer, and what to do next; and writes the file that was asked for."""
-    from inferlens.cli import screen
     from inferlens.views.raced.ab import document
 
     last = next_step(found, sys.argv[1:])

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from inferlens.cli import options
+from inferlens.cli import options, screen
+from inferlens.units import byte_count, listing, plural
+from inferlens.views.table import Column, Document, Line, Table
 
 if TYPE_CHECKING:
     from inferlens.backends.base import Backend, Capabilities
     from inferlens.record.record import Environment
-    from inferlens.views.table import Table
 
 
 def backends(
@@ -21,8 +22,6 @@ def backends(
 ) -> None:
     """List the backends, or one backend's variants and options with their types and defaults."""
     from inferlens.backends import BACKENDS
-    from inferlens.cli import screen
-    from inferlens.views.table import Document
 
     data: dict[str, Any]
     if name is None:
@@ -45,8 +44,6 @@ def backends(
 
 
 def _table(title: str, first: str, titles: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
-    from inferlens.views.table import Column, Line, Table
-
     columns = [Column("", title, numeric=False, fold=True) for title in titles]
     return Table(title, first, columns, [Line(name, cells) for name, cells in rows.items()], fold=True)
 
@@ -78,10 +75,8 @@ def doctor(
     With --wide also why precisions are missing, all libraries, and what else a backend has, such as plugins.
     """
     from inferlens.backends import BACKENDS
-    from inferlens.cli import screen
     from inferlens.execution.survey import probe
     from inferlens.measure import environment
-    from inferlens.views.table import Document
 
     here = environment.collect()
     can = probe(BACKENDS.names())
@@ -92,7 +87,6 @@ def doctor(
 def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> Iterator[Table | str]:
     """What works, what does not and what helps, the machine; and what to do next."""
     from inferlens.backends import BACKENDS
-    from inferlens.units import byte_count, listing, plural
 
     works, lacks = {name: each for name, each in can.items() if each.available}, missing(can)
     usable = {name: each for name, each in works.items() if each.takes("module") or each.takes("onnx")}

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from inferlens import units
 from inferlens.cli import options, screen
+from inferlens.errors import InferlensError
+from inferlens.views.table import Column, Document, Line, Table
 
 if TYPE_CHECKING:
     from inferlens.record.record import Record
     from inferlens.spec.plan import Plan
-    from inferlens.views.table import Document
 
 DEVICE = "cpu, cuda, with commas. [dim]Default: cuda if it works.[/dim]"
 IO = "Where a call begins and ends: device, or host with copies in and out as part of it, with commas."
@@ -147,7 +149,6 @@ def not_raced(plan: Plan, records: Sequence[Record]) -> str:
 
 def read_plan(words: dict[str, Any]) -> Plan:
     """The plan of the command line, or of the file it names, in which words of the command line take precedence."""
-    from inferlens.errors import InferlensError
     from inferlens.spec.plan import Plan, toml_words
 
     files = [name for name in words["model"] if name.endswith(".toml")]
@@ -163,12 +164,10 @@ def listed(plan: Plan) -> Document:
     """What would run, and about how long, and what could not; people see the first that fit on a screen."""
     from msgspec.structs import replace
 
-    from inferlens import units
     from inferlens.execution.launching.estimate import seconds_of
     from inferlens.execution.launching.parts import launched
     from inferlens.execution.protocol import Observer
     from inferlens.execution.rounds import may_meet
-    from inferlens.views.table import Column, Document, Line, Table
 
     with launched(replace(plan, recommended=True), Observer(), None) as under_way:
         kinds = under_way.cases(listed=True)

@@ -1,4 +1,4 @@
-"""``inferlens build``: a TensorRT engine from a model, in a file."""
+"""``inferlens build``, ``quantize``, ``export`` and ``partition``: what backends make of a model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inferlens.cli import options
+from inferlens import units
+from inferlens.cli import options, screen
+from inferlens.errors import InferlensError, check_choice
+from inferlens.units import parse_duration
+from inferlens.views.table import FORMATS, Document
 
 if TYPE_CHECKING:
     from inferlens.record.build_report import BuildReport
+
 
 MOST_LAYERS = 20
 MODEL = "What to build an engine of: a name, package.module:factory, or a file, such as a .onnx."
@@ -45,12 +50,8 @@ def build(
     GPU, TensorRT for RTX builds for the compute capabilities that are named.
     """
     from inferlens.backends.abilities import Builder
-    from inferlens.cli import screen
-    from inferlens.errors import InferlensError
     from inferlens.execution.deploy.build import able, single
     from inferlens.execution.deploy.build import build as build_file
-    from inferlens.units import parse_duration
-    from inferlens.views.table import Document
 
     backend = backend or able(Builder)[0]
     given = [*(option or ())]
@@ -85,8 +86,6 @@ def build(
 
 def text(report: BuildReport) -> str:
     """The report in lines: size, seconds, flavour, what for, where; and how far builds differ."""
-    from inferlens import units
-
     took = "cached" if report.cached else f"built in {units.duration(report.seconds)}"
     gpu = f"{report.gpu} (compute capability {report.compute_capability})"
     purpose = f"compute capability {units.listing(report.targets)}" if report.targets else gpu
@@ -103,3 +102,191 @@ def text(report: BuildReport) -> str:
         more = len(differences) - MOST_LAYERS
         lines += [f"  and {more} more layers{how}; --json has all"] if more > 0 else []
     return "\n".join([*lines, *report.findings]) + "\n"
+
+
+THE_MODEL = "The model, as for 'inferlens bench'."
+PRECISION = "int8 or fp8."
+CALIBRATION = "Data to find ranges with: a folder of images, an .npz file, package.module:factory."
+QUANTIZER = "What makes the file and runs it. [dim]Default: onnxruntime.[/dim]"
+QUANTIZED = "The file. [dim]Default: the model's name and precision.[/dim]"
+ERRORS = "Show what each layer loses, quantized alone."
+WITHIN = "A limit that the file keeps, as error=1e-2 or accuracy-drop=0.5%: layers that lose most stay as they are."
+ACCURACY = "Data with labels, or package.module:evaluate, that answers are evaluated on."
+
+
+def quantize(
+    model: Annotated[str, typer.Argument(help=THE_MODEL)],
+    to: Annotated[str, typer.Option("--to", help=PRECISION)] = "int8",
+    calibration: Annotated[str | None, typer.Option(help=CALIBRATION)] = None,
+    backend: Annotated[str | None, typer.Option("--backend", "-b", help=QUANTIZER)] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help=QUANTIZED)] = None,
+    errors: Annotated[bool, typer.Option("--errors", help=ERRORS)] = False,
+    keep: options.Keep = None,
+    within: Annotated[str | None, typer.Option(metavar="LIMIT", help=WITHIN)] = None,
+    accuracy: Annotated[str | None, typer.Option(help=ACCURACY)] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. [dim]Default: where it can be done.[/dim]")] = None,
+    batch: Annotated[str | None, typer.Option(help="Batch size. [dim]Default: the model's own.[/dim]")] = None,
+    input: options.Inputs = None,
+    option: options.Options = None,
+    weights: options.Weights = None,
+    trust: options.Trust = None,
+    seed: options.Seed = None,
+    timeout: options.BuildTimeout = "1h",
+    rebuild: options.Rebuild = False,
+    format: options.Format = "table",
+    json: options.Json = False,
+) -> None:
+    """Quantize a model to a file that you can keep and run, and see what it is worth.
+
+    What was written is run, and its outputs are compared with those in fp32 on the calibration data. --errors ranks the
+    layers by what each loses; --keep leaves layers in fp32; --within finds out which have to stay. The exit code is 1
+    if no file keeps the limit.
+    """
+    from inferlens.execution.deploy.quantize import quantize as quantized
+    from inferlens.views.profiled.quantized import document
+
+    format = "json" if json else format
+    check_choice("format", format, FORMATS)
+    if calibration is None:
+        hint = "--calibration DATA, or --calibration random to see how fast it would be"
+        raise InferlensError("To quantize a model takes data to calibrate it with.", hint=hint)
+    with screen.busy(f"{model} to {to}") as phase:
+        found = quantized(
+            model, to=to, calibration=calibration, backend=backend, device=device, output=output, keep=keep,
+            errors=errors, within=within, accuracy=accuracy, batch=batch, option=option, input=input, weights=weights,
+            trust=bool(trust), rebuild=rebuild, seed=seed or 0, timeout=timeout, phase=phase,
+        )  # fmt: skip
+    screen.document(document(found, model, device or "", layers=errors), format)
+    if not found.path:
+        raise typer.Exit(1)
+
+
+FORMS = "MODEL --to FILE, or --best RESULTS --output FOLDER"
+BEST = "Folder of results, whose fastest case is written; or of one case."
+EXPORTED = "The new folder that it is written to."
+TO = "The file: .onnx, .pt (TorchScript), .pt2 (exported program), .engine or .plan (TensorRT), .ts or .ep \
+(Torch-TensorRT)."
+WRITER = "What makes the file, as name or name:variant. [dim]Default: what writes files of that name.[/dim]"
+
+
+def export(
+    model: Annotated[str | None, typer.Argument(help=THE_MODEL)] = None,
+    to: Annotated[Path | None, typer.Option("--to", help=TO)] = None,
+    best: Annotated[Path | None, typer.Option(help=BEST)] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help=EXPORTED)] = None,
+    backend: Annotated[str | None, typer.Option("--backend", "-b", help=WRITER)] = None,
+    precision: options.Precision = None,
+    batch: Annotated[str | None, typer.Option(help="Batch size. [dim]Default: the model's own.[/dim]")] = None,
+    input: options.Inputs = None,
+    option: options.Options = None,
+    weights: options.Weights = None,
+    calibration: options.Calibration = None,
+    keep: options.Keep = None,
+    trust: options.Trust = None,
+    seed: options.Seed = None,
+    timeout: options.BuildTimeout = "1h",
+    rebuild: options.Rebuild = False,
+) -> None:
+    """Write a model to a file, or the fastest case of some results to a folder.
+
+    MODEL and --to: a file that 'inferlens bench' runs and others can load. Compiled files have a JSON file beside
+    them: what they were made from, and what they need.
+
+    --best and --output: the model's file, a short script that runs it without Inferlens, and the packages it needs.
+    """
+    from inferlens.execution.deploy.build import save, saver, single
+
+    limit = units.parse_duration(timeout)
+    words = {
+        "model": model, "precision": precision, "batch": batch, "input": input, "option": option, "weights": weights,
+        "calibration": calibration, "keep": keep, "seed": seed,
+    }  # fmt: skip
+    said = [value for value in (*words.values(), to, backend) if value not in (None, [])]
+    if best and output and not said:
+        _deploy(best, output, limit, trust=bool(trust), rebuild=rebuild)
+        return
+    if model is None or to is None or best or output:
+        raise InferlensError("What is to be written is not said, or said twice.", expected=FORMS)
+    case = single({**words, "trust": trust}, saver(to, backend))
+    with screen.busy(f"{model}: {case.backend_label}") as phase:
+        done = save(to, case, trust=bool(trust), rebuild=rebuild, phase=phase, timeout=limit)
+    screen.warnings(done.warnings)
+    seconds = sum(phase.seconds for phase in done.phases)
+    size = units.byte_count(to.stat().st_size)
+    screen.note(f"Wrote {to}, {size}, in {units.duration(seconds)}. Run it: inferlens bench {to}")
+
+
+def _deploy(results: Path, output: Path, limit: float, **words: bool) -> None:
+    """Writes the fastest case of ``results``, and says what was written."""
+    from inferlens.execution.deploy.files import write
+    from inferlens.views.python import best_case
+
+    record, folder = best_case(results)
+    with screen.busy(f"{record.model.name}: {record.case.label}") as phase:
+        done = write(record, folder, output, phase=phase, timeout=limit, **words)
+    screen.warnings(done.warnings)
+    if record.model.weights.startswith("random"):
+        screen.note("Its weights are random: inferlens bench --weights measures and keeps your own.")
+    files = units.listing(sorted(path.name for path in output.iterdir()))
+    screen.note(f"Wrote {record.model.name}, {record.case.label}, to {output}: {files}. Run it: python {output}/run.py")
+
+
+DIVIDED = "A name, a file or a factory, as for 'inferlens bench'."
+DIVIDER = "A backend that divides a model, as name or name:variant. [dim]Default: the first that does.[/dim]"
+WIDE = "Show everything: every operator, all places and all values."
+
+
+def partition(
+    model: Annotated[str, typer.Argument(help=DIVIDED)],
+    backend: Annotated[str | None, typer.Option("--backend", "-b", help=DIVIDER)] = None,
+    option: options.Options = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, fp16, bf16, with commas.")] = None,
+    batch: options.Batches = None,
+    input: options.Inputs = None,
+    weights: options.Weights = None,
+    trust: options.Trust = None,
+    seed: options.Seed = None,
+    wide: Annotated[bool, typer.Option("--wide", help=WIDE)] = False,
+    format: options.Format = "table",
+    output: options.Output = None,
+    json: options.Json = False,
+) -> None:
+    """Show which operators run in TensorRT and which in PyTorch, and where the graph breaks.
+
+    Nothing is built, and no GPU is needed. Options given with commas are shown side by side; so
+    --option torch_tensorrt.min_block_size=1,5,100 shows what the size of blocks changes. The exit code is 2 if any of
+    them failed.
+    """
+    from inferlens.backends import BACKENDS
+    from inferlens.backends.abilities import Partitioner
+    from inferlens.cli.backends import option_rows
+    from inferlens.execution.deploy.build import able
+    from inferlens.execution.deploy.build import cases as cases_of
+    from inferlens.execution.deploy.build import partition as divide
+    from inferlens.views.partition import Answer
+    from inferlens.views.partition import document as of_partitions
+
+    check_choice("format", format, FORMATS)
+    format = screen.format_of("json" if json else format, output)
+    words = {
+        "model": model, "option": option, "precision": precision, "batch": batch, "input": input, "weights": weights,
+        "trust": trust, "seed": seed,
+    }  # fmt: skip
+    given = {name: value for name, value in words.items() if value is not None}
+    cases = cases_of(given, backend or able(Partitioner)[0])
+    answers = []
+    for number, case in enumerate(cases, 1):
+        with screen.busy(f"{number} of {len(cases)}, {case.label}") as phase:
+            try:
+                done = divide(case, trust=bool(trust), phase=phase)
+                assert done.found
+                answers.append(Answer(case, done.found, done.warnings))
+            except InferlensError as error:
+                answers.append(Answer(case, error))
+    failures = [each.result for each in answers if isinstance(each.result, InferlensError)]
+    if len(failures) == len(answers):
+        raise failures[0]
+    defaults = {name: default for name, _, default, _ in option_rows(BACKENDS.get(cases[0].backend))}
+    screen.document(of_partitions(answers, wide=wide, defaults=defaults), format, wide=wide, output=output)
+    if failures:
+        raise typer.Exit(2)

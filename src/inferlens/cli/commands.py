@@ -21,7 +21,7 @@ COMMANDS = {
     **dict.fromkeys(("show", "compare", "plot", "merge"), "show"), "notes": "",
     "profile": "", **dict.fromkeys(("findings", "modules", "layers", "kernels"), "profile"),
     "report": "", "trace": "", "roofline": "profile", "graph": "",
-    **dict.fromkeys(("quantize", "build", "export", "partition"), ""),
+    **dict.fromkeys(("quantize", "build", "export", "partition"), "build"),
     **dict.fromkeys(("doctor", "backends"), "backends"),
 }  # fmt: skip
 

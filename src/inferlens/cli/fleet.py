@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from inferlens.cli import screen
+from inferlens.errors import InferlensError
+from inferlens.units import plural
+from inferlens.views.table import Column, Document, Line, Table
+
 if TYPE_CHECKING:
     from inferlens.execution.launching.fleet import Fleet
-    from inferlens.views.table import Document
 
 FILE = "The fleet (TOML): words of a plan, objectives, and a table for each machine."
 DRY_RUN = "List what would be measured on each machine; measure nothing."
@@ -26,9 +30,7 @@ def fleet(
     The file names models and machines, and what is to be best: latency, throughput or both. Records are kept under
     results/OBJECTIVE/MODEL/. The same command goes on where it was stopped, and tries again what was out of reach.
     """
-    from inferlens.cli import screen
     from inferlens.cli.bench import measured
-    from inferlens.errors import InferlensError
     from inferlens.execution.launching.fleet import Fleet
 
     found = Fleet(file)
@@ -59,8 +61,6 @@ def fleet(
 
 def show(of: Fleet) -> None:
     """Prints a table of machines for each objective; of a single machine the answer for each model and batch size."""
-    from inferlens.cli import screen
-    from inferlens.errors import InferlensError
     from inferlens.record.record import machine_name
     from inferlens.record.store import load_records
     from inferlens.views.answer import answers
@@ -87,11 +87,8 @@ def show(of: Fleet) -> None:
 
 def listed(of: Fleet) -> Document:
     """How many cases there are on each machine, or why it is out of reach."""
-    from inferlens.errors import InferlensError
     from inferlens.execution.launching.parts import launched
     from inferlens.execution.protocol import Observer
-    from inferlens.units import plural
-    from inferlens.views.table import Column, Document, Line, Table
 
     parts = of.left()
     lines, data = [], []

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from inferlens.cli import screen
+from inferlens.errors import InferlensError, check_choice
+from inferlens.units import plural
+
 if TYPE_CHECKING:
     from inferlens.analysis.profile.graph import GraphSource
 
@@ -29,8 +33,6 @@ def graph(
     and needs no network.
     """
     from inferlens.analysis.profile import graph_fold
-    from inferlens.cli import screen
-    from inferlens.errors import check_choice
     from inferlens.views.graph import FORMATS, render
 
     format = output.suffix.lower().removeprefix(".")
@@ -51,9 +53,7 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
     Raises InferlensError if a path does not exist, or there is nothing to draw.
     """
     from inferlens.analysis.profile.graph import source_of
-    from inferlens.errors import InferlensError
     from inferlens.record.store import LoadedProfiles, load_profiles
-    from inferlens.units import plural
     from inferlens.views.plain import plain
     from inferlens.views.profiled.cases import groups
 
@@ -83,8 +83,6 @@ def _file(path: Path) -> GraphSource | None:
     from inferlens.analysis.profile.graph import GraphSource
     from inferlens.backends.onnx.modules import onnx_layers
     from inferlens.backends.tensorrt.layers import engine_source, is_engine_information
-    from inferlens.errors import InferlensError
-    from inferlens.units import plural
     from inferlens.views.plain import plain
 
     if not path.is_file():

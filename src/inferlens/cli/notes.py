@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from inferlens.cli import options
+from inferlens.cli import options, screen
 
 ALL = "All of it, case by case, however long it is."
 
@@ -24,7 +24,6 @@ def notes(
     """
     import shlex
 
-    from inferlens.cli import screen
     from inferlens.record.store import load_records
     from inferlens.views.notes import document
 

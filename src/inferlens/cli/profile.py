@@ -14,12 +14,12 @@ from inferlens.cli import options, screen
 from inferlens.cli.bench import read_plan
 from inferlens.errors import InferlensError
 from inferlens.units import ABSENT, byte_count, duration, listing, milliseconds, ratio
+from inferlens.views.table import Column, Document, Line, Table, count, text
 
 if TYPE_CHECKING:
     from inferlens.execution.trace import Traced
     from inferlens.spec.plan import Plan
     from inferlens.views.rows import Row
-    from inferlens.views.table import Table
 
 LEVEL = "What to time, with commas: layer, kernel (on a GPU); or module, for layers as the table of modules."
 FINDINGS, PRECISIONS, MODULES = 5, 3, 9  # lines at the end of a profile; modules at least where words are above them
@@ -127,7 +127,6 @@ def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> Non
     from inferlens.views.profiled.findings import judged, precision_lines
     from inferlens.views.profiled.modules import document as modules_of
     from inferlens.views.records import LINES, fitting
-    from inferlens.views.table import Document
 
     levels = levels_of(level)
     with Bar(screen.errors()) as bar:
@@ -165,7 +164,6 @@ def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
     from inferlens.backends.profiling.traced_runs import Tracing
     from inferlens.cli.progress import Bar
     from inferlens.execution.trace import run
-    from inferlens.views.table import Document
 
     given = {name: value for name, value in wanted.items() if value is not None}
     folder = given.pop("tensorboard", None)
@@ -187,7 +185,6 @@ def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
 def table(every: Sequence[Traced]) -> Table:
     """A row for each case: what a step and an unprofiled call took, and its trace; what must be known beneath."""
     from inferlens.views.plain import plain
-    from inferlens.views.table import Column, Line, Table, count, text
 
     def size(made: Traced) -> str:
         return byte_count(sum(file.stat().st_size for file in made.files) if made.files else None)

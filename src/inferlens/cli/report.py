@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from inferlens.cli import screen
+from inferlens.errors import check_choice
+
 PATHS = "Folders with records, profiles, tunings or traces, at any height."
 OUTPUT = "The file to write; .html, .pdf, or .md with its pictures beside it."
 ENDINGS = (".html", ".pdf", ".md")
@@ -22,8 +25,6 @@ def report(
 
     It measures nothing and needs no framework. The page loads nothing: it can be sent, and read without a network.
     """
-    from inferlens.cli import screen
-    from inferlens.errors import check_choice
     from inferlens.views import picture
     from inferlens.views.report.found import found_in
     from inferlens.views.report.page import report as made

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from inferlens.errors import InferlensError, check_choice, one_of, unwritable
+from inferlens.views.table import FORMATS, Document, render
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
     from inferlens.record.store import LoadedProfiles, Log
     from inferlens.views import View
     from inferlens.views.report.blocks import Report
-    from inferlens.views.table import Document
 
 
 WIDTH_OF_A_PIPE = 100
@@ -72,10 +74,8 @@ def check(format: str, columns: str | None = None) -> type[View] | None:
 
     Raises InferlensError if there is no such format, view or column, or it draws pictures.
     """
-    from inferlens.errors import InferlensError, check_choice
     from inferlens.views import VIEWS
     from inferlens.views.records import check_columns
-    from inferlens.views.table import FORMATS
 
     check_columns(columns)
     if format in FORMATS:
@@ -130,7 +130,6 @@ def document(
     ending is none of :data:`ENDINGS` and no format is given, or it cannot be written.
     """
     from inferlens.views.renderers.terminal import barred
-    from inferlens.views.table import render
 
     def drawn(format: str, terminal: Mapping[str, Any]) -> str:
         width = terminal.get("width", WIDTH_OF_A_PIPE)
@@ -150,8 +149,6 @@ def format_of(format: str, output: Path | None, more: Mapping[str, str] | None =
     Raises InferlensError if the ending is none of :data:`ENDINGS` or ``more`` and no format is given, or no file can be
     there, or Chromium is not where it prints.
     """
-    from inferlens.errors import InferlensError, check_choice, one_of
-
     if output is None:
         return format
     if output.is_dir() or not output.parent.is_dir():
@@ -185,9 +182,7 @@ def profiles(paths: Sequence[Path], format: str = "table", more: str = "") -> Lo
 
     Raises InferlensError if there are none, or no such format.
     """
-    from inferlens.errors import check_choice
     from inferlens.record.store import PROFILES_HINT, load_profiles
-    from inferlens.views.table import FORMATS
 
     check_choice("format", format, FORMATS)
     loaded = load_profiles(paths, hint=PROFILES_HINT + more)
@@ -197,7 +192,6 @@ def profiles(paths: Sequence[Path], format: str = "table", more: str = "") -> Lo
 
 def write(output: Path, drawn: str | bytes, option: str = "--output") -> None:
     """Writes a file whole or not at all; an :class:`InferlensError` if it cannot be written there."""
-    from inferlens.errors import unwritable
     from inferlens.record.files import write_whole
 
     try:

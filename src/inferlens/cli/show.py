@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from inferlens.cli import options
+from inferlens.cli import options, screen
+from inferlens.errors import InferlensError, check_choice
+from inferlens.units import parse_share, plural
 from inferlens.views.table import FORMATS, Document
 
 RUNS = "newest, or all: each run in a table of its own."
@@ -54,12 +56,9 @@ def show(
     be shown together; they are never compared with each other.
     """
     from inferlens.analysis.tuned import beneath
-    from inferlens.cli import screen
-    from inferlens.errors import InferlensError, check_choice
     from inferlens.record.files import files_under
     from inferlens.record.quantization import KEPT
     from inferlens.record.store import load_records
-    from inferlens.units import plural
 
     check_choice("choice of runs", runs, ("newest", "all"))
     how: dict[str, Any] = {"bars": bars, "wide": wide, "columns": columns, "output": output}
@@ -125,8 +124,6 @@ def plot(
     """
     from inferlens.analysis.runs import latest
     from inferlens.analysis.tuned import load_tuned, tunings_in
-    from inferlens.cli import screen
-    from inferlens.errors import InferlensError
     from inferlens.record.store import load_records
     from inferlens.views.chart import Chart
     from inferlens.views.records import measured_again
@@ -176,10 +173,7 @@ def compare(
     Bad input, and machines that differ, are 2. With --fail-on-busy it is 5 where other programs kept a machine busy.
     """
     from inferlens.analysis.compare.cases import compare as compared_cases
-    from inferlens.cli import screen
-    from inferlens.errors import check_choice
     from inferlens.record.store import load_records
-    from inferlens.units import parse_share
     from inferlens.views import compared as view
 
     check_choice("format", format, view.FORMATS)
@@ -211,9 +205,7 @@ def merge(
 
     Speed-ups stay those against the reference on the same card: inferlens show merged --by machine.
     """
-    from inferlens.cli import screen
     from inferlens.record.merge import merge as joined
-    from inferlens.units import plural
 
     done = joined(paths, output, artefacts=not light)
     left = len(done.problems) - MOST_LEFT

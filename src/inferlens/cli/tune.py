@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from inferlens import units
 from inferlens.cli import options, screen
 from inferlens.cli.bench import read_plan
+from inferlens.errors import InferlensError, check_choice
+from inferlens.units import listing, parse_duration
+from inferlens.views.table import FORMATS, Column, Document, Line, Table
 
 if TYPE_CHECKING:
     from inferlens.execution.expand import Planned
     from inferlens.execution.tuning.space import Tried
     from inferlens.spec.case import Case
     from inferlens.spec.plan import Plan
-    from inferlens.views.table import Document
 
 T = TypeVar("T")
 FOR = "What is to be best: latency, latency.p95, latency.p99, throughput, energy or memory."
@@ -101,9 +104,6 @@ def tune(
 
 def _format_of_tables(format: str) -> str:
     """The format, if it is one of every table; what is unknown is refused before hours of measuring."""
-    from inferlens.errors import check_choice
-    from inferlens.views.table import FORMATS
-
     check_choice("format", format, FORMATS)
     return format
 
@@ -130,10 +130,8 @@ def studied(
     file: Path | None,
 ) -> None:
     """Measures one option alone, and shows what it does; ``others`` are options that do nothing then."""
-    from inferlens.errors import InferlensError, check_choice
     from inferlens.execution.tuning import study
     from inferlens.record.store import safe_name
-    from inferlens.units import listing, parse_duration
     from inferlens.views.raced.study import document, picture
 
     drawing = file is not None and file.suffix.lower() in PICTURES
@@ -155,11 +153,9 @@ def listed(plan: Plan, what: Tried) -> Document:
     """What would be tried."""
     from dataclasses import replace
 
-    from inferlens import units
     from inferlens.execution.launching.estimate import estimator
     from inferlens.execution.tuning.several import spaces
     from inferlens.execution.tuning.space import combinations, size
-    from inferlens.views.table import Column, Document, Line, Table
 
     every = spaces(plan, what)
     families = [(kind, space, each) for kind, space in every.items() for each in space.families]
