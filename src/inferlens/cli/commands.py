@@ -18,9 +18,9 @@ from inferlens.errors import InferlensError, suggestion
 # The commands in the order of the help, and the modules that have their functions.
 COMMANDS = {
     "bench": "", "tune": "", "ab": "", "fleet": "",
-    **dict.fromkeys(("show", "compare", "plot", "merge"), "show"), "notes": "",
+    **dict.fromkeys(("show", "compare", "plot", "merge", "notes"), "show"),
     "profile": "", **dict.fromkeys(("findings", "modules", "layers", "kernels"), "profile"),
-    "report": "", "trace": "", "roofline": "profile", "graph": "",
+    "report": "show", "trace": "", "roofline": "profile", "graph": "",
     **dict.fromkeys(("quantize", "build", "export", "partition"), "build"),
     **dict.fromkeys(("doctor", "backends"), "backends"),
 }  # fmt: skip

@@ -1,7 +1,8 @@
-"""``inferlens show``, ``plot``, ``compare`` and ``merge``: records again, without measuring, without any framework."""
+"""``inferlens show``, ``plot``, ``compare``, ``merge``, ``notes``, ``report``: records again, without a framework."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +32,11 @@ ROWS = "Only so many cases, the worst first."
 STORES = "Folders with records, at any height, such as the results of several machines."
 STORE = "The folder to join them in; it may have records already."
 LIGHT = "Leave built models and other artefacts; records, profiles and logs come along."
+ALL = "All of it, case by case, however long it is."
+REPORTED = "Folders with records, profiles, tunings or traces, at any height."
+REPORT = "The file to write; .html, .pdf, or .md with its pictures beside it."
+REPORT_ENDINGS = (".html", ".pdf", ".md")
+OPEN = "Open it in the browser."
 MOST_LEFT = 10  # of what was left out, the lines that are printed
 
 
@@ -184,9 +190,9 @@ def compare(
     screen.notes(compared.problems)
     how: dict[str, Any] = {"wide": wide, "columns": columns, "top": top}
     if output and written in screen.PAGES:
-        from inferlens.views.compared.page import report
+        from inferlens.views.compared.page import report as page_of
 
-        screen.report(report(compared, before.records, after.records, (str(base), str(candidate))), output, written)
+        screen.report(page_of(compared, before.records, after.records, (str(base), str(candidate))), output, written)
     elif output:
         from inferlens.views.compared.page import drawn
 
@@ -215,3 +221,48 @@ def merge(
     there += f"; {done.rewritten:,} with newer facts" if done.rewritten else ""
     screen.text(f"{plural(done.new, 'new record')}{whose} in {output}{there}.")
     screen.text(f"To look at them: inferlens show {output}" + " --by machine" * (len(done.machines) > 1))
+
+
+def notes(
+    paths: options.Records,
+    all: Annotated[bool, typer.Option("--all", help=ALL)] = False,
+    format: options.Format = "table",
+    json: options.Json = False,
+    output: options.Output = None,
+) -> None:
+    """Say what changes the answer of records, what weakens it, and what is good to know; each with what to do.
+
+    Notes are worked out anew from the latest run of each case; nothing is measured.
+    """
+    from inferlens.record.store import load_records
+    from inferlens.views.notes import document
+
+    format = "json" if json else format
+    loaded = load_records(paths)
+    screen.notes(loaded.problems)
+    given = " ".join(shlex.quote(str(path)) for path in paths)
+    screen.document(document(loaded.records, every=all, paths=given), format, output=output)
+
+
+def report(
+    paths: Annotated[list[Path], typer.Argument(help=REPORTED, show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help=REPORT)] = Path("report.html"),
+    open: Annotated[bool, typer.Option("--open", help=OPEN)] = False,
+) -> None:
+    """Write everything that is known of one or many models on one page: answer, comparison, profiles, tunings, traces.
+
+    It measures nothing and needs no framework. The page loads nothing: it can be sent, and read without a network.
+    """
+    from inferlens.views import picture
+    from inferlens.views.report.found import found_in
+    from inferlens.views.report.page import report as made
+
+    check_choice("ending of a report", output.suffix.lower(), REPORT_ENDINGS)
+    format = screen.format_of("table", output)
+    picture.converter()
+    with screen.busy("Drawing"):
+        found = found_in(paths)
+        screen.notes(found.problems)
+        screen.report(made(found), output, format)
+    if open:
+        typer.launch(str(output.resolve()))
