@@ -29,11 +29,9 @@ from inferlens.views.profiled.plots import icicles
 from inferlens.views.raced import against
 from inferlens.views.renderers import html, markdown
 from inferlens.views.report.blocks import Report, Section
-from inferlens.views.report.found import Found, found_in
-from inferlens.views.report.looked import differences, looked
+from inferlens.views.report.found import Found, differences, found_in, looked, traces
 from inferlens.views.report.measured import answer, comparison, spread
 from inferlens.views.report.page import LARGE, _graph, how_it_was_measured, partitions, report
-from inferlens.views.report.traces import traces
 from inferlens.views.table import Column, Document, Line, Table
 from inferlens.views.traced.step_chart import of_steps
 from tests.commands import inferlens

@@ -9,7 +9,7 @@ import pytest
 
 from inferlens.trace import read
 from inferlens.trace.analysis import Analysis
-from inferlens.views.report.looked import BINS, timeline
+from inferlens.views.report.found import BINS, timeline
 from tests.trace.samples import event, kernel, launch, step, text, training
 
 

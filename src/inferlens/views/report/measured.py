@@ -28,7 +28,7 @@ from inferlens.views.raced.tuned import answer_of, finals_of, sentences
 from inferlens.views.records import COLUMNS, headline, table_of
 from inferlens.views.report.blocks import Block, Section
 from inferlens.views.report.found import Found
-from inferlens.views.report.traces import answer as of_traces
+from inferlens.views.report.found import answer as of_traces
 from inferlens.views.rows import Row, by, ways
 from inferlens.views.table import Column, Line, Table
 

@@ -37,10 +37,8 @@ from inferlens.views.records import fields_of
 from inferlens.views.renderers.csv import written
 from inferlens.views.report.blocks import Block, Download, Picture, Report, Section
 from inferlens.views.report.boxes import Box, svg
-from inferlens.views.report.found import Found
-from inferlens.views.report.looked import names
+from inferlens.views.report.found import Found, names, traces
 from inferlens.views.report.measured import answer, comparison
-from inferlens.views.report.traces import traces
 from inferlens.views.table import Column, Line, Table
 
 # What runs in TensorRT and what in PyTorch, as records kept it: strips of segments, and how much is in each.

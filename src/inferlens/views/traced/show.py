@@ -20,9 +20,8 @@ from inferlens.trace.reader import read
 from inferlens.units import duration, milliseconds, plural
 from inferlens.views.plain import plain
 from inferlens.views.table import FOR_PROGRAMS, FORMATS, Column, Document, Line, Table
-from inferlens.views.traced.compared import compared
 from inferlens.views.traced.trace_columns import RANKS, RUNS
-from inferlens.views.traced.trace_views import BY, TOP, VIEWS, Row, Selection, TraceTable, TraceView
+from inferlens.views.traced.trace_views import BY, TOP, VIEWS, Row, Selection, TraceTable, TraceView, compared
 
 Load = Callable[[Path], Analysis]
 _TIMES = re.compile(r" \([^()]* ms a step\)")  # for which the row of a trace among others has no room
