@@ -20,7 +20,7 @@ COMMANDS = {
     "bench": "", "tune": "", "ab": "", "fleet": "",
     **dict.fromkeys(("show", "compare", "plot", "merge", "notes"), "show"),
     "profile": "", **dict.fromkeys(("findings", "modules", "layers", "kernels"), "profile"),
-    "report": "show", "trace": "", "roofline": "profile", "graph": "",
+    "report": "show", "trace": "profile", "roofline": "profile", "graph": "",
     **dict.fromkeys(("quantize", "build", "export", "partition"), "build"),
     **dict.fromkeys(("doctor", "backends"), "backends"),
 }  # fmt: skip

@@ -11,6 +11,7 @@ import typer
 from inferlens.cli import screen
 from inferlens.errors import InferlensError, check_choice
 from inferlens.units import plural
+from inferlens.views.plain import plain
 
 if TYPE_CHECKING:
     from inferlens.analysis.profile.graph import GraphSource
@@ -54,7 +55,6 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
     """
     from inferlens.analysis.profile.graph import source_of
     from inferlens.record.store import LoadedProfiles, load_profiles
-    from inferlens.views.plain import plain
     from inferlens.views.profiled.cases import groups
 
     files = {path: source for path in paths if (source := _file(path))}
@@ -83,7 +83,6 @@ def _file(path: Path) -> GraphSource | None:
     from inferlens.analysis.profile.graph import GraphSource
     from inferlens.backends.onnx.modules import onnx_layers
     from inferlens.backends.tensorrt.layers import engine_source, is_engine_information
-    from inferlens.views.plain import plain
 
     if not path.is_file():
         return None

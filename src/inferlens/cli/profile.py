@@ -1,4 +1,4 @@
-"""``inferlens profile``, and what profiles show: ``findings``, ``modules``, ``layers``, ``kernels``, ``roofline``."""
+"""``inferlens profile``, ``findings``, ``modules``, ``layers``, ``kernels``, ``roofline`` and ``trace``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from inferlens.cli import options, screen
 from inferlens.cli.bench import read_plan
 from inferlens.errors import InferlensError
 from inferlens.units import ABSENT, byte_count, duration, listing, milliseconds, ratio
+from inferlens.views.plain import plain
 from inferlens.views.table import Column, Document, Line, Table, count, text
 
 if TYPE_CHECKING:
     from inferlens.execution.trace import Traced
     from inferlens.spec.plan import Plan
     from inferlens.views.rows import Row
+
 
 LEVEL = "What to time, with commas: layer, kernel (on a GPU); or module, for layers as the table of modules."
 FINDINGS, PRECISIONS, MODULES = 5, 3, 9  # lines at the end of a profile; modules at least where words are above them
@@ -43,6 +45,20 @@ TOP_FINDINGS = "So many of each case. [dim]Default: the few that matter most of 
 ROWS = "So many rows of each case, those that matter most. \
 [dim]Default: what fits on a screen; all in CSV and JSON.[/dim]"
 PLOT = "Draw a picture (box plot or roofline) into this file instead; .svg, .png, .pdf or .html decides its format."
+PATH = (
+    "A trace file (.json, .json.gz, .json.zst), a pipe or - for the standard input, a folder of the traces of a job's "
+    "ranks, or one of log folders."
+)
+VIEW = "overview, operators, kernels, modules, memory, steps or timeline; or several, with commas."
+AGAINST = "The base: show what FILE gains and loses against it."
+STEP = "Look at one step alone, by its number. [dim]Default: all of them.[/dim]"
+BY = "Rows by more than their names: shapes or stack (of operators), operator (of kernels)."
+TRACE_DEPTH = "How deep modules are unfolded. [dim]Default: those that take most in tables, all in CSV and JSON.[/dim]"
+TOP = "So many rows. [dim]Default: 10 in tables and pages, all in CSV and JSON.[/dim]"
+TRACE_PLOT = (
+    "Draw what each step went to, or of several traces the mean step, into this file instead; .svg, .png, .pdf or "
+    ".html decides its format."
+)
 TRACE_FILE = "Write every run as a trace for Perfetto (ui.perfetto.dev) into this file instead; .json or .json.gz."
 
 
@@ -184,7 +200,6 @@ def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
 
 def table(every: Sequence[Traced]) -> Table:
     """A row for each case: what a step and an unprofiled call took, and its trace; what must be known beneath."""
-    from inferlens.views.plain import plain
 
     def size(made: Traced) -> str:
         return byte_count(sum(file.stat().st_size for file in made.files) if made.files else None)
@@ -321,7 +336,6 @@ def picture_format(plot: Path | None, example: str) -> str:
 
 def written(file: Path, drawing: tuple[str | bytes, Sequence[str]], option: str) -> None:
     """Writes a picture or a trace, and says which cases are not in it."""
-
     screen.save(file, drawing[0], option=option)
     screen.notes(drawing[1])
 
@@ -379,3 +393,35 @@ def roofline(
     else:
         shown = document(cases, top=top, results=str(paths[0]))
         screen.document(shown, format, wide=wide, columns=columns, output=output)
+
+
+def trace(
+    path: Annotated[Path, typer.Argument(help=PATH, metavar="FILE|DIR", show_default=False, allow_dash=True)],
+    view: Annotated[str, typer.Option(help=VIEW)] = "overview",
+    against: Annotated[Path | None, typer.Option(help=AGAINST, show_default=False)] = None,
+    step: Annotated[str | None, typer.Option(help=STEP, show_default=False)] = None,
+    by: Annotated[str, typer.Option(help=BY)] = "name",
+    top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help=TRACE_DEPTH)] = None,
+    wide: options.Wide = False,
+    columns: options.Columns = None,
+    plot: Annotated[Path | None, typer.Option(help=TRACE_PLOT, show_default=False)] = None,
+    format: options.Format = "table",
+    output: options.Output = None,
+) -> None:
+    """Show what a trace of torch.profiler says: ours, or anybody's.
+
+    It measures nothing and needs no framework. Damaged traces are read as far as possible, with a remark.
+    """
+    from inferlens.cli import show_trace
+
+    drawn_as = picture_format(plot, "steps.svg")
+    if plot:
+        from inferlens.views.traced.step_chart import render
+
+        written(plot, (render(path, drawn_as, step=step), []), "--plot")
+        return
+    show_trace(
+        path, view=view, against=against, step=step, by=by, top=top, depth=depth,
+        wide=wide, columns=columns, format=format, output=output,
+    )  # fmt: skip
