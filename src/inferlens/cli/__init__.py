@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, MissingLibrary
 
 OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 MOST_NOTES = 2  # remarks on how a trace was read
@@ -98,18 +98,11 @@ def show_trace(
     if "numpy" not in sys.modules:  # nothing here uses the threads of its linear algebra, and starting them takes long
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from inferlens.cli import screen
-    from inferlens.errors import InferlensError
     from inferlens.views.traced.show import document
 
     try:
         format = screen.format_of(format, output)
-        if (
-            output
-            and format in ("html", "pdf")
-            and not columns
-            and _usual(words)
-            and _paged(path, words.get("against"), output, format)
-        ):
+        if not columns and _usual(words) and _paged(path, words.get("against"), output, format):
             return
         shown, notes = document(path, "html" if format == "pdf" else format, wide=wide, **words)
         screen.notes(notes[:MOST_NOTES])
@@ -127,10 +120,11 @@ def _usual(words: dict[str, Any]) -> bool:
     return all(value == usual.get(name) for name, value in words.items())
 
 
-def _paged(path: Path, base: Path | None, output: Path, format: str) -> bool:
+def _paged(path: Path, base: Path | None, output: Path | None, format: str) -> bool:
     """Writes the page of a report, if the traces can be read more than once, and charts can be drawn here."""
+    if output is None or format not in ("html", "pdf"):
+        return False
     from inferlens.cli import screen
-    from inferlens.errors import MissingLibrary
     from inferlens.trace.several import traces_under
     from inferlens.views import picture
     from inferlens.views.report.found import Found

@@ -12,10 +12,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from itertools import cycle
 from typing import Any
 
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
+from inferlens.views.plain import plain, without_middle
 from inferlens.views.renderers.html import pictured
 from inferlens.views.report.blocks import Picture
 
@@ -243,3 +245,62 @@ def _values(chart: Part) -> Rows:
     found = [values for values in data_of(chart) if values]
     columns = max(found, key=len)[0].keys() if found else ()
     return [row for values in found if values[0].keys() == columns for row in values]
+
+
+# Boxes in rows as SVG: panels beneath each other, in which a box is as wide as its share and its name stands in it.
+
+BOXES_WIDTH, BOX_TALL, BOX_HEAD, BOX_GAP = (
+    1100,
+    21,
+    26,
+    14,
+)  # pixels: of a panel, a row of boxes, a title, between panels
+BOX_LETTER, NARROWEST = 6.1, 0.35  # pixels: a letter; a box that is narrower is not drawn
+
+
+@dataclass(frozen=True)
+class Box:
+    """One box.
+
+    Attributes:
+        left: where it begins; ``wide``: how much it takes, both as shares of the panel.
+        row: from the top.
+        names: what may stand in it; the first for which there is room does.
+        about: what the page says of it where the pointer is, with ``; `` between lines.
+        colour: as in ``picture.PALETTE``.
+    """
+
+    left: float
+    wide: float
+    row: int
+    names: Sequence[str]
+    about: str
+    colour: str
+
+
+def svg(title: str, panels: Sequence[tuple[str, Sequence[Box]]]) -> str:
+    """The panels under their names; ``title`` is for screen readers."""
+    top, parts = 0.0, []
+    for name, boxes in panels:
+        parts.append(
+            f'<text x="0" y="{top + 15:g}" font-size="13" font-weight="bold">{escape(without_middle(name, 150))}</text>'
+        )
+        top += BOX_HEAD
+        parts += [_drawn(box, top) for box in boxes if box.wide * BOXES_WIDTH >= NARROWEST]
+        top += BOX_TALL * (1 + max((box.row for box in boxes), default=0)) + BOX_GAP
+    size = f'viewBox="0 0 {BOXES_WIDTH} {top - BOX_GAP:g}" width="{BOXES_WIDTH}" height="{top - BOX_GAP:g}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(title)}" {size} '
+        f'font-family="{FONT}" font-size="11"><g fill="{THEMES["light"].text}">{"".join(parts)}</g></svg>'
+    )
+
+
+def _drawn(box: Box, top: float) -> str:
+    x, y, wide = box.left * BOXES_WIDTH, top + box.row * BOX_TALL, box.wide * BOXES_WIDTH
+    label = next((each for each in box.names if len(each) * BOX_LETTER <= wide - 6), "")
+    text = f'<text x="{x + 4:.6g}" y="{y + 14:g}" pointer-events="none">{escape(label)}</text>' if label else ""
+    edge = f' stroke="{THEMES["light"].background}"' if wide > 6 else ""
+    return (
+        f'<rect x="{x:.6g}" y="{y:g}" width="{wide:.4g}" height="{BOX_TALL - 1}" fill="{box.colour}" fill-opacity=".38"'
+        f'{edge} data-tip="{escape(plain(box.about))}"/>{text}'
+    )

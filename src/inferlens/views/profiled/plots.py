@@ -24,6 +24,7 @@ from inferlens.views.picture import (
     GAP,
     GREY,
     PALETTE,
+    Box,
     Part,
     Theme,
     beside,
@@ -36,6 +37,7 @@ from inferlens.views.picture import (
     marks,
     picture,
     stacked,
+    svg,
     title,
 )
 from inferlens.views.plain import plain, without_middle
@@ -46,7 +48,6 @@ from inferlens.views.profiled.modules import MAIN, ModuleTree, chosen, columns, 
 from inferlens.views.profiled.profile_tables import WRITE, ShownCase, T, short, unit_of
 from inferlens.views.profiled.roofline import alike, where
 from inferlens.views.report.blocks import Picture
-from inferlens.views.report.boxes import Box, svg
 from inferlens.views.table import share
 
 WIDTH, HEIGHT = 640, 360

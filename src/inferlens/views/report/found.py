@@ -27,11 +27,10 @@ from inferlens.trace.reader import read
 from inferlens.trace.steps import PARTS, PREFIX, communication
 from inferlens.trace.trace import CALLS, Category, Ints, Trace
 from inferlens.units import duration, plural
-from inferlens.views.picture import colours_of, picture
+from inferlens.views.picture import Box, colours_of, picture, svg
 from inferlens.views.plain import plain, without_middle
 from inferlens.views.profiled.findings import Judged, judged
 from inferlens.views.report.blocks import Block, Picture, Section
-from inferlens.views.report.boxes import Box, svg
 from inferlens.views.rows import Row, rows
 from inferlens.views.table import Table
 from inferlens.views.traced import show, step_chart

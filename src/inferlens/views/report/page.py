@@ -26,7 +26,7 @@ from inferlens.units import byte_count, listing, plural
 from inferlens.views import notes, partition
 from inferlens.views.graph import render
 from inferlens.views.partition import Answer
-from inferlens.views.picture import PALETTE, picture
+from inferlens.views.picture import PALETTE, Box, picture, svg
 from inferlens.views.plain import plain
 from inferlens.views.profiled import findings, layers_and_kernels, modules, plots, roofline
 from inferlens.views.profiled.cases import ProfiledCase, groups, of_level
@@ -36,7 +36,6 @@ from inferlens.views.raced.tuned_chart import spec
 from inferlens.views.records import fields_of
 from inferlens.views.renderers.csv import written
 from inferlens.views.report.blocks import Block, Download, Picture, Report, Section
-from inferlens.views.report.boxes import Box, svg
 from inferlens.views.report.found import Found, names, traces
 from inferlens.views.report.measured import answer, comparison
 from inferlens.views.table import Column, Line, Table
