@@ -249,12 +249,8 @@ def _values(chart: Part) -> Rows:
 
 # Boxes in rows as SVG: panels beneath each other, in which a box is as wide as its share and its name stands in it.
 
-BOXES_WIDTH, BOX_TALL, BOX_HEAD, BOX_GAP = (
-    1100,
-    21,
-    26,
-    14,
-)  # pixels: of a panel, a row of boxes, a title, between panels
+# Pixels: of a panel, a row of boxes, a title, between panels.
+BOXES_WIDTH, BOX_TALL, BOX_HEAD, BOX_GAP = 1100, 21, 26, 14
 BOX_LETTER, NARROWEST = 6.1, 0.35  # pixels: a letter; a box that is narrower is not drawn
 
 
