@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from inferlens.backends.base import TOLERANCES, Inputs, Outputs, Preparation, Runner
 from inferlens.backends.host_io import HostIo
-from inferlens.backends.profiling.kernel_families import kernel_families
+from inferlens.backends.profiling.kernel_runs import kernel_families
 from inferlens.errors import InferlensError
 from inferlens.execution.protocol import CaseJob
 from inferlens.execution.worker import Child

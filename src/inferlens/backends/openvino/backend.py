@@ -16,17 +16,27 @@ from msgspec import Meta, Struct
 
 from inferlens.backends.abilities import Deployer, LayerProfiler, Quantizer
 from inferlens.backends.availability import found, imported, refused, warn_no_effect
-from inferlens.backends.base import Backend, Capabilities, Inputs, Knob, Outputs, Preparation, Runner, Support, ordered
-from inferlens.backends.knobs import Recommendation
-from inferlens.backends.onnx.export import check_precision, check_shapes, onnx_file
+from inferlens.backends.base import (
+    Backend,
+    Capabilities,
+    Inputs,
+    Knob,
+    Outputs,
+    Preparation,
+    Recommendation,
+    Runner,
+    Support,
+    ordered,
+)
+from inferlens.backends.onnx.export import check_precision, check_shapes, copy_onnx, onnx_file
 from inferlens.backends.onnx.quantize import to_quantize
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.onnxruntime.runner import as_output
 from inferlens.backends.openvino.profile import layers_of
 from inferlens.backends.openvino.quantize import int8_share, quantized_ir
-from inferlens.backends.openvino.script import openvino_script, write_graph
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.quantized import beside_record, check_share, measured
+from inferlens.backends.scripts import beside, numpy_inputs, program
 from inferlens.models import provenance
 from inferlens.models.inputs import on_host, one_or_all
 from inferlens.models.model import Format, Model
@@ -272,3 +282,42 @@ class OpenVinoRunner(Runner, LayerProfiler):
         if self.preparation.level == "layer":
             properties["PERF_COUNT"] = True
         return properties
+
+
+# The script that runs a deployed graph with OpenVINO alone
+
+
+RUN = """
+def run(*inputs):
+    given = dict(zip(NAMES, inputs))
+    return list(request.infer({name: given[name] for name in taken}, share_inputs=True).values())"""
+
+
+def openvino_script(
+    case: Case, file: str, inputs: tuple[TensorSpec, ...], floats: str, properties: Mapping[str, Any]
+) -> str:
+    """The script; ``properties`` are those that the graph is compiled with, by OpenVINO's names."""
+    shapes = {spec.name: list(spec.shape) for spec in inputs}
+    lines = [
+        "core = openvino.Core()",
+        f"graph = core.read_model({beside(file)})",
+        f"NAMES = {[*shapes]!r}",
+        "taken = [name for port in graph.inputs for name in port.names if name in NAMES]",
+        *([] if floats else [f"graph.reshape({shapes!r})  # of free dimensions"]),
+        f'compiled = core.compile_model(graph, "CPU", {dict(properties)!r})',
+        "request = compiled.create_infer_request()",
+        *numpy_inputs(inputs, floats),
+        "",
+        RUN,
+    ]
+    return program(case, ["import numpy as np", "import openvino"], lines)
+
+
+def write_graph(source: Path, path: Path) -> None:
+    """Writes a graph to ``path``, by whose suffix it is ONNX, or OpenVINO's own form with its weights beside it."""
+    if path.suffix == ".onnx":
+        copy_onnx(source, path)
+        return
+    import openvino
+
+    openvino.save_model(openvino.Core().read_model(str(source)), str(path), compress_to_fp16=False)

@@ -15,8 +15,15 @@ from inferlens.backends.availability import refused
 from inferlens.backends.base import Noted, Preparation
 from inferlens.backends.onnx.quantize import FOLDER, key_of
 from inferlens.backends.pytorch.export import example_feed, tensor_of
-from inferlens.backends.pytorch.quantize import flops_by_module, share_of
-from inferlens.backends.quantized import beside_record, check_share, from_cache, measured, seven_bits
+from inferlens.backends.quantized import (
+    beside_record,
+    check_share,
+    flops_by_module,
+    from_cache,
+    measured,
+    seven_bits,
+    share_of,
+)
 from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds

@@ -11,8 +11,17 @@ from msgspec import structs
 
 from inferlens.backends.abilities import Deployer, Partitioner, Saver
 from inferlens.backends.availability import cuda_precisions, cuda_quantized, found, torch_versions
-from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support, tolerance_of
-from inferlens.backends.knobs import Recommendation
+from inferlens.backends.base import (
+    Absence,
+    Backend,
+    Capabilities,
+    Knob,
+    Preparation,
+    Recommendation,
+    Runner,
+    Support,
+    tolerance_of,
+)
 from inferlens.backends.pytorch.script import PROGRAM, torch_script
 from inferlens.backends.scripts import beside
 from inferlens.backends.tensorrt.flavours import current_gpu

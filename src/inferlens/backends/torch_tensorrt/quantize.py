@@ -10,8 +10,7 @@ from typing import Any
 from inferlens.backends.availability import refused
 from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.export import example_feed, tensor_of
-from inferlens.backends.pytorch.quantize import flops_by_module, share_of
-from inferlens.backends.quantized import check_share
+from inferlens.backends.quantized import check_share, flops_by_module, share_of
 from inferlens.backends.torch_tensorrt.library import EXTRA
 from inferlens.errors import library
 from inferlens.models.model import Model
