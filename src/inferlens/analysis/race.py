@@ -115,12 +115,7 @@ class Race:
         return conclude(difference, threshold=self.threshold, level=level)
 
 
-def race(
-    cases: Mapping[str, CaseRuns],
-    *,
-    metric: Metric | None = None,
-    aim: FinalsAim | None = None,
-) -> Race:
+def race(cases: Mapping[str, CaseRuns], *, metric: Metric | None = None, aim: FinalsAim | None = None) -> Race:
     """Return the race among cases, by the threshold and the level that they were measured with.
 
     Args:

@@ -42,11 +42,7 @@ class Interference(Struct, frozen=True, kw_only=True):
 
 
 def interference(
-    case: Case,
-    result: TaskResult[Measured],
-    log: MachineLog | None,
-    *,
-    interleaved: bool = False,
+    case: Case, result: TaskResult[Measured], log: MachineLog | None, *, interleaved: bool = False
 ) -> Interference:
     """What ``log`` says about what was measured.
 

@@ -22,14 +22,7 @@ from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, merged
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child_process
-from inferlens.execution.expand import (
-    Planned,
-    backends_named,
-    batches,
-    check_words,
-    expand,
-    refuse_if_none_runs,
-)
+from inferlens.execution.expand import Planned, backends_named, batches, check_words, expand, refuse_if_none_runs
 from inferlens.execution.protocol import Job
 from inferlens.execution.worker import Child, ending
 from inferlens.measure import environment, interpreter

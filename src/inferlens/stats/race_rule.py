@@ -17,14 +17,7 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
-from inferlens.stats.comparison import (
-    CPU_NOISE,
-    LogRatio,
-    Noise,
-    look_error,
-    paired_difference,
-    unpaired_difference,
-)
+from inferlens.stats.comparison import CPU_NOISE, LogRatio, Noise, look_error, paired_difference, unpaired_difference
 from inferlens.stats.intervals import student_quantile
 
 LEAST_ROUNDS, USUAL_ROUNDS, MOST_ROUNDS = 2, 10, 20  # of a race; MOST_ROUNDS with --thorough

@@ -13,15 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from inferlens.analysis.interference.spans import all_spans
-from inferlens.record.machine import (
-    DISCARD_AT_MOST,
-    DISCARD_HOT,
-    LEAST_KEPT,
-    OTHER_PROGRAMS,
-    Kind,
-    MachineLog,
-    Marks,
-)
+from inferlens.record.machine import DISCARD_AT_MOST, DISCARD_HOT, LEAST_KEPT, OTHER_PROGRAMS, Kind, MachineLog, Marks
 from inferlens.record.record import Warning
 from inferlens.units import percent
 
@@ -38,13 +30,7 @@ OWN_DOING: dict[Kind, tuple[str, str]] = {
 }
 
 
-def mark(
-    begins: Sequence[float],
-    latencies: Sequence[float],
-    log: MachineLog,
-    *,
-    least: int = LEAST_KEPT,
-) -> Marks:
+def mark(begins: Sequence[float], latencies: Sequence[float], log: MachineLog, *, least: int = LEAST_KEPT) -> Marks:
     """Marks the samples that a disturbance touched; there is one at least.
 
     Args:

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
     from inferlens.analysis.findings.rules.traces import TraceEvidence
 
 
-@rule(
-    "doubtful-profile",
-    of="profile",
-    about="trust",
-    hint="Shares say where to look, not what can be won.",
-)
+@rule("doubtful-profile", of="profile", about="trust", hint="Shares say where to look, not what can be won.")
 def doubtful_profile(seen: Evidence) -> Iterator[Finding]:
     """What was profiled is not quite what runs unprofiled."""
     stretched = seen.layered is not None and not kernels_alone(seen.layered)
