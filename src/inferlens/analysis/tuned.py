@@ -266,10 +266,7 @@ def beneath(path: Path) -> list[Path]:
 
 
 def load_tuned(folder: Path) -> Tuned:
-    """How the tuning in a folder ended, with its rounds.
-
-    Raises InferlensError if it is not over, or a file of it is broken.
-    """
+    """Return how a tuning ended, with its rounds. Raises InferlensError if it is not over, or a file is broken."""
     try:
         data = (folder / TUNED).read_bytes()
         lines = read_unpacked(plain_or_packed(folder / TRIALS)).split(b"\n")

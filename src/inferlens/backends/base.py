@@ -42,10 +42,7 @@ ON_CUDA = (
 
 
 def ordered(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array]:
-    """The arrays of ``inputs`` in the order of ``specs``.
-
-    Raises InferlensError if an input is missing, or is none of the model's.
-    """
+    """Return the arrays in the order of ``specs``. Raises InferlensError for an input that is missing or unknown."""
     names = [spec.name for spec in specs]
     unknown = sorted(set(inputs) - set(names))
     missing = [name for name in names if name not in inputs]
@@ -171,7 +168,6 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
     @property
     def available(self) -> bool:
-        """Whether anything works."""
         return bool(self.supports)
 
     def takes(self, format: Format) -> tuple[Support, ...]:
@@ -379,10 +375,7 @@ class Backend(ABC):
 
     @abstractmethod
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        """Makes ``model`` ready for ``case``; host work only (export, for example), the device is left alone.
-
-        Raises Unsupported if this model cannot be run this way.
-        """
+        """Make ``model`` ready on the host, without the device. Raises Unsupported if it cannot be run this way."""
 
     def tolerance(self, case: Case) -> float:
         """Largest relative L2 error against the fp32 reference that counts as right for this case."""
@@ -401,10 +394,7 @@ class Backend(ABC):
 
     @classmethod
     def parse_options(cls, case: Case) -> Any:
-        """``case.options`` as ``cls.options``, texts converted to the types it names.
-
-        Raises InferlensError for an unknown option (near misses are suggested) or a value of the wrong type.
-        """
+        """Return ``case.options`` as ``cls.options``. Raises InferlensError for unknown options and wrong types."""
         known = cls.options.__struct_fields__
         for name in case.options:
             if name not in known:

@@ -208,7 +208,6 @@ def _look_at_kernels(child: Child, runner: Runner, feed: Any) -> None:
 
 
 def _warn_of_one_shape(model: Model, child: Child) -> None:
-    """Warns of ranges of sizes that the backend makes nothing of."""
     if any(spec.dynamic for spec in model.inputs) and not child.backend.capabilities().dynamic_shapes:
         child.preparation.warn(
             "static-shape",

@@ -284,7 +284,6 @@ class Scheduler:
         return records
 
     def _monitor(self, cases: Sequence[Planned], started: Callable[[], Sequence[int]], before: Before) -> Monitor:
-        """What watches the machine while processes of cases run."""
         return Monitor(started, gpu=any(planned.case.device == "cuda" for planned in cases), before=before)
 
     def _done(self, record: Record, folder: Path) -> None:
@@ -375,7 +374,6 @@ class Scheduler:
         self.observer.heard(event)
 
     def _keep(self, attempt: Attempt) -> Record:
-        """The record of an attempt, on disk."""
         planned, outcome, found, result = attempt.planned, attempt.outcome, attempt.found, attempt.outcome.result
         measured = result.found or Measured()
         accuracy = self._accuracy(planned, measured, result.model)

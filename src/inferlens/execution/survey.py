@@ -108,10 +108,7 @@ def expanded(plan: Plan, model: Named | None = None) -> list[Planned]:
 
 
 def surveyed(plan: Plan, model: Named | None = None) -> list[Surveyed]:
-    """What the plan's models are, and what its backends can do, by each of its interpreters.
-
-    Raises InferlensError for a plan that means nothing, or an interpreter that cannot be used.
-    """
+    """Return what the plan's models are, and what its backends can do, by each of its interpreters."""
     check_words(plan)
     check_interpreters(plan.python)
     plans: list[Plan] = []

@@ -77,12 +77,7 @@ class Files(Struct, frozen=True, kw_only=True):
 
 
 def trace_case(job: TraceJob, child: Child) -> Files:
-    """Traces the case, in a process of its own.
-
-    Raises:
-        Unsupported: without PyTorch.
-        InferlensError: if the profiler wrote no steps.
-    """
+    """Trace the case. Raises Unsupported without PyTorch, and InferlensError if the profiler wrote no steps."""
     _, missing = imported("torch", "PyTorch", "torch")
     if missing:
         raise Unsupported(f"Traces are torch.profiler's. {missing.reason}", hint=missing.hint)
@@ -163,10 +158,7 @@ class Traced(Files, frozen=True, kw_only=True):
 
 
 def run(plan: Plan, tracing: Tracing, tensorboard: Path | None, observer: Observer) -> Iterator[Traced]:
-    """Traces every case of ``plan``; each is on disk before the next one starts.
-
-    Raises InferlensError if the plan asks for several processes of each case, or a folder cannot be written.
-    """
+    """Trace every case of ``plan``; each is on disk before the next one starts."""
     if plan.repeats > 1:
         raise InferlensError("A case is traced in one process.", hint="--repeat for several cycles, not --repeats")
     observer.doing("looking at models and backends")
@@ -206,10 +198,7 @@ def run_name(case: Case, format: Format) -> str:
 def _traced(
     scheduler: Scheduler, planned: Planned, tracing: Tracing, parent: Path, name: str, own_names: bool = False
 ) -> Traced:
-    """Traces one case in a fresh process; its folder, ``name`` in ``parent``, is there if its traces are.
-
-    Files have the names that PyTorch gives them, or ours.
-    """
+    """Trace one case into the folder ``name`` in ``parent``, with the file names of PyTorch or ours."""
 
     def ended(result: TaskResult[Files], **more: Any) -> Traced:
         how = {key: getattr(result, key) for key in ("status", "reason", "hint", "warnings")}

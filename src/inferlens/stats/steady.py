@@ -63,8 +63,6 @@ class Steady(Struct, frozen=True):
 
 
 class _Fit(Struct, frozen=True):
-    """A shape and how badly it fits."""
-
     shape: str  # levels, line, decay or wave
     cost: float  # -2 log likelihood and the price
     extent: float = 0.0  # how much it moves, on the logarithmic scale
@@ -74,10 +72,7 @@ class _Fit(Struct, frozen=True):
 
 @remembered  # every view of a record asks again
 def steady(values: Array) -> Steady:
-    """Where the steady state of latencies in order of time begins: ``values[found.start:]`` is steady.
-
-    Latencies have to be finite and positive; below :data:`LEAST_SAMPLES` of them nothing is said.
-    """
+    """Return where latencies, positive and in order of time, become steady: ``values[found.start:]`` is so."""
     if values.size < LEAST_SAMPLES or not (np.isfinite(values).all() and values.min() > 0):
         return Steady(0, "few-samples")
     size = -(-values.size // BATCHES)
@@ -179,7 +174,6 @@ def _decay(batches: Array) -> _Fit:
 
 
 def _wave(batches: Array) -> _Fit:
-    """The best sine wave."""
     both, inverse = _waves(batches.size)
     parts = inverse @ batches
     rest = batches - (both @ parts[:, :, None])[:, :, 0]

@@ -282,7 +282,6 @@ def check(threshold: float, level: float) -> None:
 
 
 def _records(given: Given) -> tuple[Sequence[Record], list[str]]:
-    """Records, and what could not be read."""
     loaded = load_records([Path(given)]) if isinstance(given, (str, PathLike)) else given
     if not isinstance(loaded, Loaded):
         return loaded, []

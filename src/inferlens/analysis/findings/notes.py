@@ -103,7 +103,6 @@ def worst_agreement(runs: CaseRuns) -> Agreement | None:
 
 
 def _ended(runs: CaseRuns) -> Iterator[Note]:
-    """Why there is no number, or none to rely on."""
     record = runs.first
     if record.status != "ok":
         why = _sentence(record.reason or "No reason is known")
@@ -134,7 +133,6 @@ def _ended(runs: CaseRuns) -> Iterator[Note]:
 
 
 def _warned(runs: CaseRuns) -> Iterator[Note]:
-    """What the processes said themselves."""
     for warning in dict.fromkeys(warning for record in runs.records for warning in record.warnings):
         yield note(warning.code, warning.message, warning.advice)
 

@@ -116,10 +116,7 @@ class GraphSource(Struct, frozen=True, kw_only=True):
 
 
 def source_of(profile: Profile, title: str, about: str = "", unprofiled: Sequence[float] = ()) -> GraphSource | str:
-    """The layers of a profile with their typical times, or the sentence that says why there are none.
-
-    ``unprofiled`` as in :func:`runs_of`.
-    """
+    """Return a profile's layers with typical times, or why there are none; ``unprofiled`` as in :func:`runs_of`."""
     runs = runs_of(profile, "layer", unprofiled)
     if isinstance(runs, str) or profile.layers is None:
         return str(runs)
@@ -136,10 +133,7 @@ def source_of(profile: Profile, title: str, about: str = "", unprofiled: Sequenc
 
 
 def flow_of(source: GraphSource) -> tuple[list[Edge], list[tuple[int, Tensor]], list[str]]:
-    """Which layer reads what from which, by index; the layers that write what leaves the model; what is not known.
-
-    The tail of what the model is given is -1.
-    """
+    """Return which layer reads from which (-1: the model's input), what leaves the model, and what is not known."""
     edges = list(islice(_by_name(source), MOST_EDGES + 1))
     notes = [TOO_MANY_EDGES] if len(edges) > MOST_EDGES else []
     edges = edges[:MOST_EDGES]

@@ -61,12 +61,10 @@ class Dialect:
 
     @property
     def dynamic(self) -> bool:
-        """Whether it needs no ranges."""
         return not self.types[0]
 
     @property
     def fp8(self) -> bool:
-        """Whether it quantizes to FP8."""
         return self.types[1].startswith("QFLOAT8")
 
 

@@ -114,7 +114,6 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
     )
 
     def capabilities(self) -> Capabilities:
-        """Those providers of this build whose libraries load; modules too if there is an exporter."""
         formats = onnx_formats()
         ort, missing = imported("onnxruntime", "ONNX Runtime", "onnx")
         if missing:
@@ -151,7 +150,6 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         )
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        """Exports if the model is no ONNX file; a runner that loads the file when it is entered."""
         options: OnnxRuntimeOptions = self.parse_options(case)
         provider = PROVIDERS[case.variant]
         check_cuda_options(options, case, preparation)
@@ -306,7 +304,6 @@ def statements(attributes: Mapping[str, Any], entries: Mapping[str, str]) -> Ite
 
 
 def _own_stream(provider: Any) -> Any:
-    """A provider without what names a stream of this process."""
     if isinstance(provider, str):
         return provider
     name, options = provider

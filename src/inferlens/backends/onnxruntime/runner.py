@@ -18,7 +18,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
-import psutil
 
 from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import refused, warn_unheeded
@@ -137,6 +136,7 @@ class OnnxRunner(Runner):
         for key, text in {**entries, "session.record_ep_graph_assignment_info": "1"}.items():
             settings.add_session_config_entry(key, text)
         self.preparation.facts["onnxruntime"] = ort.__version__  # CPU and GPU packages may both be installed
+        self.preparation.facts["threads"] = self.case.threads
         if self.preparation.level in self.profiled_levels:
             self.preparation.folder.mkdir(parents=True, exist_ok=True)
             self._written = tempfile.TemporaryDirectory(prefix="profile-", dir=self.preparation.folder)
@@ -179,20 +179,13 @@ class CpuRunner(OnnxRunner, LayerProfiler):
     profiled_levels = ("layer",)
 
     def __enter__(self) -> CpuRunner:
-        import onnxruntime  # noqa: F401 - starts threads of its own, which are not counted below
+        import onnxruntime  # noqa: F401 - before the build, which is timed
 
-        process = psutil.Process()
-        before = process.num_threads()
         with self.preparation.phase("build"):
             self._loaded = self.load()
-        # ONNX Runtime does not tell how many threads it chose: the new ones are its pool's, and the caller works too.
-        # In parallel mode those that take whole branches are among them, and the number stays unknown.
-        own_choice = 1 + process.num_threads() - before if self.options.execution_mode == "sequential" else None
-        self.preparation.facts["threads"] = self.case.threads or own_choice
         return self
 
     def profile_layers(self, feed: Any, runs: int) -> Layers:
-        """Times the nodes by ONNX Runtime's own profile, which ends with that."""
         check_level(self.preparation)
         if self._written is None:
             raise Unsupported("ONNX Runtime profiles a session once.", hint="enter the runner again")
@@ -265,7 +258,6 @@ class CudaRunner(OnnxRunner):
                 self._bind_outputs()
                 self.synchronize()
             self._entered = entered.pop_all()
-        self.preparation.facts["threads"] = self.case.threads
         return self
 
     def __exit__(self, *error: Any) -> None:

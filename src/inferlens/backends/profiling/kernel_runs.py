@@ -268,10 +268,7 @@ def layers_of_kernels(kernels: Kernels, layers: Iterable[Layer]) -> Layers:
 
 
 def kernel_families(runner: Runner, feed: Any) -> dict[str, float]:
-    """Return the share of the GPU time of one call by family of kernels, as in ``analysis.profile.families``.
-
-    The runner is entered and warm, on CUDA. Raises Unsupported if the profiler cannot see kernels here.
-    """
+    """Return the share of the GPU time of one call by family of kernels, as in ``analysis.profile.families``."""
     check()
     seconds: dict[str, float] = {}
     for event in one_run(runner, feed, on_gpu=True).events:

@@ -287,11 +287,9 @@ class Tracing(Struct, frozen=True, kw_only=True):
 
 
 def write_steps(runner: Runnable, feed: Any, tracing: Tracing, folder: Path, *, on_gpu: bool, about: str) -> list[Path]:
-    """Traces steps of ``runner.infer(feed)``, which is entered and warm, into files in ``folder``.
+    """Trace steps of a warm runner into files in ``folder``, one for each cycle, which are returned in order.
 
     ``about`` is JSON that is kept in each file, as :data:`ABOUT`.
-
-    Returns a file for each cycle, in order: ``<host>_<process>.<nanoseconds>.pt.trace.json.gz``.
     """
     from torch.profiler import ProfilerAction, record_function, schedule, tensorboard_trace_handler
 

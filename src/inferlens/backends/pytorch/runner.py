@@ -186,7 +186,6 @@ class TorchRunner(Runner):
         return made
 
     def settings(self) -> Any:
-        """The process-wide settings of this case, a context."""
         return torch_settings(threads=self.case.threads, tf32=self.tf32, cudnn_benchmark=self.cudnn_benchmark)
 
     def __enter__(self) -> TorchRunner:
@@ -245,7 +244,6 @@ class TorchRunner(Runner):
         return infer
 
     def place(self, inputs: Inputs) -> Feed:
-        """Tensors on the device, in the order of the model's arguments."""
         specs = self.model.inputs
         arrays = zip(ordered(inputs, specs), specs, strict=True)
         return tuple(self._placed(tensor_of(array, spec, self._stored)) for array, spec in arrays)
@@ -292,7 +290,6 @@ class TorchRunner(Runner):
             torch.cuda.synchronize()
 
     def device_memory(self) -> tuple[int, str] | None:
-        """Peak of the tensors in PyTorch's own allocator."""
         if self.case.device != "cuda":
             return None
         import torch

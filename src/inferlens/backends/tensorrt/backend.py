@@ -82,7 +82,6 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
     recommended = tuple(Recommendation(each, options={"cuda_graph": True}, fixed_shapes=True) for each in variants)
 
     def capabilities(self) -> Capabilities:
-        """Those flavours that are installed, on CUDA; modules too if there is an exporter."""
         formats = (*onnx_formats(), "engine")
         flavours = [find(variant) for variant in self.variants]
         torch, no_torch = imported("torch", "PyTorch", "torch")  # its tensors, streams and events are used
@@ -119,7 +118,6 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         )
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        """Exports if the model is neither an ONNX file nor an engine; a runner that builds when it is entered."""
         options, found = self._checked(case)
         if options.streams > 1 and case.io == "host":
             warn_no_effect(preparation, "streams", "calls with --io host")

@@ -86,7 +86,6 @@ def quantized_program(model: Model, case: Case, preparation: Preparation) -> Pat
 
 
 def _quantized(model: Model, case: Case) -> Any:
-    """The exported program of the module in int8."""
     import torch
 
     pt2e = library("torchao.quantization.pt2e.quantize_pt2e", extra="quantize")
@@ -178,7 +177,6 @@ def quantize_linear(
 
 
 def _floats(module: Any) -> str:
-    """The precision of a module's weights."""
     import torch
 
     kinds = {torch.float16: "fp16", torch.bfloat16: "bf16"}

@@ -25,7 +25,7 @@ from inferlens.backends.base import (
 from inferlens.backends.pytorch.script import PROGRAM, torch_script
 from inferlens.backends.scripts import beside
 from inferlens.backends.tensorrt.flavours import current_gpu
-from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS, CompilingRunner
+from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS, CompilingRunner, quantize_module
 from inferlens.backends.torch_tensorrt.library import (
     FLAVOURS,
     NOT_IN_SCRIPT,
@@ -38,7 +38,6 @@ from inferlens.backends.torch_tensorrt.library import (
     gpu_or_assumed,
     load,
 )
-from inferlens.backends.torch_tensorrt.quantize import quantize_module
 from inferlens.backends.torch_tensorrt.runner import KINDS, LoadedRunner
 from inferlens.errors import Unsupported
 from inferlens.models import provenance
@@ -223,5 +222,4 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
 
 
 def _formats(variant: str) -> tuple[Format, ...]:
-    """The formats of models that a front end takes."""
     return (*FORMATS, "torchscript") if variant == SCRIPTED else FORMATS

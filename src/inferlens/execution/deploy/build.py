@@ -67,10 +67,7 @@ def partition_model(job: CaseJob, child: Child) -> Partition:
 
 
 def cases(words: Mapping[str, Any], backend: str) -> list[Case]:
-    """Every case that ``words`` of the command line mean for one model on ``backend`` (``name`` or ``name:variant``).
-
-    Whether it could be measured here is not asked: an engine can be built without a GPU.
-    """
+    """Return the cases that ``words`` mean for one model on ``backend``, whether they can be measured here or not."""
     plan = Plan.from_words({**words, "backend": backend})
     if len(plan.model) != 1:
         raise InferlensError("This takes one model.", expected="a single name or file")

@@ -141,7 +141,6 @@ def _compiled(record: Record, folder: Path, backend: Backend, *, rebuild: bool) 
 
 
 def _check_machine(record: Record, backend: Backend, *, with_file: bool) -> None:
-    """Refuses a machine with another GPU, or other versions of what the case runs on."""
     here, then = environment.collect(), record.environment
     if record.case.device == "cuda":
         names = [each.gpus[0].name if each.gpus else "no GPU" for each in (then, here)]
