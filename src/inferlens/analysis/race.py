@@ -61,19 +61,13 @@ class RaceAnswer(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Race:
-    """Cases that do the same work on one machine, ready to be compared; by the ids of their first records.
+    """Cases that do the same work on one machine, ready to be compared; by the ids of their first records."""
 
-    Attributes:
-        entries: the cases that have samples; ``ranked``: those of them that may win.
-        level: how sure an answer is to be.
-        rounds: the largest number of rounds that two cases share.
-    """
-
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, Entry]  # the cases that have samples; ``ranked``: those of them that may win
     ranked: frozenset[str]
-    level: float = 0.95
+    level: float = 0.95  # how sure an answer is to be
     threshold: float = 0.02
-    rounds: int = 0
+    rounds: int = 0  # the largest number of rounds that two cases share
 
     @cached_property
     def data(self) -> RaceData:

@@ -117,19 +117,14 @@ def _covered(trace: Trace, rows: Ints, steps: Ints) -> float:
 
 
 class Traced(Files, frozen=True, kw_only=True):
-    """One case's traces, or why there are none.
-
-    Attributes:
-        status: how it ended; ``reason`` says why if not ``ok``.
-        files: one for each cycle of the profiler's schedule, in order.
-    """
+    """One case's traces, or why there are none."""
 
     case: Case
     model: str
-    status: Status
+    status: Status  # how it ended; ``reason`` says why if not ``ok``
     reason: str = ""
     hint: str = ""
-    files: tuple[Path, ...] = ()
+    files: tuple[Path, ...] = ()  # one for each cycle of the profiler's schedule, in order
     warnings: tuple[Warning, ...] = ()
     log: Path | None = None
 

@@ -50,21 +50,14 @@ GPU_NOISE = Noise(paired=0.025, apart=0.1, reach=1.5)
 
 
 class LogRatio(Struct, frozen=True, kw_only=True):
-    """The logarithm of a candidate's time over a base's.
-
-    Attributes:
-        error: its standard error, which has ``freedom`` degrees of freedom.
-        rounds: in how many rounds both were measured; 0 if they were measured at different times.
-        noise: the estimated standard deviation of one round's difference, over the usual one.
-        replicated: whether a side was measured in more than one process.
-    """
+    """The logarithm of a candidate's time over a base's."""
 
     log: float
-    error: float
+    error: float  # its standard error, which has ``freedom`` degrees of freedom
     freedom: float
-    rounds: int = 0
-    noise: float = 1.0
-    replicated: bool = True
+    rounds: int = 0  # in how many rounds both were measured; 0 if they were measured at different times
+    noise: float = 1.0  # the estimated standard deviation of one round's difference, over the usual one
+    replicated: bool = True  # whether a side was measured in more than one process
 
     @property
     def ratio(self) -> float:

@@ -28,17 +28,11 @@ FAR_ERRORS = 4.0
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """One case of a race, with the logarithm of each process's median.
+    """One case of a race, with the logarithm of each process's median."""
 
-    Attributes:
-        rounds: processes that were measured in rounds with other cases.
-        alone: processes that were measured by themselves, in order of time.
-        usual: the noise to assume before it is known.
-    """
-
-    rounds: Mapping[Hashable, float] = {}
-    alone: Sequence[float] = ()
-    usual: Noise = CPU_NOISE
+    rounds: Mapping[Hashable, float] = {}  # processes that were measured in rounds with other cases
+    alone: Sequence[float] = ()  # processes that were measured by themselves, in order of time
+    usual: Noise = CPU_NOISE  # the noise to assume before it is known
 
     @property
     def level(self) -> float:
@@ -48,20 +42,13 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class RaceState(Struct, frozen=True, kw_only=True):
-    """How a race stands.
-
-    Attributes:
-        rivals: all others against the leader, the fastest first.
-        open: the rivals that may be faster than the leader by more than the threshold.
-        as_fast: the rivals that are not shown to be slower by more than the threshold.
-        chance: the probability that no rival is faster by more than the threshold.
-    """
+    """How a race stands."""
 
     leader: str
-    rivals: Mapping[str, LogRatio]
-    open: tuple[str, ...]
-    as_fast: tuple[str, ...]
-    chance: float
+    rivals: Mapping[str, LogRatio]  # all others against the leader, the fastest first
+    open: tuple[str, ...]  # the rivals that may be faster than the leader by more than the threshold
+    as_fast: tuple[str, ...]  # the rivals that are not shown to be slower by more than the threshold
+    chance: float  # the probability that no rival is faster by more than the threshold
 
     @property
     def decided(self) -> bool:

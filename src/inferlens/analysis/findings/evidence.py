@@ -210,17 +210,11 @@ class HostWait(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one case.
+    """All that is known of one case."""
 
-    Attributes:
-        profiles: of one case on one machine, at most one of each level.
-        record: of the same case, timed unprofiled.
-        plain: of a quantized case, the record of the same in fp32.
-    """
-
-    profiles: tuple[Profile, ...]
-    record: Record | None
-    plain: Record | None = None
+    profiles: tuple[Profile, ...]  # of one case on one machine, at most one of each level
+    record: Record | None  # of the same case, timed unprofiled
+    plain: Record | None = None  # of a quantized case, the record of the same in fp32
 
     @property
     def case(self) -> Case:

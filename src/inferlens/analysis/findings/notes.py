@@ -48,17 +48,11 @@ WORDS = 20
 
 
 class Note(Struct, frozen=True):
-    """One thing to know of a case.
+    """One thing to know of a case."""
 
-    Attributes:
-        code: stays, and is documented.
-        level: whether it ``changes`` the answer, ``weakens`` it, or is good to ``know``.
-        message: all of it; :attr:`sentence` is what fits on a screen.
-    """
-
-    code: str
-    level: Level
-    message: str
+    code: str  # stays, and is documented
+    level: Level  # whether it ``changes`` the answer, ``weakens`` it, or is good to ``know``
+    message: str  # all of it; :attr:`sentence` is what fits on a screen
     hint: str = field(default="", name="advice")
 
     @property

@@ -104,20 +104,14 @@ class Cell(Struct, frozen=True, kw_only=True):
 
 
 class ModuleRow(Struct, frozen=True, kw_only=True):
-    """One module on all backends.
-
-    Attributes:
-        cells: one for each column; ``None`` where the backend names no such module.
-        folded: how many modules below it have no row.
-        last: whether it is the last of its siblings, for itself and each row above it.
-    """
+    """One module on all backends."""
 
     kind: Kind
     path: Path = ()
     depth: int
-    cells: tuple[Cell | None, ...]
-    folded: int = 0
-    last: tuple[bool, ...] = ()
+    cells: tuple[Cell | None, ...]  # one for each column; ``None`` where the backend names no such module
+    folded: int = 0  # how many modules below it have no row
+    last: tuple[bool, ...] = ()  # whether it is the last of its siblings, for itself and each row above it
 
 
 @dataclass(frozen=True)

@@ -25,17 +25,11 @@ class WorkerLost(Exception):
 
 
 class Worker(ABC):
-    """Does parts of a plan, one at a time, and each in a thread of its own.
+    """Does parts of a plan, one at a time, and each in a thread of its own."""
 
-    Attributes:
-        kind: of what it measures on, such as ``H200``: each kind measures the whole plan. Empty: there is only one.
-        gpu: what ``CUDA_VISIBLE_DEVICES`` is in its processes, if that is known beforehand: the UUID of its only one.
-        neighbours: how many others work on the same machine at the same time, if that is known.
-    """
-
-    kind = ""
-    gpu = ""
-    neighbours = 0
+    kind = ""  # of what it measures on, such as ``H200``: each kind measures the whole plan. Empty: there is only one
+    gpu = ""  # what ``CUDA_VISIBLE_DEVICES`` is in its processes, if that is known beforehand: the UUID of its only one
+    neighbours = 0  # how many others work on the same machine at the same time, if that is known
 
     @abstractmethod
     def do(self, part: Part[P, Found], job: P, observer: Observer) -> Found:
