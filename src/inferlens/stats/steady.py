@@ -85,15 +85,11 @@ def steady(values: Array) -> Steady:
     if reason:
         return Steady(0, reason)
     cut = spare + first * size if first else 0
-    if _slower_from(values, cut) and not steady(values[cut:]).steady:
+    slower = cut > 0 and np.median(values[cut:]) > (1 + TOLERANCE) * np.median(values[:cut])
+    if slower and not steady(values[cut:]).steady:
         return Steady(0, "never-steady")
     start = _without_first_calls(values, cut)
     return Steady(start, "warm-up" if start else "steady")
-
-
-def _slower_from(samples: Array, place: int) -> bool:
-    """Whether the samples from ``place`` on are slower than those before it, by their medians."""
-    return place > 0 and float(np.median(samples[place:])) > (1 + TOLERANCE) * float(np.median(samples[:place]))
 
 
 def _verdict(batches: Array) -> tuple[int, str]:

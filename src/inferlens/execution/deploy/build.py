@@ -100,12 +100,6 @@ def build(path: Path, case: Case, builds: int, **more: Any) -> TaskResult[BuildR
     return replace(done, found=replace(done.found, path=str(path)))
 
 
-def deploy(path: Path, case: Case, **more: Any) -> TaskResult[None]:
-    """Has the backend of ``case`` write to ``path`` what its script loads, as :func:`save` does; ``known`` and
-    ``exported`` are as of ``protocol.CaseJob``."""
-    return written(path, deploy_model, Deployer, case, **more)
-
-
 def partition(case: Case, **more: Any) -> TaskResult[Partition]:
     """Has the backend of ``case`` say which operators it would compile; an ``InferlensError`` if it could not.
 

@@ -98,8 +98,8 @@ def write(
     path = output / f"model{way.backend.deployed_as(way.case)}"
     try:
         words["cache"] = way.cache or build.CACHE
-        given = {"known": way.known, "exported": str(way.exported or "")}
-        done = build.deploy(path, way.case, trust=trust, rebuild=rebuild, **given, **words)
+        given = {"known": way.known, "exported": str(way.exported or ""), "trust": trust, "rebuild": rebuild, **words}
+        done: TaskResult[None] = build.written(path, build.deploy_model, Deployer, way.case, **given)
         if not (rebuild or way.known):
             way.check_weights(done.model.weights_sha256 if done.model else "")
         (output / "run.py").write_text(way.backend.script(way.case, path.name, record.model.inputs))
