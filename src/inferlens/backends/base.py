@@ -61,7 +61,7 @@ class Knob(Struct, frozen=True, kw_only=True):
 
     Attributes:
         values: beside the default, the most promising first.
-        devices, precisions, variants: of cases where it does something; empty: of all.
+        devices: of cases where it does something; empty: of all. So are ``precisions`` and ``variants``.
         needs: options that must have another value than their default for it to do something.
         without: options beside which it does nothing, or fails, once they have another value than their default.
         objectives: for which it is worth a process, by their names; empty: for all.
@@ -98,7 +98,6 @@ class Recommendation(Struct, frozen=True):
     """A configuration in which the experts of a library deploy it. ``bench`` races these by default.
 
     Attributes:
-        variant, device: those of the cases.
         options: the backend's options that differ from their defaults.
         precisions: of cases that it is for; empty: all.
         convolutional: whether it is for models with 2-D convolutions, or for those without; ``None``: for all.

@@ -53,20 +53,14 @@ class TraceJob(CaseJob, frozen=True, kw_only=True):
 
 
 class TraceContent(Struct, frozen=True, kw_only=True):
-    """What a trace file, ``name``, shows.
-
-    Attributes:
-        operators, gpu: the share of a step in which an operator of PyTorch was called, or a GPU was at work; the
-            largest of all steps, for a busy machine lengthens some.
-        notes: what was amiss when it was read, a sentence each.
-    """
+    """What a trace file, ``name``, shows."""
 
     name: str
     steps: tuple[float, ...]
-    operators: float
-    gpu: float
+    operators: float  # share of a step in operators of PyTorch; the largest, for a busy machine lengthens some
+    gpu: float  # share of a step in which a GPU was at work, in the same way
     events: int
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what was amiss when it was read, a sentence each
 
 
 class Files(Struct, frozen=True, kw_only=True):

@@ -100,11 +100,7 @@ class RaceData:
         if not able:
             return None
         leader = self._leader(able)
-        rivals: dict[str, LogRatio] = {}
-        for name in able:
-            if name != leader and (difference := self.difference(leader, name)):
-                rivals[name] = difference
-        rivals = dict(sorted(rivals.items(), key=lambda item: item[1].log))
+        rivals = self._rivals(leader, able)
         most = math.log1p(threshold)
         chance = math.prod(1.0 if _is_far(rival, most) else rival.chance_above(-most) for rival in rivals.values())
         return RaceState(
@@ -122,13 +118,16 @@ class RaceData:
         raced = [name for name in names if self.entries[name].rounds]
         leader = min(raced or names, key=lambda name: self.entries[name].level)
         for _ in names:  # differences within rounds need not agree with means over different rounds
-            ahead = {name: self.difference(leader, name) for name in names if name != leader}
-            logs = {name: difference.log for name, difference in ahead.items() if difference}
-            best = min(logs, key=logs.__getitem__, default=leader)
-            if logs.get(best, 0.0) >= 0.0:
+            rivals = self._rivals(leader, names)
+            if not rivals or min(rival.log for rival in rivals.values()) >= 0.0:
                 break
-            leader = best
+            leader = next(iter(rivals))
         return leader
+
+    def _rivals(self, leader: str, names: Sequence[str]) -> dict[str, LogRatio]:
+        """Return the others against the leader, the fastest first."""
+        found = {name: self.difference(leader, name) for name in names if name != leader}
+        return dict(sorted(((name, rival) for name, rival in found.items() if rival), key=lambda item: item[1].log))
 
 
 def _is_far(rival: LogRatio, most: float) -> bool:

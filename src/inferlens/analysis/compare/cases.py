@@ -84,7 +84,7 @@ class ComparedCase(Struct, frozen=True, kw_only=True):
     """One case on both sides.
 
     Attributes:
-        ratio: the candidate's time over the base's, of throughput the time of a call: above 1 it is slower.
+        ratio: the candidate's time of a call over the base's: above 1 it is slower.
         interval: of ``ratio``, at a level that allows for the number of comparisons.
         change: the candidate's median over the base's, less 1: of throughput above 0 is faster, of times slower.
         change_interval: of ``change``.

@@ -75,42 +75,29 @@ class Region(Struct, frozen=True, kw_only=True):
 
 
 class Graph(Struct, frozen=True, kw_only=True):
-    """What is drawn of one case.
-
-    Attributes:
-        whole: seconds of a run; ``None`` without times.
-        layers: how many layers there are, however many nodes they became.
-        depth, deepest: how deep modules are unfolded, and how deep they go.
-        notes: what is not known, not shown, or folded; a sentence each.
-    """
+    """What is drawn of one case."""
 
     title: str
     about: str = ""
     nodes: tuple[Node, ...] = ()
     edges: tuple[Edge, ...] = ()
     regions: tuple[Region, ...] = ()
-    whole: float | None = None
-    layers: int = 0
-    depth: int = 0
+    whole: float | None = None  # seconds of a run; ``None`` without times
+    layers: int = 0  # how many layers there are, however many nodes they became
+    depth: int = 0  # how deep modules are unfolded; ``deepest``: how deep they go
     deepest: int = 0
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what is not known, not shown, or folded; a sentence each
 
 
 class GraphSource(Struct, frozen=True, kw_only=True):
-    """Layers and how long they took, whatever they were read from.
-
-    Attributes:
-        seconds: of each layer, typical; ``None`` for one that was not timed; empty where none was.
-        whole: of a run; ``None`` if nothing was timed.
-        inputs, outputs: tensors of the model; where they are empty, outputs are what no layer reads.
-    """
+    """Layers and how long they took, whatever they were read from."""
 
     title: str
     about: str = ""
     layers: tuple[Layer, ...]
-    seconds: tuple[float | None, ...] = ()
-    whole: float | None = None
-    inputs: tuple[Tensor, ...] = ()
+    seconds: tuple[float | None, ...] = ()  # of each layer, typical; ``None`` for one that was not timed
+    whole: float | None = None  # of a run; ``None`` if nothing was timed
+    inputs: tuple[Tensor, ...] = ()  # tensors of the model; so are ``outputs``, which else are what no layer reads
     outputs: tuple[Tensor, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -38,22 +38,15 @@ Array = NDArray[np.float64]
 
 
 class RunTimes(Struct, frozen=True, kw_only=True):
-    """What a time came to over the runs, in seconds.
+    """What a time came to over the runs, in seconds."""
 
-    Attributes:
-        typical: mean over the middle half of the runs; these add up.
-        share: ``typical`` over that of the whole, or of all kernels; ``None`` if that took no time.
-        median_low, median_high: 95 % interval of the median; ``None`` with too few runs.
-        p95: ``None`` with too few runs.
-    """
-
-    typical: float
-    share: float | None
+    typical: float  # mean over the middle half of the runs; these add up
+    share: float | None  # ``typical`` over that of the whole, or of all kernels; ``None`` if that took no time
     mean: float
     median: float
-    median_low: float | None
+    median_low: float | None  # 95 % interval of the median, to ``median_high``; ``None`` with too few runs
     median_high: float | None
-    p95: float | None
+    p95: float | None  # ``None`` with too few runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,22 +133,15 @@ class Runs:
 
 
 class ProfileRow(Struct, frozen=True, kw_only=True):
-    """One layer, one kernel, or all kernels that have a name.
+    """One layer, one kernel, or all kernels that have a name."""
 
-    Attributes:
-        place: its place in the order of execution, from 1; of several kernels that of the first launch.
-        modules, operators: what it came from, each once.
-        calls: how often it is executed in a run; ``times`` are of all calls together.
-        times: ``None`` if it was not timed.
-    """
-
-    place: int
+    place: int  # its place in the order of execution, from 1; of several kernels that of the first launch
     name: str
     kind: str
-    modules: tuple[str, ...]
+    modules: tuple[str, ...]  # what it came from, each once; so are ``operators``
     operators: tuple[str, ...]
-    calls: int
-    times: RunTimes | None
+    calls: int  # how often it is executed in a run; ``times`` are of all calls together
+    times: RunTimes | None  # ``None`` if it was not timed
 
 
 class LayerRow(ProfileRow, frozen=True, kw_only=True):
