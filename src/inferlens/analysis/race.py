@@ -112,10 +112,7 @@ class Race:
 def race(cases: Mapping[str, CaseRuns], *, metric: Metric | None = None, aim: FinalsAim | None = None) -> Race:
     """Return the race among cases, by the threshold and the level that they were measured with.
 
-    Args:
-        cases: by their names.
-        metric: what is compared; by default latency, or throughput if nobody measured latency.
-        aim: what is compared instead, and who may win.
+    Compared is latency, or throughput if nobody measured latency, unless ``metric`` or ``aim`` say otherwise.
     """
     metric = metric or ("latency" if any(runs.processes for runs in cases.values()) else "throughput")
     rounds: dict[str, dict[Hashable, float]] = {name: {} for name in cases}

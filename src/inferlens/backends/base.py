@@ -61,7 +61,7 @@ class Knob(Struct, frozen=True, kw_only=True):
 
     Attributes:
         values: beside the default, the most promising first.
-        devices: of cases where it does something; empty: of all. So are ``precisions`` and ``variants``.
+        devices: of cases where it does something, as ``precisions`` and ``variants``; empty: of all.
         needs: options that must have another value than their default for it to do something.
         without: options beside which it does nothing, or fails, once they have another value than their default.
         objectives: for which it is worth a process, by their names; empty: for all.
@@ -95,21 +95,14 @@ class Knob(Struct, frozen=True, kw_only=True):
 
 
 class Recommendation(Struct, frozen=True):
-    """A configuration in which the experts of a library deploy it. ``bench`` races these by default.
-
-    Attributes:
-        options: the backend's options that differ from their defaults.
-        precisions: of cases that it is for; empty: all.
-        convolutional: whether it is for models with 2-D convolutions, or for those without; ``None``: for all.
-        fixed_shapes: whether the options need inputs of one shape. Without them it runs at any shape.
-    """
+    """A configuration in which the experts of a library deploy it. ``bench`` races these by default."""
 
     variant: str
     device: str = "cuda"
-    options: dict[str, Option] = {}
-    precisions: tuple[str, ...] = ()
-    convolutional: bool | None = None
-    fixed_shapes: bool = False
+    options: dict[str, Option] = {}  # the backend's options that differ from their defaults
+    precisions: tuple[str, ...] = ()  # of cases that it is for; empty: all
+    convolutional: bool | None = None  # whether it is for models with 2-D convolutions; ``None``: for all
+    fixed_shapes: bool = False  # whether the options need inputs of one shape. Without them it runs at any shape
 
     def fits(self, case: Case, *, convolutional: bool) -> bool:
         """Return whether it is for the device and precision of a case, and for a model with or without convolutions."""

@@ -88,10 +88,7 @@ class Surveyed:
 
 
 def cases_of(plan: Plan, model: Named | None = None, *, listed: bool = False) -> list[Planned]:
-    """The cases of ``plan``, none of them run; ``model`` is the plan's, where it is a live one.
-
-    Args:
-        listed: whether they are only to be looked at, also if none of them can run.
+    """Return the cases of ``plan``, none of them run; with ``listed`` also if none can. ``model`` is its live one.
 
     Raises InferlensError for all that can be known beforehand to stand against every case.
     """

@@ -81,18 +81,12 @@ class LogRatio(Struct, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """The verdict on a candidate against a base.
-
-    Attributes:
-        reason: why; for UNDECIDED what is missing.
-        ratio: the candidate's time over the base's; ``None`` without samples, or if a median is not positive.
-        interval: of ``ratio``.
-    """
+    """The verdict on a candidate against a base."""
 
     verdict: Verdict
-    reason: str
-    ratio: float | None = None
-    interval: Interval | None = None
+    reason: str  # why; for UNDECIDED what is missing
+    ratio: float | None = None  # the candidate's time over the base's; ``None`` without positive medians
+    interval: Interval | None = None  # of ``ratio``
 
     @property
     def speedup(self) -> float | None:

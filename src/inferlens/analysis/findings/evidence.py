@@ -134,7 +134,7 @@ class Pieces(Generic[Piece]):
     """Several layers, or kernels, and what they take together.
 
     Attributes:
-        base, of: the seconds that ``share`` is of, and what these are in words.
+        base: the seconds that ``share`` is of; ``of``: these in words.
         run: the seconds of the call that something could be won of, where kernels were timed; layers' are scaled.
     """
 

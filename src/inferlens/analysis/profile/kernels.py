@@ -65,24 +65,16 @@ class KernelRow(ProfileRow, frozen=True, kw_only=True):
 
 
 class GpuAccount(ProfilingCost, frozen=True, kw_only=True):
-    """Where the GPU's time went in a run, in seconds.
+    """Where the GPU's time went in a run, in seconds."""
 
-    Attributes:
-        kernels: what kernels, copies and fills add up to; ``busy``: in which at least one of them ran.
-        overlap: ``busy`` without ``kernels``: below zero where some ran side by side.
-        calls: kernels, copies and fills in one run; ``launches``: calls of the runtime that launched them.
-        attributed: the share of ``kernels`` that is traced to modules.
-        with_tensor_cores, without_tensor_cores: of those whose names say that they use them, or do not; copies do not.
-    """
-
-    kernels: RunTimes
+    kernels: RunTimes  # what kernels, copies and fills add up to; ``busy``: in which at least one of them ran
     busy: RunTimes
     idle: RunTimes
-    overlap: RunTimes
-    calls: int
+    overlap: RunTimes  # ``busy`` without ``kernels``: below zero where some ran side by side
+    calls: int  # kernels, copies and fills in one run; ``launches``: calls of the runtime that launched them
     launches: int
-    attributed: float
-    with_tensor_cores: float
+    attributed: float  # the share of ``kernels`` that is traced to modules
+    with_tensor_cores: float  # of those whose names say that they use them
     without_tensor_cores: float
 
 

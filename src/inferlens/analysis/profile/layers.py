@@ -51,19 +51,13 @@ class RunTimes(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Seconds of every run: of the whole, and of each layer, or kernel; zeros for one that was not timed.
+    """Seconds of every run: of the whole, and of each layer, or kernel; zeros for one that was not timed."""
 
-    Attributes:
-        whole: shape (runs,); ``layers``: shape (layers, runs); ``was_timed``: whether each layer was.
-        share_of: what shares are of: the whole ``run``, or what all ``kernels`` in it add up to.
-        whole_scale, scale: by what the profiled times of runs, and of their layers, were multiplied.
-    """
-
-    whole: Array
+    whole: Array  # shape (runs,); ``layers``: shape (layers, runs); ``was_timed``: whether each layer was
     layers: Array
     was_timed: tuple[bool, ...]
-    share_of: Literal["run", "kernels"] = "run"
-    whole_scale: float = 1.0
+    share_of: Literal["run", "kernels"] = "run"  # what shares are of; ``kernels``: all in it, added up
+    whole_scale: float = 1.0  # by what the profiled times of runs were multiplied; ``scale``: those of layers
     scale: float = 1.0
 
     @property
@@ -153,19 +147,13 @@ class LayerRow(ProfileRow, frozen=True, kw_only=True):
 
 
 class ProfilingCost(Struct, frozen=True, kw_only=True):
-    """What a run took, in seconds, and how much longer a profiled one is than a call that is not profiled.
-
-    Attributes:
-        whole: of a run, scaled to ``unprofiled`` where that is known; ``profiled``: median of the profiled ones.
-        unprofiled: median latency of the same case without profiling; ``None`` where that is not known.
-        cost: ``profiled`` over ``unprofiled``, with its 95 % interval; ``None`` with too few runs.
-    """
+    """What a run took, in seconds, and how much longer a profiled one is than a call that is not profiled."""
 
     runs: int
-    whole: RunTimes
+    whole: RunTimes  # of a run, scaled to ``unprofiled`` where that is known; ``profiled``: median of the profiled ones
     profiled: float
-    unprofiled: float | None = field(name="untouched")
-    cost: float | None
+    unprofiled: float | None = field(name="untouched")  # median latency without profiling, if it is known
+    cost: float | None  # ``profiled`` over ``unprofiled``, with its 95 % interval; ``None`` with too few runs
     cost_low: float | None
     cost_high: float | None
 

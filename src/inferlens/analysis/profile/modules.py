@@ -79,18 +79,12 @@ def rule_of(name: str, flops: Mapping[Path, float] | None = None) -> Rule:
 
 
 class Cell(Struct, frozen=True, kw_only=True):
-    """One module on one backend.
+    """One module on one backend."""
 
-    Attributes:
-        times: of its layers and of those below it; ``None`` if none of them has a time of its own.
-        shared: a layer was fused with modules outside of this one; ``untimed``: a layer has no time.
-        counted_in: the module that has the time of a layer that was fused from this one, where nothing is left here.
-    """
-
-    times: RunTimes | None
-    shared: bool = False
+    times: RunTimes | None  # of its layers and of those below it; ``None`` if none of them has a time of its own
+    shared: bool = False  # a layer was fused with modules outside of this one; ``untimed``: a layer has no time
     untimed: bool = False
-    counted_in: str | None = None
+    counted_in: str | None = None  # the module that has the time of a fused layer, where nothing is left here
     fastest: bool = False
     slower: bool = False
 

@@ -95,11 +95,7 @@ def quantized_onnx(
     ranges: str = "minmax",
     keep: Sequence[str] = (),
 ) -> Path:
-    """The graph in ``path`` as a runtime wants it quantized, from the cache or made and put there.
-
-    Args:
-        path: a graph in fp32.
-        ranges: how the range of a tensor follows from its values, one of :data:`METHODS`.
+    """Return the fp32 graph in ``path`` as a runtime wants it quantized, from the cache or made and put there.
 
     Raises Unsupported if the graph is in another precision already, or nothing of it can be quantized.
     """

@@ -137,12 +137,7 @@ def int8_share(module: Any, feed: tuple[Any, ...]) -> float:
 def quantize_linear(
     module: Any, model: Model, case: Case, preparation: Preparation, fp8_scales: str = "tensor"
 ) -> None:
-    """Gives the linear layers of ``module``, in place, weights in the case's precision, which their inputs get too.
-
-    Args:
-        module: that of ``model``, on the device, in the type of all that is not quantized.
-        fp8_scales: what has one scale in fp8, ``tensor`` or ``row``.
-    """
+    """Give the linear layers of ``module``, in place and on the device, weights and inputs in the case's precision."""
     import torch
 
     quantization = library("torchao.quantization", extra="quantize")
