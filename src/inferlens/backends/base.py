@@ -57,28 +57,18 @@ THREADS = "threads"  # of a case: a knob beside the options of its backend
 
 
 class Knob(Struct, frozen=True, kw_only=True):
-    """Something that is worth trying when a case is tuned: an option of its backend, or ``threads``.
-
-    Attributes:
-        values: beside the default, the most promising first.
-        devices: of cases where it does something, as ``precisions`` and ``variants``; empty: of all.
-        needs: options that must have another value than their default for it to do something.
-        without: options beside which it does nothing, or fails, once they have another value than their default.
-        objectives: for which it is worth a process, by their names; empty: for all.
-        build: how many times longer preparing the case takes with it, about.
-        helps: against which bottlenecks of ``analysis.bottleneck`` it may help.
-    """
+    """Something that is worth trying when a case is tuned: an option of its backend, or ``threads``."""
 
     name: str
-    values: tuple[Option, ...]
-    devices: tuple[str, ...] = ()
+    values: tuple[Option, ...]  # beside the default, the most promising first
+    devices: tuple[str, ...] = ()  # of cases where it does something, as ``precisions`` and ``variants``; empty: of all
     precisions: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    objectives: tuple[str, ...] = ()
-    build: float = 1.0
-    helps: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # options that must have another value than their default for it to do something
+    without: tuple[str, ...] = ()  # options beside which it does nothing, or fails, once they are not the default
+    objectives: tuple[str, ...] = ()  # for which it is worth a process, by their names; empty: for all
+    build: float = 1.0  # how many times longer preparing the case takes with it, about
+    helps: tuple[str, ...] = ()  # against which bottlenecks of ``analysis.bottleneck`` it may help
 
     def fits(self, case: Case) -> bool:
         """Whether it may do something for ``case``, whose options are those that are not the default."""

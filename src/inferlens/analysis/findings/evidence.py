@@ -131,17 +131,12 @@ Piece = TypeVar("Piece", TimedLayer, TimedKernel)
 
 @dataclass(frozen=True)
 class Pieces(Generic[Piece]):
-    """Several layers, or kernels, and what they take together.
-
-    Attributes:
-        base: the seconds that ``share`` is of; ``of``: these in words.
-        run: the seconds of the call that something could be won of, where kernels were timed; layers' are scaled.
-    """
+    """Several layers, or kernels, and what they take together."""
 
     pieces: tuple[Piece, ...]
-    base: float
+    base: float  # the seconds that ``share`` is of; ``of``: these in words
     of: str
-    run: float | None
+    run: float | None  # the seconds of the call, where kernels were timed; those of layers are scaled to it
 
     def __len__(self) -> int:
         return len(self.pieces)

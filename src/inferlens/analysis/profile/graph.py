@@ -26,31 +26,20 @@ INSPECTED = ("Name", "LayerType", "Inputs", "Outputs", "Metadata")  # of a layer
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """A layer, several layers folded into one node, or an end of the graph.
+    """A layer, several layers folded into one node, or an end of the graph."""
 
-    Attributes:
-        name: the layer's; of a folded node, the module's path.
-        kind: in the backend's words; empty for folded nodes and ends.
-        places: of its layers in the order of execution, from 1.
-        module: path of the deepest module that contains all that its layers came from; ``None`` if that is not known.
-        modules, operators: what its layers came from, each once.
-        inputs, outputs: of a layer; of folded layers, what they read from others and what others read from them.
-        seconds: typical time of all its layers; ``None`` if none was timed.
-        precision: that of its outputs, such as ``fp16``; of folded layers, the one that takes most time.
-    """
-
-    name: str
+    name: str  # the layer's; of a folded node, the module's path
     role: Literal["layer", "folded", "input", "output"] = "layer"
-    kind: str = ""
-    places: tuple[int, ...] = ()
-    module: Path | None = None
-    modules: tuple[str, ...] = ()
+    kind: str = ""  # in the backend's words; empty for folded nodes and ends
+    places: tuple[int, ...] = ()  # of its layers in the order of execution, from 1
+    module: Path | None = None  # the deepest module that contains all that its layers came from, if it is known
+    modules: tuple[str, ...] = ()  # what its layers came from, each once; so are ``operators``
     operators: tuple[str, ...] = ()
-    inputs: tuple[Tensor, ...] = ()
+    inputs: tuple[Tensor, ...] = ()  # of folded layers, what they read from others; ``outputs``: what others read
     outputs: tuple[Tensor, ...] = ()
-    seconds: float | None = None
+    seconds: float | None = None  # typical time of all its layers; ``None`` if none was timed
     share: float | None = None
-    precision: str = ""
+    precision: str = ""  # that of its outputs, such as ``fp16``; of folded layers, the one that takes most time
     details: dict[str, str] = {}
 
 

@@ -42,18 +42,11 @@ _ALONE = ("Kernel", "Kernel2", "device_kernel", "kernel")  # names that say noth
 
 
 class KernelRow(ProfileRow, frozen=True, kw_only=True):
-    """One kernel, or all that have a name.
+    """One kernel, or all that have a name."""
 
-    Attributes:
-        of_busy: its share of the time in which the GPU was busy.
-        layers: what its launches came from, each once, in the order of execution.
-        shapes: how many different grids, blocks, registers and sizes of shared memory there are. The four fields, and
-            the occupancies, are of those that take most time.
-    """
-
-    of_busy: float | None
-    layers: tuple[str, ...]
-    shapes: int
+    of_busy: float | None  # its share of the time in which the GPU was busy
+    layers: tuple[str, ...]  # what its launches came from, each once, in the order of execution
+    shapes: int  # different grids, blocks and resources; the next fields are those of what takes most time
     grid: tuple[int, ...]
     block: tuple[int, ...]
     registers: int | None

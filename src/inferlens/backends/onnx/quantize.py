@@ -39,24 +39,14 @@ METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
 
 @dataclass(frozen=True)
 class Dialect:
-    """What a runtime wants a quantized graph to be.
+    """What a runtime wants a quantized graph to be."""
 
-    Attributes:
-        name: in the names of files.
-        types: of activations and of weights, as ``onnxruntime.quantization.QuantType`` has them; without the former
-            ranges are found anew in every call.
-        operators: those that are quantized.
-        rest: the precision of all that is not quantized, inputs and outputs too.
-        per_channel: whether weights have a scale for each output channel.
-        seven_bits: whether weights are kept to 7 of their 8 bits.
-    """
-
-    name: str
-    types: tuple[str, str]
-    operators: tuple[str, ...]
-    rest: str = "fp32"
-    per_channel: bool = True
-    seven_bits: bool = False
+    name: str  # in the names of files
+    types: tuple[str, str]  # ``QuantType`` of activations (empty: ranges are found in every call) and of weights
+    operators: tuple[str, ...]  # those that are quantized
+    rest: str = "fp32"  # the precision of all that is not quantized, inputs and outputs too
+    per_channel: bool = True  # whether weights have a scale for each output channel
+    seven_bits: bool = False  # whether weights are kept to 7 of their 8 bits
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -63,13 +63,7 @@ def torch_capabilities(
     quantizes: Mapping[str, tuple[str, ...]] | None = None,
     unquantized: str = "modules are run as they are",
 ) -> Capabilities:
-    """Capabilities of a backend inside PyTorch.
-
-    Args:
-        absence: says what else it lacks on a device.
-        quantizes: to which precisions, by the device.
-        unquantized: why not to others.
-    """
+    """Return capabilities inside PyTorch; ``absence`` says what else a device lacks, ``unquantized`` why it is so."""
     torch, missing = imported("torch", "PyTorch", "torch")
     if missing:
         return Capabilities(formats=formats, absent=(missing,))
