@@ -159,7 +159,6 @@ def test_two_inputs_and_nested_outputs(label: str, preparation: Preparation) -> 
     model = small.model(small.TwoInputs, batch=3)
     runner = small.backend(label).prepare(model, small.case(label, batch=3), preparation)
     small.flattens(runner, model, TOLERANCES["fp32"])
-    assert preparation.facts["threads"] >= 1
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])

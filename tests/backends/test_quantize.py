@@ -95,8 +95,8 @@ def largest(file: Path) -> int:
 def test_without_vnni_sums_of_two_products_do_not_overflow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, suffix: str, most: int
 ) -> None:
-    for module in ("onnx", "openvino", "torch_compile"):
-        monkeypatch.setattr(f"inferlens.backends.{module}.quantize.seven_bits", lambda: True)
+    for module in ("onnx.quantize", "openvino.backend", "torch_compile.quantize"):
+        monkeypatch.setattr(f"inferlens.backends.{module}.seven_bits", lambda: True)
     words = {"backend": backend, "precision": "int8", "calibration": "random", "output": tmp_path, **QUICK}
     (record,) = inferlens.bench(torch.nn.Linear(16, 8).eval(), torch.zeros(1, 16), **words)
     assert (record.status, record.reason) == ("ok", "")

@@ -84,7 +84,7 @@ def test_of_a_convolutional_network_torchao_takes_the_head_alone_where_it_is_lar
 @pytest.mark.parametrize("precision", ["int8", "fp8"])
 def test_modelopt_quantizes_and_is_exported_with_tensorrts_operators(precision: str, preparation: Preparation) -> None:
     pytest.importorskip("modelopt")
-    from inferlens.backends.torch_tensorrt.quantize import exporting, quantize_module
+    from inferlens.backends.torch_tensorrt.front_ends import exporting, quantize_module
 
     model = residual()
     inputs = small.arrays(model)

@@ -88,7 +88,6 @@ def _energy(run: CaseRuns) -> dict[str, Any]:
 
 
 def _accuracy(run: CaseRuns) -> dict[str, Any]:
-    """What the answers are worth, and what that is below fp32."""
     found = accuracy_of(run)
     known = worth(found)
     if not found or not known:

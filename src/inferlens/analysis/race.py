@@ -61,19 +61,13 @@ class RaceAnswer(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Race:
-    """Cases that do the same work on one machine, ready to be compared; by the ids of their first records.
+    """Cases that do the same work on one machine, ready to be compared; by the ids of their first records."""
 
-    Attributes:
-        entries: the cases that have samples; ``ranked``: those of them that may win.
-        level: how sure an answer is to be.
-        rounds: the largest number of rounds that two cases share.
-    """
-
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, Entry]  # the cases that have samples; ``ranked``: those of them that may win
     ranked: frozenset[str]
-    level: float = 0.95
+    level: float = 0.95  # how sure an answer is to be
     threshold: float = 0.02
-    rounds: int = 0
+    rounds: int = 0  # the largest number of rounds that two cases share
 
     @cached_property
     def data(self) -> RaceData:
@@ -115,18 +109,10 @@ class Race:
         return conclude(difference, threshold=self.threshold, level=level)
 
 
-def race(
-    cases: Mapping[str, CaseRuns],
-    *,
-    metric: Metric | None = None,
-    aim: FinalsAim | None = None,
-) -> Race:
+def race(cases: Mapping[str, CaseRuns], *, metric: Metric | None = None, aim: FinalsAim | None = None) -> Race:
     """Return the race among cases, by the threshold and the level that they were measured with.
 
-    Args:
-        cases: by their names.
-        metric: what is compared; by default latency, or throughput if nobody measured latency.
-        aim: what is compared instead, and who may win.
+    Compared is latency, or throughput if nobody measured latency, unless ``metric`` or ``aim`` say otherwise.
     """
     metric = metric or ("latency" if any(runs.processes for runs in cases.values()) else "throughput")
     rounds: dict[str, dict[Hashable, float]] = {name: {} for name in cases}

@@ -102,33 +102,23 @@ class Untried(Struct, frozen=True, kw_only=True):
 
 
 class Tuned(Struct, frozen=True, kw_only=True):
-    """How a tuning ended.
-
-    Attributes:
-        trials: its rounds, which are kept in a file of their own.
-        answer: which of the finalists is best; ``best``: its case, if anything ran right.
-        candidates: all that were measured, the best first.
-        over: whether the search ended by itself; else its time was over.
-        missed: the constraints that even the answer breaks, in words.
-        folder: where the winner lies, ready to be used; empty where it is not there.
-        advice: which advice of profiles paid.
-    """
+    """How a tuning ended."""
 
     schema: str = SCHEMA
     objective: Objective
     constraints: tuple[Constraint, ...] = ()
-    trials: tuple[Trial, ...] = ()
-    answer: RaceAnswer
+    trials: tuple[Trial, ...] = ()  # its rounds, which are kept in a file of their own
+    answer: RaceAnswer  # which of the finalists is best; ``best``: its case, if anything ran right
     best: Case | None
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...]  # all that were measured, the best first
     effects: tuple[Effect, ...]
     size: Annotated[int, Meta(ge=0)]
     untried: tuple[Untried, ...]
-    over: bool
+    over: bool  # whether the search ended by itself; else its time was over
     seconds: Annotated[float, Meta(ge=0, lt=1e9)]
-    missed: tuple[str, ...] = ()
-    folder: str = ""
-    advice: tuple[Advice, ...] = ()
+    missed: tuple[str, ...] = ()  # the constraints that even the answer breaks, in words
+    folder: str = ""  # where the winner lies, ready to be used; empty where it is not there
+    advice: tuple[Advice, ...] = ()  # which advice of profiles paid
 
     @property
     def finals(self) -> tuple[Record, ...]:
@@ -266,10 +256,7 @@ def beneath(path: Path) -> list[Path]:
 
 
 def load_tuned(folder: Path) -> Tuned:
-    """How the tuning in a folder ended, with its rounds.
-
-    Raises InferlensError if it is not over, or a file of it is broken.
-    """
+    """Return how a tuning ended, with its rounds. Raises InferlensError if it is not over, or a file is broken."""
     try:
         data = (folder / TUNED).read_bytes()
         lines = read_unpacked(plain_or_packed(folder / TRIALS)).split(b"\n")

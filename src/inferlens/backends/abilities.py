@@ -74,20 +74,13 @@ class LayerProfiler(ABC):
 
 
 class Launched(Struct, frozen=True, kw_only=True):
-    """Something that a GPU ran in one run, as a trace tells of it: everything but its times.
-
-    Attributes:
-        kind: ``kernel``, ``copy`` or ``fill``.
-        operator: the innermost operator around its launch, such as ``aten::add``; empty where there was none.
-        around: names of all operators and ``record_function`` scopes around its launch, outermost first.
-        grid, block: blocks of a grid, threads of a block; empty for what is no kernel.
-    """
+    """Something that a GPU ran in one run, as a trace tells of it: everything but its times."""
 
     name: str
-    kind: str = "kernel"
-    operator: str = ""
-    around: tuple[str, ...] = ()
-    grid: tuple[int, ...] = ()
+    kind: str = "kernel"  # ``kernel``, ``copy`` or ``fill``
+    operator: str = ""  # the innermost operator around its launch, such as ``aten::add``; empty where there was none
+    around: tuple[str, ...] = ()  # names of operators and ``record_function`` scopes around its launch, outermost first
+    grid: tuple[int, ...] = ()  # blocks of a grid; ``block``: threads of a block; empty for what is no kernel
     block: tuple[int, ...] = ()
     stream: int | None = None
 

@@ -54,10 +54,7 @@ def gpu_here() -> bool:
 
 @contextmanager
 def nvml_open(nvml: Any = None) -> Iterator[Any]:
-    """NVML, or what stands in for nvidia-ml-py; lets go of it, which counts its callers, at the end.
-
-    Raises Exception whatever library and driver come up with.
-    """
+    """Yield NVML, or what stands in for nvidia-ml-py. Raises whatever the library and the driver come up with."""
     if nvml is None:
         import pynvml
 

@@ -22,9 +22,6 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from inferlens.backends.clocks import Clock, HostClock
-from inferlens.backends.knobs import THREADS as THREADS
-from inferlens.backends.knobs import Knob as Knob
-from inferlens.backends.knobs import Recommendation as Recommendation
 from inferlens.backends.profiling.nvtx_ranges import span
 from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.inputs import flatten, on_host, one_or_all
@@ -45,10 +42,7 @@ ON_CUDA = (
 
 
 def ordered(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array]:
-    """The arrays of ``inputs`` in the order of ``specs``.
-
-    Raises InferlensError if an input is missing, or is none of the model's.
-    """
+    """Return the arrays in the order of ``specs``. Raises InferlensError for an input that is missing or unknown."""
     names = [spec.name for spec in specs]
     unknown = sorted(set(inputs) - set(names))
     missing = [name for name in names if name not in inputs]
@@ -57,6 +51,56 @@ def ordered(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array]:
         hint = suggestion(unknown[0], names) if unknown else ""
         raise InferlensError(what, expected=f"arrays named {', '.join(names)}", hint=hint)
     return [inputs[name] for name in names]
+
+
+THREADS = "threads"  # of a case: a knob beside the options of its backend
+
+
+class Knob(Struct, frozen=True, kw_only=True):
+    """Something that is worth trying when a case is tuned: an option of its backend, or ``threads``."""
+
+    name: str
+    values: tuple[Option, ...]  # beside the default, the most promising first
+    devices: tuple[str, ...] = ()  # of cases where it does something, as ``precisions`` and ``variants``; empty: of all
+    precisions: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # options that must have another value than their default for it to do something
+    without: tuple[str, ...] = ()  # options beside which it does nothing, or fails, once they are not the default
+    objectives: tuple[str, ...] = ()  # for which it is worth a process, by their names; empty: for all
+    build: float = 1.0  # how many times longer preparing the case takes with it, about
+    helps: tuple[str, ...] = ()  # against which bottlenecks of ``analysis.bottleneck`` it may help
+
+    def fits(self, case: Case) -> bool:
+        """Whether it may do something for ``case``, whose options are those that are not the default."""
+        here = ((self.devices, case.device), (self.precisions, case.precision), (self.variants, case.variant))
+        return (
+            all(not known or value in known for known, value in here)
+            and all(name in case.options for name in self.needs)
+            and not any(name in case.options for name in self.without)
+        )
+
+    def setting(self, case: Case) -> Option | None:
+        """Its value in ``case``; ``None`` is the default."""
+        return case.threads if self.name == THREADS else case.options.get(self.name)
+
+
+class Recommendation(Struct, frozen=True):
+    """A configuration in which the experts of a library deploy it. ``bench`` races these by default."""
+
+    variant: str
+    device: str = "cuda"
+    options: dict[str, Option] = {}  # the backend's options that differ from their defaults
+    precisions: tuple[str, ...] = ()  # of cases that it is for; empty: all
+    convolutional: bool | None = None  # whether it is for models with 2-D convolutions; ``None``: for all
+    fixed_shapes: bool = False  # whether the options need inputs of one shape. Without them it runs at any shape
+
+    def fits(self, case: Case, *, convolutional: bool) -> bool:
+        """Return whether it is for the device and precision of a case, and for a model with or without convolutions."""
+        return (
+            self.device == case.device
+            and case.precision in (self.precisions or (case.precision,))
+            and self.convolutional in (None, convolutional)
+        )
 
 
 class Support(Struct, frozen=True):
@@ -106,7 +150,6 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
     @property
     def available(self) -> bool:
-        """Whether anything works."""
         return bool(self.supports)
 
     def takes(self, format: Format) -> tuple[Support, ...]:
@@ -314,10 +357,7 @@ class Backend(ABC):
 
     @abstractmethod
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        """Makes ``model`` ready for ``case``; host work only (export, for example), the device is left alone.
-
-        Raises Unsupported if this model cannot be run this way.
-        """
+        """Make ``model`` ready on the host, without the device. Raises Unsupported if it cannot be run this way."""
 
     def tolerance(self, case: Case) -> float:
         """Largest relative L2 error against the fp32 reference that counts as right for this case."""
@@ -336,10 +376,7 @@ class Backend(ABC):
 
     @classmethod
     def parse_options(cls, case: Case) -> Any:
-        """``case.options`` as ``cls.options``, texts converted to the types it names.
-
-        Raises InferlensError for an unknown option (near misses are suggested) or a value of the wrong type.
-        """
+        """Return ``case.options`` as ``cls.options``. Raises InferlensError for unknown options and wrong types."""
         known = cls.options.__struct_fields__
         for name in case.options:
             if name not in known:

@@ -261,7 +261,6 @@ def _events(count: int, stream: Any) -> list[Any]:
 
 
 def _between(before: Sequence[Any], after: Sequence[Any]) -> list[float]:
-    """Seconds from each of some events to the other."""
     return [start.elapsed_time(end) * 1e-3 for start, end in zip(before, after, strict=True)]
 
 

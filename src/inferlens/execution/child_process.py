@@ -265,7 +265,6 @@ class _Process:
         self._printed.close()
 
     def tail(self) -> tuple[str, ...]:
-        """The last lines printed, made harmless."""
         text = self._last.decode(errors="replace")
         lines = [_CONTROL.sub("", line).rstrip()[:TAIL_WIDTH] for line in text.splitlines()]
         return tuple([line for line in lines if line][-TAIL_LINES:])

@@ -40,8 +40,7 @@ class Planned:
     def reference(self) -> Case | None:
         """The case whose outputs this one's are compared with: fp32, on the CPU, same weights and inputs, here.
 
-        An ONNX graph runs in its own precision there too; ``None`` for a compiled model of unknown
-        origin.
+        An ONNX graph runs in its own precision there too; ``None`` for a compiled model of unknown origin.
         """
         case, origin = self.case, self.found.origin
         if origin is not None:
@@ -254,10 +253,7 @@ def _default_variant(model: ModelInfo, can: Capabilities, device: str) -> str | 
 
 
 def check_words(plan: Plan) -> None:
-    """Refuses backends, variants and options that there are not, which needs neither the model nor the machine.
-
-    Raises InferlensError for the first.
-    """
+    """Refuse backends, variants and options that do not exist, which needs neither the model nor the machine."""
     known = BACKENDS.names()
     named = [split_label(label, known) for label in plan.backend if label != EVERY_VARIANT]
     for name, variant in named:

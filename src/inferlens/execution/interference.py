@@ -42,17 +42,11 @@ class Interference(Struct, frozen=True, kw_only=True):
 
 
 def interference(
-    case: Case,
-    result: TaskResult[Measured],
-    log: MachineLog | None,
-    *,
-    interleaved: bool = False,
+    case: Case, result: TaskResult[Measured], log: MachineLog | None, *, interleaved: bool = False
 ) -> Interference:
-    """What ``log`` says about what was measured.
+    """Return what ``log`` says about what was measured; ``None`` if nothing watched.
 
-    Args:
-        log: what the machine did meanwhile; ``None`` if it was not watched.
-        interleaved: whether another case was measured in between: memory of the whole GPU and energy are of both then.
+    If it is ``interleaved`` with another case, memory of the whole GPU and energy are of both.
     """
     memory = result.memory
     device = peak_device_memory(log, shared=interleaved) if log and case.device == "cuda" else None

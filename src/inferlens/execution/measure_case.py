@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from inferlens.backends.base import TOLERANCES, Inputs, Outputs, Preparation, Runner
 from inferlens.backends.host_io import HostIo
-from inferlens.backends.profiling.kernel_families import kernel_families
+from inferlens.backends.profiling.kernel_runs import kernel_families
 from inferlens.errors import InferlensError
 from inferlens.execution.protocol import CaseJob
 from inferlens.execution.worker import Child
@@ -208,7 +208,6 @@ def _look_at_kernels(child: Child, runner: Runner, feed: Any) -> None:
 
 
 def _warn_of_one_shape(model: Model, child: Child) -> None:
-    """Warns of ranges of sizes that the backend makes nothing of."""
     if any(spec.dynamic for spec in model.inputs) and not child.backend.capabilities().dynamic_shapes:
         child.preparation.warn(
             "static-shape",

@@ -112,18 +112,12 @@ class CaseJob(Job, frozen=True, kw_only=True):
 
 
 class PartJob(Job, frozen=True, kw_only=True):
-    """What a task on a part of a plan is given; those parts may run anywhere.
-
-    Attributes:
-        run: of which its records are.
-        live: files of live modules, by the full name of each.
-        facts: of all its records.
-    """
+    """What a task on a part of a plan is given; those parts may run anywhere."""
 
     plan: Plan
-    run: str = ""
-    live: Mapping[str, str] = {}
-    facts: dict[str, str] = {}
+    run: str = ""  # of which its records are
+    live: Mapping[str, str] = {}  # files of live modules, by the full name of each
+    facts: dict[str, str] = {}  # of all its records
 
     @property
     def progress(self) -> int:

@@ -28,13 +28,20 @@ from inferlens.execution.child_process import Outcome
 from inferlens.execution.expand import Planned
 from inferlens.execution.interference import Attempt, Interference, interference
 from inferlens.execution.interleaver import Interleaver, Slot
-from inferlens.execution.measure_case import BenchmarkJob, Measured, benchmark
+from inferlens.execution.measure_case import (
+    BenchmarkJob,
+    Measured,
+    Reference,
+    ReferenceJob,
+    ReferenceOrigin,
+    benchmark,
+    reference,
+)
 from inferlens.execution.protocol import Began, Event, Found, J, Observer, Task, refused
-from inferlens.execution.reference_outputs import References
 from inferlens.execution.survey import environment_by
 from inferlens.limits import memory_left
 from inferlens.measure import environment
-from inferlens.measure.accuracy import beside
+from inferlens.measure.accuracy import Evaluation, beside
 from inferlens.measure.agreement import by_accuracy, judged
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.measure.monitor.gpu import gpu_before
@@ -51,6 +58,62 @@ MOST_LOADING = 8  # processes that load side by side before each is measured
 TYPICAL_MEMORY = 1.5e9  # bytes of a process, before one has told
 SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
 PREPARING: tuple[PhaseName, ...] = ("load", "export", "quantize", "build", "first inference")
+
+
+@dataclass
+class References:
+    """The references of a run's cases, and what they are worth on real data; ``do``, ``given``: of ``Scheduler``."""
+
+    plan: Plan
+    observer: Observer
+    scratch: Path
+    do: Callable[..., Outcome[Any]]
+    given: Callable[[Case, Path], dict[str, Any]]
+    evaluations: dict[str, Evaluation] = field(default_factory=dict)
+    _known: dict[str, Reference] = field(default_factory=dict)
+
+    def of(self, planned: Planned) -> Reference:
+        """The reference of this case, the same for all cases that share model, inputs and weights.
+
+        By the first of ``--python`` that can, for what is new is compared with what was; else by this interpreter.
+        """
+        case = planned.reference
+        if case is None:
+            return Reference(name="", missing="what the file was compiled from is not known")
+        if planned.found.origin and resolve.runs_code(case.model) and not self.plan.trust:
+            reason = f"the file says that it was compiled from {case.model}, which would be run; --trust does so"
+            return Reference(name="", missing=reason)
+        for python in dict.fromkeys((*self.plan.python, "", planned.case.python)):
+            made = self._outputs(planned, msgspec.structs.replace(case, python=python))
+            if not made.missing:
+                break
+        return made
+
+    def _outputs(self, planned: Planned, case: Case) -> Reference:
+        """What ``case``, the reference of another, computes; or why nothing."""
+        seed = planned.case.seed
+        key = f"{case.digest}-{seed}"
+        if key not in self._known:
+            self.observer.doing(f"reference outputs: {case.label}")
+            path = str(self.scratch / f"{key}.npz")
+            name = f"{case.backend_label} {case.precision} on {case.device}"
+            with tempfile.TemporaryDirectory() as folder:
+                words = {**self.given(case, Path(folder)), "cache": folder, "rebuild": False}
+                wanted = self.plan.accuracy if planned.evaluated_as not in self.evaluations else ""
+                job = ReferenceJob(**words, path=path, inputs_seed=seed, accuracy=wanted)
+                result = self.do(reference, job, on_event=lambda _: None).result
+            if found := result.found:
+                hashes = {each: getattr(found, each) for each in ReferenceOrigin.__struct_fields__}
+                inputs, memory = result.model.inputs if result.model else (), result.memory.host_peak or 0
+                made = Reference(name=name, path=path, inputs=inputs, memory=memory, **hashes)
+                if found.evaluation:
+                    if found.evaluation.problem:  # it would be every case's
+                        raise found.evaluation.problem.error()
+                    self.evaluations[planned.evaluated_as] = found.evaluation
+            else:
+                made = Reference(name=name, missing=f"the reference failed: {result.reason}")
+            self._known[key] = made
+        return self._known[key]
 
 
 @dataclass
@@ -221,7 +284,6 @@ class Scheduler:
         return records
 
     def _monitor(self, cases: Sequence[Planned], started: Callable[[], Sequence[int]], before: Before) -> Monitor:
-        """What watches the machine while processes of cases run."""
         return Monitor(started, gpu=any(planned.case.device == "cuda" for planned in cases), before=before)
 
     def _done(self, record: Record, folder: Path) -> None:
@@ -312,7 +374,6 @@ class Scheduler:
         self.observer.heard(event)
 
     def _keep(self, attempt: Attempt) -> Record:
-        """The record of an attempt, on disk."""
         planned, outcome, found, result = attempt.planned, attempt.outcome, attempt.found, attempt.outcome.result
         measured = result.found or Measured()
         accuracy = self._accuracy(planned, measured, result.model)

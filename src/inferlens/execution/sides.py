@@ -166,7 +166,6 @@ def _loaded(plan: Plan) -> object:
 
 
 def _infos(asked: Sequence[Asked], models: Sequence[Named]) -> list[list[ModelInfo]]:
-    """What the model of each side is."""
     names = [() if model.found else texts(model.spec) for model in models]
     found: dict[tuple[str, str], ModelInfo] = {}
     for place in dict.fromkeys(side.checkout for side in asked):  # a process for each

@@ -22,14 +22,7 @@ from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, merged
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child_process
-from inferlens.execution.expand import (
-    Planned,
-    backends_named,
-    batches,
-    check_words,
-    expand,
-    refuse_if_none_runs,
-)
+from inferlens.execution.expand import Planned, backends_named, batches, check_words, expand, refuse_if_none_runs
 from inferlens.execution.protocol import Job
 from inferlens.execution.worker import Child, ending
 from inferlens.measure import environment, interpreter
@@ -95,10 +88,7 @@ class Surveyed:
 
 
 def cases_of(plan: Plan, model: Named | None = None, *, listed: bool = False) -> list[Planned]:
-    """The cases of ``plan``, none of them run; ``model`` is the plan's, where it is a live one.
-
-    Args:
-        listed: whether they are only to be looked at, also if none of them can run.
+    """Return the cases of ``plan``, none of them run; with ``listed`` also if none can. ``model`` is its live one.
 
     Raises InferlensError for all that can be known beforehand to stand against every case.
     """
@@ -115,10 +105,7 @@ def expanded(plan: Plan, model: Named | None = None) -> list[Planned]:
 
 
 def surveyed(plan: Plan, model: Named | None = None) -> list[Surveyed]:
-    """What the plan's models are, and what its backends can do, by each of its interpreters.
-
-    Raises InferlensError for a plan that means nothing, or an interpreter that cannot be used.
-    """
+    """Return what the plan's models are, and what its backends can do, by each of its interpreters."""
     check_words(plan)
     check_interpreters(plan.python)
     plans: list[Plan] = []

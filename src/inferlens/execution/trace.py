@@ -53,20 +53,14 @@ class TraceJob(CaseJob, frozen=True, kw_only=True):
 
 
 class TraceContent(Struct, frozen=True, kw_only=True):
-    """What a trace file, ``name``, shows.
-
-    Attributes:
-        operators, gpu: the share of a step in which an operator of PyTorch was called, or a GPU was at work; the
-            largest of all steps, for a busy machine lengthens some.
-        notes: what was amiss when it was read, a sentence each.
-    """
+    """What a trace file, ``name``, shows."""
 
     name: str
     steps: tuple[float, ...]
-    operators: float
-    gpu: float
+    operators: float  # share of a step in operators of PyTorch; the largest, for a busy machine lengthens some
+    gpu: float  # share of a step in which a GPU was at work, in the same way
     events: int
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what was amiss when it was read, a sentence each
 
 
 class Files(Struct, frozen=True, kw_only=True):
@@ -77,12 +71,7 @@ class Files(Struct, frozen=True, kw_only=True):
 
 
 def trace_case(job: TraceJob, child: Child) -> Files:
-    """Traces the case, in a process of its own.
-
-    Raises:
-        Unsupported: without PyTorch.
-        InferlensError: if the profiler wrote no steps.
-    """
+    """Trace the case. Raises Unsupported without PyTorch, and InferlensError if the profiler wrote no steps."""
     _, missing = imported("torch", "PyTorch", "torch")
     if missing:
         raise Unsupported(f"Traces are torch.profiler's. {missing.reason}", hint=missing.hint)
@@ -122,19 +111,14 @@ def _covered(trace: Trace, rows: Ints, steps: Ints) -> float:
 
 
 class Traced(Files, frozen=True, kw_only=True):
-    """One case's traces, or why there are none.
-
-    Attributes:
-        status: how it ended; ``reason`` says why if not ``ok``.
-        files: one for each cycle of the profiler's schedule, in order.
-    """
+    """One case's traces, or why there are none."""
 
     case: Case
     model: str
-    status: Status
+    status: Status  # how it ended; ``reason`` says why if not ``ok``
     reason: str = ""
     hint: str = ""
-    files: tuple[Path, ...] = ()
+    files: tuple[Path, ...] = ()  # one for each cycle of the profiler's schedule, in order
     warnings: tuple[Warning, ...] = ()
     log: Path | None = None
 
@@ -163,10 +147,7 @@ class Traced(Files, frozen=True, kw_only=True):
 
 
 def run(plan: Plan, tracing: Tracing, tensorboard: Path | None, observer: Observer) -> Iterator[Traced]:
-    """Traces every case of ``plan``; each is on disk before the next one starts.
-
-    Raises InferlensError if the plan asks for several processes of each case, or a folder cannot be written.
-    """
+    """Trace every case of ``plan``; each is on disk before the next one starts."""
     if plan.repeats > 1:
         raise InferlensError("A case is traced in one process.", hint="--repeat for several cycles, not --repeats")
     observer.doing("looking at models and backends")
@@ -206,10 +187,7 @@ def run_name(case: Case, format: Format) -> str:
 def _traced(
     scheduler: Scheduler, planned: Planned, tracing: Tracing, parent: Path, name: str, own_names: bool = False
 ) -> Traced:
-    """Traces one case in a fresh process; its folder, ``name`` in ``parent``, is there if its traces are.
-
-    Files have the names that PyTorch gives them, or ours.
-    """
+    """Trace one case into the folder ``name`` in ``parent``, with the file names of PyTorch or ours."""
 
     def ended(result: TaskResult[Files], **more: Any) -> Traced:
         how = {key: getattr(result, key) for key in ("status", "reason", "hint", "warnings")}

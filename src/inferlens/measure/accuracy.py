@@ -50,10 +50,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
 
 def data_for(asked: str, case: Case, model: Model) -> Samples | Evaluate:
-    """The samples, or the user's function, that ``asked`` names.
-
-    Raises InferlensError if there is no such data, or it does not fit the model.
-    """
+    """Return the samples, or the user's function, that ``asked`` names. Raises InferlensError if it does not fit."""
     if asked == RANDOM:
         raise InferlensError("Noise has no right answers.", expected="real data", hint="--accuracy photos/")
     if is_code(asked) and _takes_one(found := imported(asked)):
@@ -71,10 +68,7 @@ def _takes_one(function: Callable[..., Any]) -> bool:
 
 
 def evaluated(asked: str, case: Case, model: Model, runner: Runner) -> Evaluation:
-    """What the answers of an entered runner are worth on all of the data, in batches of the case's size.
-
-    Raises InferlensError if the data cannot be read, does not fit, or the user's function fails.
-    """
+    """Return what the answers of an entered runner are worth on all of the data. Raises InferlensError for bad data."""
     data = data_for(asked, case, model)
 
     def infer(feed: Inputs) -> Outputs:
@@ -86,7 +80,6 @@ def evaluated(asked: str, case: Case, model: Model, runner: Runner) -> Evaluatio
 
 
 def _of_samples(data: Samples, infer: Callable[[Inputs], Outputs]) -> Evaluation:
-    """Hits by label, or the classes."""
     classes: list[int] = []
     hits: list[bool] = []
     among: list[bool] = []
@@ -137,7 +130,6 @@ def _scores(outputs: Outputs, count: int) -> NDArray[np.floating[Any]] | None:
 
 
 def _of_function(asked: str, function: Evaluate, model: Model, infer: Callable[[Inputs], Outputs]) -> Evaluation:
-    """What the user's function makes of the model."""
     seen, size = 0, model.inputs[0].shape[0]
 
     def some(given: Any) -> Outputs:

@@ -19,10 +19,7 @@ LEAST_CLASSES = 10
 
 
 def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -> Agreement:
-    """How far ``outputs`` agree with those of the reference called ``name``; integers are compared as floats are.
-
-    ``tolerance`` is the largest relative L2 error of any output that counts as right.
-    """
+    """Return how far outputs agree with those of a reference, up to a relative L2 error of ``tolerance`` for each."""
     result = Agreement(reference=name, tolerance=tolerance)
     shapes = [[value.shape for value in outputs], [value.shape for value in reference]]
     if shapes[0] != shapes[1]:

@@ -54,10 +54,7 @@ def code() -> str:
 
 
 def check(interpreter: str, variables: Mapping[str, str]) -> None:
-    """Refuses an interpreter that is none, is too old, or has no Inferlens or another one, and says what mends it.
-
-    ``variables`` are the environment variables of what runs in it.
-    """
+    """Refuse an interpreter that is none, is too old, or has no Inferlens or another one, and say what helps."""
     path = Path(interpreter)
     if path.is_dir():
         inside = path / "bin" / "python"

@@ -29,6 +29,7 @@ BORROWED_FREEDOM = 3.0  # degrees of freedom at most that the other close pairs 
 MOST_BORROWED = 4.0  # times the usual noise: other pairs that are noisier than this count as if they had this
 ROUNDS = 10  # of a race, after which it has used up its error
 LARGEST_LOG = 300.0  # keeps the ends of an interval finite numbers
+ON_A_SIDE = "The whole interval is on the {} side, and the difference is at least the threshold."
 
 
 class Noise(Struct, frozen=True):
@@ -49,21 +50,14 @@ GPU_NOISE = Noise(paired=0.025, apart=0.1, reach=1.5)
 
 
 class LogRatio(Struct, frozen=True, kw_only=True):
-    """The logarithm of a candidate's time over a base's.
-
-    Attributes:
-        error: its standard error, which has ``freedom`` degrees of freedom.
-        rounds: in how many rounds both were measured; 0 if they were measured at different times.
-        noise: the estimated standard deviation of one round's difference, over the usual one.
-        replicated: whether a side was measured in more than one process.
-    """
+    """The logarithm of a candidate's time over a base's."""
 
     log: float
-    error: float
+    error: float  # its standard error, which has ``freedom`` degrees of freedom
     freedom: float
-    rounds: int = 0
-    noise: float = 1.0
-    replicated: bool = True
+    rounds: int = 0  # in how many rounds both were measured; 0 if they were measured at different times
+    noise: float = 1.0  # the estimated standard deviation of one round's difference, over the usual one
+    replicated: bool = True  # whether a side was measured in more than one process
 
     @property
     def ratio(self) -> float:
@@ -87,18 +81,12 @@ class LogRatio(Struct, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """The verdict on a candidate against a base.
-
-    Attributes:
-        reason: why; for UNDECIDED what is missing.
-        ratio: the candidate's time over the base's; ``None`` without samples, or if a median is not positive.
-        interval: of ``ratio``.
-    """
+    """The verdict on a candidate against a base."""
 
     verdict: Verdict
-    reason: str
-    ratio: float | None = None
-    interval: Interval | None = None
+    reason: str  # why; for UNDECIDED what is missing
+    ratio: float | None = None  # the candidate's time over the base's; ``None`` without positive medians
+    interval: Interval | None = None  # of ``ratio``
 
     @property
     def speedup(self) -> float | None:
@@ -232,15 +220,9 @@ def conclude(difference: LogRatio | None, *, threshold: float, level: float) -> 
     if not difference.replicated:
         reason = "Each side was measured once: how far processes differ is not known."
     elif interval.low > 1 and ratio >= most:
-        verdict, reason = (
-            "SLOWER",
-            "The whole interval is on the slow side, and the difference is at least the threshold.",
-        )
+        verdict, reason = "SLOWER", ON_A_SIDE.format("slow")
     elif interval.high < 1 and ratio <= 1 / most:
-        verdict, reason = (
-            "FASTER",
-            "The whole interval is on the fast side, and the difference is at least the threshold.",
-        )
+        verdict, reason = "FASTER", ON_A_SIDE.format("fast")
     elif interval.low >= 1 / most and interval.high <= most:
         verdict, reason = "SAME", "The whole interval is within the threshold."
     else:
@@ -264,10 +246,7 @@ def estimate(processes: Sequence[Sequence[float]], level: float = 0.95) -> Estim
 
 
 def interval_over_processes(values: Sequence[float | None], level: float = 0.95) -> Interval | None:
-    """Return the interval of the geometric mean of one number per process, such as its p95.
-
-    ``None`` with fewer than two processes, or if one of them has no positive number.
-    """
+    """Return the interval of the geometric mean of one positive number per process; ``None`` with fewer than two."""
     numbers = [value for value in values if value is not None and 0 < value < math.inf]
     return _mean_interval([math.log(value) for value in numbers], level) if len(numbers) == len(values) > 1 else None
 

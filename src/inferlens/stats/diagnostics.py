@@ -46,10 +46,7 @@ class Diagnostic(Struct, frozen=True):
 
 
 def diagnostics(samples: Sequence[float]) -> tuple[Diagnostic, ...]:
-    """All that speaks against the interval of the median of samples in order of time, in the order of :data:`CODES`.
-
-    Samples that are no finite numbers are left out.
-    """
+    """Return what speaks against the interval of the median of samples in order of time; only finite ones count."""
     values = np.asarray(samples, dtype=np.float64)
     values = values[np.isfinite(values)]
     ordered, alike = np.sort(values), autocorrelations(ranks(values))

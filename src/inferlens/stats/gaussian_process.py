@@ -20,6 +20,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from inferlens.stats.intervals import student_quantile
+
 Matrix = NDArray[np.floating[Any]]
 VARIANT, PRECISION, FAMILY = 0.6, 0.4, 0.7  # standard deviations, of logarithms; the last is of both together
 ROUND = 0.5
@@ -141,3 +143,43 @@ def _shared(some: Sequence[Point], others: Sequence[Point]) -> tuple[Matrix, Mat
 def _covariance(shared: tuple[Matrix, Matrix, Matrix, Matrix]) -> Matrix:
     apart, family, settings, same = shared
     return apart + SETTING**2 * settings * (1 + OWN**2 * family) + (REST * SETTING) ** 2 * same
+
+
+LARGEST_EFFECT = math.log(10)  # an interval that reaches further says nothing
+
+
+def setting_effects(seen: Sequence[Observed], point: Point) -> dict[str, tuple[float, float, float] | None]:
+    """Return the speed-up by each setting of a point's family, and its 95 % interval; ``None`` where it is not known.
+
+    By least squares: the logarithm of a time is the level of its round, plus that of its candidate, a level of its own
+    or, in the family of ``point``, the family's plus what each setting does there. The intervals of all settings that
+    were tried in the family hold at once (Bonferroni), for a winner has those that looked best.
+    """
+    places: dict[Hashable, int] = {}
+    columns = [[places.setdefault(term, len(places)) for term in _terms(each, point.family)] for each in seen]
+    design = np.zeros((len(seen), len(places)))
+    for row, own in enumerate(columns):
+        design[row, own] = 1.0
+    logs, inverse = np.array([each.log for each in seen]), np.linalg.pinv(design)
+    rest = logs - design @ (inverse @ logs)
+    freedom = len(seen) - int(np.linalg.matrix_rank(design))
+    tried = {name for each in seen if each.point.family == point.family for name in each.point.settings}
+    found: dict[str, tuple[float, float, float] | None] = dict.fromkeys(sorted(point.settings | tried))
+    for name in found.keys() & tried if freedom > 0 else ():
+        wanted = np.zeros(len(places))
+        wanted[places["setting", name]] = -1.0
+        weights = wanted @ inverse  # of the measurements
+        if not np.allclose(weights @ design, wanted, atol=1e-6):  # it was never there without another one
+            continue
+        error = math.sqrt(float(rest @ rest) / freedom * float(weights @ weights))
+        log, margin = float(weights @ logs), error * student_quantile(1 - 0.025 / len(tried), freedom)
+        if abs(log) + margin < LARGEST_EFFECT:
+            found[name] = (math.exp(log), math.exp(log - margin), math.exp(log + margin))
+    return found
+
+
+def _terms(each: Observed, family: str) -> list[Hashable]:
+    """What adds up to the logarithm of a time."""
+    point = each.point
+    own = [("family",), *(("setting", name) for name in point.settings)] if point.family == family else [point]
+    return [("round", each.round), *own]

@@ -41,10 +41,7 @@ def quantile_of_sorted(values: NDArray[np.float64], share: float) -> float:
 
 
 def quantile(samples: Sequence[float], share: float) -> float:
-    """The ``share``-quantile (0 to 1) of ``samples``: linear interpolation at position ``(n - 1) * share``.
-
-    Raises ValueError if there are no samples.
-    """
+    """Return the ``share``-quantile (0 to 1) of samples by linear interpolation; ``ValueError`` without samples."""
     if not len(samples):
         raise ValueError("no samples, so no quantile")
     return quantile_of_sorted(np.sort(np.asarray(samples, dtype=np.float64)), share)

@@ -17,14 +17,7 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
-from inferlens.stats.comparison import (
-    CPU_NOISE,
-    LogRatio,
-    Noise,
-    look_error,
-    paired_difference,
-    unpaired_difference,
-)
+from inferlens.stats.comparison import CPU_NOISE, LogRatio, Noise, look_error, paired_difference, unpaired_difference
 from inferlens.stats.intervals import student_quantile
 
 LEAST_ROUNDS, USUAL_ROUNDS, MOST_ROUNDS = 2, 10, 20  # of a race; MOST_ROUNDS with --thorough
@@ -35,17 +28,11 @@ FAR_ERRORS = 4.0
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """One case of a race, with the logarithm of each process's median.
+    """One case of a race, with the logarithm of each process's median."""
 
-    Attributes:
-        rounds: processes that were measured in rounds with other cases.
-        alone: processes that were measured by themselves, in order of time.
-        usual: the noise to assume before it is known.
-    """
-
-    rounds: Mapping[Hashable, float] = {}
-    alone: Sequence[float] = ()
-    usual: Noise = CPU_NOISE
+    rounds: Mapping[Hashable, float] = {}  # processes that were measured in rounds with other cases
+    alone: Sequence[float] = ()  # processes that were measured by themselves, in order of time
+    usual: Noise = CPU_NOISE  # the noise to assume before it is known
 
     @property
     def level(self) -> float:
@@ -55,20 +42,13 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class RaceState(Struct, frozen=True, kw_only=True):
-    """How a race stands.
-
-    Attributes:
-        rivals: all others against the leader, the fastest first.
-        open: the rivals that may be faster than the leader by more than the threshold.
-        as_fast: the rivals that are not shown to be slower by more than the threshold.
-        chance: the probability that no rival is faster by more than the threshold.
-    """
+    """How a race stands."""
 
     leader: str
-    rivals: Mapping[str, LogRatio]
-    open: tuple[str, ...]
-    as_fast: tuple[str, ...]
-    chance: float
+    rivals: Mapping[str, LogRatio]  # all others against the leader, the fastest first
+    open: tuple[str, ...]  # the rivals that may be faster than the leader by more than the threshold
+    as_fast: tuple[str, ...]  # the rivals that are not shown to be slower by more than the threshold
+    chance: float  # the probability that no rival is faster by more than the threshold
 
     @property
     def decided(self) -> bool:
@@ -120,11 +100,7 @@ class RaceData:
         if not able:
             return None
         leader = self._leader(able)
-        rivals: dict[str, LogRatio] = {}
-        for name in able:
-            if name != leader and (difference := self.difference(leader, name)):
-                rivals[name] = difference
-        rivals = dict(sorted(rivals.items(), key=lambda item: item[1].log))
+        rivals = self._rivals(leader, able)
         most = math.log1p(threshold)
         chance = math.prod(1.0 if _is_far(rival, most) else rival.chance_above(-most) for rival in rivals.values())
         return RaceState(
@@ -142,13 +118,16 @@ class RaceData:
         raced = [name for name in names if self.entries[name].rounds]
         leader = min(raced or names, key=lambda name: self.entries[name].level)
         for _ in names:  # differences within rounds need not agree with means over different rounds
-            ahead = {name: self.difference(leader, name) for name in names if name != leader}
-            logs = {name: difference.log for name, difference in ahead.items() if difference}
-            best = min(logs, key=logs.__getitem__, default=leader)
-            if logs.get(best, 0.0) >= 0.0:
+            rivals = self._rivals(leader, names)
+            if not rivals or min(rival.log for rival in rivals.values()) >= 0.0:
                 break
-            leader = best
+            leader = next(iter(rivals))
         return leader
+
+    def _rivals(self, leader: str, names: Sequence[str]) -> dict[str, LogRatio]:
+        """Return the others against the leader, the fastest first."""
+        found = {name: self.difference(leader, name) for name in names if name != leader}
+        return dict(sorted(((name, rival) for name, rival in found.items() if rival), key=lambda item: item[1].log))
 
 
 def _is_far(rival: LogRatio, most: float) -> bool:

@@ -63,8 +63,6 @@ class Steady(Struct, frozen=True):
 
 
 class _Fit(Struct, frozen=True):
-    """A shape and how badly it fits."""
-
     shape: str  # levels, line, decay or wave
     cost: float  # -2 log likelihood and the price
     extent: float = 0.0  # how much it moves, on the logarithmic scale
@@ -74,10 +72,7 @@ class _Fit(Struct, frozen=True):
 
 @remembered  # every view of a record asks again
 def steady(values: Array) -> Steady:
-    """Where the steady state of latencies in order of time begins: ``values[found.start:]`` is steady.
-
-    Latencies have to be finite and positive; below :data:`LEAST_SAMPLES` of them nothing is said.
-    """
+    """Return where latencies, positive and in order of time, become steady: ``values[found.start:]`` is so."""
     if values.size < LEAST_SAMPLES or not (np.isfinite(values).all() and values.min() > 0):
         return Steady(0, "few-samples")
     size = -(-values.size // BATCHES)
@@ -90,15 +85,11 @@ def steady(values: Array) -> Steady:
     if reason:
         return Steady(0, reason)
     cut = spare + first * size if first else 0
-    if _slower_from(values, cut) and not steady(values[cut:]).steady:
+    slower = cut > 0 and np.median(values[cut:]) > (1 + TOLERANCE) * np.median(values[:cut])
+    if slower and not steady(values[cut:]).steady:
         return Steady(0, "never-steady")
     start = _without_first_calls(values, cut)
     return Steady(start, "warm-up" if start else "steady")
-
-
-def _slower_from(samples: Array, place: int) -> bool:
-    """Whether the samples from ``place`` on are slower than those before it, by their medians."""
-    return place > 0 and float(np.median(samples[place:])) > (1 + TOLERANCE) * float(np.median(samples[:place]))
 
 
 def _verdict(batches: Array) -> tuple[int, str]:
@@ -179,7 +170,6 @@ def _decay(batches: Array) -> _Fit:
 
 
 def _wave(batches: Array) -> _Fit:
-    """The best sine wave."""
     both, inverse = _waves(batches.size)
     parts = inverse @ batches
     rest = batches - (both @ parts[:, :, None])[:, :, 0]

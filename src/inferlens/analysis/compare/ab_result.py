@@ -50,19 +50,13 @@ _WORK = ("batch", "inputs", "weights", "seed", "io", "cold", "rotate")
 
 
 class ABRule(Struct, frozen=True, kw_only=True):
-    """When it is over.
-
-    Attributes:
-        threshold: the smallest relative difference that matters.
-        level: confidence that the verdict is right, whenever it comes.
-        within: seconds at most; a round that would probably end later is not begun, but for the first.
-    """
+    """When it is over."""
 
     metric: Metric = "latency"
-    threshold: float = 0.02
-    level: float = 0.95
+    threshold: float = 0.02  # the smallest relative difference that matters
+    level: float = 0.95  # confidence that the verdict is right, whenever it comes
     max_rounds: int = 20
-    within: float = 600.0
+    within: float = 600.0  # seconds at most; a round that would probably end later is not begun, but for the first
 
     @staticmethod
     def from_words(

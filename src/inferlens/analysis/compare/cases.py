@@ -81,24 +81,17 @@ class Side(Struct, frozen=True, kw_only=True):
 
 
 class ComparedCase(Struct, frozen=True, kw_only=True):
-    """One case on both sides.
-
-    Attributes:
-        ratio: the candidate's time over the base's, of throughput the time of a call: above 1 it is slower.
-        interval: of ``ratio``, at a level that allows for the number of comparisons.
-        change: the candidate's median over the base's, less 1: of throughput above 0 is faster, of times slower.
-        change_interval: of ``change``.
-    """
+    """One case on both sides."""
 
     case: Case
     verdict: Verdict
     reason: str
     base: Side
     candidate: Side
-    ratio: float | None = None
-    interval: Interval | None = None
-    change: float | None = None
-    change_interval: Interval | None = None
+    ratio: float | None = None  # the candidate's time of a call over the base's: above 1 it is slower
+    interval: Interval | None = None  # of ``ratio``, at a level that allows for the number of comparisons
+    change: float | None = None  # the candidate's median over the base's, less 1
+    change_interval: Interval | None = None  # of ``change``
     between: bool = False
 
     @property
@@ -282,7 +275,6 @@ def check(threshold: float, level: float) -> None:
 
 
 def _records(given: Given) -> tuple[Sequence[Record], list[str]]:
-    """Records, and what could not be read."""
     loaded = load_records([Path(given)]) if isinstance(given, (str, PathLike)) else given
     if not isinstance(loaded, Loaded):
         return loaded, []

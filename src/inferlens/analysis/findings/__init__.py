@@ -60,10 +60,7 @@ def trace_findings(analysis: Analysis) -> list[Finding]:
     one_sided = seen.bound in ("host", "GPU")
     return sorted(
         made,
-        key=lambda each: (
-            one_sided and (each.code in _OF_THE_HOST) != (seen.bound == "host"),
-            -(each.seconds or 0.0),
-        ),
+        key=lambda each: (one_sided and (each.code in _OF_THE_HOST) != (seen.bound == "host"), -(each.seconds or 0.0)),
     )
 
 

@@ -131,17 +131,12 @@ Piece = TypeVar("Piece", TimedLayer, TimedKernel)
 
 @dataclass(frozen=True)
 class Pieces(Generic[Piece]):
-    """Several layers, or kernels, and what they take together.
-
-    Attributes:
-        base, of: the seconds that ``share`` is of, and what these are in words.
-        run: the seconds of the call that something could be won of, where kernels were timed; layers' are scaled.
-    """
+    """Several layers, or kernels, and what they take together."""
 
     pieces: tuple[Piece, ...]
-    base: float
+    base: float  # the seconds that ``share`` is of; ``of``: these in words
     of: str
-    run: float | None
+    run: float | None  # the seconds of the call, where kernels were timed; those of layers are scaled to it
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -210,17 +205,11 @@ class HostWait(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one case.
+    """All that is known of one case."""
 
-    Attributes:
-        profiles: of one case on one machine, at most one of each level.
-        record: of the same case, timed unprofiled.
-        plain: of a quantized case, the record of the same in fp32.
-    """
-
-    profiles: tuple[Profile, ...]
-    record: Record | None
-    plain: Record | None = None
+    profiles: tuple[Profile, ...]  # of one case on one machine, at most one of each level
+    record: Record | None  # of the same case, timed unprofiled
+    plain: Record | None = None  # of a quantized case, the record of the same in fp32
 
     @property
     def case(self) -> Case:

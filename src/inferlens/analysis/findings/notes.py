@@ -48,17 +48,11 @@ WORDS = 20
 
 
 class Note(Struct, frozen=True):
-    """One thing to know of a case.
+    """One thing to know of a case."""
 
-    Attributes:
-        code: stays, and is documented.
-        level: whether it ``changes`` the answer, ``weakens`` it, or is good to ``know``.
-        message: all of it; :attr:`sentence` is what fits on a screen.
-    """
-
-    code: str
-    level: Level
-    message: str
+    code: str  # stays, and is documented
+    level: Level  # whether it ``changes`` the answer, ``weakens`` it, or is good to ``know``
+    message: str  # all of it; :attr:`sentence` is what fits on a screen
     hint: str = field(default="", name="advice")
 
     @property
@@ -103,7 +97,6 @@ def worst_agreement(runs: CaseRuns) -> Agreement | None:
 
 
 def _ended(runs: CaseRuns) -> Iterator[Note]:
-    """Why there is no number, or none to rely on."""
     record = runs.first
     if record.status != "ok":
         why = _sentence(record.reason or "No reason is known")
@@ -134,7 +127,6 @@ def _ended(runs: CaseRuns) -> Iterator[Note]:
 
 
 def _warned(runs: CaseRuns) -> Iterator[Note]:
-    """What the processes said themselves."""
     for warning in dict.fromkeys(warning for record in runs.records for warning in record.warnings):
         yield note(warning.code, warning.message, warning.advice)
 

@@ -70,17 +70,11 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule; :func:`rule` makes it.
+    """One rule; :func:`rule` makes it."""
 
-    Attributes:
-        code: stays, and is documented; empty if its findings bring theirs.
-        of: what it looks at.
-        hint: what it says to try, unless a finding says something more fitting.
-    """
-
-    code: str
-    of: tuple[Sort, ...]
-    hint: str
+    code: str  # stays, and is documented; empty if its findings bring theirs
+    of: tuple[Sort, ...]  # what it looks at
+    hint: str  # what it says to try, unless a finding says something more fitting
     about: About
     judge: Callable[[Any], Iterable[Finding]]
 

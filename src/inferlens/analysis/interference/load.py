@@ -16,20 +16,13 @@ from inferlens.units import listing, percent
 
 
 class MachineLoad(Struct, frozen=True, kw_only=True):
-    """What other programs used while samples were taken; means, ``None`` where the machine does not say.
+    """What other programs used while samples were taken; means, ``None`` where the machine does not say."""
 
-    Attributes:
-        busy: whether too many samples were disturbed by other programs to leave them out.
-        other_cpus: CPUs in use by other programs, of the ``cpus`` that the case may use.
-        gpu_share: share of the GPU's time that other processes used, 0 to 1.
-        steal: share of the CPUs' working time that a hypervisor gave to other machines, 0 to 1.
-    """
-
-    busy: bool = False
-    other_cpus: float | None = None
+    busy: bool = False  # whether too many samples were disturbed by other programs to leave them out
+    other_cpus: float | None = None  # CPUs in use by other programs, of the ``cpus`` that the case may use
     cpus: int | None = None
-    gpu_share: float | None = None
-    steal: float | None = None
+    gpu_share: float | None = None  # share of the GPU's time that other processes used, 0 to 1
+    steal: float | None = None  # share of the CPUs' working time that a hypervisor gave to other machines, 0 to 1
 
     @property
     def cause(self) -> str:

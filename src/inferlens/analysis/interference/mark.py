@@ -13,15 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from inferlens.analysis.interference.spans import all_spans
-from inferlens.record.machine import (
-    DISCARD_AT_MOST,
-    DISCARD_HOT,
-    LEAST_KEPT,
-    OTHER_PROGRAMS,
-    Kind,
-    MachineLog,
-    Marks,
-)
+from inferlens.record.machine import DISCARD_AT_MOST, DISCARD_HOT, LEAST_KEPT, OTHER_PROGRAMS, Kind, MachineLog, Marks
 from inferlens.record.record import Warning
 from inferlens.units import percent
 
@@ -38,19 +30,8 @@ OWN_DOING: dict[Kind, tuple[str, str]] = {
 }
 
 
-def mark(
-    begins: Sequence[float],
-    latencies: Sequence[float],
-    log: MachineLog,
-    *,
-    least: int = LEAST_KEPT,
-) -> Marks:
-    """Marks the samples that a disturbance touched; there is one at least.
-
-    Args:
-        begins: when each sample began, in order, in seconds of the log's clock.
-        least: how many samples have to remain; fewer than by default where a sample is itself a window of many calls.
-    """
+def mark(begins: Sequence[float], latencies: Sequence[float], log: MachineLog, *, least: int = LEAST_KEPT) -> Marks:
+    """Mark the samples, begun at ``begins`` in the log's time, that a disturbance touched; ``least`` have to remain."""
     count = len(begins)
     ends = [begin + latency for begin, latency in zip(begins, latencies, strict=True)]
     spans = all_spans(log, begins[0], ends[-1])

@@ -30,17 +30,11 @@ LEAST_TURNS, FAST = 3, 1 / 3  # turns of a process, and the share of its samples
 
 @dataclass(frozen=True)
 class Series:
-    """The samples of one metric of one record that statistics are of, in their unit and in order of time.
+    """The samples of one metric of one record that statistics are of, in their unit and in order of time."""
 
-    Attributes:
-        samples: the samples, from which NumPy need not copy.
-        for_median: those of them that a median is of.
-        not_finite, disturbed, unsteady: how many were left out, for which reason.
-    """
-
-    samples: Sequence[float]
-    for_median: Sequence[float]
-    not_finite: int
+    samples: Sequence[float]  # the samples, from which NumPy need not copy
+    for_median: Sequence[float]  # those of them that a median is of
+    not_finite: int  # how many were left out for this reason; so say the next two
     disturbed: int
     unsteady: int
 

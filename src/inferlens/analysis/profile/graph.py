@@ -26,31 +26,20 @@ INSPECTED = ("Name", "LayerType", "Inputs", "Outputs", "Metadata")  # of a layer
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """A layer, several layers folded into one node, or an end of the graph.
+    """A layer, several layers folded into one node, or an end of the graph."""
 
-    Attributes:
-        name: the layer's; of a folded node, the module's path.
-        kind: in the backend's words; empty for folded nodes and ends.
-        places: of its layers in the order of execution, from 1.
-        module: path of the deepest module that contains all that its layers came from; ``None`` if that is not known.
-        modules, operators: what its layers came from, each once.
-        inputs, outputs: of a layer; of folded layers, what they read from others and what others read from them.
-        seconds: typical time of all its layers; ``None`` if none was timed.
-        precision: that of its outputs, such as ``fp16``; of folded layers, the one that takes most time.
-    """
-
-    name: str
+    name: str  # the layer's; of a folded node, the module's path
     role: Literal["layer", "folded", "input", "output"] = "layer"
-    kind: str = ""
-    places: tuple[int, ...] = ()
-    module: Path | None = None
-    modules: tuple[str, ...] = ()
+    kind: str = ""  # in the backend's words; empty for folded nodes and ends
+    places: tuple[int, ...] = ()  # of its layers in the order of execution, from 1
+    module: Path | None = None  # the deepest module that contains all that its layers came from, if it is known
+    modules: tuple[str, ...] = ()  # what its layers came from, each once; so are ``operators``
     operators: tuple[str, ...] = ()
-    inputs: tuple[Tensor, ...] = ()
+    inputs: tuple[Tensor, ...] = ()  # of folded layers, what they read from others; ``outputs``: what others read
     outputs: tuple[Tensor, ...] = ()
-    seconds: float | None = None
+    seconds: float | None = None  # typical time of all its layers; ``None`` if none was timed
     share: float | None = None
-    precision: str = ""
+    precision: str = ""  # that of its outputs, such as ``fp16``; of folded layers, the one that takes most time
     details: dict[str, str] = {}
 
 
@@ -75,51 +64,35 @@ class Region(Struct, frozen=True, kw_only=True):
 
 
 class Graph(Struct, frozen=True, kw_only=True):
-    """What is drawn of one case.
-
-    Attributes:
-        whole: seconds of a run; ``None`` without times.
-        layers: how many layers there are, however many nodes they became.
-        depth, deepest: how deep modules are unfolded, and how deep they go.
-        notes: what is not known, not shown, or folded; a sentence each.
-    """
+    """What is drawn of one case."""
 
     title: str
     about: str = ""
     nodes: tuple[Node, ...] = ()
     edges: tuple[Edge, ...] = ()
     regions: tuple[Region, ...] = ()
-    whole: float | None = None
-    layers: int = 0
-    depth: int = 0
+    whole: float | None = None  # seconds of a run; ``None`` without times
+    layers: int = 0  # how many layers there are, however many nodes they became
+    depth: int = 0  # how deep modules are unfolded; ``deepest``: how deep they go
     deepest: int = 0
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what is not known, not shown, or folded; a sentence each
 
 
 class GraphSource(Struct, frozen=True, kw_only=True):
-    """Layers and how long they took, whatever they were read from.
-
-    Attributes:
-        seconds: of each layer, typical; ``None`` for one that was not timed; empty where none was.
-        whole: of a run; ``None`` if nothing was timed.
-        inputs, outputs: tensors of the model; where they are empty, outputs are what no layer reads.
-    """
+    """Layers and how long they took, whatever they were read from."""
 
     title: str
     about: str = ""
     layers: tuple[Layer, ...]
-    seconds: tuple[float | None, ...] = ()
-    whole: float | None = None
-    inputs: tuple[Tensor, ...] = ()
+    seconds: tuple[float | None, ...] = ()  # of each layer, typical; ``None`` for one that was not timed
+    whole: float | None = None  # of a run; ``None`` if nothing was timed
+    inputs: tuple[Tensor, ...] = ()  # tensors of the model; so are ``outputs``, which else are what no layer reads
     outputs: tuple[Tensor, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def source_of(profile: Profile, title: str, about: str = "", unprofiled: Sequence[float] = ()) -> GraphSource | str:
-    """The layers of a profile with their typical times, or the sentence that says why there are none.
-
-    ``unprofiled`` as in :func:`runs_of`.
-    """
+    """Return a profile's layers with typical times, or why there are none; ``unprofiled`` as in :func:`runs_of`."""
     runs = runs_of(profile, "layer", unprofiled)
     if isinstance(runs, str) or profile.layers is None:
         return str(runs)
@@ -136,10 +109,7 @@ def source_of(profile: Profile, title: str, about: str = "", unprofiled: Sequenc
 
 
 def flow_of(source: GraphSource) -> tuple[list[Edge], list[tuple[int, Tensor]], list[str]]:
-    """Which layer reads what from which, by index; the layers that write what leaves the model; what is not known.
-
-    The tail of what the model is given is -1.
-    """
+    """Return which layer reads from which (-1: the model's input), what leaves the model, and what is not known."""
     edges = list(islice(_by_name(source), MOST_EDGES + 1))
     notes = [TOO_MANY_EDGES] if len(edges) > MOST_EDGES else []
     edges = edges[:MOST_EDGES]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 import numpy as np
@@ -69,13 +69,10 @@ def owners_of(layers: Sequence[Layer]) -> list[Path | None]:
     """The deepest module that contains all that a layer came from; for layers of no known module, its neighbours'."""
     known = [ancestor([path_of(path) for path in layer.modules]) if layer.modules else None for layer in layers]
 
-    def last(paths: Owners) -> list[Path | None]:
-        found: list[Path | None] = []
-        for path in paths:
-            found.append(path if path is not None or not found else found[-1])
-        return found
+    def last(before: Path | None, own: Path | None) -> Path | None:
+        return before if own is None else own
 
-    before, after = last(known), last(known[::-1])[::-1]
+    before, after = list(accumulate(known, last)), list(accumulate(known[::-1], last))[::-1]
     return [
         ancestor([left, right]) if own is None and left is not None and right is not None else own
         for own, left, right in zip(known, before, after, strict=True)

@@ -42,18 +42,11 @@ _ALONE = ("Kernel", "Kernel2", "device_kernel", "kernel")  # names that say noth
 
 
 class KernelRow(ProfileRow, frozen=True, kw_only=True):
-    """One kernel, or all that have a name.
+    """One kernel, or all that have a name."""
 
-    Attributes:
-        of_busy: its share of the time in which the GPU was busy.
-        layers: what its launches came from, each once, in the order of execution.
-        shapes: how many different grids, blocks, registers and sizes of shared memory there are. The four fields, and
-            the occupancies, are of those that take most time.
-    """
-
-    of_busy: float | None
-    layers: tuple[str, ...]
-    shapes: int
+    of_busy: float | None  # its share of the time in which the GPU was busy
+    layers: tuple[str, ...]  # what its launches came from, each once, in the order of execution
+    shapes: int  # different grids, blocks and resources; the next fields are those of what takes most time
     grid: tuple[int, ...]
     block: tuple[int, ...]
     registers: int | None
@@ -65,24 +58,16 @@ class KernelRow(ProfileRow, frozen=True, kw_only=True):
 
 
 class GpuAccount(ProfilingCost, frozen=True, kw_only=True):
-    """Where the GPU's time went in a run, in seconds.
+    """Where the GPU's time went in a run, in seconds."""
 
-    Attributes:
-        kernels: what kernels, copies and fills add up to; ``busy``: in which at least one of them ran.
-        overlap: ``busy`` without ``kernels``: below zero where some ran side by side.
-        calls: kernels, copies and fills in one run; ``launches``: calls of the runtime that launched them.
-        attributed: the share of ``kernels`` that is traced to modules.
-        with_tensor_cores, without_tensor_cores: of those whose names say that they use them, or do not; copies do not.
-    """
-
-    kernels: RunTimes
+    kernels: RunTimes  # what kernels, copies and fills add up to; ``busy``: in which at least one of them ran
     busy: RunTimes
     idle: RunTimes
-    overlap: RunTimes
-    calls: int
+    overlap: RunTimes  # ``busy`` without ``kernels``: below zero where some ran side by side
+    calls: int  # kernels, copies and fills in one run; ``launches``: calls of the runtime that launched them
     launches: int
-    attributed: float
-    with_tensor_cores: float
+    attributed: float  # the share of ``kernels`` that is traced to modules
+    with_tensor_cores: float  # of those whose names say that they use them
     without_tensor_cores: float
 
 

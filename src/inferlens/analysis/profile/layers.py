@@ -38,39 +38,26 @@ Array = NDArray[np.float64]
 
 
 class RunTimes(Struct, frozen=True, kw_only=True):
-    """What a time came to over the runs, in seconds.
+    """What a time came to over the runs, in seconds."""
 
-    Attributes:
-        typical: mean over the middle half of the runs; these add up.
-        share: ``typical`` over that of the whole, or of all kernels; ``None`` if that took no time.
-        median_low, median_high: 95 % interval of the median; ``None`` with too few runs.
-        p95: ``None`` with too few runs.
-    """
-
-    typical: float
-    share: float | None
+    typical: float  # mean over the middle half of the runs; these add up
+    share: float | None  # ``typical`` over that of the whole, or of all kernels; ``None`` if that took no time
     mean: float
     median: float
-    median_low: float | None
+    median_low: float | None  # 95 % interval of the median, to ``median_high``; ``None`` with too few runs
     median_high: float | None
-    p95: float | None
+    p95: float | None  # ``None`` with too few runs
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Seconds of every run: of the whole, and of each layer, or kernel; zeros for one that was not timed.
+    """Seconds of every run: of the whole, and of each layer, or kernel; zeros for one that was not timed."""
 
-    Attributes:
-        whole: shape (runs,); ``layers``: shape (layers, runs); ``was_timed``: whether each layer was.
-        share_of: what shares are of: the whole ``run``, or what all ``kernels`` in it add up to.
-        whole_scale, scale: by what the profiled times of runs, and of their layers, were multiplied.
-    """
-
-    whole: Array
+    whole: Array  # shape (runs,); ``layers``: shape (layers, runs); ``was_timed``: whether each layer was
     layers: Array
     was_timed: tuple[bool, ...]
-    share_of: Literal["run", "kernels"] = "run"
-    whole_scale: float = 1.0
+    share_of: Literal["run", "kernels"] = "run"  # what shares are of; ``kernels``: all in it, added up
+    whole_scale: float = 1.0  # by what the profiled times of runs were multiplied; ``scale``: those of layers
     scale: float = 1.0
 
     @property
@@ -140,22 +127,15 @@ class Runs:
 
 
 class ProfileRow(Struct, frozen=True, kw_only=True):
-    """One layer, one kernel, or all kernels that have a name.
+    """One layer, one kernel, or all kernels that have a name."""
 
-    Attributes:
-        place: its place in the order of execution, from 1; of several kernels that of the first launch.
-        modules, operators: what it came from, each once.
-        calls: how often it is executed in a run; ``times`` are of all calls together.
-        times: ``None`` if it was not timed.
-    """
-
-    place: int
+    place: int  # its place in the order of execution, from 1; of several kernels that of the first launch
     name: str
     kind: str
-    modules: tuple[str, ...]
+    modules: tuple[str, ...]  # what it came from, each once; so are ``operators``
     operators: tuple[str, ...]
-    calls: int
-    times: RunTimes | None
+    calls: int  # how often it is executed in a run; ``times`` are of all calls together
+    times: RunTimes | None  # ``None`` if it was not timed
 
 
 class LayerRow(ProfileRow, frozen=True, kw_only=True):
@@ -167,19 +147,13 @@ class LayerRow(ProfileRow, frozen=True, kw_only=True):
 
 
 class ProfilingCost(Struct, frozen=True, kw_only=True):
-    """What a run took, in seconds, and how much longer a profiled one is than a call that is not profiled.
-
-    Attributes:
-        whole: of a run, scaled to ``unprofiled`` where that is known; ``profiled``: median of the profiled ones.
-        unprofiled: median latency of the same case without profiling; ``None`` where that is not known.
-        cost: ``profiled`` over ``unprofiled``, with its 95 % interval; ``None`` with too few runs.
-    """
+    """What a run took, in seconds, and how much longer a profiled one is than a call that is not profiled."""
 
     runs: int
-    whole: RunTimes
+    whole: RunTimes  # of a run, scaled to ``unprofiled`` where that is known; ``profiled``: median of the profiled ones
     profiled: float
-    unprofiled: float | None = field(name="untouched")
-    cost: float | None
+    unprofiled: float | None = field(name="untouched")  # median latency without profiling, if it is known
+    cost: float | None  # ``profiled`` over ``unprofiled``, with its 95 % interval; ``None`` with too few runs
     cost_low: float | None
     cost_high: float | None
 

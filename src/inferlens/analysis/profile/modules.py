@@ -79,18 +79,12 @@ def rule_of(name: str, flops: Mapping[Path, float] | None = None) -> Rule:
 
 
 class Cell(Struct, frozen=True, kw_only=True):
-    """One module on one backend.
+    """One module on one backend."""
 
-    Attributes:
-        times: of its layers and of those below it; ``None`` if none of them has a time of its own.
-        shared: a layer was fused with modules outside of this one; ``untimed``: a layer has no time.
-        counted_in: the module that has the time of a layer that was fused from this one, where nothing is left here.
-    """
-
-    times: RunTimes | None
-    shared: bool = False
+    times: RunTimes | None  # of its layers and of those below it; ``None`` if none of them has a time of its own
+    shared: bool = False  # a layer was fused with modules outside of this one; ``untimed``: a layer has no time
     untimed: bool = False
-    counted_in: str | None = None
+    counted_in: str | None = None  # the module that has the time of a fused layer, where nothing is left here
     fastest: bool = False
     slower: bool = False
 
@@ -104,20 +98,14 @@ class Cell(Struct, frozen=True, kw_only=True):
 
 
 class ModuleRow(Struct, frozen=True, kw_only=True):
-    """One module on all backends.
-
-    Attributes:
-        cells: one for each column; ``None`` where the backend names no such module.
-        folded: how many modules below it have no row.
-        last: whether it is the last of its siblings, for itself and each row above it.
-    """
+    """One module on all backends."""
 
     kind: Kind
     path: Path = ()
     depth: int
-    cells: tuple[Cell | None, ...]
-    folded: int = 0
-    last: tuple[bool, ...] = ()
+    cells: tuple[Cell | None, ...]  # one for each column; ``None`` where the backend names no such module
+    folded: int = 0  # how many modules below it have no row
+    last: tuple[bool, ...] = ()  # whether it is the last of its siblings, for itself and each row above it
 
 
 @dataclass(frozen=True)

@@ -65,13 +65,9 @@ class Unit(Struct, frozen=True):
 
 
 def work_of(parts: Sequence[Part], work: Work, *, joined: bool = False) -> tuple[list[Unit], tuple[str, ...]]:
-    """The work of layers, or of kernels, in the order of execution.
+    """Return units that hold each layer or kernel once, in order, and the modules with FLOPs that are in none.
 
-    Args:
-        joined: whether all layers of one module alone are one unit, also where it is not known which does what.
-
-    Returns:
-        Units that hold each part once; and the modules with FLOPs that are in none.
+    If ``joined``, all layers of one module alone are one unit, also where it is not known which does what.
     """
     known = {each.module: each for each in work.modules}
     operators = work.operators or _whole(work.modules)

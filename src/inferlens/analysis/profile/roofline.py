@@ -227,7 +227,6 @@ def _with_work(row: Floor, flops: float, moved: float, compute: float, memory: f
 
 
 def _bound(host: bool, known: float, floor: float) -> Literal["host", "other", ""]:
-    """What bounds a call, where it is not arithmetic or memory."""
     return "host" if host else "other" if floor and known > FAR * floor else ""
 
 

@@ -18,8 +18,7 @@ import numpy as np
 
 from inferlens.backends.base import Inputs, Preparation
 from inferlens.backends.onnx.modules import OnnxNode, origins
-from inferlens.backends.onnx.quantizable import fold
-from inferlens.backends.onnx.quantize import for_cpu, for_tensorrt, quantized_onnx
+from inferlens.backends.onnx.quantize import fold, for_cpu, for_tensorrt, quantized_onnx
 from inferlens.models.model import Model
 from inferlens.models.work.onnx_graph import VIEWS, inferred, product_shares
 from inferlens.record.quantization import LayerError

@@ -21,12 +21,11 @@ from typing import Any
 
 from inferlens.backends.availability import refused
 from inferlens.backends.base import Noted, Preparation
-from inferlens.backends.onnx.quantizable import OPERATORS, make_quantizable
 from inferlens.backends.quantized import check_share, from_cache, seven_bits
 from inferlens.errors import Unsupported, library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
-from inferlens.models.sources.onnx import QUANTIZED_OPERATORS, onnx_file_precision
+from inferlens.models.sources.onnx import QUANTIZED_OPERATORS, onnx_file_precision, onnx_graph, weight_files
 from inferlens.models.work.onnx_graph import PRODUCTS, VIEWS, inferred, product_shares
 from inferlens.record.files import write_whole
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
@@ -40,34 +39,22 @@ METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
 
 @dataclass(frozen=True)
 class Dialect:
-    """What a runtime wants a quantized graph to be.
+    """What a runtime wants a quantized graph to be."""
 
-    Attributes:
-        name: in the names of files.
-        types: of activations and of weights, as ``onnxruntime.quantization.QuantType`` has them; without the former
-            ranges are found anew in every call.
-        operators: those that are quantized.
-        rest: the precision of all that is not quantized, inputs and outputs too.
-        per_channel: whether weights have a scale for each output channel.
-        seven_bits: whether weights are kept to 7 of their 8 bits.
-    """
-
-    name: str
-    types: tuple[str, str]
-    operators: tuple[str, ...]
-    rest: str = "fp32"
-    per_channel: bool = True
-    seven_bits: bool = False
+    name: str  # in the names of files
+    types: tuple[str, str]  # ``QuantType`` of activations (empty: ranges are found in every call) and of weights
+    operators: tuple[str, ...]  # those that are quantized
+    rest: str = "fp32"  # the precision of all that is not quantized, inputs and outputs too
+    per_channel: bool = True  # whether weights have a scale for each output channel
+    seven_bits: bool = False  # whether weights are kept to 7 of their 8 bits
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def dynamic(self) -> bool:
-        """Whether it needs no ranges."""
         return not self.types[0]
 
     @property
     def fp8(self) -> bool:
-        """Whether it quantizes to FP8."""
         return self.types[1].startswith("QFLOAT8")
 
 
@@ -98,11 +85,7 @@ def quantized_onnx(
     ranges: str = "minmax",
     keep: Sequence[str] = (),
 ) -> Path:
-    """The graph in ``path`` as a runtime wants it quantized, from the cache or made and put there.
-
-    Args:
-        path: a graph in fp32.
-        ranges: how the range of a tensor follows from its values, one of :data:`METHODS`.
+    """Return the fp32 graph in ``path`` as a runtime wants it quantized, from the cache or made and put there.
 
     Raises Unsupported if the graph is in another precision already, or nothing of it can be quantized.
     """
@@ -136,6 +119,56 @@ def to_quantize(model: Model, case: Case) -> bool:
     if case.precision not in QUANTIZED:
         return False
     return model.format != "onnx" or model.path is None or onnx_file_precision(model.path) not in QUANTIZED
+
+
+# Products, and what passes bytes on as it finds them or picks the largest. Sums, means, powers and quotients stay in
+# fp32: they gain nothing by it, and where a normalization or an activation function is made of such operators, eight
+# bits are too few for what lies between them. Quantizing all that the quantizer knows how to, its own default, took the
+# accuracy of magika's network from 98 to 43 %, and that of RapidOCR's network that reads from 96 to 76 %; with these
+# they have 97 and 93 %, and ResNet-18 is as fast as with all.
+OPERATORS = (
+    "Conv", "ConvTranspose", "Gemm", "MatMul",
+    "AveragePool", "Clip", "Concat", "Gather", "GlobalAveragePool", "MaxPool", "Pad", "Relu",
+    "Reshape", "Resize", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
+)  # fmt: skip
+PER_CHANNEL = 13  # the first opset in which a tensor has several scales
+
+
+def make_quantizable(path: Path, written: Path) -> None:
+    """Writes the graph in ``path``, with constants folded and shapes inferred, as the quantizer takes it.
+
+    The opset of an old graph is raised, and biases have one dimension: with two, and weights with a scale for each
+    channel, ONNX Runtime's quantizer fails.
+    """
+    onnx = library("onnx", extra="onnx")
+    graph = onnx.load(str(path), load_external_data=False)
+    if any(each.domain in ("", "ai.onnx") and each.version < PER_CHANNEL for each in graph.opset_import):
+        onnx.external_data_helper.load_external_data_for_model(graph, str(path.parent))
+        path = written.with_name("raised.onnx")
+        onnx.save(onnx.version_converter.convert_version(graph, PER_CHANNEL), str(path))
+    fold(path, written)
+    graph = onnx.load(str(written))
+    if _flat_biases(graph.graph):
+        onnx.save(graph, str(written))
+
+
+def fold(path: Path, written: Path) -> None:
+    """Writes the graph in ``path`` with constants folded and shapes inferred, and all of its weights in one file."""
+    import onnx
+
+    shape_inference = library("onnxruntime.quantization.shape_inference", extra="onnx")
+    # Of a graph by its name, weights in files beside it are looked for in a folder where they are not.
+    given = onnx.load(str(path)) if weight_files(path, onnx_graph(path)) else str(path)
+    shape_inference.quant_pre_process(given, str(written), skip_symbolic_shape=True)
+
+
+def _flat_biases(graph: Any) -> bool:
+    """Whether there were biases of more than one dimension, which have one now."""
+    biases = {node.input[2] for node in graph.node if node.op_type == "Gemm" and len(node.input) > 2}
+    found = [each for each in graph.initializer if each.name in biases and len(each.dims) == 2 and each.dims[0] == 1]
+    for bias in found:
+        bias.dims[:] = bias.dims[1:]
+    return bool(found)
 
 
 # Ranges, which are every dialect's

@@ -6,7 +6,7 @@ refusal, never a silent run on another one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -25,12 +25,11 @@ from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Prepar
 from inferlens.backends.onnx.export import check_precision, copy_onnx, onnx_file
 from inferlens.backends.onnx.modules import kept_nodes
 from inferlens.backends.onnx.quantize import for_cpu, quantized_onnx, to_quantize
-from inferlens.backends.onnxruntime.kernels import CudaNodeRunner
 from inferlens.backends.onnxruntime.providers import ACT_ON, PROVIDERS, provider_absence, provider_list
-from inferlens.backends.onnxruntime.runner import CpuRunner, CudaRunner, OnnxRunner
-from inferlens.backends.onnxruntime.script import onnxruntime_script
+from inferlens.backends.onnxruntime.runner import CpuRunner, CudaNodeRunner, CudaRunner, OnnxRunner, session_options
 from inferlens.backends.pytorch.export import DTYPES
 from inferlens.backends.quantized import beside_record, measured
+from inferlens.backends.scripts import beside, numpy_inputs, program
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
 from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec
@@ -115,7 +114,6 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
     )
 
     def capabilities(self) -> Capabilities:
-        """Those providers of this build whose libraries load; modules too if there is an exporter."""
         formats = onnx_formats()
         ort, missing = imported("onnxruntime", "ONNX Runtime", "onnx")
         if missing:
@@ -152,7 +150,6 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         )
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        """Exports if the model is no ONNX file; a runner that loads the file when it is entered."""
         options: OnnxRuntimeOptions = self.parse_options(case)
         provider = PROVIDERS[case.variant]
         check_cuda_options(options, case, preparation)
@@ -242,3 +239,72 @@ def onnx_versions() -> dict[str, str]:
     from importlib import metadata
 
     return {name: metadata.version(name) for name in ("onnx", "onnxscript") if found(name)}
+
+
+# The script that runs a deployed graph with ONNX Runtime alone
+
+
+SCRIPT_ON_CPU = """
+def run(*inputs):
+    given = dict(zip(NAMES, inputs))
+    return session.run(None, {name: given[name] for name in taken})"""
+# Bound once: a CUDA graph reads and writes the same memory in every call.
+SCRIPT_ON_GPU = """
+host = {name: array.copy() for name, array in zip(NAMES, inputs) if name in taken}
+bound = {name: ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0) for name, array in host.items()}
+binding = session.io_binding()
+for name, value in bound.items():
+    binding.bind_ortvalue_input(name, value)
+for node in session.get_outputs():
+    binding.bind_output(node.name, "cuda")
+
+
+def run(*inputs):  # with copies to the GPU and back
+    given = dict(zip(NAMES, inputs))
+    for name, value in bound.items():
+        np.copyto(host[name], given[name])  # update_inplace copies bytes: it neither converts nor checks types
+        value.update_inplace(host[name])
+    session.run_with_iobinding(binding)
+    return binding.copy_outputs_to_cpu()"""
+
+
+def onnxruntime_script(
+    case: Case, file: str, inputs: tuple[TensorSpec, ...], floats: str, options: Any, offered: list[Any]
+) -> str:
+    """The script, with the session options of a case's ``options`` and the providers that are ``offered``."""
+    on_gpu = case.device == "cuda"
+    providers = [_own_stream(each) for each in offered]
+    imports = ["import numpy as np", "import onnxruntime as ort", *["import torch  # brings CUDA and cuDNN"] * on_gpu]
+    lines = [
+        "options = ort.SessionOptions()",
+        *statements(*session_options(case, options)),
+        f"session = ort.InferenceSession({beside(file)}, options, providers={providers!r})",
+        f"NAMES = {[spec.name for spec in inputs]!r}",
+        "taken = [node.name for node in session.get_inputs()]  # the graph lacks those that the model never uses",
+        *numpy_inputs(inputs, floats),
+        "",
+        SCRIPT_ON_GPU if on_gpu else SCRIPT_ON_CPU,
+    ]
+    return program(case, imports, lines)
+
+
+def statements(attributes: Mapping[str, Any], entries: Mapping[str, str]) -> Iterator[str]:
+    """Statements that give ``options`` what a session is given, but for the library's defaults."""
+    import onnxruntime as ort
+
+    defaults = ort.SessionOptions()
+    for name, value in attributes.items():
+        if value == getattr(defaults, name):
+            continue
+        word = f"ort.{type(value).__name__}.{value.name}" if hasattr(value, "name") else repr(value)
+        yield f"options.{name} = {word}"
+    for key, text in entries.items():
+        if text != "1":  # threads spin by default
+            yield f"options.add_session_config_entry({key!r}, {text!r})"
+
+
+def _own_stream(provider: Any) -> Any:
+    if isinstance(provider, str):
+        return provider
+    name, options = provider
+    return name, {key: value for key, value in options.items() if key != "user_compute_stream"}

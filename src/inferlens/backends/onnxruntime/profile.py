@@ -78,7 +78,6 @@ class ProfileEvent(Struct):
 
     @property
     def end(self) -> int:
-        """When it was over."""
         return self.ts + self.dur
 
     @property

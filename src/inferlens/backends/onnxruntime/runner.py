@@ -7,30 +7,44 @@ input arrays and copy the outputs into new ones; that is Python's share, not the
 from __future__ import annotations
 
 import tempfile
+from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import msgspec
 import numpy as np
-import psutil
 
-from inferlens.backends.abilities import LayerProfiler
+from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import refused, warn_unheeded
 from inferlens.backends.base import Inputs, Outputs, Preparation, Runner, ordered
 from inferlens.backends.clocks import Clock, CudaClock
 from inferlens.backends.onnx.export import check_shapes
-from inferlens.backends.onnxruntime.profile import ask_for_profile, layers_of
+from inferlens.backends.onnx.modules import OnnxNodes, origins
+from inferlens.backends.onnxruntime.profile import (
+    OPTIMISED,
+    Fusion,
+    ProfileEvent,
+    ask_for_profile,
+    layer,
+    layers_of,
+    runs_of,
+    unknown_modules,
+)
 from inferlens.backends.onnxruntime.providers import ACT_ON, Provider, load_error, preload, provider_list
+from inferlens.backends.profiling.kernel_matching import MatchedKernels, origins_by_match
+from inferlens.backends.profiling.kernel_runs import kernels_of, layers_of_kernels
 from inferlens.backends.profiling.layer_runs import check_level
+from inferlens.backends.profiling.traced_runs import TracedRun, one_run
 from inferlens.backends.pytorch.runner import host_array
 from inferlens.errors import Unsupported
 from inferlens.models.inputs import make_inputs, on_host, one_or_all
 from inferlens.models.model import Array, Model
-from inferlens.record.layer_profile import Layers
+from inferlens.record.layer_profile import Layer, Layers
 from inferlens.spec.case import Case
 
 ERRORS_ONLY = 3
@@ -122,6 +136,7 @@ class OnnxRunner(Runner):
         for key, text in {**entries, "session.record_ep_graph_assignment_info": "1"}.items():
             settings.add_session_config_entry(key, text)
         self.preparation.facts["onnxruntime"] = ort.__version__  # CPU and GPU packages may both be installed
+        self.preparation.facts["threads"] = self.case.threads
         if self.preparation.level in self.profiled_levels:
             self.preparation.folder.mkdir(parents=True, exist_ok=True)
             self._written = tempfile.TemporaryDirectory(prefix="profile-", dir=self.preparation.folder)
@@ -164,20 +179,13 @@ class CpuRunner(OnnxRunner, LayerProfiler):
     profiled_levels = ("layer",)
 
     def __enter__(self) -> CpuRunner:
-        import onnxruntime  # noqa: F401 - starts threads of its own, which are not counted below
+        import onnxruntime  # noqa: F401 - before the build, which is timed
 
-        process = psutil.Process()
-        before = process.num_threads()
         with self.preparation.phase("build"):
             self._loaded = self.load()
-        # ONNX Runtime does not tell how many threads it chose: the new ones are its pool's, and the caller works too.
-        # In parallel mode those that take whole branches are among them, and the number stays unknown.
-        own_choice = 1 + process.num_threads() - before if self.options.execution_mode == "sequential" else None
-        self.preparation.facts["threads"] = self.case.threads or own_choice
         return self
 
     def profile_layers(self, feed: Any, runs: int) -> Layers:
-        """Times the nodes by ONNX Runtime's own profile, which ends with that."""
         check_level(self.preparation)
         if self._written is None:
             raise Unsupported("ONNX Runtime profiles a session once.", hint="enter the runner again")
@@ -250,7 +258,6 @@ class CudaRunner(OnnxRunner):
                 self._bind_outputs()
                 self.synchronize()
             self._entered = entered.pop_all()
-        self.preparation.facts["threads"] = self.case.threads
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -347,6 +354,68 @@ class CudaRunner(OnnxRunner):
             else:
                 binding.bind_output(node.name, "cuda", 0)
         return binding
+
+
+APART = "not known: the clocks of ONNX Runtime's profile and of torch.profiler's trace differ."
+
+
+class CudaNodeRunner(CudaRunner, LayerProfiler, KernelOrigins):
+    """ONNX Runtime with its CUDA provider: its layers are the nodes of the optimised graph, timed by their kernels.
+
+    The profile of ONNX Runtime says when the host was in each node, and has no kernels. torch.profiler sees the
+    kernels, and when each was launched. One call is traced by both, which read the system's clock, and a kernel
+    belongs to the node that began last before its launch. A CUDA graph calls no nodes, so that call runs without it.
+    """
+
+    profiled_levels = ("layer", "kernel")
+    _matched: MatchedKernels | None = None
+
+    def profile_layers(self, feed: DeviceFeed, runs: int) -> Layers:
+        check_level(self.preparation)
+        kernels = kernels_of(self, feed, runs, self.case.backend_label)
+        return layers_of_kernels(kernels, self._matched.layers if self._matched else ())
+
+    def origins(self, launched: Sequence[Launched]) -> Origins:
+        """The nodes and modules of the same kernels in one call that both profilers trace."""
+        if self._matched is None:
+            assert self._written
+            replaying, self._run_options = self._run_options, self.run_options(captured=False)
+            run = one_run(self, self._bound, on_gpu=True)
+            self._run_options = replaying
+            text = Path(self._loaded.end_profiling()).read_bytes()
+            self._matched = kernels_by_node(
+                run,
+                msgspec.json.decode(text, type=list[ProfileEvent]),
+                self._loaded.get_profiling_start_time_ns(),
+                origins(self.path),
+                origins(Path(self._written.name) / OPTIMISED),
+            )
+        return origins_by_match(launched, self._matched)
+
+
+def kernels_by_node(
+    run: TracedRun, events: list[ProfileEvent], began: int, graph: OnnxNodes, optimised: OnnxNodes
+) -> MatchedKernels:
+    """Return the kernels, copies and fills of a traced run, the last one of a profile, with their nodes.
+
+    Args:
+        events: of ONNX Runtime's profile, which ``began`` so many nanoseconds after 1970.
+        graph: as it was given; ``optimised``: as it ran.
+    """
+    ((_, nodes),) = runs_of(events, 1)
+    fusion = Fusion(graph, optimised)
+    begins = [began + 1000 * node.ts - run.begin for node in nodes]
+    if begins[0] < 0 or begins[-1] > run.whole * 1e9:
+        return MatchedKernels([], {"modules": APART})
+    kernels: list[tuple[Launched, KernelOrigin]] = []
+    layers: dict[str, Layer] = {}
+    for event in run.events:
+        place = bisect(begins, event.launch) - 1
+        if place >= 0:
+            own = layer(nodes[place], fusion)
+            kernels.append((event.launched, KernelOrigin(own.name, own.modules)))
+            layers.setdefault(own.name, own)
+    return MatchedKernels(kernels, unknown_modules(layers.values(), graph), tuple(layers.values()))
 
 
 def as_output(array: Any) -> Array:

@@ -59,11 +59,7 @@ class NodeCounter(Struct):
 
 
 def layers_of(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
-    """Times the nodes of a model that was compiled with ``PERF_COUNT`` from ``path`` in ``runs`` calls of the runner.
-
-    Raises:
-        Unsupported: if there are several streams, or the model is compiled differently from time to time.
-    """
+    """Time the nodes of a model that was compiled with ``PERF_COUNT``; refuse several streams, or graphs that vary."""
     if int(runner.compiled.get_property("NUM_STREAMS")) != 1:
         raise Unsupported("OpenVINO counts for each of several streams by itself.", hint="hint=latency, streams=1")
     counters: list[NodeCounter] = []

@@ -29,16 +29,11 @@ SHAPES: tuple[Callable[[Launched], Hashable], ...] = (
 
 
 class MatchedKernels(Struct, frozen=True):
-    """The kernels, copies and fills of a run without a CUDA graph, in order, with their origins.
-
-    Attributes:
-        absent: what is not known of the origins, and why.
-        layers: the layers that the origins name, without times.
-    """
+    """The kernels, copies and fills of a run without a CUDA graph, in order, with their origins."""
 
     kernels: list[tuple[Launched, KernelOrigin]]
-    absent: dict[str, str] = {}
-    layers: tuple[Layer, ...] = ()
+    absent: dict[str, str] = {}  # what is not known of the origins, and why
+    layers: tuple[Layer, ...] = ()  # the layers that the origins name, without times
 
 
 def origins_by_match(launched: Sequence[Launched], matched: MatchedKernels) -> Origins:

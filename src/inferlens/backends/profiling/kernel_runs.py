@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 
 from msgspec.structs import replace
 
+from inferlens.analysis.profile.families import of_kernel
 from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched, Origins
 from inferlens.backends.base import Runner
 from inferlens.backends.profiling.kernel_matching import MatchedKernels
@@ -264,3 +265,14 @@ def layers_of_kernels(kernels: Kernels, layers: Iterable[Layer]) -> Layers:
         begun=kernels.begun,
         started=kernels.started,
     )
+
+
+def kernel_families(runner: Runner, feed: Any) -> dict[str, float]:
+    """Return the share of the GPU time of one call by family of kernels, as in ``analysis.profile.families``."""
+    check()
+    seconds: dict[str, float] = {}
+    for event in one_run(runner, feed, on_gpu=True).events:
+        family = of_kernel(event.launched.name)
+        seconds[family] = seconds.get(family, 0.0) + event.time
+    whole = sum(seconds.values())
+    return {family: round(time / whole, 4) for family, time in seconds.items()} if whole else {}

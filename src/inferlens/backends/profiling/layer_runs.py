@@ -35,7 +35,6 @@ class Taken(Struct):
     kernels: dict[str, None] = {}
 
     def add(self, run: int, time: float, begin: float, calls: int = 1) -> None:
-        """One call in one run, or several."""
         self.times[run] = self.times.get(run, 0.0) + time
         self.begins.setdefault(run, begin)
         self.calls[run] = self.calls.get(run, 0) + calls
@@ -47,7 +46,6 @@ class Taken(Struct):
         self.kernels.update(other.kernels)
 
     def timing(self, runs: int) -> dict[str, Any]:
-        """The part of a layer that is about time."""
         return {
             "times": tuple(self.times.get(run, 0.0) for run in range(runs)),
             "begins": tuple(self.begins.get(run, 0.0) for run in range(runs)),
@@ -78,13 +76,11 @@ class Clocked(Struct, frozen=True):
         return tuple(moment - self.moments[0] for moment in self.moments)
 
     def __add__(self, later: Clocked) -> Clocked:
-        """These runs and later ones of the same process."""
         return Clocked(self.whole + later.whole, self.moments + later.moments, self.started or later.started)
 
     def layers(
         self, layers: Iterable[Layer], *, clock: str, absent: dict[str, str] | None = None, on_gpu: bool = False
     ) -> Layers:
-        """The layers of these runs."""
         return Layers(
             layers=tuple(layers),
             whole=self.whole,

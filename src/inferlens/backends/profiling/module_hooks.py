@@ -92,10 +92,7 @@ def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool
 
 
 def module_layers(runner: Runnable, module: Any, feed: Any) -> tuple[list[Layer], dict[str, str]]:
-    """Return the modules that one call of ``runner.infer(feed)`` calls, in the order of their begins, without times.
-
-    The second value is what is not known of them, and why.
-    """
+    """Return the modules that one call calls, in order and without times; and what is not known of them, and why."""
     paths, modules = zip(*module.named_modules(), strict=True)
     seen, calls = look(runner, list(modules), feed)
     layers = [
@@ -162,10 +159,7 @@ def timing_hooks(
 def look(
     runner: Runnable, modules: list[Any], feed: Any
 ) -> tuple[dict[int, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]], Counter[int]]:
-    """One call that is not timed: what goes into each module and comes out of it, and how often each is called.
-
-    Modules go by their numbers, in the order of their begins.
-    """
+    """Return what goes into and out of each module, by its number, in an untimed call, and how often each is called."""
     seen: dict[int, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
     numbers = {id(module): index for index, module in enumerate(modules)}
     entered: list[int] = []

@@ -18,10 +18,7 @@ DOMAIN = "inferlens"
 
 
 def turn_on() -> None:
-    """Has this process, and those that it starts, set ranges.
-
-    Raises MissingLibrary if the package nvtx is not installed.
-    """
+    """Have this process, and those that it starts, set ranges. Raises MissingLibrary without the package nvtx."""
     library("nvtx", extra="nvtx")
     os.environ[VARIABLE] = "1"
 

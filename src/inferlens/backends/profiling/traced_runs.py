@@ -73,23 +73,14 @@ class TracedOperator(Struct):
 
 
 class TracedRun(Struct, frozen=True, kw_only=True):
-    """One run.
+    """One run."""
 
-    Attributes:
-        begin: in nanoseconds of the trace's clock, the host's.
-        whole: seconds from the call to its outputs being ready.
-        busy: seconds in which the GPU ran at least one of its events.
-        launches: calls of the runtime that launched something; a CUDA graph is one.
-        events: in the order of the launches; what one call launched, in the order of the begins.
-        root: the run itself, which holds what the host called; kernels that no operator launched are its own.
-    """
-
-    begin: int
-    whole: float
-    busy: float
-    launches: int
-    events: tuple[TracedEvent, ...]
-    root: TracedOperator
+    begin: int  # in nanoseconds of the trace's clock, the host's
+    whole: float  # seconds from the call to its outputs being ready
+    busy: float  # seconds in which the GPU ran at least one of its events
+    launches: int  # calls of the runtime that launched something; a CUDA graph is one
+    events: tuple[TracedEvent, ...]  # in the order of the launches; what one call launched, in the order of the begins
+    root: TracedOperator  # the run itself, with what the host called; kernels that no operator launched are its own
 
 
 class Spanned:
@@ -287,11 +278,9 @@ class Tracing(Struct, frozen=True, kw_only=True):
 
 
 def write_steps(runner: Runnable, feed: Any, tracing: Tracing, folder: Path, *, on_gpu: bool, about: str) -> list[Path]:
-    """Traces steps of ``runner.infer(feed)``, which is entered and warm, into files in ``folder``.
+    """Trace steps of a warm runner into files in ``folder``, one for each cycle, which are returned in order.
 
     ``about`` is JSON that is kept in each file, as :data:`ABOUT`.
-
-    Returns a file for each cycle, in order: ``<host>_<process>.<nanoseconds>.pt.trace.json.gz``.
     """
     from torch.profiler import ProfilerAction, record_function, schedule, tensorboard_trace_handler
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -25,10 +26,11 @@ from inferlens.backends.profiling.kernel_runs import (
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.module_hooks import layers_of, module_layers
 from inferlens.backends.pytorch.export import cast, dtype_of, example_feed
-from inferlens.backends.pytorch.fuse import fuse
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities
 from inferlens.backends.pytorch.script import program_script
+from inferlens.models.inputs import flatten
 from inferlens.models.model import Format, Model
+from inferlens.models.work.torch_module import hooked
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import HALF, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
@@ -151,3 +153,64 @@ class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):
             return origins_by_scope(launched)
         module = self.model.module
         return origins_by_match(launched, eager_kernels(module, self.forward(module), self.graph.inputs))
+
+
+def fuse(module: Any, feed: Sequence[Any]) -> int:
+    """Fold batch norms of a module in evaluation mode, in place, and return how many; each becomes an ``nn.Identity``.
+
+    Which convolution is before a batch norm shows in one call with ``feed``, not in a symbolic trace: many models
+    cannot be traced. A convolution that is called twice, or whose output anything else reads, is left alone.
+    """
+    import torch
+    from torch import nn
+    from torch.nn.utils.fusion import fuse_conv_bn_weights
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    # These very types: what inherits from them may do more in its forward, as timm's batch norms with an activation.
+    kinds = {nn.BatchNorm1d: nn.Conv1d, nn.BatchNorm2d: nn.Conv2d, nn.BatchNorm3d: nn.Conv3d}
+    parts = list(module.modules())
+    norms = [part for part in parts if type(part) in kinds and not part.training and part.running_mean is not None]
+    if not norms:
+        return 0
+    own = {part for part in parts if part._forward_pre_hooks or part._forward_hooks}
+    calls: Counter[Any] = Counter()
+    reads: Counter[Any] = Counter()  # of a convolution's output, by any operator
+    before: dict[Any, Any] = {}
+
+    class Reading(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, operator: Any, _: Any, arguments: Any = (), named: Any = None) -> Any:
+            read(arguments, named)
+            return operator(*arguments, **(named or {}))
+
+    def read(*values: Any) -> None:
+        reads.update(each.made_by for each in torch.utils._pytree.tree_leaves(values) if hasattr(each, "made_by"))
+
+    def entering(part: Any, arguments: Any) -> None:
+        calls[part] += 1
+        before[part] = getattr(arguments[0], "made_by", None) if arguments else None
+
+    def leaving(part: Any, _arguments: Any, _named: Any, result: Any = None) -> None:
+        if type(part) in kinds.values() and result is not None:
+            result.made_by = part
+
+    with torch.no_grad():
+        with hooked(entering, leaving), Reading():
+            outputs = module(*feed)
+        read(list(flatten(outputs)))
+        found = {
+            norm: first
+            for norm in norms
+            if norm in before
+            and type(first := before[norm]) is kinds[type(norm)]
+            and calls[norm] == calls[first] == reads[first] == 1
+            and not {norm, first} & own
+        }
+        for norm, first in found.items():
+            first.weight, first.bias = fuse_conv_bn_weights(
+                first.weight, first.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
+            )
+    for part in parts:
+        for name, child in list(part._modules.items()):
+            if child in found:
+                setattr(part, name, nn.Identity())
+    return len(found)

@@ -63,13 +63,7 @@ def torch_capabilities(
     quantizes: Mapping[str, tuple[str, ...]] | None = None,
     unquantized: str = "modules are run as they are",
 ) -> Capabilities:
-    """Capabilities of a backend inside PyTorch.
-
-    Args:
-        absence: says what else it lacks on a device.
-        quantizes: to which precisions, by the device.
-        unquantized: why not to others.
-    """
+    """Return capabilities inside PyTorch; ``absence`` says what else a device lacks, ``unquantized`` why it is so."""
     torch, missing = imported("torch", "PyTorch", "torch")
     if missing:
         return Capabilities(formats=formats, absent=(missing,))
@@ -186,7 +180,6 @@ class TorchRunner(Runner):
         return made
 
     def settings(self) -> Any:
-        """The process-wide settings of this case, a context."""
         return torch_settings(threads=self.case.threads, tf32=self.tf32, cudnn_benchmark=self.cudnn_benchmark)
 
     def __enter__(self) -> TorchRunner:
@@ -245,7 +238,6 @@ class TorchRunner(Runner):
         return infer
 
     def place(self, inputs: Inputs) -> Feed:
-        """Tensors on the device, in the order of the model's arguments."""
         specs = self.model.inputs
         arrays = zip(ordered(inputs, specs), specs, strict=True)
         return tuple(self._placed(tensor_of(array, spec, self._stored)) for array, spec in arrays)
@@ -292,7 +284,6 @@ class TorchRunner(Runner):
             torch.cuda.synchronize()
 
     def device_memory(self) -> tuple[int, str] | None:
-        """Peak of the tensors in PyTorch's own allocator."""
         if self.case.device != "cuda":
             return None
         import torch

@@ -41,10 +41,7 @@ def torch_script(
     imports: Sequence[str] = (),
     floats: str = "",
 ) -> str:
-    """The script for ``case``, whose ``options`` act as they do in a runner; the lines ``load`` define ``model``.
-
-    Inputs are in the precision ``floats``, or the case's.
-    """
+    """Return the script of ``case``; the lines ``load`` define ``model``, and inputs are in ``floats`` if given."""
     on_gpu, last = case.device == "cuda", getattr(options, "channels_last", False)
     lines = [f"torch.set_num_threads({case.threads})"] if case.threads else []
     if on_gpu:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
 from typing import Any, ClassVar, cast
 
 from inferlens.backends.abilities import Builder, Deployer, Quantizer, Saver
@@ -18,12 +19,22 @@ from inferlens.backends.availability import (
     torch_versions,
     warn_no_effect,
 )
-from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support, tolerance_of
-from inferlens.backends.knobs import Recommendation
+from inferlens.backends.base import (
+    Absence,
+    Backend,
+    Capabilities,
+    Knob,
+    Preparation,
+    Recommendation,
+    Runner,
+    Support,
+    tolerance_of,
+)
 from inferlens.backends.onnx.export import check_precision, copy_onnx, onnx_file
 from inferlens.backends.onnx.modules import kept_nodes
 from inferlens.backends.onnx.quantize import for_tensorrt, quantized_onnx, to_quantize
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
+from inferlens.backends.scripts import beside, program, torch_inputs
 from inferlens.backends.tensorrt.engine import KIND, EngineJob, build_to, built, examiner
 from inferlens.backends.tensorrt.engine_check import TRUST, check_engine, checked_file
 from inferlens.backends.tensorrt.flavours import (
@@ -38,7 +49,7 @@ from inferlens.backends.tensorrt.flavours import (
 from inferlens.backends.tensorrt.options import OF_TACTICS, TensorRTOptions, heeded
 from inferlens.backends.tensorrt.profiles import profiles, spread
 from inferlens.backends.tensorrt.runner import EngineRunner
-from inferlens.backends.tensorrt.script import tensorrt_script
+from inferlens.backends.tensorrt.runtime import TYPES
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model
@@ -71,7 +82,6 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
     recommended = tuple(Recommendation(each, options={"cuda_graph": True}, fixed_shapes=True) for each in variants)
 
     def capabilities(self) -> Capabilities:
-        """Those flavours that are installed, on CUDA; modules too if there is an exporter."""
         formats = (*onnx_formats(), "engine")
         flavours = [find(variant) for variant in self.variants]
         torch, no_torch = imported("torch", "PyTorch", "torch")  # its tensors, streams and events are used
@@ -108,7 +118,6 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         )
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        """Exports if the model is neither an ONNX file nor an engine; a runner that builds when it is entered."""
         options, found = self._checked(case)
         if options.streams > 1 and case.io == "host":
             warn_no_effect(preparation, "streams", "calls with --io host")
@@ -232,3 +241,79 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
 def _for_all_shapes(model: Model, options: TensorRTOptions) -> Model:
     """The model with the dimensions free that profiles say more than one size of."""
     return replace(model, inputs=spread(model.inputs, profiles(options.profiles, model.inputs)))
+
+
+# The script that runs a deployed engine with TensorRT and PyTorch's tensors alone
+
+
+BOUND = """inputs = [given.to(kinds.get(name, given.dtype)) for name, given in zip(NAMES, inputs)]  # the engine's types
+
+# Memory that the engine reads and writes in every call; profile and shapes are those of the inputs above.
+own = {name: given.clone() for name, given in zip(NAMES, inputs) if name in kinds}
+for name, tensor in own.items():
+    context.set_input_shape(name, tuple(tensor.shape))
+outputs = {
+    name: torch.empty(tuple(context.get_tensor_shape(name)), dtype=kind, device="cuda")
+    for name, kind in kinds.items()
+    if engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT
+}
+for name, tensor in {**own, **outputs}.items():
+    context.set_tensor_address(name, tensor.data_ptr())
+torch.cuda.synchronize()
+
+
+def call():
+    if not context.execute_async_v3(torch.cuda.current_stream().cuda_stream):
+        raise RuntimeError("TensorRT did not enqueue the call")"""
+CAPTURED = """
+
+with torch.cuda.stream(stream):
+    call()  # loads, or compiles, the kernels
+torch.cuda.synchronize()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    call()"""
+FILL = """
+    for name, given in zip(NAMES, inputs):
+        if name in own:
+            assert given.shape == own[name].shape
+            own[name].copy_(given)"""
+REPLAY = f"""
+
+def run(*inputs):{FILL}
+    graph.replay()
+    return list(outputs.values())"""
+# On the default stream TensorRT would wait for the GPU.
+ENQUEUE = f"""
+
+def run(*inputs):
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):{indent(FILL, "    ")}
+        call()
+    torch.cuda.current_stream().wait_stream(stream)
+    return list(outputs.values())"""
+
+
+def tensorrt_script(
+    case: Case, file: str, inputs: tuple[TensorSpec, ...], options: TensorRTOptions, module: str
+) -> str:
+    """The script; ``module`` is the flavour's, such as ``tensorrt_rtx``."""
+    kinds = ", ".join(f'"{name}": torch.{kind}' for name, kind in TYPES.items())
+    lines = [
+        "logger = trt.Logger(trt.Logger.WARNING)",
+        'trt.init_libnvinfer_plugins(logger, "")',
+        "runtime = trt.Runtime(logger)",
+        *["runtime.engine_host_code_allowed = True"] * options.version_compatible,
+        f"engine = runtime.deserialize_cuda_engine(open({beside(file)}, 'rb').read())",
+        "context = engine.create_execution_context()",
+        "stream = torch.cuda.Stream()",
+        *[f"context.set_optimization_profile_async({options.profile}, stream.cuda_stream)"] * bool(options.profile),
+        f"TYPES = {{{kinds}}}",
+        "tensors = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]",
+        "kinds = {name: TYPES[engine.get_tensor_dtype(name).name] for name in tensors}",
+        f"NAMES = {[spec.name for spec in inputs]!r}",
+        *torch_inputs(inputs, "float32", "cuda"),
+        BOUND,
+        *([CAPTURED, REPLAY] if options.cuda_graph else [ENQUEUE]),
+    ]
+    return program(case, [f"import {module} as trt", "import torch"], lines, "torch.cuda.synchronize()")

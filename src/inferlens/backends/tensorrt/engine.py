@@ -264,13 +264,11 @@ class BuildSeries:
 
     @property
     def differences(self) -> tuple[LayerDifference, ...]:
-        """Layers that are not the same in all builds."""
         names = list(dict.fromkeys(name for layers in self.layers for name in layers))
         found = (LayerDifference(name, tuple(layers.get(name, "") for layers in self.layers)) for name in names)
         return tuple(each for each in found if len(set(each.tactics)) > 1)
 
     def findings(self, how: str) -> list[str]:
-        """How far the builds differ, in sentences."""
         if not self.builds:
             return []
         kinds = len({build.sha256 for build in self.builds})

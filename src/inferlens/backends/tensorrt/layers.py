@@ -56,10 +56,7 @@ def is_engine_information(data: bytes) -> bool:
 
 
 def engine_source(data: bytes, title: str) -> GraphSource:
-    """The layers of an engine, without times, from ``trt_engine_info.json``.
-
-    Raises InferlensError if the data is no such JSON, or has no layers.
-    """
+    """Return the layers of ``trt_engine_info.json``, without times. Raises InferlensError if it is no such file."""
     try:
         entries, bindings = layers_and_bindings(data)
         layers = tuple(inspected_layers(entries, lambda names: ((), tuple(dict.fromkeys(names)))))

@@ -43,7 +43,6 @@ class Network:
 
     @property
     def tensors(self) -> list[Any]:
-        """The library's own input tensors, in order."""
         return [self.definition.get_input(index) for index in range(self.definition.num_inputs)]
 
     @property
@@ -171,7 +170,6 @@ def keep_timing_cache(config: Any, path: Path) -> None:
 
 
 def _check(network: Network, options: TensorRTOptions) -> None:
-    """Refuses what the flavour does not have."""
     flavour, level = network.flavour, options.hardware_compatible
     known = getattr(flavour.module, "HardwareCompatibilityLevel", None)
     if level != "none" and (flavour.jit or not hasattr(known, level.upper())):

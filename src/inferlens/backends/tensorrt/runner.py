@@ -107,7 +107,6 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         self._entered.close()
 
     def place(self, inputs: Inputs) -> Feed:
-        """Tensors on the GPU, in the types that the engine takes, by name."""
         specs = self.model.inputs
         arrays = zip(specs, ordered(inputs, specs), strict=True)
         return {spec.name: self._tensor(array, spec) for spec, array in arrays if spec.name in self.engine.inputs}
@@ -213,7 +212,6 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         return torch.from_numpy(np.array(array, order="C", copy=True)).to("cuda", self.engine.dtype(spec.name))
 
     def _captured(self, call: BoundContext) -> Any:
-        """The call as a CUDA graph."""
         import torch
 
         if call.grows:

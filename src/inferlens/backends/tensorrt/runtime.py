@@ -57,7 +57,6 @@ class Engine:
             self._use_cache(cache)
 
     def dtype(self, name: str) -> Any:
-        """PyTorch's type of a tensor."""
         import torch
 
         kind = self.opened.get_tensor_dtype(name).name
@@ -66,7 +65,6 @@ class Engine:
         return getattr(torch, TYPES[kind])
 
     def context(self) -> Any:
-        """A new execution context."""
         create = self.opened.create_execution_context
         made = create() if self._config is None else create(self._config)
         if made is None:

@@ -100,7 +100,6 @@ class TorchCompile(Backend, Deployer):
     )
 
     def capabilities(self) -> Capabilities:
-        """Where PyTorch runs and what Inductor compiles with is there: a C++ compiler, and Triton on CUDA."""
         torch, missing = imported("torch", "PyTorch", "torch")
         no_gpu = missing or cuda_absence(torch)
         on_gpu, limits = ((), {}) if no_gpu else cuda_quantized(torch)
@@ -135,7 +134,6 @@ class TorchCompile(Backend, Deployer):
         return CompiledRunner(model, case, preparation, options)
 
     def times_kernels(self, case: Case, *, built: bool = False) -> bool:
-        """See :class:`Backend`."""
         return not built and (case.variant in AUTOTUNING or self.parse_options(case).coordinate_descent_tuning)
 
     @classmethod

@@ -15,8 +15,15 @@ from inferlens.backends.availability import refused
 from inferlens.backends.base import Noted, Preparation
 from inferlens.backends.onnx.quantize import FOLDER, key_of
 from inferlens.backends.pytorch.export import example_feed, tensor_of
-from inferlens.backends.pytorch.quantize import flops_by_module, share_of
-from inferlens.backends.quantized import beside_record, check_share, from_cache, measured, seven_bits
+from inferlens.backends.quantized import (
+    beside_record,
+    check_share,
+    flops_by_module,
+    from_cache,
+    measured,
+    seven_bits,
+    share_of,
+)
 from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
@@ -79,7 +86,6 @@ def quantized_program(model: Model, case: Case, preparation: Preparation) -> Pat
 
 
 def _quantized(model: Model, case: Case) -> Any:
-    """The exported program of the module in int8."""
     import torch
 
     pt2e = library("torchao.quantization.pt2e.quantize_pt2e", extra="quantize")
@@ -131,12 +137,7 @@ def int8_share(module: Any, feed: tuple[Any, ...]) -> float:
 def quantize_linear(
     module: Any, model: Model, case: Case, preparation: Preparation, fp8_scales: str = "tensor"
 ) -> None:
-    """Gives the linear layers of ``module``, in place, weights in the case's precision, which their inputs get too.
-
-    Args:
-        module: that of ``model``, on the device, in the type of all that is not quantized.
-        fp8_scales: what has one scale in fp8, ``tensor`` or ``row``.
-    """
+    """Give the linear layers of ``module``, in place and on the device, weights and inputs in the case's precision."""
     import torch
 
     quantization = library("torchao.quantization", extra="quantize")
@@ -171,7 +172,6 @@ def quantize_linear(
 
 
 def _floats(module: Any) -> str:
-    """The precision of a module's weights."""
     import torch
 
     kinds = {torch.float16: "fp16", torch.bfloat16: "bf16"}

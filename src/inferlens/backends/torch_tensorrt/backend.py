@@ -11,12 +11,21 @@ from msgspec import structs
 
 from inferlens.backends.abilities import Deployer, Partitioner, Saver
 from inferlens.backends.availability import cuda_precisions, cuda_quantized, found, torch_versions
-from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Runner, Support, tolerance_of
-from inferlens.backends.knobs import Recommendation
+from inferlens.backends.base import (
+    Absence,
+    Backend,
+    Capabilities,
+    Knob,
+    Preparation,
+    Recommendation,
+    Runner,
+    Support,
+    tolerance_of,
+)
 from inferlens.backends.pytorch.script import PROGRAM, torch_script
 from inferlens.backends.scripts import beside
 from inferlens.backends.tensorrt.flavours import current_gpu
-from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS, CompilingRunner
+from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS, CompilingRunner, quantize_module
 from inferlens.backends.torch_tensorrt.library import (
     FLAVOURS,
     NOT_IN_SCRIPT,
@@ -29,7 +38,6 @@ from inferlens.backends.torch_tensorrt.library import (
     gpu_or_assumed,
     load,
 )
-from inferlens.backends.torch_tensorrt.quantize import quantize_module
 from inferlens.backends.torch_tensorrt.runner import KINDS, LoadedRunner
 from inferlens.errors import Unsupported
 from inferlens.models import provenance
@@ -214,5 +222,4 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
 
 
 def _formats(variant: str) -> tuple[Format, ...]:
-    """The formats of models that a front end takes."""
     return (*FORMATS, "torchscript") if variant == SCRIPTED else FORMATS

@@ -10,19 +10,29 @@ import dataclasses
 import sys
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import msgspec
 from msgspec import structs
 
-from inferlens.backends.availability import first_lines, quiet
-from inferlens.backends.pytorch.export import WRAPPED, export_dimensions, flat_outputs, free_sizes, type_of
+from inferlens.backends.availability import first_lines, quiet, refused
+from inferlens.backends.base import Preparation
+from inferlens.backends.pytorch.export import (
+    WRAPPED,
+    example_feed,
+    export_dimensions,
+    flat_outputs,
+    free_sizes,
+    tensor_of,
+    type_of,
+)
 from inferlens.backends.pytorch.runner import Feed, not_entered
+from inferlens.backends.quantized import check_share, flops_by_module, share_of
 from inferlens.backends.torch_tensorrt.layers import collected, detailed_engines
-from inferlens.backends.torch_tensorrt.library import dynamo_settings, script_settings
+from inferlens.backends.torch_tensorrt.library import EXTRA, dynamo_settings, replaced, script_settings
 from inferlens.backends.torch_tensorrt.partitions import (
     OF_SCRIPT,
     Captured,
@@ -32,12 +42,14 @@ from inferlens.backends.torch_tensorrt.partitions import (
     segments_of,
     watching,
 )
-from inferlens.backends.torch_tensorrt.quantize import exporting
 from inferlens.backends.torch_tensorrt.runner import ReplayingRunner, compiling
-from inferlens.errors import Unsupported
+from inferlens.errors import Unsupported, library
 from inferlens.models.inputs import make_inputs
+from inferlens.models.model import Model
+from inferlens.models.samples import calibration_feeds
 from inferlens.record.partition import Partition, Segment, partition_of
-from inferlens.spec.case import QUANTIZED, TensorSpec
+from inferlens.spec.case import QUANTIZED, Case, TensorSpec
+from inferlens.spec.keep import check_kept, kept
 
 
 class CompilingRunner(ReplayingRunner):
@@ -60,7 +72,6 @@ class CompilingRunner(ReplayingRunner):
         """What to call, with the input tensors as arguments."""
 
     def keywords(self) -> dict[str, Any]:
-        """The options as the library's own settings."""
         return dynamo_settings(self.options, self.case, self.library, self.preparation)
 
     def save(self, path: Path) -> None:
@@ -110,7 +121,6 @@ class CompilingRunner(ReplayingRunner):
             return structs.replace(self.found_partition(), assumed_gpu=assumed_gpu)
 
     def found_partition(self) -> Partition:
-        """What was partitioned."""
         return partition_of(
             segments_of(self._graphs), **self._known(), **choices_in(self._graphs, self.options.min_block_size)
         )
@@ -121,7 +131,6 @@ class CompilingRunner(ReplayingRunner):
         return self.place(make_inputs(dataclasses.replace(self.model, inputs=specs), self.case.seed))
 
     def inputs(self) -> list[Any]:
-        """``torch_tensorrt.Input`` of each input."""
         inputs = []
         for spec in self.model.inputs:
             shapes: dict[str, Any] = {"shape": spec.shape}
@@ -131,7 +140,6 @@ class CompilingRunner(ReplayingRunner):
         return inputs
 
     def _known(self) -> dict[str, Any]:
-        """Fields of a partition."""
         size = self.options.min_block_size
         return {"front_end": self.variant, "min_block_size": size, "flavour": self.library.flavour}
 
@@ -187,7 +195,6 @@ class Dynamo(CompilingRunner):
             return torch.export.export(module, self.example(), dynamic_shapes=dimensions, strict=False)
 
     def compile(self, program: Any, keywords: dict[str, Any]) -> Callable[..., Any]:
-        """A graph module with engines in it."""
         with self._exporting():
             compiled = self.library.module.dynamo.compile(program, arg_inputs=self.inputs(), **keywords)
         return cast("Callable[..., Any]", compiled)
@@ -335,3 +342,54 @@ def example_shape(spec: TensorSpec) -> tuple[int, ...]:
     """The sizes of an example that shows which of them vary."""
     least, best, most = spec.profile
     return tuple(2 if low < high and size < 2 else size for low, size, high in zip(least, best, most, strict=True))
+
+
+# Quantizing, by NVIDIA ModelOpt: layers become ones that round, and are exported so
+
+
+CONFIGS = {"int8": "INT8_DEFAULT_CFG", "fp8": "FP8_DEFAULT_CFG"}
+
+
+def quantize_module(model: Model, case: Case, preparation: Preparation) -> None:
+    """Quantizes convolutions and linear layers of the model's module, in place, on the CPU and in fp32."""
+    import torch
+
+    check_kept(case, dict(model.module.named_modules()) if model.module is not None else ())
+    work = flops_by_module(model.module, example_feed(model, case, "fp32"))
+    modelopt = library("modelopt.torch.quantization", extra=EXTRA)  # late: it takes seconds
+
+    def calibrate(module: Any) -> None:
+        for feed in calibration_feeds(model, case):
+            module(*(tensor_of(feed[spec.name], spec, "fp32") for spec in model.inputs))
+
+    with preparation.phase("quantize"), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        with refused(f"ModelOpt cannot quantize '{model.name}'"):
+            modelopt.quantize(model.module, getattr(modelopt, CONFIGS[case.precision]), forward_loop=calibrate)
+            for layer in kept(case):
+                modelopt.disable_quantizer(model.module, lambda name, layer=layer: name.startswith(f"{layer}."))
+        share = share_of(work, quantized_layers(model.module))
+        check_share(share, model, case, preparation, "it has no modules of convolutions or linear layers")
+
+
+def quantized_layers(module: Any) -> list[str]:
+    """The paths of the layers whose inputs and weights are both quantized."""
+    return [
+        path
+        for path, each in module.named_modules()
+        if all(getattr(getattr(each, f"{name}_quantizer", None), "is_enabled", False) for name in ("input", "weight"))
+    ]
+
+
+@contextmanager
+def exporting() -> Iterator[None]:
+    """While it lasts, what ModelOpt quantized is exported as TensorRT's own operator, which computes nothing.
+
+    Torch-TensorRT calls it with weights as it folds constants, and does not use what it gives. Its own code is CUDA's,
+    which ModelOpt compiles on each machine by nvcc before the first call, in minutes.
+    """
+    module = library("modelopt.torch.quantization.tensor_quant", extra=EXTRA)
+    names = ("fake_quant_impl", "scaled_e4m3_impl")
+    export_mode = library("modelopt.torch.quantization.utils", extra=EXTRA).export_torch_mode
+    with replaced(module, **dict.fromkeys(names, lambda inputs, *_, **__: inputs.clone())), export_mode():
+        yield

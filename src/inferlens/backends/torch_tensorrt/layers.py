@@ -211,7 +211,6 @@ class Interior:
 
     @property
     def children(self) -> list[tuple[str, Any]]:
-        """The submodules, by name."""
         return list(self.compiled.named_children()) if hasattr(self.compiled, "named_children") else []
 
     @property

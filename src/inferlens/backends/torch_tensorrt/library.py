@@ -40,26 +40,17 @@ ASSUMED = (8, 9)  # compute capability; converters ask for it only to tell Jetso
 
 @dataclass(frozen=True)
 class Library:
-    """The imported library.
+    """The imported library."""
 
-    Attributes:
-        module: ``torch_tensorrt``.
-        package, flavour: the TensorRT it was built for, such as ``tensorrt_rtx``, and its name for people.
-        rtx: whether kernels are compiled just in time: then the builder times no tactics.
-        script, native: whether this build has the TorchScript front end, and the runtime in C++.
-        settings: names that this version honours; a parameter alone may be there for old programs' sake.
-        parameters: names of the parameters that the Dynamo front end takes.
-    """
-
-    module: Any
-    package: str
+    module: Any  # ``torch_tensorrt``
+    package: str  # the TensorRT it was built for, such as ``tensorrt_rtx``; ``flavour``: its name for people
     flavour: str
     versions: dict[str, str]
-    rtx: bool
-    script: bool
+    rtx: bool  # whether kernels are compiled just in time: then the builder times no tactics
+    script: bool  # whether this build has the TorchScript front end; ``native``: the runtime in C++
     native: bool
-    settings: frozenset[str]
-    parameters: frozenset[str]
+    settings: frozenset[str]  # names that this version honours; a parameter alone may be there for old programs' sake
+    parameters: frozenset[str]  # names of the parameters that the Dynamo front end takes
 
 
 def find() -> Library | Absence:

@@ -55,7 +55,6 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
         return self.compiled, ()
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        """Times the layers of the engines, and what PyTorch runs between them."""
         check_level(self.preparation, replays=self.graph is not None)
         layers, bindings = self._interior().profile(self, feed, runs)
         self.preparation.facts["engine_bindings"] = bindings

@@ -13,15 +13,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, structs
 
-from inferlens.backends.abilities import (
-    Deployer,
-    KernelOrigin,
-    KernelOrigins,
-    Launched,
-    LayerProfiler,
-    Origins,
-    Saver,
-)
+from inferlens.backends.abilities import Deployer, KernelOrigin, KernelOrigins, Launched, LayerProfiler, Origins, Saver
 from inferlens.backends.availability import first_lines, quiet, refused
 from inferlens.backends.base import Backend, Capabilities, Knob, Preparation, Recommendation, Runner
 from inferlens.backends.profiling.kernel_matching import MatchedKernels, origins_by_match

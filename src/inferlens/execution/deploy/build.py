@@ -67,10 +67,7 @@ def partition_model(job: CaseJob, child: Child) -> Partition:
 
 
 def cases(words: Mapping[str, Any], backend: str) -> list[Case]:
-    """Every case that ``words`` of the command line mean for one model on ``backend`` (``name`` or ``name:variant``).
-
-    Whether it could be measured here is not asked: an engine can be built without a GPU.
-    """
+    """Return the cases that ``words`` mean for one model on ``backend``, whether they can be measured here or not."""
     plan = Plan.from_words({**words, "backend": backend})
     if len(plan.model) != 1:
         raise InferlensError("This takes one model.", expected="a single name or file")
@@ -101,12 +98,6 @@ def build(path: Path, case: Case, builds: int, **more: Any) -> TaskResult[BuildR
     done = written(path, build_engines, Builder, case, builds=builds, **more)
     assert done.found
     return replace(done, found=replace(done.found, path=str(path)))
-
-
-def deploy(path: Path, case: Case, **more: Any) -> TaskResult[None]:
-    """Has the backend of ``case`` write to ``path`` what its script loads, as :func:`save` does; ``known`` and
-    ``exported`` are as of ``protocol.CaseJob``."""
-    return written(path, deploy_model, Deployer, case, **more)
 
 
 def partition(case: Case, **more: Any) -> TaskResult[Partition]:

@@ -149,10 +149,7 @@ def load(
     copy: bool = True,
     model: Named | None = None,
 ) -> Deployed:
-    """The case of a record in ``folder``, made ready in this process and called a few times; see ``inferlens.load``.
-
-    ``model`` is that of the record, where it is a live one.
-    """
+    """Return the case of a record in ``folder``, prepared in this process and called a few times."""
     way = chosen(record, folder, rebuild=rebuild, model=model)
     if refusal := way.backend.capabilities().refusal(way.case, way.info):
         raise refusal
@@ -213,10 +210,7 @@ def _check_outputs(fast: Deployed, way: Chosen, model: Model, *, trust: bool) ->
 
 
 def named_inputs(specs: Sequence[TensorSpec], args: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The inputs of a call by their names, checked to be those that ``specs`` describe.
-
-    Raises InferlensError for the first that is not.
-    """
+    """Return the inputs of a call by name. Raises InferlensError for the first that ``specs`` do not describe."""
     given = dict(zip([spec.name for spec in specs], args, strict=False), **named) if args else named
     if len(given) != len(specs) or len(args) + len(named) != len(specs):
         raise _misfit(specs, args, named)

@@ -30,22 +30,15 @@ ANEW = "rebuild=True, which prepares it anew here and checks its outputs; on the
 
 @dataclass(frozen=True)
 class Chosen:
-    """A record and what there is of its case.
-
-    Attributes:
-        case: as it is run here: of a compiled file, if one was kept; called from the device, with warm caches.
-        info: what the model is, for what backends can take.
-        exported: the record's folder, if the model's ONNX graph is in it, or what was quantized.
-        live: the file of the model, if it is a live one.
-    """
+    """A record and what there is of its case."""
 
     record: Record
     folder: Path
     backend: Backend
-    case: Case
-    info: ModelInfo
-    exported: Path | None = None
-    live: Path | None = None
+    case: Case  # as it is run here: of a compiled file, if one was kept; called from the device, with warm caches
+    info: ModelInfo  # what the model is, for what backends can take
+    exported: Path | None = None  # the record's folder, if the model's ONNX graph is in it, or what was quantized
+    live: Path | None = None  # the file of the model, if it is a live one
 
     @property
     def known(self) -> ModelFacts | None:
@@ -141,7 +134,6 @@ def _compiled(record: Record, folder: Path, backend: Backend, *, rebuild: bool) 
 
 
 def _check_machine(record: Record, backend: Backend, *, with_file: bool) -> None:
-    """Refuses a machine with another GPU, or other versions of what the case runs on."""
     here, then = environment.collect(), record.environment
     if record.case.device == "cuda":
         names = [each.gpus[0].name if each.gpus else "no GPU" for each in (then, here)]

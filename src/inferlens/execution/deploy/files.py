@@ -77,7 +77,6 @@ def _like(own: Any, array: Array) -> Any:
 
 
 def _arrays(outputs: Any) -> list[Array]:
-    """Return all outputs as arrays on the host."""
     values = outputs if isinstance(outputs, (list, tuple)) else [outputs]
     return [*values] if isinstance(values[0], np.ndarray) else [array_of(tensor) for tensor in flatten(outputs)]
 
@@ -85,12 +84,10 @@ def _arrays(outputs: Any) -> list[Array]:
 def write(
     record: Record, folder: Path, output: Path, *, rebuild: bool = False, trust: bool = False, **words: Any
 ) -> TaskResult[None]:
-    """Writes what runs a record's case without this library into the new folder ``output``.
+    """Write the model's file, ``run.py`` and ``requirements.txt`` of a record's case into the new folder ``output``.
 
-    That is the model's file, the script ``run.py`` and ``requirements.txt``. The script is run once, and its outputs
-    are checked. ``words``: ``timeout`` and ``phase``, as of :func:`inferlens.execution.deploy.build.partition`. Raises
-    InferlensError if it does not fit this machine, its backend has no such files, or the script does not give the
-    right outputs; nothing is left then.
+    The script is run once, and its outputs are checked; nothing is left if that fails, or the case does not fit this
+    machine. ``words``: ``timeout`` and ``phase``, as of :func:`inferlens.execution.deploy.build.partition`.
     """
     way = chosen(record, folder, rebuild=rebuild)
     if not isinstance(way.backend, Deployer):
@@ -101,8 +98,8 @@ def write(
     path = output / f"model{way.backend.deployed_as(way.case)}"
     try:
         words["cache"] = way.cache or build.CACHE
-        given = {"known": way.known, "exported": str(way.exported or "")}
-        done = build.deploy(path, way.case, trust=trust, rebuild=rebuild, **given, **words)
+        given = {"known": way.known, "exported": str(way.exported or ""), "trust": trust, "rebuild": rebuild, **words}
+        done: TaskResult[None] = build.written(path, build.deploy_model, Deployer, way.case, **given)
         if not (rebuild or way.known):
             way.check_weights(done.model.weights_sha256 if done.model else "")
         (output / "run.py").write_text(way.backend.script(way.case, path.name, record.model.inputs))

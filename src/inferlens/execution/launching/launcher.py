@@ -25,25 +25,17 @@ class WorkerLost(Exception):
 
 
 class Worker(ABC):
-    """Does parts of a plan, one at a time, and each in a thread of its own.
+    """Does parts of a plan, one at a time, and each in a thread of its own."""
 
-    Attributes:
-        kind: of what it measures on, such as ``H200``: each kind measures the whole plan. Empty: there is only one.
-        gpu: what ``CUDA_VISIBLE_DEVICES`` is in its processes, if that is known beforehand: the UUID of its only one.
-        neighbours: how many others work on the same machine at the same time, if that is known.
-    """
-
-    kind = ""
-    gpu = ""
-    neighbours = 0
+    kind = ""  # of what it measures on, such as ``H200``: each kind measures the whole plan. Empty: there is only one
+    gpu = ""  # what ``CUDA_VISIBLE_DEVICES`` is in its processes, if that is known beforehand: the UUID of its only one
+    neighbours = 0  # how many others work on the same machine at the same time, if that is known
 
     @abstractmethod
     def do(self, part: Part[P, Found], job: P, observer: Observer) -> Found:
-        """What a part finds. ``Order.of`` has the part and its job as data, for those that do it elsewhere.
+        """Return what a part finds; ``Order.of`` has both as data. Raises WorkerLost if the worker came to an end.
 
-        Raises:
-            InferlensError: if the part does.
-            WorkerLost: if the worker came to an end. What it has told of is done; another one does the rest.
+        What it has told of is done then; another one does the rest.
         """
 
 
@@ -80,10 +72,7 @@ LAUNCHERS: Registry[Launcher] = Registry("inferlens.launchers", "launcher")
 
 
 def launcher_of(plan: Plan) -> Launcher:
-    """The launcher that a plan names.
-
-    Raises InferlensError if there is none, or what the plan wants of it is not there.
-    """
+    """Return the launcher that a plan names. Raises InferlensError if it is not there, or lacks what the plan wants."""
     if plan.where.launcher == LOCAL:  # by no entry point, which a checkout may lack until it is installed again
         from inferlens.execution.launching.local import Local
 

@@ -154,10 +154,7 @@ def _near(nvml: Any, handle: Any) -> frozenset[int]:
 
 
 def chosen_of(names: Sequence[str], here: Sequence[Card]) -> list[int]:
-    """The places of the GPUs that are named, as ``cuda:1``, the beginning of a UUID, or ``all``.
-
-    Raises InferlensError for one that is not there.
-    """
+    """Return the places of GPUs by name: ``cuda:1``, the beginning of a UUID, or ``all``. Raises InferlensError."""
     if not here:
         raise InferlensError(
             "There is no NVIDIA GPU here for --devices.", hint="without --devices; nvidia-smi lists them"
@@ -180,10 +177,7 @@ def chosen_of(names: Sequence[str], here: Sequence[Card]) -> list[int]:
 
 
 def shares(cards: Sequence[Card], cpus: Sequence[int], topology: Path = Path(TOPOLOGY)) -> list[list[int]]:
-    """A share of the CPUs for each card: whole cores, those near to it where the cards' neighbourhoods allow it.
-
-    Raises InferlensError if there are fewer cores than cards.
-    """
+    """Return whole cores for each card, near to it where possible. Raises InferlensError for fewer cores than cards."""
     near = [card.near & set(cpus) or frozenset(cpus) for card in cards]
     groups = list(dict.fromkeys(near))
     if any(a & b for place, a in enumerate(groups) for b in groups[:place]):
@@ -204,7 +198,6 @@ def shares(cards: Sequence[Card], cpus: Sequence[int], topology: Path = Path(TOP
 
 
 def _siblings(cpu: int, topology: Path) -> frozenset[int]:
-    """The CPUs of the core of this one."""
     with suppress(OSError, ValueError):
         text = (topology / f"cpu{cpu}/topology/thread_siblings_list").read_text()
         ranges = [part.split("-") for part in text.strip().split(",")]

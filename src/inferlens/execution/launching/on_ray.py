@@ -241,10 +241,7 @@ def _share(resources: Sequence[Mapping[str, float]]) -> int:
 
 
 def _check_answers(address: str) -> None:
-    """Ray itself waits for very long.
-
-    Raises InferlensError if nobody answers, or the address is one of Ray's client, which has no streams.
-    """
+    """Refuse an address where no cluster answers, for which Ray waits very long, or of Ray's client without streams."""
     if "://" in address:
         hint = f"a node of the cluster, where it is --ray {address.partition('://')[2].partition(':')[0]}:6379"
         raise InferlensError(f"'{address}' is an address of the Ray client, which passes no records on.", hint=hint)

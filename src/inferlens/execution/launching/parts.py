@@ -224,7 +224,6 @@ class _Doing(Generic[P, Found]):
         self.stopped = False
 
     def work(self, worker: Worker) -> None:
-        """Does what is there for a worker until nothing is."""
         while taken := self._next(worker):
             index, job = taken
             self.found[index] = self._done(worker, job)
@@ -266,10 +265,7 @@ class _Doing(Generic[P, Found]):
 
 
 def balanced(seconds: Sequence[float], count: int) -> list[list[int]]:
-    """The places of what takes some seconds each, in groups that take about as long as each other, the longest first.
-
-    What takes longest is placed first, each in the group that has least.
-    """
+    """Return places in groups that take about equally long, the longest first: each goes to the one that has least."""
     groups: list[list[int]] = [[] for _ in range(count)]
 
     def took(group: list[int]) -> float:

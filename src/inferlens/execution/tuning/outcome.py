@@ -22,9 +22,8 @@ from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS, Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan
-from inferlens.stats.gaussian_process import Observed, Point, believe
+from inferlens.stats.gaussian_process import Observed, Point, believe, setting_effects
 from inferlens.stats.intervals import normal_quantile
-from inferlens.stats.setting_effects import setting_effects
 
 PointOf = Callable[[Case], Point]
 

@@ -174,11 +174,7 @@ def gpu_before(nvml: Any = None) -> Before:
             memory, processes = told("memory_used", gpu.memory_used), told("processes", gpu.processes)
     except Exception as error:
         return Before(absent={"gpu": reason_of(error)})
-    return Before(
-        memory_used=memory,
-        processes=None if processes is None else tuple(sorted(processes)),
-        absent=absent,
-    )
+    return Before(memory_used=memory, processes=None if processes is None else tuple(sorted(processes)), absent=absent)
 
 
 def visible(nvml: Any) -> list[Any]:

@@ -46,10 +46,7 @@ def wait_for_quiet(
 
 
 def other_programs(seconds: float = LOOK, *, gpu: bool = False) -> str:
-    """Return what other programs use, such as ``python uses 0.9 of 2 CPUs``; empty if they use next to nothing.
-
-    It looks for so many ``seconds``. What the machine does not tell counts as quiet.
-    """
+    """Return what other programs use in some seconds, such as ``python uses 0.9 of 2 CPUs``; empty if nothing."""
     cpus, before = Cpus(lambda: [os.getpid()]), _cpu_seconds()
     with suppress(OSError):
         cpus.load(time.perf_counter())

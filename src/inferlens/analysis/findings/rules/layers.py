@@ -1,17 +1,21 @@
-"""Layers: those far from their floors, those that could be part of others, and those that only move data."""
+"""Layers: those far from their floors, that could be part of others, that only move data, or that fell back."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from inferlens.analysis.findings import thresholds
-from inferlens.analysis.findings.evidence import Evidence, TimedLayer
+from inferlens.analysis.findings.evidence import Evidence, Pieces, TimedLayer, few, module, short
 from inferlens.analysis.findings.rule import Finding, found, rule
+from inferlens.analysis.interference.samples import latencies
 from inferlens.analysis.profile.families import BATCH_NORM, DENSE, MOVING, POINTWISE
+from inferlens.record.partition import partition_in
 from inferlens.spec.case import Option
 from inferlens.spec.hints import sentence
-from inferlens.units import plural
+from inferlens.stats.quantiles import median
+from inferlens.units import listing, percent, plural
 
 # What makes a library take another algorithm, by the names that most backends have for it.
 _ALGORITHMS: tuple[tuple[str, Option], ...] = (
@@ -261,3 +265,130 @@ def _chains(parts: Sequence[TimedLayer]) -> Iterator[tuple[TimedLayer | None, li
             before, chain = (part if part.family in DENSE else None), []
     if chain:
         yield before, chain
+
+
+# A model that does not run in one piece
+
+
+@rule("fallback", of="profile")
+def fallback(seen: Evidence) -> Iterator[Finding]:
+    """What does not run where the case says."""
+    partition = partition_in(seen.facts)
+    if partition and partition.breaks:
+        breaks = partition.breaks
+        known = None not in partition.engines  # some front ends do not tell what is in an engine
+        outside = {each.segment for each in breaks}
+        paths: dict[bool, set[str | None]] = {True: set(), False: set()}
+        for number, segment in enumerate(partition.segments):
+            paths[number in outside] |= {operator.module for operator in segment.operators}
+        alone = paths[True] - paths[False]  # modules of which no operator is in an engine
+        some = seen.layers(e for e in seen.parts if e.layer.modules and alone.issuperset(e.layer.modules))
+        subject = few(module(path) for each in breaks for path in each.modules if path) or "the model"
+        yield found(
+            "{in PyTorch:#operator} {in PyTorch:runs|run} outside of engines, in {subject}{taken}.",
+            {
+                "operators": partition.operators if known else None,
+                "in PyTorch": sum(sum(each.operators.values()) for each in breaks),
+                "segments": len(partition.segments),
+                "engines": len(partition.engines),
+                "seconds": some.seconds if some else None,
+            },
+            subject=subject, share=some.share if some else None, taken=f": at least {some.much}" if some else "",
+            hint=f"See each operator's reason: {seen.command(what='partition')}",
+        )  # fmt: skip
+    on_cpu = [each for each in seen.parts if str(each.layer.details.get("provider", "")).startswith("CPU")]
+    some = seen.layers(on_cpu)
+    if seen.on_gpu and some:
+        yield found(
+            "{layers:#layer} {layers:runs|run} on the CPU ({kinds}) and {layers:takes|take} {much}, without the copies "
+            "to and fro{where}.",
+            {"layers": len(on_cpu)}, some, seconds=some.seconds,
+            hint="Replace these operators in the model, or run it with a backend that has them on the GPU: "
+            f"{seen.command(others=True)}",
+        )  # fmt: skip
+
+
+@rule("graph-breaks", of="profile", hint="Take what breaks it out of forward.")
+def graph_breaks(seen: Evidence) -> Iterator[Finding]:
+    """Why the model was compiled in several pieces."""
+    count, reasons = _breaks(seen.facts)
+    graphs = seen.facts.get("graphs")
+    if count > 0:
+        ask = seen.hint("fullgraph").ask
+        yield found(
+            "{breaks:#graph break} {breaks:splits|split} the compiled model{why}.",
+            {"breaks": count, "graphs": graphs if isinstance(graphs, int) else None},
+            subject="the compiled graph", why=f": {few(map(short, reasons))}" if reasons else "",
+            hint=f"Take what breaks it out of forward, from the first on: {seen.command(ask)}" if ask else "",
+        )  # fmt: skip
+
+
+def _breaks(facts: dict[str, Any]) -> tuple[int, list[str]]:
+    kept = facts.get("graph_breaks")
+    if isinstance(kept, dict) and isinstance(kept.get("count"), int):
+        reasons = kept.get("reasons")
+        return kept["count"], [str(each) for each in reasons] if isinstance(reasons, list) else []
+    partition = partition_in(facts)
+    reasons = list(partition.graph_breaks) if partition else []
+    return len(reasons), reasons
+
+
+# A quantized model
+
+
+@rule("stayed-in-fp32", of="profile")
+def stayed_in_fp32(seen: Evidence) -> Iterator[Finding]:
+    """Layers with multiply-adds that are computed as before."""
+    stayed = _stayed(seen)
+    if stayed and stayed.share >= thresholds.STAYED:
+        names = dict.fromkeys(each.layer.precision for each in stayed)
+        yield found(
+            "{layers:#layer} with multiply-adds {layers:is|are} in {types}, not in {precision}: {much}{where}.",
+            {}, stayed, types=listing(list(names)), precision=seen.case.precision,
+            hint=f"See whether another backend has it in {seen.case.precision}: {seen.command(others=True)}",
+        )  # fmt: skip
+
+
+@rule("conversions", of="profile")
+def conversions(seen: Evidence) -> Iterator[Finding]:
+    """Layers that quantize, dequantize, or change the memory order for it, and were not fused."""
+    some = _at(seen, seen.precisions.conversions if seen.precisions else ())
+    if some and some.share >= thresholds.CONVERSIONS:
+        yield found(
+            "{layers:#layer} ({kinds}) only {layers:converts|convert} to and from {precision}: {much}{where}.",
+            {}, some, seconds=some.seconds, precision=seen.case.precision,
+            hint=f"Another backend may fuse them, or need fewer: {seen.command(others=True)}",
+        )  # fmt: skip
+
+
+@rule("int8-not-faster", of="profile")
+def int8_not_faster(seen: Evidence) -> Iterator[Finding]:
+    """A quantized case that is as slow as the same in fp32, and what the profile shows of the reason."""
+    before = latencies(seen.plain).for_median if seen.plain else ()
+    if not seen.latency or not before or median(before) >= thresholds.LITTLE_WON * seen.latency:
+        return
+    told = seen.precisions
+    stayed, converting = _stayed(seen), told.converting if told else 0.0
+    work = told.work.get(seen.case.precision) if told else None
+    if converting >= thresholds.CONVERSIONS:
+        why = f"conversions take {percent(converting)} of it"
+    elif stayed and stayed.share >= thresholds.STAYED:
+        why = f"layers that stayed as they were take {percent(stayed.share)} of it"
+    else:
+        why = f"{percent(work)} of its multiply-adds are in {seen.case.precision}" if work else ""
+    yield found(
+        "A call takes {seconds:duration} in {precision} and {before:duration} in fp32{why}.",
+        {"seconds": seen.latency, "before": median(before)},
+        subject="the run", precision=seen.case.precision, why=f": {why}" if why else "",
+        seconds=max(seen.latency - median(before), 0.0), whole=seen.latency,
+        hint=f"Measure both in turns, then keep the faster: {seen.command(f'--precision fp32,{seen.case.precision}')}",
+    )  # fmt: skip
+
+
+def _stayed(seen: Evidence) -> Pieces[TimedLayer] | None:
+    return _at(seen, seen.precisions.stayed if seen.precisions else ())
+
+
+def _at(seen: Evidence, places: Iterable[int]) -> Pieces[TimedLayer] | None:
+    """The layers at these places; ``None`` if there are none."""
+    return seen.layers([seen.parts[place] for place in places]) or None

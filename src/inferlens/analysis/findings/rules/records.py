@@ -170,11 +170,7 @@ def copy_bound(seen: RecordEvidence) -> Iterator[Finding]:
         yield found("Bound by copies between host and GPU.")
 
 
-@rule(
-    "gpu-floor",
-    of="record",
-    hint="Compare it with other GPU times alone; inferlens profile has the kernels' own.",
-)
+@rule("gpu-floor", of="record", hint="Compare it with other GPU times alone; inferlens profile has the kernels' own.")
 def gpu_floor(seen: RecordEvidence) -> Iterator[Finding]:
     """How much of a short GPU time is launch and events; older records do not know."""
     kernel, gpu = seen.record.facts.get(EMPTY_KERNEL), steady_samples(seen.record, "GPU time").for_median
