@@ -26,7 +26,7 @@ ROUND = 0.5
 SETTING = 0.2  # of what a setting does everywhere
 OWN = 1.5  # of what a setting does: what it does in a family alone
 REST = 0.3  # of what a setting does: what a candidate differs by from the sum of its settings
-NOISE = (0.003, 0.01, 0.03, 0.08)
+NOISE = (0.02, 0.04, 0.08)
 USUAL_NOISE, NOISE_RANGE = 0.03, 2.0  # a normal prior of its logarithm
 
 
