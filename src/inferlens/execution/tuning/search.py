@@ -1,10 +1,10 @@
 """Which candidates a tuning measures next, given the measurements so far.
 
 The first candidates are those that backends recommend. Next are those that the profile of a fast candidate advises,
-such as a CUDA graph where calls wait for the host. Then come three families that may be within reach of the best. The
-rest of a round goes to the candidates with the largest expected gain for their cost, by a Gaussian process over
-families and settings (``stats.gaussian_process``). The best candidate so far is in every round, so that a disturbance
-of the machine that affects the whole round cancels out. The search is over when no candidate promises ``LEAST_GAIN``.
+such as a CUDA graph where calls wait for the host. Then come all families that are cheap to build. After that, a round
+has the candidates with the largest expected gain for their cost, by a Gaussian process over families and settings
+(``stats.gaussian_process``). The best candidate so far is in every round, so that a disturbance of the machine that
+affects the whole round cancels out. The search is over when no candidate promises ``LEAST_GAIN`` and no family is left.
 
 Nothing here runs a process, and proposals depend only on what was added: an interrupted tuning continues by adding its
 measurements again.
@@ -21,10 +21,10 @@ from inferlens.execution.tuning.space import Space, neighbours
 from inferlens.spec.case import Case
 from inferlens.stats.gaussian_process import Belief, Observed, Point, believe
 
-LEAST_GAIN = 0.002  # expected, as a share: less is not worth a process
+LEAST_GAIN = 0.004  # expected, as a share: less is not worth a process
 LEAST_SHARE = 0.3  # of what the first of a round promises for its cost: what promises less waits until more is known
 REACH = math.log(1.6)  # families further behind the best are not tuned
-COSTLY = 4  # times the cheapest family: such a family has to promise a gain for its cost
+COSTLY = 4  # times the cheapest family: such a family comes last
 LEAST_GROUP = 3  # candidates of a round, beside the best
 LEAST_CHANCE = 0.15  # of being faster than the best: with less none is confirmed beside it
 
@@ -94,6 +94,7 @@ class Search:
         best = [self.best] if self.seen else []
         first = [point for point in dict.fromkeys([*self.first, *self.advised]) if point not in known]
         families = [point for point in self.families if point not in {*known, *first}]
+        families.sort(key=lambda family: (self._level(family), self.cost(family)))
         limit = COSTLY * min(map(self.cost, self.families))
         cheap = [point for point in families if self.cost(point) <= limit]
         chosen = [*first, *cheap] or (self._promising() if best else []) or families[:1]
@@ -115,6 +116,15 @@ class Search:
             chosen.append(belief.points[place])
             belief = belief.after(place)
         return chosen[1:]
+
+    def _level(self, family: Point) -> float:
+        """Return the mean of the fastest candidate of the family's variant, in any precision.
+
+        A variant that was not measured counts as one that is ``REACH`` behind the best.
+        """
+        variant = family.family.partition(" ")[0]
+        same = [each.point for each in self.seen if each.point.family.partition(" ")[0] == variant]
+        return min(map(self.mean, same), default=self.mean(self.best) + REACH if self.seen else 0.0)
 
     def mean(self, point: Point) -> float:
         """What is believed of a measured one; infinite for others."""
@@ -154,7 +164,7 @@ class Search:
 
     @cached_property
     def belief(self) -> Belief:
-        """What is believed of the measured ones, of other families, of neighbours, and of what those lead to."""
+        """What is believed of the measured ones, of their neighbours, and of what those lead to."""
         measured = list(dict.fromkeys(each.point for each in self.seen))
         belief = believe(self.seen, measured)
         means = {point: float(mean) for point, mean in zip(measured, belief.mean, strict=True)}
