@@ -2,10 +2,10 @@
 
 A candidate belongs to a family, a variant in a precision, and has settings beside the family's defaults. The logarithm
 of its time is that of the family, plus what each setting does everywhere, plus what it does in this family, plus a rest
-of its own. A measurement adds what the machine did to all that were measured together, and noise. All of these are normal and independent, so the covariance of two candidates is
-a sum over what they share: C. E. Rasmussen and C. K. I. Williams, "Gaussian processes for machine learning" (2006),
-chapter 2. How far noise reaches is chosen by the marginal likelihood, from a few values; noise that is far from usual
-has to be shown by many measurements.
+of its own. A measurement adds what the machine did to all that were measured together, and noise. All of these are
+normal and independent, so the covariance of two candidates is a sum over what they share: C. E. Rasmussen and C. K. I.
+Williams, "Gaussian processes for machine learning" (2006), chapter 2. How far noise reaches is chosen by the marginal
+likelihood, from a few values; noise that is far from usual has to be shown by many measurements.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FAMILY, ROUND = 1.0, 0.5  # standard deviations of logarithms
 SETTING = 0.2  # of what a setting does everywhere
 OWN = 1.5  # of what a setting does: what it does in a family alone
 REST = 0.3  # of what a setting does: what a candidate differs by from the sum of its settings
-NOISE = (0.02, 0.04, 0.08)  # lower values take the luck of a single process for a gain
+NOISE = (0.03, 0.06, 0.12)  # lower values take the luck of a single process for a gain
 USUAL_NOISE, NOISE_RANGE = 0.03, 2.0  # a normal prior of its logarithm
 
 

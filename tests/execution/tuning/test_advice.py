@@ -76,8 +76,7 @@ def test_conversions_of_layouts_are_advised_every_setting_against_them() -> None
     found = on_gpu(precision="fp16")
     compiled = found.families[1].case
     assert ways([measured(compiled, kernels={"reformat": 0.2})], found) == [
-        f"torch_compile:default fp16 {settings}"
-        for settings in ("freezing=true", "channels_last=true")
+        f"torch_compile:default fp16 {settings}" for settings in ("freezing=true", "channels_last=true")
     ]
 
 

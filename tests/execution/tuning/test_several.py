@@ -77,9 +77,7 @@ def test_what_was_interrupted_in_a_later_batch_measures_the_earlier_no_more(tmp_
     assert [each.fastest.case.options for each in found.comparisons] == [BEST, BEST]
 
 
-def test_time_that_one_leaves_is_for_those_that_follow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_that_one_leaves_is_for_those_that_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     takes, given, run = {1: 100.0, 2: 700.0, 4: 100.0}, list[tuple[int, float]](), several.run
 
     def timed(request: Request, *rest: Any) -> Tuned:

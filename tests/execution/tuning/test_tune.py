@@ -14,7 +14,6 @@ import numpy as np
 import psutil
 import pytest
 
-import inferlens
 from inferlens.analysis.objective import host_peak
 from inferlens.analysis.race import FinalsAim, race
 from inferlens.analysis.runs import CaseRuns
@@ -26,7 +25,6 @@ from inferlens.execution import rounds, worker
 from inferlens.execution.protocol import Observer
 from inferlens.execution.tuning import trial_log
 from inferlens.execution.tuning import tune as tuning
-from inferlens.execution.tuning.search import Search
 from inferlens.execution.tuning.several import run_each
 from inferlens.execution.tuning.space import tried
 from inferlens.execution.tuning.tune import Request
@@ -37,7 +35,6 @@ from inferlens.record.store import alone_in, load_records, made
 from inferlens.spec.case import Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, toml_words
-from inferlens.stats.gaussian_process import Point
 from inferlens.views.raced.tuned import document
 from inferlens.views.table import render
 

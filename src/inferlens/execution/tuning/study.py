@@ -19,7 +19,7 @@ from msgspec import Struct
 from inferlens.analysis.race import Race
 from inferlens.analysis.tuned import Trial
 from inferlens.backends import BACKENDS, importable
-from inferlens.backends.base import THREADS, Knob
+from inferlens.backends.base import THREADS
 from inferlens.errors import InferlensError, check_choice
 from inferlens.execution.expand import Planned, backends_named, check_words, refuse_if_none_runs
 from inferlens.execution.protocol import Observer

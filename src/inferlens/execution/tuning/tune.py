@@ -251,11 +251,7 @@ class Tuner:
         """Seconds of a round of these, if estimates are as wrong as those of earlier rounds."""
         rounds = [trial for trial in self.kept.trials if not trial.final]
         ran = [(trial.seconds, [each for each in trial.records if each.status == "ok"]) for trial in rounds]
-        plan = self.scheduler.plan
-        wrong = [
-            seconds / _side_by_side(seconds_by([each], plan)(each.case) for each in some)
-            for seconds, some in ran if some
-        ]  # fmt: skip
+        wrong = [seconds / _side_by_side(self.seconds(each.case) for each in some) for seconds, some in ran if some]
         return median_low(wrong or [1.0]) * _side_by_side(map(self.seconds, cases))
 
     @property
