@@ -20,7 +20,7 @@ def test_rounds_are_no_difference_between_candidates() -> None:
     seen = [Observed(A, 0.0, 1), Observed(B, 0.2, 1), Observed(A, 0.5, 2), Observed(B, 0.7, 2)]
     found = believe(seen, [A, B])
     assert found.mean[1] - found.mean[0] == pytest.approx(0.2, abs=0.01)
-    assert math.sqrt(found.variance_between(0, 1)) < 0.02
+    assert math.sqrt(found.variance_between(0, 1)) < 0.04
 
 
 def test_what_a_setting_did_is_expected_elsewhere_too_but_less_surely() -> None:

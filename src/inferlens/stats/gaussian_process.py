@@ -1,12 +1,11 @@
 """What measured candidates tell about those that are not measured yet: a Gaussian process over named settings.
 
 A candidate belongs to a family, a variant in a precision, and has settings beside the family's defaults. The logarithm
-of its time is that of the variant, plus that of the precision, plus that of both together, plus what each setting does
-everywhere, plus what it does in this family, plus a rest of its own. A measurement adds what the machine did to all
-that were measured together, and noise. All of these are normal and independent, so the covariance of two candidates is
-a sum over what they share: C. E. Rasmussen and C. K. I. Williams, "Gaussian processes for machine learning" (2006),
-chapter 2. How far noise reaches is chosen by the marginal likelihood, from a few values; noise that is far from usual
-has to be shown by many measurements.
+of its time is that of the family, plus what each setting does everywhere, plus what it does in this family, plus a rest
+of its own. A measurement adds what the machine did to all that were measured together, and noise. All of these are
+normal and independent, so the covariance of two candidates is a sum over what they share: C. E. Rasmussen and C. K. I.
+Williams, "Gaussian processes for machine learning" (2006), chapter 2. How far noise reaches is chosen by the marginal
+likelihood, from a few values; noise that is far from usual has to be shown by many measurements.
 """
 
 from __future__ import annotations
@@ -23,12 +22,11 @@ from numpy.typing import NDArray
 from inferlens.stats.intervals import student_quantile
 
 Matrix = NDArray[np.floating[Any]]
-VARIANT, PRECISION, FAMILY = 0.6, 0.4, 0.7  # standard deviations, of logarithms; the last is of both together
-ROUND = 0.5
+FAMILY, ROUND = 1.0, 0.5  # standard deviations of logarithms
 SETTING = 0.2  # of what a setting does everywhere
 OWN = 1.5  # of what a setting does: what it does in a family alone
 REST = 0.3  # of what a setting does: what a candidate differs by from the sum of its settings
-NOISE = (0.003, 0.01, 0.03, 0.08)
+NOISE = (0.03, 0.06, 0.12)  # lower values take the luck of a single process for a gain
 USUAL_NOISE, NOISE_RANGE = 0.03, 2.0  # a normal prior of its logarithm
 
 
@@ -122,14 +120,9 @@ def believe(seen: Sequence[Observed], points: Sequence[Point]) -> Belief:
     )
 
 
-def _shared(some: Sequence[Point], others: Sequence[Point]) -> tuple[Matrix, Matrix, Matrix, Matrix]:
-    """Of each two: the covariance of families; whether these are one; how many settings they share; whether equal."""
+def _shared(some: Sequence[Point], others: Sequence[Point]) -> tuple[Matrix, Matrix, Matrix]:
+    """Of each two: whether their families are one; how many settings they share; whether equal."""
     family = np.array([[one.family == other.family for other in others] for one in some], dtype=np.float64)
-    (variants, precisions), (their_variants, their_precisions) = (
-        zip(*(point.family.partition(" ")[::2] for point in side), strict=True) for side in (some, others)
-    )
-    apart = VARIANT**2 * np.equal.outer(variants, their_variants)
-    apart = apart + PRECISION**2 * np.equal.outer(precisions, their_precisions) + FAMILY**2 * family
     names = sorted({name for point in (*some, *others) for name in point.settings})
     rows, columns = (
         np.array([[name in point.settings for name in names] for point in side], dtype=np.float64)
@@ -137,12 +130,12 @@ def _shared(some: Sequence[Point], others: Sequence[Point]) -> tuple[Matrix, Mat
     )
     settings = rows.reshape(len(some), len(names)) @ columns.reshape(len(others), len(names)).T
     same = np.array([[one == other for other in others] for one in some], dtype=np.float64)
-    return apart, family, settings, same
+    return family, settings, same
 
 
-def _covariance(shared: tuple[Matrix, Matrix, Matrix, Matrix]) -> Matrix:
-    apart, family, settings, same = shared
-    return apart + SETTING**2 * settings * (1 + OWN**2 * family) + (REST * SETTING) ** 2 * same
+def _covariance(shared: tuple[Matrix, Matrix, Matrix]) -> Matrix:
+    family, settings, same = shared
+    return FAMILY**2 * family + SETTING**2 * settings * (1 + OWN**2 * family) + (REST * SETTING) ** 2 * same
 
 
 LARGEST_EFFECT = math.log(10)  # an interval that reaches further says nothing

@@ -30,7 +30,7 @@ def run(search: Search, broken: frozenset[str] = frozenset()) -> list[list[Point
     while points := search.propose():
         rounds.append(points)
         search.add({point: None if point.settings & broken else log(point) for point in points})
-        assert len(rounds) < 40
+        assert len(rounds) < 80
     return rounds
 
 

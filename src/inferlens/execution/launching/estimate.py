@@ -30,16 +30,11 @@ def seconds_of(cases: Sequence[Planned], plan: Plan) -> list[float]:
 
 def estimator(models: Iterable[str], plan: Plan) -> Callable[[Case], float]:
     """What tells the seconds that a case of these models will take in one process, by records under ``plan.output``."""
-    return seconds_by(earlier_records(models, plan), plan)
-
-
-def earlier_records(models: Iterable[str], plan: Plan) -> list[Record]:
-    """The records of these models that lie under ``plan.output`` already."""
     records: list[Record] = []
     for folder in {Path(plan.output) / safe_name(name) for name in models}:
         with suppress(InferlensError):
             records += load_records(folder).records
-    return records
+    return seconds_by(records, plan)
 
 
 def seconds_by(records: Iterable[Record], plan: Plan) -> Callable[[Case], float]:

@@ -37,31 +37,18 @@ def advised(records: Sequence[Record], behind: Callable[[Case], float], space: S
     for record in sorted(records, key=lambda record: behind(record.case)):
         against = bottleneck(record)
         if against and behind(record.case) <= math.log(REACH[against]):
-            yield from _relieved(record.case, against, space)
+            already = {*helpful(record.case, against, space)}
+            for case in _near(record.case, space):
+                if {*helpful(case, against, space)} - already:
+                    yield case
 
 
-def _relieved(case: Case, against: str, space: Space) -> Iterator[Case]:
-    """Yield the case with all settings that may help, with each of them, and other variants and precisions that may."""
-    names = list(dict.fromkeys(knob.name for knob in space.able(case) if against in knob.helps))
-    whole = case
-    for name in names:
-        whole = next(_with(name, whole, space), whole)
-    if len(names) > 1:
-        yield whole
-    for name in names:
-        yield from _with(name, case, space)
-    already = helpful(case, against, space)
-    for family in (each.case for each in space.families):
-        differs = (family.precision != case.precision) + (family.variant != case.variant)
-        if family.backend == case.backend and differs == 1 and {*helpful(family, against, space)} - {*already}:
+def _near(case: Case, space: Space) -> Iterator[Case]:
+    """Yield the candidates with one setting changed, then the families with another variant or precision."""
+    yield from neighbours(case, space)
+    for family in (each.case for each in space.families if each.case.backend == case.backend):
+        if (family.precision != case.precision) + (family.variant != case.variant) == 1:
             yield family
-
-
-def _with(name: str, case: Case, space: Space) -> Iterator[Case]:
-    """Yield the case with a setting that it does not have, at its first value."""
-    before = space.settings(case)
-    found = (near for near in neighbours(case, space) if name in space.settings(near).keys() - before.keys())
-    yield from list(found)[:1]
 
 
 def paid(

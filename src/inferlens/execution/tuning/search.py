@@ -1,10 +1,10 @@
 """Which candidates a tuning measures next, given the measurements so far.
 
 The first candidates are those that backends recommend. Next are those that the profile of a fast candidate advises,
-such as a CUDA graph where calls wait for the host. Then come three families that may be within reach of the best. The
-rest of a round goes to the candidates with the largest expected gain for their cost, by a Gaussian process over
-families and settings (``stats.gaussian_process``). The best candidate so far is in every round, so that a disturbance
-of the machine that affects the whole round cancels out. The search is over when no candidate promises ``LEAST_GAIN``.
+such as a CUDA graph where calls wait for the host. Then come all families that are cheap to build. After that, a round
+has the candidates with the largest expected gain for their cost, by a Gaussian process over families and settings
+(``stats.gaussian_process``). The best candidate so far is in every round, so that a disturbance of the machine that
+affects the whole round cancels out. The search is over when no candidate promises ``LEAST_GAIN`` and no family is left.
 
 Nothing here runs a process, and proposals depend only on what was added: an interrupted tuning continues by adding its
 measurements again.
@@ -21,10 +21,10 @@ from inferlens.execution.tuning.space import Space, neighbours
 from inferlens.spec.case import Case
 from inferlens.stats.gaussian_process import Belief, Observed, Point, believe
 
-LEAST_GAIN = 0.002  # expected, as a share: less is not worth a process
+LEAST_GAIN = 0.004  # expected, as a share: less is not worth a process
 LEAST_SHARE = 0.3  # of what the first of a round promises for its cost: what promises less waits until more is known
 REACH = math.log(1.6)  # families further behind the best are not tuned
-COSTLY = 4  # times the cheapest family: such a family has to promise a gain for its cost
+COSTLY = 4  # times the cheapest family: such a family comes last
 LEAST_GROUP = 3  # candidates of a round, beside the best
 LEAST_CHANCE = 0.15  # of being faster than the best: with less none is confirmed beside it
 
@@ -92,45 +92,39 @@ class Search:
         """The next round, the best so far first; empty if the search is over."""
         known = {each.point for each in self.seen} | self.failed
         best = [self.best] if self.seen else []
-        chosen = [point for point in dict.fromkeys([*self.first, *self.advised]) if point not in known][: self.group]
-        others = [point for point in self.families if point not in {*known, *chosen}]
-        if best:
-            chosen = [*chosen, *self._near(others)[:LEAST_GROUP]][: self.group]
-            chosen = self._with_promising(best, chosen)
-        else:
-            chosen += sorted(others, key=self.cost)[: self.group - len(chosen)]
-        return [*best, *chosen] if chosen else []
+        first = [point for point in dict.fromkeys([*self.first, *self.advised]) if point not in known]
+        families = [point for point in self.families if point not in {*known, *first}]
+        families.sort(key=lambda family: (self._level(family), self.cost(family)))
+        limit = COSTLY * min(map(self.cost, self.families))
+        cheap = [point for point in families if self.cost(point) <= limit]
+        chosen = [*first, *cheap] or (self._promising() if best else []) or families[:1]
+        return [*best, *chosen[: self.group]] if chosen else []
 
-    def _near(self, families: Sequence[Point]) -> list[Point]:
-        """Those that may be within reach of the best, and do not cost far more than others, by gain for cost."""
-        limit, belief, best = COSTLY * min(map(self.cost, self.families)), self.belief, self._best_place
-        gain, near = belief.gain(best), dict[Point, float]()
-        for point in families:
-            place = belief.points.index(point)
-            behind = float(belief.mean[place] - belief.mean[best]) - math.sqrt(belief.variance_between(place, best))
-            if behind <= REACH and self.cost(point) <= limit:
-                near[point] = float(gain[place]) / self.cost(point)
-        return sorted(near, key=near.__getitem__, reverse=True)
-
-    def _with_promising(self, best: Sequence[Point], chosen: Sequence[Point]) -> list[Point]:
-        """The chosen points, and those with the largest expected gain for their cost, until the group is full."""
-        belief, found, least = self.belief, list(chosen), 0.0
-        for point in chosen:
-            if point in belief.points:
-                belief = belief.after(belief.points.index(point))
-        while len(found) < self.group:
+    def _promising(self) -> list[Point]:
+        """Return the points with the largest expected gain for their cost."""
+        belief, chosen, least = self.belief, [self.best], 0.0
+        while len(chosen) <= self.group:
             gain = belief.gain(self._best_place)
             worth = [
-                each / self.cost(point) if each >= LEAST_GAIN and point not in {*best, *found, *self.barred} else 0.0
+                each / self.cost(point) if each >= LEAST_GAIN and point not in {*chosen, *self.barred} else 0.0
                 for point, each in zip(belief.points, gain, strict=True)
             ]
             place = max(range(len(worth)), key=worth.__getitem__)
             if worth[place] <= least:
                 break
             least = max(least, LEAST_SHARE * worth[place])
-            found.append(belief.points[place])
+            chosen.append(belief.points[place])
             belief = belief.after(place)
-        return found
+        return chosen[1:]
+
+    def _level(self, family: Point) -> float:
+        """Return the mean of the fastest candidate of the family's variant, in any precision.
+
+        A variant that was not measured counts as one that is ``REACH`` behind the best.
+        """
+        variant = family.family.partition(" ")[0]
+        same = [each.point for each in self.seen if each.point.family.partition(" ")[0] == variant]
+        return min(map(self.mean, same), default=self.mean(self.best) + REACH if self.seen else 0.0)
 
     def mean(self, point: Point) -> float:
         """What is believed of a measured one; infinite for others."""
@@ -170,7 +164,7 @@ class Search:
 
     @cached_property
     def belief(self) -> Belief:
-        """What is believed of the measured ones, of other families, of neighbours, and of what those lead to."""
+        """What is believed of the measured ones, of their neighbours, and of what those lead to."""
         measured = list(dict.fromkeys(each.point for each in self.seen))
         belief = believe(self.seen, measured)
         means = {point: float(mean) for point, mean in zip(measured, belief.mean, strict=True)}
@@ -180,7 +174,7 @@ class Search:
         best_of: dict[str, Point] = {}  # of each family the one that seems best
         for point in sorted(near, key=means.__getitem__):
             best_of.setdefault(point.family, point)
-        pool = dict.fromkeys([*measured, *(point for point in self.families if point not in self.failed)])
+        pool = dict.fromkeys(measured)
         for start in best_of.values():
             self._climb(start, pool)
         return believe(self.seen, list(pool))

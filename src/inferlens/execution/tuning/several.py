@@ -1,8 +1,7 @@
 """What a tuning is asked for in words, and a tuning of each model at each batch size that they name.
 
 Each is a tuning of its own, with its share of the time, and a folder of its own: ``OUTPUT/MODEL``, or in it
-``batch-8`` where the model has several batch sizes. Time that one leaves is for those that follow; what the last ones
-leave is for more final rounds of those that are not decided.
+``batch-8`` where the model has several batch sizes. Time that one leaves is for those that follow.
 """
 
 from __future__ import annotations
@@ -84,11 +83,6 @@ def run_each(request: Request, what: Tried, observer: Observer, model: Named | N
     for place in range(len(parts)):
         unused = request.budget - sum(each.seconds for each in found)
         found.append(tune(place, max(request.budget / len(parts), unused / (len(parts) - place))))
-    undecided = [place for place, each in enumerate(found) if each.answer.open] if len(parts) > 1 else []
-    for count, place in enumerate(undecided):
-        unused = request.budget - sum(each.seconds for each in found)
-        if unused > 0:
-            found[place] = tune(place, found[place].seconds + unused / (len(undecided) - count))
     return found
 
 

@@ -11,7 +11,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -77,19 +76,12 @@ class Space:
             for one in BACKENDS.get(case.backend).recommended:
                 if one.variant == case.variant and one.fits(case, convolutional=each.found.convolutional):
                     options = {} if one.fixed_shapes and dynamic else one.options
-                    way = self.candidate(msgspec.structs.replace(case, options={**case.options, **options})) or case
+                    way = combined(case, options)
+                    values, changes = self.values(case), way.options.items() - case.options.items()
+                    if any(value not in values.get(name, ()) for name, value in changes):
+                        way = case  # an option of it is left out
                     found.setdefault(way.digest, way)
         return list(found.values())
-
-    def candidate(self, case: Case) -> Case | None:
-        """The candidate that runs as a case of a record; ``None`` where nothing of what is tried does."""
-        with suppress(InferlensError):  # of a backend or an option that there is no more
-            made = combined(case, {})
-            values = self.values(made)
-            known = all(value in values.get(name, ()) for name, value in self.settings(made).items())
-            if known and self.family(made).digest in {each.case.digest for each in self.families}:
-                return made
-        return None
 
     def values(self, case: Case) -> dict[str, tuple[Option, ...]]:
         """The values beside the default of each knob that may do something in the case's family."""

@@ -19,7 +19,7 @@ from msgspec import Struct
 from inferlens.analysis.race import Race
 from inferlens.analysis.tuned import Trial
 from inferlens.backends import BACKENDS, importable
-from inferlens.backends.base import THREADS, Knob
+from inferlens.backends.base import THREADS
 from inferlens.errors import InferlensError, check_choice
 from inferlens.execution.expand import Planned, backends_named, check_words, refuse_if_none_runs
 from inferlens.execution.protocol import Observer
@@ -248,19 +248,4 @@ def _set(request: StudyRequest, base: Case, value: Option | None) -> Case:
     needs = [each for knob in knobs for each in knob.needs if each not in base.options]
     what = f"{request.knob}={written(value)} does nothing for {base.label}."
     hint = f"--option {request.backend}.{needs[0]}=VALUE" if needs else f"inferlens backends {request.backend}"
-    raise InferlensError(what, expected=_condition(knobs), hint=hint)
-
-
-def _condition(knobs: Sequence[Knob]) -> str:
-    """Where the first of some knobs does something."""
-    if not knobs:
-        return ""
-    knob = knobs[0]
-    parts = [
-        *([f"on {listing(knob.devices)}"] if knob.devices else []),
-        *([f"in {listing(knob.precisions)}"] if knob.precisions else []),
-        *([f"of the variants {listing(knob.variants)}"] if knob.variants else []),
-        *([f"with {listing(knob.needs)}"] if knob.needs else []),
-        *([f"without {listing(knob.without)}"] if knob.without else []),
-    ]
-    return f"a case {', '.join(parts)}"
+    raise InferlensError(what, hint=hint)

@@ -16,7 +16,6 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import itemgetter
 from pathlib import Path
 from statistics import median_low
 
@@ -28,21 +27,28 @@ from inferlens.analysis.race import FinalsAim, RaceAnswer, log_cost
 from inferlens.analysis.tuned import TUNED, Trial, Tuned, keep
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
-from inferlens.execution.launching.estimate import build_factor, earlier_records, seconds_by
+from inferlens.execution.launching.estimate import build_factor, seconds_by
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import Entrant, Rounds, budget_of_rounds, records_of_rounds, rounds_at_once
+from inferlens.execution.rounds import (
+    REFERENCE_ROUNDS,
+    Entrant,
+    Rounds,
+    budget_of_rounds,
+    records_of_rounds,
+    rounds_at_once,
+)
 from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, Scheduler, scheduled
 from inferlens.execution.survey import Named, live_files
 from inferlens.execution.tuning import outcome
 from inferlens.execution.tuning.advice import advised, paid
-from inferlens.execution.tuning.finals import BUILDS, FinalsRule
+from inferlens.execution.tuning.finals import FinalsRule
 from inferlens.execution.tuning.search import LEAST_GROUP, Candidates, Search
 from inferlens.execution.tuning.space import Space, Tried, size
 from inferlens.execution.tuning.trial_log import WORK, TrialLog, TrialRounds, clear, content_of, folders_of, place_of
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.models.resolve import files_of
-from inferlens.record.record import IN_TURNS, MEMORY_APART, Artefact, Record, machine_kind
+from inferlens.record.record import IN_TURNS, MEMORY_APART, Artefact, Record
 from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, Store, alone_in, read_record, safe_name
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.objective import Constraint, Objective
@@ -55,8 +61,7 @@ SERIES, SERIES_ON_GPU = 1.0, 0.5  # seconds of a process of the search: processe
 WARMUP = 0.2  # seconds of a process of the search
 FINALS = 0.5  # of the time, at most, that the search leaves for the finals
 LEAST_PATIENCE = 30.0  # seconds of a process
-PATIENCE = 5  # times what others of the family needed
-FIRST_OF_FAMILY = 0.25  # of the time
+PATIENCE = 0.25  # of the time that a tuning has, beside that
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -155,7 +160,7 @@ class Tuner:
         point, recommended = self.candidates.point, self.space.recommended
         usual = {case.precision for case in self.space.references[:1]} or {case.precision for case in recommended[:1]}
         first = [case for case in recommended if case.precision in usual]
-        first = [*self.space.references[:1], *self._told(), *first]
+        first = [*self.space.references[:1], *first]
         families = [*recommended, *(each.case for each in self.space.families)]
         search = Search(
             first=list(dict.fromkeys(map(point, first))),
@@ -172,17 +177,6 @@ class Tuner:
     def _cost(self, case: Case) -> float:
         """Seconds, and more for a build that takes longer than others, as those of its round wait for it."""
         return self.seconds(case) * build_factor(case)
-
-    def _told(self) -> list[Case]:
-        """Candidates that earlier records of this machine tell to be right, the best first."""
-        here, limits = machine_kind(self.scheduler.environment), self.request.constraints
-        found = []
-        for record in earlier_records([self.space.families[0].found.name], self.request.plan):
-            right = record.ranked and not violations(record, limits) and machine_kind(record.environment) == here
-            if right and (case := self.space.candidate(record.case)):
-                log = log_cost(self.request.objective, record)
-                found += [(log, case)] if log is not None else []
-        return [case for _, case in sorted(found, key=itemgetter(0))]
 
     def run(self) -> Tuned:
         """The search, then the finalists' rounds."""
@@ -249,19 +243,15 @@ class Tuner:
         return self._left - min(self._seconds_of_finals(self._finalists(())), FINALS * self.share)
 
     def _seconds_of_finals(self, cases: Sequence[Case]) -> float:
-        """Seconds of the final rounds in which all are built anew, as many side by side as CPUs allow."""
+        """Return the seconds of the final rounds in which all are built anew, side by side if CPUs allow it."""
         at_once = rounds_at_once([self.first[case.digest] for case in cases]) if cases else 1
-        return math.ceil(BUILDS / at_once) * self._seconds_of([*cases] * min(BUILDS, at_once))
+        return math.ceil(REFERENCE_ROUNDS / at_once) * self._seconds_of([*cases] * min(REFERENCE_ROUNDS, at_once))
 
     def _seconds_of(self, cases: Sequence[Case]) -> float:
         """Seconds of a round of these, if estimates are as wrong as those of earlier rounds."""
         rounds = [trial for trial in self.kept.trials if not trial.final]
         ran = [(trial.seconds, [each for each in trial.records if each.status == "ok"]) for trial in rounds]
-        plan = self.scheduler.plan
-        wrong = [
-            seconds / _side_by_side(seconds_by([each], plan)(each.case) for each in some)
-            for seconds, some in ran if some
-        ]  # fmt: skip
+        wrong = [seconds / _side_by_side(self.seconds(each.case) for each in some) for seconds, some in ran if some]
         return median_low(wrong or [1.0]) * _side_by_side(map(self.seconds, cases))
 
     @property
@@ -282,22 +272,11 @@ class Tuner:
             return record
         return replace(record, memory=again.memory, facts={**record.facts, MEMORY_APART: True})
 
-    def _patience(self, case: Case) -> float:
-        """Seconds that a process may take: with more it has lost.
-
-        Some times what others of its family needed, as far as builds take longer; or a share of the time for all. But
-        hardly more than what is left for the search.
-        """
+    def _patience(self, _: Case) -> float:
+        """Return the seconds that a process may take, hardly more than are left for the search."""
         if self.scheduler.plan.budget.explicit:
             return math.inf
-        family = self.space.family(case)
-        needed = [
-            sum(phase.seconds for phase in record.phases if phase.name != "steady state") / build_factor(record.case)
-            for record in self.first.values()
-            if self.space.family(record.case) == family
-        ]
-        longest = PATIENCE * max(needed) * build_factor(case) if needed else FIRST_OF_FAMILY * self.share
-        return math.ceil(LEAST_PATIENCE + max(min(longest, self._left_to_search), 0.0))
+        return math.ceil(LEAST_PATIENCE + max(min(PATIENCE * self.share, self._left_to_search), 0.0))
 
     def _learn(self, search: Search, records: Sequence[Record]) -> None:
         """What a round says of the objective; candidates of which no limit can be told are out."""
@@ -324,10 +303,7 @@ class Tuner:
         return (record.memory.host_peak or 0 for record in self.first.values())
 
     def _finalists(self, before: Sequence[Trial]) -> list[Case]:
-        """The best, a rival that may be as fast, what ``inferlens bench`` would find, and the reference; or who met.
-
-        Where time is short the rival stays away, or another takes the place of a best one that is too slow to build.
-        """
+        """Return the best, a rival, the best of ``inferlens bench``, and the reference; or those of earlier finals."""
         if before:
             return [record.case for record in before[0].records]
         some = self.search.seen and self.search.best not in self.search.barred
@@ -336,13 +312,12 @@ class Tuner:
         reference = [case for case in self.space.references if case.digest in self.first][:1]
         precision = {case.precision for case in reference} or {case.precision for case in ran}
         usual = sorted((case for case in ran if case.precision in precision), key=self._rank)[:1]
-        always = {case.digest: case for case in (*usual, *reference)}
-        best, rivals = chosen[:1], [case for case in chosen[1:] if case.digest not in always]
-        contenders = [best + rivals[:1], best, *([case] for case in rivals)]
-        groups = [list({case.digest: case for case in (*few, *always.values())}.values()) for few in contenders]
-        choices = [group for group in groups if len(group) > 1] or [best]
-        in_time = (group for group in choices if self._seconds_of_finals(group) <= self._left)
-        return next(in_time, min(choices, key=self._seconds_of))
+        always = [*usual, *reference]
+        rivals = [case for case in chosen[1:] if case not in always]
+        finalists = list({case.digest: case for case in (*chosen[:1], *rivals[:1], *always)}.values())
+        if self._seconds_of_finals(finalists) > self._left:
+            finalists = [case for case in finalists if case not in rivals]
+        return finalists
 
     def _nearest(self) -> list[Case]:
         """Where nothing keeps all constraints: what breaks them least."""
