@@ -15,6 +15,7 @@ from inferlens.execution import profile as profiling
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.protocol import Observer, TaskResult
 from inferlens.execution.scheduler import Scheduler
+from inferlens.measure.monitor.cpu import default_threads
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Environment, Gpu
 from inferlens.record.store import load_profiles
@@ -148,7 +149,7 @@ def test_ceilings_are_measured_once_for_each_machine_library_device_and_number_o
     assert launched.asked(CPU, CPU) + launched.asked(CPU) == [FAST] * 3
     launched.asked(GPU, msgspec.structs.replace(GPU, threads=4), msgspec.structs.replace(CPU, threads=2))
     assert [(job.name, job.device, job.threads) for job in launched.jobs] == [
-        ("a processor", "cpu", None), ("a GPU", "cuda", None), ("a processor", "cpu", 2),
+        ("a processor", "cpu", default_threads()[0]), ("a GPU", "cuda", None), ("a processor", "cpu", 2),
     ]  # fmt: skip
     for machine in ({"cpu": "another"}, {"libraries": {"torch": "2.15"}}, {"variables": {"OMP_NUM_THREADS": "1"}}):
         launched.asked(CPU, **machine)

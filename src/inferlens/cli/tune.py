@@ -75,9 +75,8 @@ def tune(
     """Find the fastest right way among all backends and their options.
 
     Tries what each backend recommends, then what the profiles of fast ways advise, then the options that promise most.
-    The few that may be the fastest are built three times anew and race each other, the best of bench, and the
-    reference. The winner lies in results/MODEL/best, ready for inferlens.load. The same command goes on where it was
-    stopped.
+    The few that may be the fastest are built anew and race each other, the best of bench, and the reference. The winner
+    lies in results/MODEL/best, ready for inferlens.load. The same command goes on where it was stopped.
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
     from inferlens.execution.tuning.several import requested, run_each

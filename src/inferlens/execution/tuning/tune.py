@@ -61,7 +61,8 @@ SERIES, SERIES_ON_GPU = 1.0, 0.5  # seconds of a process of the search: processe
 WARMUP = 0.2  # seconds of a process of the search
 FINALS = 0.5  # of the time, at most, that the search leaves for the finals
 LEAST_PATIENCE = 30.0  # seconds of a process
-PATIENCE = 0.25  # of the time that a tuning has, beside that
+PATIENCE = 5  # times what other processes of the family needed, beside that
+FIRST_OF_FAMILY = 0.25  # of the time that a tuning has, for the first process of a family
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -272,11 +273,22 @@ class Tuner:
             return record
         return replace(record, memory=again.memory, facts={**record.facts, MEMORY_APART: True})
 
-    def _patience(self, _: Case) -> float:
-        """Return the seconds that a process may take, hardly more than are left for the search."""
+    def _patience(self, case: Case) -> float:
+        """Return the seconds that a process may take, so that one that hangs does not use up the time.
+
+        Some times what other processes of its family needed, as far as builds take longer, but hardly more than is left
+        for the search.
+        """
         if self.scheduler.plan.budget.explicit:
             return math.inf
-        return math.ceil(LEAST_PATIENCE + max(min(PATIENCE * self.share, self._left_to_search), 0.0))
+        family = self.space.family(case)
+        needed = [
+            sum(phase.seconds for phase in record.phases if phase.name != "steady state") / build_factor(record.case)
+            for record in self.first.values()
+            if self.space.family(record.case) == family
+        ]
+        longest = PATIENCE * max(needed) * build_factor(case) if needed else FIRST_OF_FAMILY * self.share
+        return math.ceil(LEAST_PATIENCE + max(min(longest, self._left_to_search), 0.0))
 
     def _learn(self, search: Search, records: Sequence[Record]) -> None:
         """What a round says of the objective; candidates of which no limit can be told are out."""

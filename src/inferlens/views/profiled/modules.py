@@ -311,7 +311,7 @@ def _times(shown: Sequence[ModuleColumn], *, shares: bool = True) -> str:
     """Whose time is shown, and what shares are of."""
     shares = shares and len(shown) <= MOST_SHARES
     found = {
-        timed([one.case], "kernels" if one.of_kernels else "layers")
+        timed([one.case], "kernels" if one.of_kernels else "layers").partition(", scaled")[0]  # the scale is beside it
         + ", as share of all kernels" * (shares and one.of_kernels)
         for one in shown
     }
