@@ -49,14 +49,14 @@ def ab(folder: Path, a: str, b: str, **words: Any) -> ABResult:
 def test_twice_as_fast_is_decided_at_the_first_look(tmp_path: Path) -> None:
     looks: list[ABResult] = []
     found = ab(tmp_path, "fake:steady", "fake:fast", on_round=looks.append)
-    assert (found.verdict, found.end, found.rounds, found.exit_code) == ("FASTER", "decided", 2, 0)
+    assert (found.verdict, found.end, found.rounds, found.exit_code) == ("FASTER", "decided", 3, 0)
     assert found.ratio == pytest.approx(0.5)
-    assert [look.rounds for look in looks] == [1, 2]
-    assert [look.verdict for look in looks] == ["UNDECIDED", "FASTER"]
+    assert [look.rounds for look in looks] == [1, 2, 3]
+    assert [look.verdict for look in looks] == ["UNDECIDED", "UNDECIDED", "FASTER"]
     assert (looks[0].ratio, looks[0].end, looks[0].odds) == (None, "", {})
     assert looks[0].standing == "no ratio yet"
     assert (found.base.median, found.candidate.median) == (pytest.approx(4e-3), pytest.approx(2e-3))
-    assert found.sentence.startswith("B is FASTER: 2.00x as fast as A (1.4 to 2.8), 95 % sure, 2 rounds, ")
+    assert found.sentence.startswith("B is FASTER: 2.00x as fast as A (1.83 to 2.19), 95 % sure, 3 rounds, ")
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_records_are_those_of_one_run_in_alternating_order(tmp_path: Path) -> No
     found = ab(tmp_path, "fake:steady", "fake:fast")
     records = load_records([tmp_path]).records
     assert [(record.repeat, record.case.variant) for record in records] == [
-        (1, "steady"), (1, "fast"), (2, "fast"), (2, "steady"),
+        (1, "steady"), (1, "fast"), (2, "fast"), (2, "steady"), (3, "steady"), (3, "fast"),
     ]  # fmt: skip
     assert {record.run for record in records} == {found.run}
-    assert [len(repeats.records) for repeats in latest(records)] == [2, 2]
+    assert [len(repeats.records) for repeats in latest(records)] == [3, 3]
     assert {*found.base.records, *found.candidate.records} == {record.id for record in records}
     assert all(record.budget.mode == "latency" for record in records)
 
@@ -111,11 +111,11 @@ def test_throughput_is_compared_as_calls_a_second(tmp_path: Path) -> None:
     assert found.candidate.median == pytest.approx(500)
 
 
-@pytest.mark.parametrize(("within", "done"), [("0s", 2), ("34s", 3), ("1h", 5)])
+@pytest.mark.parametrize(("within", "done"), [("0s", 3), ("34s", 3), ("1h", 5)])
 def test_when_the_time_is_up_no_round_is_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, within: str, done: int
 ) -> None:
-    """Each round takes some ticks; the first two run whatever the time."""
+    """Each round takes some ticks; the first three run whatever the time."""
     clock = SimpleNamespace(monotonic=itertools.count(0.0, 2.0).__next__)
     for module in (running, rounds):
         monkeypatch.setattr(module, "time", clock)
@@ -221,7 +221,7 @@ def test_two_modules_of_one_class(tmp_path: Path) -> None:
     larger = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Linear(64, 8))
     words: dict[str, Any] = {**QUICK, "output": str(tmp_path), "within": "0s"}
     found = inferlens.ab(plain, larger, example_inputs=torch.ones(1, 8), **words)
-    assert (found.a.model, found.b.model, found.rounds) == ("live:Sequential", "live:Sequential (B)", 2)
+    assert (found.a.model, found.b.model, found.rounds) == ("live:Sequential", "live:Sequential (B)", 3)
     assert [record.model.parameters for record in load_records(tmp_path).records[:2]] == [72, 1096]
     assert found.outputs
     assert found.outputs.agrees is False

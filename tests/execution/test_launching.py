@@ -167,7 +167,7 @@ def test_a_lost_worker_leaves_its_records_and_another_one_does_the_rest(
     assert kept(tmp_path) == measured(records)
     assert set(measured(records).values()) == {1}
     assert len([record for record in records if not record.repeat]) == 6
-    assert all(max(each.repeat for each in records if each.case.batch == batch) >= 3 for batch in (1, 2, 3))
+    assert all(max(each.repeat for each in records if each.case.batch == batch) >= 2 for batch in (1, 2, 3))
 
 
 def test_what_takes_every_worker_along_is_a_row_with_the_reason(tmp_path: Path, some: type[Some]) -> None:

@@ -155,7 +155,7 @@ def test_a_case_without_the_level_says_so():
 
 def test_columns_of_both_levels_are_told_apart():
     text = drawn(traced(), of_layers("tensorrt", (1, "conv1"), (1, None)), depth=1)
-    assert "GPU time of kernels, as share of all kernels; GPU time of layers, gaps included, scaled to a" in text
+    assert "GPU time of kernels, as share of all kernels; GPU time of layers, gaps included" in text
     assert row(text, "call, or all kernels")
     assert row(text, "· of it in no layer")
     assert "gaps included" in text

@@ -262,7 +262,8 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> It
         taken = sum(1 + len(text) // WIDTH for text in (head, said, *notes)) + bool(notes) + len(sums)
         calls = plural(min(one.runs.count for one in of.shown), "call")
         if not brief:
-            yield Table(head, "", (), (), about=f"{_times(of.shown)} · {calls} · {coverage(of.shown)}")
+            times = _times(of.shown).replace(", scaled to a call without profiling", "")  # the scale is said
+            yield Table(head, "", (), (), about=f"{times} · {calls} · {coverage(of.shown)}")
         yield said
         lines = _lines_of(of.table, len(names), unit, most and max(most - taken, 1))
         wholes = ["kernels" if one.of_kernels else "call" for one in of.shown]
@@ -311,7 +312,7 @@ def _times(shown: Sequence[ModuleColumn], *, shares: bool = True) -> str:
     """Whose time is shown, and what shares are of."""
     shares = shares and len(shown) <= MOST_SHARES
     found = {
-        timed([one.case], "kernels" if one.of_kernels else "layers").partition(", scaled")[0]  # the scale is beside it
+        timed([one.case], "kernels" if one.of_kernels else "layers")
         + ", as share of all kernels" * (shares and one.of_kernels)
         for one in shown
     }
