@@ -206,7 +206,8 @@ print(subprocess.run([sys.executable, "-c", {script!r}], capture_output=True, te
 def test_who_interrupts_twice_leaves_no_process_either(tmp_path: Path) -> None:
     job = unchecked(tmp_path, "none")
     started: list[int] = []
-    again = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    # To the main thread itself: with os.kill another thread may take the signal, so that it comes after this test.
+    again = threading.Timer(0.5, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
 
     def interrupt(event: Event) -> None:
         """Once the process has answered; and again, while it is waited for."""
