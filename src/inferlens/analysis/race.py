@@ -6,6 +6,7 @@ or the likeliest winner with its probability, while others may still be faster.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -135,7 +136,8 @@ def race(cases: Mapping[str, CaseRuns], *, metric: Metric | None = None, aim: Fi
         for name in cases
         if rounds[name] or alone[name]
     }
-    shared = [rounds[one].keys() & rounds[other].keys() for one in entries for other in entries if one < other]
+    raced = [name for name in entries if rounds[name]]
+    shared = [rounds[one].keys() & rounds[other].keys() for one, other in itertools.combinations(raced, 2)]
     return Race(
         entries=entries,
         ranked=frozenset(

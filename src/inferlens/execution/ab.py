@@ -208,12 +208,12 @@ class ABRun:
         race_rule = BaseRule(self._sides[0], LEAST_VERDICT_ROUNDS, rule.max_rounds)
         race_rule.metric, race_rule.strict = rule.metric, True
 
-        def told(_: int, __: Sequence[Case]) -> None:
+        def tell(_: int, __: Sequence[Case]) -> None:
             if outputs and not self._failed:  # of compiled files nothing was known of their inputs before
                 check_inputs(*(side.records[-1].model.inputs for side in self._sides))
             on_round(self.so_far())
 
-        self._rounds = Rounds(scheduler, self._sides, begin + rule.within, race_rule, on_round=told)
+        self._rounds = Rounds(scheduler, self._sides, begin + rule.within, race_rule, on_round=tell)
         self._revisions = _revision(pair[0].case), _revision(pair[1].case)
         self._over = False
 

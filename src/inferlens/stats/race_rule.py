@@ -99,8 +99,7 @@ class RaceData:
         able = [name for name in names if name in self.entries]
         if not able:
             return None
-        leader = self._leader(able)
-        rivals = self._rivals(leader, able)
+        leader, rivals = self._leader(able)
         most = math.log1p(threshold)
         chance = math.prod(1.0 if _is_far(rival, most) else rival.chance_above(-most) for rival in rivals.values())
         return RaceState(
@@ -113,21 +112,22 @@ class RaceData:
             chance=chance,
         )
 
-    def _leader(self, names: Sequence[str]) -> str:
-        """Return the case that no other one beats, beginning with the one of the smallest mean."""
+    def _leader(self, names: Sequence[str]) -> tuple[str, dict[str, LogRatio]]:
+        """Return the case that no other one beats, and the others against it, beginning with the smallest mean."""
         raced = [name for name in names if self.entries[name].rounds]
         leader = min(raced or names, key=lambda name: self.entries[name].level)
+        rivals = self._rivals(leader, names)
         for _ in names:  # differences within rounds need not agree with means over different rounds
-            rivals = self._rivals(leader, names)
-            if not rivals or min(rival.log for rival in rivals.values()) >= 0.0:
+            fastest = next(iter(rivals), leader)
+            if fastest == leader or rivals[fastest].log >= 0.0:
                 break
-            leader = next(iter(rivals))
-        return leader
+            leader, rivals = fastest, self._rivals(fastest, names)
+        return leader, rivals
 
     def _rivals(self, leader: str, names: Sequence[str]) -> dict[str, LogRatio]:
         """Return the others against the leader, the fastest first."""
-        found = {name: self.difference(leader, name) for name in names if name != leader}
-        return dict(sorted(((name, rival) for name, rival in found.items() if rival), key=lambda item: item[1].log))
+        ratios = {name: self.difference(leader, name) for name in names if name != leader}
+        return dict(sorted(((name, rival) for name, rival in ratios.items() if rival), key=lambda item: item[1].log))
 
 
 def _is_far(rival: LogRatio, most: float) -> bool:
