@@ -59,16 +59,21 @@ def race(job: CasesJob, observer: Observer) -> None:
     with scheduled_part(job, observer, cases) as scheduler:
         before = still_known(job, scheduler)
         known = {(record.case.digest, record.repeat): record for record in before}
-        order = measuring_order(cases, plan.repeats, plan.seed)
-        left = [(planned, repeat) for planned, repeat in order if (planned.case.digest, repeat) not in known]
         budget = None if plan.repeats else screening_budget(plan.budget)
-        known |= {(record.case.digest, record.repeat): record for record in scheduler.measure_each(left, budget)}
+
+        def measure(planned: Sequence[Planned]) -> list[tuple[Planned, int]]:
+            """Measure what is not known yet, and return the order of all of it."""
+            order = measuring_order(planned, plan.repeats, plan.seed)
+            left = [(one, repeat) for one, repeat in order if (one.case.digest, repeat) not in known]
+            records = scheduler.measure_each(left, budget)
+            known.update({(record.case.digest, record.repeat): record for record in records})
+            return order
+
+        order = measure(cases)
         if plain := plain_ways(cases, known):
             for planned in plain:
                 observer.remark(f"{planned.case.label}: {planned.note}")
-            more = measuring_order(plain, plan.repeats, plan.seed)
-            known |= {(record.case.digest, record.repeat): record for record in scheduler.measure_each(more, budget)}
-            order += more
+            order += measure(plain)
         screened = [(planned, known[planned.case.digest, repeat]) for planned, repeat in order]
         if not plan.repeats and not job.given_up:
             hold_rounds(scheduler, screened, [record for record in before if record.repeat])
