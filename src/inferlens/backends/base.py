@@ -234,6 +234,7 @@ class Preparation:
     level: str = ""  # what the runner is to be profiled for, such as ``layer``; empty: timed, so nothing may be added
     trust: bool = False  # whether files that can run code may be opened
     exported: Path | None = None  # a folder in which this model is exported already, for this backend and precision
+    export_by: Path | None = None  # the file by which processes that are alive at once export the model once
     built: bool = False  # whether a process of this case has put into the cache what it builds
     kept_only: bool = False  # whether what the cache should have is refused, where it is not there, rather than built
     phases: list[Phase] = dataclasses.field(default_factory=list, init=False)

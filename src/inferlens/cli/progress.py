@@ -26,7 +26,7 @@ from inferlens.errors import one_line, printable
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import may_meet
-from inferlens.record.record import PhaseName, Record
+from inferlens.record.record import IN_TURNS, PhaseName, Record
 from inferlens.spec.case import AXES, Case, shown_together
 from inferlens.stats.quantiles import median
 from inferlens.views.plain import without_end
@@ -103,7 +103,8 @@ class Bar(Observer):
 
     def done(self, record: Record, folder: Path) -> None:  # noqa: ARG002 - where it lies is said once, at the end
         self.records.append(record)
-        self.ended(record.case, ending(record), ran=record.status == "ok", best=self._is_best(record))
+        alone = record.status == "ok" and IN_TURNS not in record.facts  # what takes turns ends all at once
+        self.ended(record.case, ending(record), ran=alone, best=self._is_best(record))
 
     def discarded(self, records: Sequence[Record]) -> None:
         gone = {record.id for record in records}

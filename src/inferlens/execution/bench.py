@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from inferlens.execution.launching.alone import compare_alone
 from inferlens.execution.launching.parts import CasesJob, UnderWay, launched, scheduled_part, still_known
 from inferlens.execution.launching.resume import resumable
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import hold_rounds, screening_budget
+from inferlens.execution.rounds import first_rounds, hold_first_round, hold_rounds, screening_budget
 from inferlens.execution.survey import Named, named
 from inferlens.record.record import CUT_SHORT, Record
 from inferlens.record.store import Store
@@ -65,11 +65,26 @@ def race(job: CasesJob, observer: Observer) -> None:
             """Measure what is not known yet, and return the order of all of it."""
             order = measuring_order(planned, plan.repeats, plan.seed)
             left = [(one, repeat) for one, repeat in order if (one.case.digest, repeat) not in known]
-            records = scheduler.measure_each(left, budget)
-            known.update({(record.case.digest, record.repeat): record for record in records})
+            add(scheduler.measure_each(left, budget))
             return order
 
-        order = measure(cases)
+        def add(records: Iterable[Record]) -> None:
+            known.update({(record.case.digest, record.repeat): record for record in records})
+
+        begun: list[list[Planned]] = []
+        if job.given_up and not plan.repeats:
+            measured = {digest for digest, _ in known}
+            cases = tuple(planned for planned in cases if planned.case.digest not in measured)
+        elif not plan.repeats:
+            begun = first_rounds(scheduler, cases)
+        in_rounds = [planned for few in begun for planned in few]
+        order = measure([planned for planned in cases if planned not in in_rounds])
+        for few in begun:
+            order += [(planned, 1) for planned in few]
+            before_stop = [known[key] for planned in few if (key := (planned.case.digest, 1)) in known]
+            if len(before_stop) < len(few):
+                observer.discarded(before_stop)
+                add(hold_first_round(scheduler, few))
         if plain := plain_ways(cases, known):
             for planned in plain:
                 observer.remark(f"{planned.case.label}: {planned.note}")
@@ -81,7 +96,8 @@ def race(job: CasesJob, observer: Observer) -> None:
 
 def plain_ways(cases: Sequence[Planned], known: Mapping[tuple[str, int], Record]) -> list[Planned]:
     """Return the plain ways to measure in place of recommended ones that failed where the plain ones may run."""
-    tried = [(planned.fallback, known.get((planned.case.digest, 0))) for planned in cases]
+    first = {digest: record for (digest, repeat), record in known.items() if repeat <= 1}
+    tried = [(planned.fallback, first.get(planned.case.digest)) for planned in cases]
     found = {
         plain.case.digest: plain
         for plain, record in tried

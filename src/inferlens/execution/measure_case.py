@@ -173,9 +173,12 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
                     child.preparation.warn("not-reached", rule.missed, LONGER)
                 taken, latencies = (*taken, *calls), calls[0].values
                 child.found = Measured(measurements=taken)
-            if mode != "latency":
+            queued = runner.clock.asynchronous
+            if mode == "both" and not queued and (case.depth or 1) == 1 and not case.rotate:
+                taken = (*taken, series.rate_of(calls[0]))  # back to back is how they were timed
+            elif mode != "latency" and not (mode == "both" and queued and child.turn.shared):
                 taken = (*taken, _throughput(job, child, runner, feeding, latencies))
-                child.found = Measured(measurements=taken)
+            child.found = Measured(measurements=taken)
         floor = runner.clock.floor() if not child.turn.shared else None
         if floor is not None:
             facts[EMPTY_KERNEL] = {"gpu_seconds": floor}

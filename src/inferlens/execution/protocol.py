@@ -94,6 +94,7 @@ class CaseJob(Job, frozen=True, kw_only=True):
     cache: str  # where to keep what is worth keeping between cases
     trust: bool = False  # whether files that can run code may be opened
     exported: str = ""  # the folder in which a process of this run exported the model, for this backend and precision
+    export_by: str = ""  # the file by which processes of this run that are alive at once export the model once
     known: ModelFacts | None = None  # what that one learned of the model, if what it exported is all that is needed
     built: bool = False  # whether an earlier process of the case in this run has built it
     rebuild: bool = False  # whether to make anew what is in the cache

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from inferlens.analysis.race import FinalsAim, Race, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.execution.expand import Planned
-from inferlens.execution.scheduler import SPARE, Scheduler
+from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, Scheduler
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.measure.monitor.gpu import gpu_before
@@ -31,9 +31,11 @@ from inferlens.stats.race_rule import CLOSE, LEAST_ROUNDS, MOST_ROUNDS, USUAL_RO
 from inferlens.units import ratio, ratio_range
 
 REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speedups are known
+ROOM = 2.0  # times the memory of the reference: what a process of the first round may need
 SCREENING_WARMUP, SCREENING_SERIES = 0.5, 1.0  # seconds of a case by itself, before the rounds
-ROUND_WARMUP, ROUND_SERIES = 0.3, 2.0  # seconds of a process in a round by itself
+ROUND_WARMUP, ROUND_SERIES = 0.1, 2.0  # seconds of a process in a round by itself
 AT_ONCE = 4  # rounds at most that are held at once, if each process has a CPU
+CPU_AT_ONCE = 2  # and on the CPU, where cases take long to load and build
 AT_ONCE_SECONDS = 8.0  # seconds of all their processes together: less than it takes them to load and build
 
 
@@ -111,7 +113,8 @@ class RaceRule:
 class FastestRule(RaceRule):
     """Finds the fastest case: those that may be it meet until none of them can be faster than the leader.
 
-    The reference takes part in the first rounds, so that speedups are known. With ``thorough`` there are up to as many
+    The reference takes part in the first round, so that speedups are known; and in the second one, if the others of
+    that tell no noise. With ``thorough`` there are up to as many
     rounds as were asked for, and not fewer.
     """
 
@@ -131,8 +134,9 @@ class FastestRule(RaceRule):
             limit = once[best] + math.log(race.entries[best].usual.reach)
             return [best, following, *(name for name in once if once[name] <= limit), *rounds.references()]
         if number < LEAST_ROUNDS:
-            near = [name for name, rival in state.rivals.items() if rival.rounds and rival.ratio <= CLOSE]
-            return [best, *(near or [following]), *(rounds.references() if number < REFERENCE_ROUNDS else [])]
+            reach = race.entries[best].usual.reach
+            near = [name for name, rival in state.rivals.items() if rival.ratio <= (CLOSE if rival.rounds else reach)]
+            return [best, *(near or [following, *rounds.references()])]
         if state.open or number < self.rounds:
             return [best, *(state.open or [following])]
         return []
@@ -160,6 +164,32 @@ def may_meet(cases: Iterable[Planned]) -> bool:
     return max(Counter(planned.case.work for planned in cases if not planned.refusal).values(), default=0) > 1
 
 
+def first_rounds(scheduler: Scheduler, cases: Iterable[Planned]) -> list[list[Planned]]:
+    """Return the cases that begin with a round: of each race on the CPU, where all have room at the same time.
+
+    They load side by side, so the first round takes less time than to measure each by itself. On a GPU the first
+    process of a case is the only one there: it tells how much memory the case needs, and may time kernels.
+    """
+    if scheduler.one_at_a_time:
+        return []
+    races: dict[Hashable, list[Planned]] = {}
+    for planned in cases:
+        if not planned.refusal and planned.case.device == "cpu":
+            races.setdefault(planned.case.work, []).append(planned)
+    return [few for few in races.values() if len(few) > 1 and _have_room(scheduler, few)]
+
+
+def _have_room(scheduler: Scheduler, cases: Sequence[Planned]) -> bool:
+    """Return whether processes of cases that have not run yet have room at the same time."""
+    each = max(scheduler.references.of(planned).memory or TYPICAL_MEMORY for planned in cases)
+    return ROOM * each * len(cases) <= memory_left()
+
+
+def hold_first_round(scheduler: Scheduler, cases: Sequence[Planned]) -> list[Record]:
+    """Measure a process of each case, in turns; return their records, in the order of the cases."""
+    return list(records_of_rounds(scheduler, [(planned, 1) for planned in cases], together=True, only_right=False))
+
+
 def hold_rounds(scheduler: Scheduler, screened: Iterable[tuple[Planned, Record]], known: Iterable[Record] = ()) -> None:
     """Hold the rounds of cases that were measured once; those that do the same work race each other.
 
@@ -178,7 +208,8 @@ def hold_rounds(scheduler: Scheduler, screened: Iterable[tuple[Planned, Record]]
         entrants, *left = left
         now = time.monotonic()
         share = now + (end - now) / (len(left) + 1)
-        Rounds(scheduler, entrants, share, FastestRule(scheduler.plan.rounds), known=before).run()
+        held = max(record.repeat for entrant in entrants for record in entrant.records)
+        Rounds(scheduler, entrants, share, FastestRule(scheduler.plan.rounds), known=before, held=held).run()
 
 
 @dataclass
@@ -189,6 +220,7 @@ class Rounds:
         end: when no further round is begun, by the clock of ``time.monotonic``; there are ``rule.least`` all the same.
         log: keeps rounds one by one.
         known: records of rounds that were held before, by round and case; of a round that was cut short they are void.
+        held: how many rounds were held before; their records are those of the entrants.
         on_round: called after each round with its number and the cases that took part; by default the observer is told.
     """
 
@@ -199,21 +231,26 @@ class Rounds:
     log: RoundLog | None = None
     known: Mapping[int, Mapping[str, Record]] = field(default_factory=dict, kw_only=True)
     on_round: Callable[[int, Sequence[Case]], None] | None = field(default=None, kw_only=True)
+    held: int = field(default=0, kw_only=True)
 
     def run(self) -> Race:
         """Hold rounds until the race is decided or the time is over."""
-        number, seconds = 0, 0.0  # rounds so far, and seconds that a process of the last ones took
+        number, seconds = self.held, 0.0  # rounds so far, and seconds that a process of the last ones took
         while number < self.rule.most:
-            meeting = [self.able[name] for name in dict.fromkeys(self.rule.meeting(self, number))]
+            meeting = self._meeting(number)
             if not meeting:
                 break
             begin = time.monotonic()
             count = min(self._at_once(meeting, number + 1), self.rule.most - number)
-            processes = count * len(meeting)
+            rounds = {number + 1: meeting}
+            for following in range(number + 1, number + count):
+                if those := self._meeting(following):
+                    rounds[following + 1] = those
+            processes = sum(map(len, rounds.values()))
             if number >= self.rule.least and begin + seconds * processes > self.end:
                 break
-            self._hold(meeting, range(number + 1, number + 1 + count))
-            number += count
+            self._hold(rounds)
+            number += len(rounds)
             seconds = (time.monotonic() - begin) / processes
             cases = [entrant.planned.case for entrant in meeting]
             if self.on_round:
@@ -224,6 +261,10 @@ class Rounds:
             if self.rule.strict and len(self.race.entries) < len(self.entrants):
                 break
         return self.race
+
+    def _meeting(self, number: int) -> list[Entrant]:
+        """Return those that take part in the round after ``number`` rounds."""
+        return [self.able[name] for name in dict.fromkeys(self.rule.meeting(self, number))]
 
     @property
     def race(self) -> Race:
@@ -250,12 +291,13 @@ class Rounds:
         taking_turns = number == 1 or all(IN_TURNS in entrant.records[-1].facts for entrant in meeting)
         return rounds_at_once([entrant.records[0] for entrant in meeting]) if taking_turns else 1
 
-    def _hold(self, meeting: Sequence[Entrant], numbers: Sequence[int]) -> None:
-        """Measure a process of each case once a round, or take the records of rounds that were held before."""
+    def _hold(self, rounds: Mapping[int, Sequence[Entrant]]) -> None:
+        """Measure a process of each case of some rounds, or take the records of a round that was held before."""
         if self.log and (records := self.log.replay()) is not None:
             self._take({record.case.digest: record for record in records})
             return
-        before = self.known.get(numbers[0], {})
+        number, meeting = next(iter(rounds.items()))
+        before = self.known.get(number, {})
         if before and all(entrant.planned.case.digest in before for entrant in meeting):
             self._take(before)
             return
@@ -263,12 +305,13 @@ class Rounds:
             digests = {entrant.planned.case.digest for entrant in self.entrants}
             self.scheduler.observer.discarded([record for digest, record in before.items() if digest in digests])
         tick = time.monotonic()
-        self.scheduler.builds_anew = self.rule.builds_anew(numbers[0])
-        records = self._measured(meeting, numbers)
-        seconds, size = (time.monotonic() - tick) / len(numbers), len(meeting)
+        self.scheduler.builds_anew = self.rule.builds_anew(number)
+        records = self._measured(rounds)
+        seconds = (time.monotonic() - tick) / len(rounds)
         if self.log:
-            for begin in range(0, len(records), size):
-                self.log.keep(records[begin : begin + size], seconds)
+            for number in rounds:
+                if of_round := [record for record in records if record.repeat == number]:
+                    self.log.keep(of_round, seconds)
 
     def _take(self, records: Mapping[str, Record]) -> None:
         """Add records of a round that was held before."""
@@ -276,17 +319,21 @@ class Rounds:
             if record := records.get(entrant.planned.case.digest):
                 entrant.records.append(record)
 
-    def _measured(self, meeting: Sequence[Entrant], numbers: Sequence[int]) -> list[Record]:
+    def _measured(self, rounds: Mapping[int, Sequence[Entrant]]) -> list[Record]:
         """Measure a process of each case; who goes first changes from round to round."""
-        place = (numbers[0] - 1) % len(meeting)
-        order = [*meeting[place:], *meeting[:place]]
-        order.sort(key=lambda entrant: entrant.planned.refusal is None)  # nothing is measured beside what cannot run
-        records = []
-        found = records_of_rounds(self.scheduler, [each.planned for each in order], numbers, self._together(order))
-        for entrant, record in zip(order * len(numbers), found, strict=False):
+        processes = []
+        for number, meeting in rounds.items():
+            place = (number - 1) % len(meeting)
+            order = [*meeting[place:], *meeting[:place]]
+            order.sort(key=lambda entrant: entrant.planned.refusal is None)  # nothing runs beside what cannot run
+            processes += [(entrant, number) for entrant in order]
+        together = self._together([entrant for entrant, _ in processes])
+        records: list[Record] = []
+        measured = records_of_rounds(self.scheduler, [(one.planned, number) for one, number in processes], together)
+        for (entrant, _), record in zip(processes, measured, strict=False):
             entrant.records.append(record)
             records.append(record)
-            if self.rule.strict and not record.ranked and len(records) < len(order):
+            if self.rule.strict and not record.ranked and len(records) < len(processes):
                 break  # the others are not measured for nothing
         return records
 
@@ -309,23 +356,26 @@ def references_of(cases: Sequence[Planned], named: str = "") -> list[Case]:
 
 
 def records_of_rounds(
-    scheduler: Scheduler, cases: Sequence[Planned], numbers: Sequence[int], together: bool
+    scheduler: Scheduler, processes: Sequence[tuple[Planned, int]], together: bool, *, only_right: bool = True
 ) -> Iterator[Record]:
-    """The records of rounds: of processes that are there at once, in turns; or of one after the other, as they end.
+    """Yield the records of rounds: of processes in turns, or of one after the other, as they end.
 
-    Where the memory was too short for all at once, they are measured again, one after the other.
+    Where the memory was too short for all at once, they are measured again, one after the other. With ``only_right`` a
+    process in turns whose first outputs are wrong ends before it is timed.
     """
-    budget = scheduler.round_budget or budget_of_rounds(scheduler.plan.budget, len(cases), len(numbers))
-    processes = [(planned, number) for number in numbers for planned in cases]
+    budget, at_once = scheduler.plan.budget, Counter(number for _, number in processes)
     if together and not scheduler.one_at_a_time:
-        found = scheduler.measure_interleaved(processes, budget)
-        if len(found) == 1 or all(record.status != "out of memory" for record in found):
-            yield from found
+        on_cpu = all(planned.case.device == "cpu" for planned, _ in processes)
+        series = budget_of_rounds(budget, max(at_once.values()), 1 if on_cpu else len(at_once))
+        records = scheduler.measure_interleaved(processes, scheduler.round_budget or series, only_right=only_right)
+        if len(records) == 1 or all(record.status != "out of memory" for record in records):
+            yield from records
             return
-        scheduler.discard(found)
-        budget = scheduler.round_budget or budget_of_rounds(scheduler.plan.budget)
+        scheduler.discard(records)
+    alone = budget_of_rounds(budget)
+    alone = replace(alone, mode="latency") if alone.mode == "both" else alone
     for planned, number in processes:
-        yield scheduler.measure(planned, number, budget)[0]
+        yield scheduler.measure(planned, number, scheduler.round_budget or alone)[0]
 
 
 def screening_budget(budget: Budget) -> Budget:
@@ -336,24 +386,34 @@ def screening_budget(budget: Budget) -> Budget:
 
 
 def budget_of_rounds(budget: Budget, cases: int = 1, at_once: int = 1) -> Budget:
-    """What each process of rounds that are held at once measures: what was asked for, or else a short series."""
-    mode = "throughput" if budget.mode == "throughput" else "latency"
+    """Return what each process of rounds that are held at once measures: what was asked for, or else a short series."""
     if budget.explicit:
-        return replace(budget, mode=mode)
+        return budget
     series = ROUND_SERIES if budget.max_time is None else min(budget.max_time, max(ROUND_SERIES, budget.max_time / 4))
     if at_once > 1:
         series = min(series, AT_ONCE_SECONDS / (cases * at_once))
-    return replace(budget, mode=mode, warmup_seconds=ROUND_WARMUP / at_once, max_time=series)
+    return replace(budget, warmup_seconds=ROUND_WARMUP / at_once, max_time=series)
 
 
 def rounds_at_once(firsts: Sequence[Record]) -> int:
-    """How many rounds of cases are held at once, by a record of each: one, or more where each process has a CPU."""
+    """Return how many rounds of cases are held at once, by a record of each.
+
+    As many as have a CPU for each process; on the CPU two where to load and build takes longer than to measure.
+    """
     count = min(AT_ONCE, len(usable_cpus()) // len(firsts))
+    if all(record.case.device == "cpu" for record in firsts):
+        slow = max(_preparing(record) for record in firsts) > ROUND_SERIES * len(firsts)
+        count = CPU_AT_ONCE if slow else count
     return count if count > 1 and fit_together([*firsts] * count) else 1
 
 
+def _preparing(record: Record) -> float:
+    """Return the seconds that a process took to load and build."""
+    return sum(phase.seconds for phase in record.phases if phase.name in ("load", "build"))
+
+
 def fit_together(records: Sequence[Record]) -> bool:
-    """Whether processes such as these have room at the same time, by the memory that each took.
+    """Return whether processes such as these have room at the same time, by the memory that each took.
 
     What took turns on a GPU where its memory was not known counts as much as the largest that is.
     """

@@ -257,10 +257,13 @@ class Scheduler:
         with discarded_if_cut_short(*folders):
             yield [partial(attempt, place) for place in range(len(processes))]
 
-    def measure_interleaved(self, processes: Sequence[tuple[Planned, int]], budget: Budget) -> list[Record]:
+    def measure_interleaved(
+        self, processes: Sequence[tuple[Planned, int]], budget: Budget, *, only_right: bool = True
+    ) -> list[Record]:
         """Measures cases that can run, with their repeats, each in a fresh process, all at once, in turns; keeps them.
 
-        There are no second attempts: what disturbs one of them disturbs the others as well.
+        There are no second attempts: what disturbs one of them disturbs the others as well. With ``only_right`` a
+        process whose first outputs are wrong ends before it is timed.
         """
         cases = [planned for planned, _ in processes]
         for planned in cases:
@@ -271,7 +274,7 @@ class Scheduler:
 
             def measured(place: int, slot: Slot) -> Attempt:
                 beside = ", ".join(dict.fromkeys(labels[:place] + labels[place + 1 :]))
-                return attempts[place](slot=slot, budget=budget, before=before, beside=beside)
+                return attempts[place](slot=slot, budget=budget, before=before, beside=beside, only_right=only_right)
 
             turns = Interleaver(len(attempts))
             with self._monitor(cases, turns.pids, before) as monitor:
@@ -332,6 +335,7 @@ class Scheduler:
         slot: Slot | None = None,
         beside: str = "",
         before: Before | None = None,
+        only_right: bool = False,
     ) -> Attempt:
         """One process of the case, and what the machine did to it; of a case that cannot run here, why."""
         case, created = planned.case, datetime.now(timezone.utc)
@@ -343,9 +347,11 @@ class Scheduler:
         if repeat and not self.plan.rebuild:  # a build that is made anew is made from the same export
             exported, known = self._exports.get(_exported_as(case), ("", None))
             given |= {"exported": exported, "known": known, "built": case.digest in self._built and not rebuild}
+        if slot and not rebuild:
+            given["export_by"] = str(self.scratch.resolve() / f"export-{_exported_as(case)}")
         job = BenchmarkJob(
             **given, budget=budget or self.plan.budget, reference=self.references.of(planned),
-            only_right=bool(beside) and not by_accuracy(case, self.accuracies.get(case.digest), self.plan.accuracy),
+            only_right=only_right and not by_accuracy(case, self.accuracies.get(case.digest), self.plan.accuracy),
             one_turn=bool(slot and slot.one_turn),
             accuracy="" if case.digest in self.accuracies else self.plan.accuracy,
             kernels=self.looks_at_kernels and case.device == "cuda",

@@ -76,7 +76,8 @@ class Child:
             self.job = job
             self.preparation = Preparation(
                 Path(job.folder), Path(job.cache), lambda phase: send(Began(phase)), time.perf_counter, job.rebuild,
-                job.level, job.trust, Path(job.exported) if job.exported else None, job.built,
+                job.level, job.trust, Path(job.exported) if job.exported else None,
+                Path(job.export_by) if job.export_by else None, job.built,
             )  # fmt: skip
 
     def load(self) -> Model:

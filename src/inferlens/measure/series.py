@@ -142,6 +142,22 @@ def throughput(
     )
 
 
+def rate_of(latency: Measurement) -> Measurement:
+    """Return the calls per second of calls that were timed one by one, of groups of them in succession."""
+    seconds = latency.values
+    count = max(1, len(seconds) // WINDOWS)
+    starts = range(0, len(seconds) - count + 1, count)
+    return Measurement(
+        metric="throughput",
+        unit="calls/s",
+        clock=latency.clock,
+        samples=tuple(count / max(math.fsum(seconds[start : start + count]), 1e-12) for start in starts),
+        in_flight=1,
+        begins=tuple(latency.begins[start] for start in starts),
+        calls=count,
+    )
+
+
 def _lead_in(runner: Runner, feeds: Iterator[Any], seconds: float) -> None:
     """Calls for so many seconds, one at least; none for 0."""
     clock = runner.clock

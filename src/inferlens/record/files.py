@@ -9,9 +9,11 @@ import lzma
 import os
 import tempfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -77,6 +79,18 @@ def locked(descriptor: int) -> bool:
     except (ImportError, OSError):
         return True
     return True
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[IO[str]]:
+    """Open a file to read and append, once no other process has it open so."""
+    with open(path, "a+", encoding="utf-8") as file:
+        with suppress(ImportError, OSError):  # where the system knows no locks
+            import fcntl
+
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+        file.seek(0)
+        yield file
 
 
 def sha256(*parts: Path | bytes) -> str:

@@ -65,8 +65,8 @@ def short_beside_others(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     """What has an option has the memory for it only where it is alone."""
     measured = Scheduler.measure_interleaved
 
-    def short(self: Scheduler, cases: Sequence[Planned], *others: Any) -> list[Record]:
-        found = measured(self, cases, *others)
+    def short(self: Scheduler, cases: Sequence[Planned], *others: Any, **words: Any) -> list[Record]:
+        found = measured(self, cases, *others, **words)
         less = {"status": "out of memory", "measurements": ()}
         return [replace(each, **less) if option in each.case.options else each for each in found]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from inferlens.backends.pytorch.export import cast, example_feed, export_dimensi
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.models.sources.onnx import onnx_file_precision, onnx_graph, weight_files
+from inferlens.record.files import exclusive
 from inferlens.spec.case import Case, TensorSpec
 
 EMBED_LIMIT = 1_500_000_000  # bytes of weights in one ONNX file, which holds less than 2 GiB; else they are beside it
@@ -40,10 +42,17 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
         raise Unsupported(
             f"'{model.spec}' is TorchScript, which cannot be exported to ONNX.", hint="the model that it was made from"
         )
-    with preparation.phase("export"):
-        preparation.folder.mkdir(parents=True, exist_ok=True)
-        cast(model.module, precision)
-        _export(model, example_feed(model, case, precision), precision, path, preparation)
+    with exclusive(preparation.export_by) if preparation.export_by else nullcontext() as shared:
+        if shared and (made := Path(shared.read())).is_file():
+            with preparation.phase("export") as noted:
+                noted.note = "shared"
+            return made
+        with preparation.phase("export"):
+            preparation.folder.mkdir(parents=True, exist_ok=True)
+            cast(model.module, precision)
+            _export(model, example_feed(model, case, precision), precision, path, preparation)
+        if shared:
+            shared.write(str(path))
     for written in sorted(preparation.folder.glob("model.onnx*")):
         preparation.keep(written, "onnx" if written == path else "onnx weights")
     return path

@@ -219,7 +219,8 @@ class Tuner:
         """A round of the search."""
         self.scheduler.references.of(planned[0])  # no round's time: there is one for all
         tick, number = time.monotonic(), self.search.rounds + 1
-        records = list(records_of_rounds(self.scheduler, planned, [number], together=not self._crowded))
+        processes = [(one, number) for one in planned]
+        records = list(records_of_rounds(self.scheduler, processes, together=not self._crowded))
         found = [self._without_export(*each, number) for each in zip(planned, records, strict=True)]
         self._learn(self.search, found)  # first: of a machine that does not tell the aim nothing is kept
         self.kept.add(Trial(records=tuple(found), seconds=time.monotonic() - tick))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,24 @@ DEFAULTS = {
 }  # fmt: skip
 
 
+def _torchvision() -> Any:
+    """Return torchvision, imported without ``torch._dynamo``.
+
+    It wants one function of that, for ``roi_align``. Importing it takes two seconds of each process.
+    """
+    name = "torch._dynamo.utils"
+    if "torchvision" in sys.modules or name in sys.modules or not importlib.util.find_spec("torch"):
+        return library("torchvision", extra="models")
+    library("torch", extra="models")
+    deferred: Any = ModuleType(name)
+    deferred.is_compile_supported = lambda device: importlib.import_module(name).is_compile_supported(device)
+    sys.modules[name] = deferred
+    try:
+        return library("torchvision", extra="models")
+    finally:
+        del sys.modules[name]
+
+
 class Torchvision(Source):
     """Models of torchvision."""
 
@@ -34,11 +55,11 @@ class Torchvision(Source):
     vouched = True
 
     def names(self) -> Sequence[str]:
-        names: list[str] = library("torchvision", extra="models").models.list_models()
+        names: list[str] = _torchvision().models.list_models()
         return names
 
     def open(self, name: str, request: LoadRequest) -> Opened:
-        torchvision = library("torchvision", extra="models")
+        torchvision = _torchvision()
         builder = torchvision.models.get_model_builder(name)
         weights = _cached(torchvision, name, request.named_weights) if request.named_weights else None
         arguments: dict[str, Any] = {"weights": weights}
@@ -57,7 +78,7 @@ class Torchvision(Source):
         )
 
     def preparation(self, name: str, spec: TensorSpec) -> Callable[[Any], Array]:
-        models = library("torchvision", extra="models").models
+        models = _torchvision().models
         transforms, size = models.get_model_weights(name).DEFAULT.transforms, spec.shape[-1]
         made = transforms()
         if hasattr(made, "crop_size") and made.crop_size != [size]:  # the model is fed with images of another size
