@@ -35,7 +35,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -302,17 +302,21 @@ class SimulatedRounds(Rounds):
 
     def __init__(self, field: Field, usual: Noise) -> None:
         super().__init__(None, (), math.inf, FastestRule(), on_round=lambda *_: None)  # type: ignore[arg-type]
-        self.field, self.usual, self.held = field, usual, 0
-        self.before = field.alone(field.names)
+        self.field, self.usual = field, usual
         self.logs: dict[str, dict[Hashable, float]] = {name: {} for name in field.names}
         self._race: Race | None = None
+        self.before: dict[str, list[float]] = {name: [] for name in field.names}
+        if usual is CPU_NOISE:  # a race on the CPU begins with a round of all
+            self._hold({1: list(self.able.values())})
+        else:
+            self.before = {name: [log] for name, log in field.alone(field.names).items()}
 
     @property
     def race(self) -> Race:
         """How it stands."""
         if self._race is None:
             entries = {
-                name: Entry(rounds=logs, alone=[self.before[name]], usual=self.usual)
+                name: Entry(rounds=logs, alone=self.before[name], usual=self.usual)
                 for name, logs in self.logs.items()
             }
             self._race = Race(entries=entries, ranked=frozenset(entries), threshold=THRESHOLD)
@@ -333,9 +337,9 @@ class SimulatedRounds(Rounds):
     def _at_once(self, meeting: Sequence[Any], number: int) -> int:  # noqa: ARG002
         return 1
 
-    def _hold(self, meeting: Sequence[Any], numbers: Sequence[int]) -> None:
-        (number,) = numbers
-        self.held, self._race = self.held + 1, None
+    def _hold(self, rounds: Mapping[int, Sequence[Any]]) -> None:
+        ((number, meeting),) = rounds.items()
+        self.held, self._race = number, None
         for name, log in self.field.together([entrant.name for entrant in meeting]).items():
             self.logs[name][number] = log
 

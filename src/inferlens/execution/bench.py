@@ -59,7 +59,7 @@ def race(job: CasesJob, observer: Observer) -> None:
     with scheduled_part(job, observer, cases) as scheduler:
         before = still_known(job, scheduler)
         known = {(record.case.digest, record.repeat): record for record in before}
-        budget = None if plan.repeats else screening_budget(plan.budget)
+        budget = None if plan.repeats > 1 else screening_budget(plan.budget)
 
         def measure(planned: Sequence[Planned]) -> list[tuple[Planned, int]]:
             """Measure what is not known yet, and return the order of all of it."""

@@ -46,7 +46,7 @@ class Noise(Struct, frozen=True):
 
 
 CPU_NOISE = Noise(paired=0.034, apart=0.2, reach=4.0)
-GPU_NOISE = Noise(paired=0.025, apart=0.1, reach=1.5)
+GPU_NOISE = Noise(paired=0.025, apart=0.1, reach=1.3)
 
 
 class LogRatio(Struct, frozen=True, kw_only=True):

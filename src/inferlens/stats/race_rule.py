@@ -75,8 +75,8 @@ class RaceData:
         return unpaired_difference(first, second, usual)
 
     @cached_property
-    def _squares(self) -> dict[str, tuple[float, int]]:
-        """The sum of squares and degrees of freedom of each close case's differences from the fastest one."""
+    def _squares(self) -> dict[frozenset[str], tuple[float, int]]:
+        """The sum of squares and degrees of freedom of each close case's differences from the fastest one, by pair."""
         raced = {name: entry for name, entry in self.entries.items() if entry.rounds}
         if len(raced) < 3:
             return {}
@@ -86,12 +86,12 @@ class RaceData:
         for name, entry in raced.items():
             own = [log - raced[leader].rounds[key] for key, log in entry.rounds.items() if key in raced[leader].rounds]
             if name != leader and len(own) > 1 and abs(float(np.mean(own))) < math.log(CLOSE):
-                squares[name] = float(np.var(own)) * len(own), len(own) - 1
+                squares[frozenset((leader, name))] = float(np.var(own)) * len(own), len(own) - 1
         return squares
 
     def _borrowed(self, base: str, candidate: str) -> tuple[float, int]:
         """Return the sum of squares and degrees of freedom of all close pairs but that of these two."""
-        others = [pair for name, pair in self._squares.items() if name not in (base, candidate)]
+        others = [squares for pair, squares in self._squares.items() if pair != {base, candidate}]
         return sum(squares for squares, _ in others), sum(freedom for _, freedom in others)
 
     def state(self, names: Iterable[str], *, threshold: float, level: float = 0.95) -> RaceState | None:
