@@ -143,6 +143,8 @@ def not_raced(plan: Plan, records: Sequence[Record]) -> str:
     lower = () if known else HALF[all(case.device == "cpu" for case in cases) :]  # in fp16 a CPU is slow
     slow = [(name, BACKENDS.get(name).slow_variants) for name in dict.fromkeys(case.backend for case in cases)]
     left = [f"{', '.join(lower)} (--precision {','.join(lower)})"] * bool(lower)
+    devices = {case.device for case in cases}
+    left += [f"{name} (--backend)" for name in BACKENDS.names() if devices & {*BACKENDS.get(name).left_out_on}]
     left += [f"{name}:{next(iter(variants))} (--backend, builds for minutes)" for name, variants in slow if variants]
     return f"Not raced: {'; '.join(left)}" if left else ""
 

@@ -144,6 +144,9 @@ def _cases(
     default = default_device(capabilities.values())
     for backend, variant in _backends(plan, model, capabilities, plan.device or (default,)):
         for device in plan.device or (_device_for(capabilities[backend], variant, default),):
+            unasked = plan.recommended and not plan.backend and model.format == "module"
+            if unasked and device in BACKENDS.get(backend).left_out_on:
+                continue
             chosen = variant if variant is not None else _default_variant(model, capabilities[backend], device)
             known = {"precision": model.precision, "batch": batch, "device": device}
             axes = {axis.name: _asked(plan, axis, known) for axis in AXES}

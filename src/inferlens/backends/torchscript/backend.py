@@ -63,10 +63,10 @@ class TorchScript(Backend, Saver, Deployer):
         Knob(name="channels_last", values=(True,), helps=("layout",)),
         Knob(name="tf32", values=(True,), devices=("cuda",), precisions=("fp32",)),
     )
+    left_out_on = ("cuda",)  # it was never the fastest there, and compiled the kernels of a DenseNet for minutes
     recommended = (
         Recommendation("trace", "cpu", {"optimize_for_inference": True}, ("fp32",)),
         Recommendation("trace", "cpu", {"freeze": True}, HALF),
-        Recommendation("trace", "cuda", {"freeze": True}),
     )
 
     def capabilities(self) -> Capabilities:
