@@ -352,6 +352,7 @@ class Backend(ABC):
     recommended: ClassVar[tuple[Recommendation, ...]] = ()  # what a race runs by default; empty: the default variant
     left_out_on: ClassVar[tuple[str, ...]] = ()  # devices on which a race of modules does not run it unless it is named
     not_run_by_us: ClassVar[tuple[str, ...]] = ()  # variants that are written by their documents alone
+
     @abstractmethod
     def capabilities(self) -> Capabilities:
         """What works on this machine. May import the backend's library; never raises for a missing one."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inferlens.cli import options, screen
-from inferlens.units import parse_duration
 
 if TYPE_CHECKING:
     from inferlens.analysis.compare.ab_result import ABResult
@@ -95,14 +94,10 @@ def measured(words: dict[str, Any]) -> tuple[ABResult | ABSteps | None, bool]:
     from inferlens.cli import progress, screen
     from inferlens.execution.ab import ab as measure
     from inferlens.execution.ab import ab_steps
-    from inferlens.measure.monitor.quiet import wait_for_quiet
 
-    wait = parse_duration(words.pop("wait", "0"))
     with (bar := progress.RoundsBar(screen.errors())):
         words |= {"observer": bar, "on_round": bar.looked}
         try:
-            if wait:  # which is no time of the rounds
-                wait_for_quiet(wait, bar.remark, bar.doing, gpu=words.get("device") != "cpu")
             if "," in words.get("python", "").partition(",")[2]:
                 bar.last = ab_steps(case=words.pop("a", None), **words)
             else:

@@ -34,11 +34,13 @@ from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.sides import Asked, asked_for, check_inputs, compared_outputs, named_models, planned_pair
 from inferlens.execution.survey import check_interpreters, live_files
 from inferlens.measure import environment
+from inferlens.measure.monitor.quiet import wait_for_quiet
 from inferlens.record.record import Agreement, Record
 from inferlens.spec.case import Case, environment_of
 from inferlens.spec.plan import Duration, Texts, texts
 from inferlens.stats.comparison import Comparison
 from inferlens.stats.race_rule import LEAST_VERDICT_ROUNDS, MOST_ROUNDS
+from inferlens.units import parse_duration
 
 COSTS = ("memory", "build", "error")
 
@@ -71,6 +73,7 @@ def ab(
     level: float | str = 0.95,
     max_rounds: int = 20,
     within: Duration = 600.0,
+    wait: Duration = 0.0,
     iterations: int | None = None,
     seconds: Duration | None = None,
     max_time: Duration | None = None,
@@ -92,6 +95,7 @@ def ab(
         python: interpreters of two environments; with one, the other is this one. See :func:`ab_steps` for more.
         backend: of a side that names none; by default the one that reference outputs come from.
         threshold, level: the smallest difference that matters, and how sure the verdict is to be.
+        wait: time to wait for a quiet machine first, which is no time of the rounds.
         max_rounds, within: rounds at most, each a process of A and one of B; and seconds, or text such as ``"10m"``.
             The others are those of :func:`inferlens.bench`, of both sides; what a case says takes precedence.
 
@@ -99,8 +103,9 @@ def ab(
     """
     words = {name: value for name, value in locals().items() if name in _SHARED and value is not None}
     rule = ABRule.from_words(metric, threshold, level, max_rounds, within)
-    asked = asked_for(model, a, b, _sides(checkout), _sides(python))
-    return _measured(asked, example_inputs, words, rule, observer or Observer(), on_round)
+    asked, observer = asked_for(model, a, b, _sides(checkout), _sides(python)), observer or Observer()
+    _wait(wait, observer, device)
+    return _measured(asked, example_inputs, words, rule, observer, on_round)
 
 
 def ab_steps(
@@ -111,6 +116,7 @@ def ab_steps(
     python: Texts,
     level: float | str = 0.95,
     within: Duration = 600.0,
+    wait: Duration = 0.0,
     observer: Observer | None = None,
     on_round: Callable[[ABSteps], None] = lambda _: None,
     **words: Any,
@@ -123,6 +129,7 @@ def ab_steps(
         model, case, example_inputs: as of :func:`ab`.
         python: interpreters of the environments, in the order in which one became the other.
         within: seconds for all of it, or text such as ``"10m"``.
+        wait: as of :func:`ab`.
         words: others of :func:`ab`.
 
     Raises InferlensError for bad input. A side that fails is a verdict, not an error.
@@ -133,6 +140,7 @@ def ab_steps(
     check_interpreters(pythons)
     count = len(pythons) - 1
     rule = ABRule.from_words("latency", 0.02, level, MOST_ROUNDS, within)
+    _wait(wait, observer, words.get("device"))
     end = time.monotonic() + rule.within
     steps: list[ABResult] = []
 
@@ -147,6 +155,12 @@ def ab_steps(
         given["on_round"] = looked
         steps.append(ab(model, case, example_inputs=example_inputs, **given, **words))
     return ABSteps(steps=tuple(steps), level=rule.level)
+
+
+def _wait(wait: Duration, observer: Observer, device: str | None) -> None:
+    """Wait for a quiet machine, if that is asked for."""
+    if limit := parse_duration(str(wait)):
+        wait_for_quiet(limit, observer.remark, observer.doing, gpu=device != "cpu")
 
 
 _SHARED = (
