@@ -14,7 +14,7 @@ from inferlens.analysis.findings.thresholds import AT_CHANCE, GPU_FLOOR, LESS_AC
 from inferlens.analysis.interference import mark
 from inferlens.analysis.interference.load import record_load
 from inferlens.analysis.interference.samples import Series, latencies, steady_samples
-from inferlens.record.record import EMPTY_KERNEL, Record
+from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Record
 from inferlens.spec.case import Budget
 from inferlens.stats.diagnostics import LEAST_SAMPLES, diagnostics
 from inferlens.stats.intervals import half_width
@@ -22,6 +22,7 @@ from inferlens.stats.quantiles import median
 from inferlens.stats.shares import share_interval
 
 WAIT = "--wait 10m waits for a quiet machine before it measures."
+UNSTEADY = ("drifting", "cycling", "never-steady")  # in turns that is the machine, and the median is of the fast turns
 # Of the codes of inferlens.stats.diagnostics: what is said of them, and what to do. Outliers are seen in p95 and p99;
 # how far samples depend on each other matters less than how far processes differ, which is measured.
 OF_THE_SERIES = {
@@ -32,7 +33,7 @@ OF_THE_SERIES = {
     ),
     "two-modes": ("two-modes", "Judge by p95 as well.", "There are two typical speeds, {value:.2f} times apart."),
     **dict.fromkeys(
-        ("drifting", "cycling", "never-steady"),
+        UNSTEADY,
         ("unsteady", "More --warmup, and a longer --max-time.", "Latencies were still changing at the end."),
     ),
 }
@@ -74,7 +75,7 @@ def series(seen: RecordEvidence) -> Iterator[Finding]:
     """What speaks against the interval of the median, or the median itself."""
     samples, for_median = seen.series.samples, seen.series.for_median
     for each in diagnostics(for_median if len(for_median) >= LEAST_SAMPLES else samples) if samples else ():
-        if each.code in OF_THE_SERIES:
+        if each.code in OF_THE_SERIES and not (IN_TURNS in seen.record.facts and each.code in UNSTEADY):
             code, hint, template = OF_THE_SERIES[each.code]
             yield found(template, {"value": each.value}, hint=hint, code=code)
 
@@ -98,7 +99,7 @@ def uneven_throughput(seen: RecordEvidence) -> Iterator[Finding]:
     """How far the median of the windows of throughput may be off; of few windows, how far they differ from it."""
     rates = steady_samples(seen.record, "throughput").for_median
     middle = median(rates) if rates else 0.0
-    if middle > 0:
+    if middle > 0 and IN_TURNS not in seen.record.facts:  # there it is of the same calls as the latency
         width = half_width(rates)
         if math.isinf(width):  # too few for an interval
             width = max(max(rates) - middle, middle - min(rates)) / middle
