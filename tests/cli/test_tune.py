@@ -15,7 +15,7 @@ def test_a_study_in_every_format_and_as_a_picture(tmp_path: Path) -> None:
     done = inferlens(*study, "-o", "study.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "round 3: knob_a=1 1.25x the default" in done.stderr
-    assert done.stdout.splitlines()[2] == "knob_a=1 is 1.25x its default (1.20 to 1.31)."
+    assert done.stdout.splitlines()[2] == "knob_a=1 is 1.25x its default (1.18 to 1.33)."
     assert "The records: inferlens show results/demo" in done.stdout
     names, *lines = ((tmp_path / "study.csv").read_text()).splitlines()
     assert names.startswith("value,")

@@ -138,8 +138,7 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
     arrays = inputs.make_inputs(model, case.seed)
     runner = child.prepare(model)
     _warn_of_one_shape(model, child)
-    alone = child.backend.times_kernels(case, built=job.built)
-    if alone:  # nothing else may use the device meanwhile
+    if alone := child.backend.times_kernels(case, built=job.built):  # nothing else may use the device meanwhile
         _wait(job, child)
     with HostIo(runner) if case.io == "host" else runner as runner:
         child.runner = runner
@@ -172,11 +171,9 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
                 if rule.missed:
                     child.preparation.warn("not-reached", rule.missed, LONGER)
                 taken, latencies = (*taken, *calls), calls[0].values
-                child.found = Measured(measurements=taken)
-            queued = runner.clock.asynchronous
-            if mode == "both" and not queued and (case.depth or 1) == 1 and not case.rotate:
-                taken = (*taken, series.rate_of(calls[0]))  # back to back is how they were timed
-            elif mode != "latency" and not (mode == "both" and queued and child.turn.shared):
+            if mode == "both" and _one_by_one(runner, case):
+                taken = (*taken, series.rate_of(calls[0]))
+            elif mode == "throughput" or (mode == "both" and not (runner.clock.asynchronous and child.turn.shared)):
                 taken = (*taken, _throughput(job, child, runner, feeding, latencies))
             child.found = Measured(measurements=taken)
         floor = runner.clock.floor() if not child.turn.shared else None
@@ -194,6 +191,11 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
             _look_at_kernels(child, runner, feeding.first)
         child.deliver(measured)  # before the runner lets go of its device
     return measured
+
+
+def _one_by_one(runner: Runner, case: Case) -> bool:
+    """Return whether calls that are timed one by one follow each other as calls back to back do."""
+    return not runner.clock.asynchronous and (case.depth or 1) == 1 and not case.rotate
 
 
 def _wait(job: BenchmarkJob, child: Child) -> None:
