@@ -55,6 +55,66 @@ def test_what_can_be_read_is_read(data: bytes, least: int, most: int, note: str 
     assert note is None or (any(each.startswith(note) for each in trace.notes) if note else trace.notes == ())
 
 
+def lines(*, end: str = ",\n", change: dict[int, str] | None = None) -> bytes:
+    """Return the events, one a line, with some lines replaced; ``end`` is between them."""
+    written = [json.dumps(each) for each in MANY]
+    for place, line in (change or {}).items():
+        written[place] = line
+    return ('{"traceEvents": [\n' + end.join(written) + '\n], "distributedInfo": {"rank": 3}}').encode()
+
+
+LINE = json.dumps(MANY[50])
+NESTED = json.dumps({**MANY[50], "args": {"Input Dims": [[1, 2], [3]], "Call stack": "a"}})
+
+
+@pytest.mark.parametrize(
+    ("data", "lost"),
+    [
+        (lines(end=" "), 0),
+        (lines(end=",,\n"), 0),
+        (lines(end="\n").replace(b'"dur": 1}', b'"dur": 1,}'), 0),
+        (lines(change={199: LINE + ","}), 0),
+        (b"\xef\xbb\xbf" + lines(), 0),
+        (lines(change={50: LINE.replace("50,", '"50.0",').replace("1}", '"1"}')}), 0),
+        (lines(change={50: LINE.replace('"ph"', '"ts": 3, "ph": "B", "ph"')}), 0),
+        (lines(change={50: LINE.replace("op50", "a, } \x01\t{ NaN, ]}\\x")}), 0),
+        (lines(change={50: LINE.replace('"dur": 1', '"dur": -Infinity')}), 0),
+        (lines(change={50: NESTED.replace("[3]]", "[3],]")}), 0),
+        (lines(change={50: LINE.replace('"ts": 50', '"ts": "soon"')}), 1),
+        (lines(change={50: LINE.replace(", ", " ")}), 1),
+        (lines(change={50: LINE[:-1]}), 1),
+        (lines(change={50: LINE[:30], 120: LINE[20:]}), 2),
+        (lines(change={50: LINE.replace('op50"', "op50")}), 1),
+        (lines(change={50: NESTED.replace("[3]]", "[3]")}), 1),
+        (lines(change={50: NESTED.replace("]]", "")}), 1),
+        (lines(change={50: LINE.replace(":", "")}), 1),
+        (lines(change={50: "null"}), 1),
+        (lines(change={50: "}}"}), 1),
+        (lines(change={0: LINE[:-5]}), 1),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("block", [2**19, 700])
+def test_damage_loses_at_most_the_damaged_event(
+    data: bytes, lost: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the number of lost events is said."""
+    monkeypatch.setattr(texts, "BLOCK", block)
+    trace = read(data)
+    assert len(trace) == len(MANY) - lost
+    said = [note for note in trace.notes if "could not be read" in note]
+    assert said == ([f"{lost} event{'s' * (lost > 1)} could not be read and were skipped."] if lost else [])
+    assert trace.about.distributed.rank == 3
+
+
+def test_all_events_behind_one_that_lacks_its_end_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it takes in more of them than one event may be large."""
+    monkeypatch.setattr(texts, "BLOCK", 500)
+    monkeypatch.setattr(texts, "MOST_EVENT", 5000)
+    trace = read(lines(change={50: NESTED.replace("[3]]", "[3")}))
+    assert len(trace) == len(MANY) - 1
+    assert trace.notes == ("1 event could not be read and were skipped.",)
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 # Nanoseconds. They are divided by it: times a billionth is not the same number.
 SECOND = 1e9
 SLICES = 60  # equal ones, of the time that something is shown over
+# Types of lists in data frames, which must not depend on what a trace lacks. All others are floats.
+_TEXTS = {
+    "name", "shapes", "stack", "operator", "kind", "grid", "block", "path", "device", "step", "note", "category",
+    "process", "thread",
+}  # fmt: skip
+_WHOLE = {"calls", "registers", "shared_memory", "depth", "held", "allocations", "launched"}
+_TRUTHS = {"eligible", "tensor_cores"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +58,20 @@ class Columns:
         )
 
     def frame(self) -> DataFrame:
-        """The same as a polars data frame. Raises MissingLibrary if polars is not installed."""
+        """Return a polars data frame with the same types for every trace.
+
+        Raises MissingLibrary if polars is not installed.
+        """
         polars = library("polars", extra="traces")
+        kinds = {"f": polars.Float64, "i": polars.Int64, "b": polars.Boolean, "U": polars.String}
+        kinds |= dict.fromkeys(_TEXTS, polars.String) | dict.fromkeys(_WHOLE, polars.Int64)
+        kinds |= dict.fromkeys(_TRUTHS, polars.Boolean)
+        schema = {
+            name: kinds[column.dtype.kind] if isinstance(column, np.ndarray) else kinds.get(name, kinds["f"])
+            for name, column in self.columns.items()
+        }
         frame: DataFrame = polars.DataFrame(
-            {name: _plain(column) for name, column in self.columns.items()}, strict=False
+            {name: _plain(column) for name, column in self.columns.items()}, schema=schema, strict=False
         )
         return frame
 

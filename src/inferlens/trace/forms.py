@@ -42,6 +42,9 @@ class Arguments(Struct, gc=False):
     change: Number = field(default=None, name="Bytes")
     address: Number = field(default=None, name="Addr")
     allocated: Number = field(default=None, name="Total Allocated")
+    process: Raw = field(default=NOTHING, name="name")  # of an event of metadata
+    task: Raw = field(default=NOTHING, name="Task Type")
+    connection: Number = field(default=None, name="connection_id")
 
 
 NO_ARGUMENTS = Arguments()
@@ -134,19 +137,30 @@ def decode_events(text: bytes) -> list[Event]:
     return events
 
 
-# Between what may stand around a value; a text in which it stands just so is changed too, which is the price of speed.
-_NUMBERS = re.compile(rb"(?<=[:\[,\s])[-+]?(?:NaN|nan|Infinity|infinity|inf|Inf)(?=\s*[,}\]])")
+# A string, which stays as it is; a brace without a comma behind it, a comma too many, or a number that JSON lacks.
+_DAMAGE = re.compile(
+    rb'("(?:[^"\\]|\\.)*")|(\}\s*)(?=\{)|,(?=\s*[,}\]])'
+    rb"|(?<=[:\[,\s])[-+]?(?:NaN|nan|Infinity|infinity|inf|Inf)(?=\s*[,}\]])",
+    re.DOTALL,
+)
 _ESCAPES = re.compile(rb'(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\')
 _SURROGATES = re.compile(rb"(\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _CONTROLS = bytes(32 if byte < 32 else byte for byte in range(256))
 
 
 def mended(text: bytes) -> bytes:
-    """``text`` with numbers that JSON does not know as ``null``, and strings with what they may hold."""
+    """Return ``text`` with the usual damage undone: odd numbers become ``null``, commas and escapes are put right."""
     text = text.translate(_CONTROLS).decode(errors="replace").encode()
-    text = _NUMBERS.sub(b"null", text)
+    text = _DAMAGE.sub(_undone, text)
     text = _SURROGATES.sub(lambda match: match[1] or b"\\ufffd", text)
     return _ESCAPES.sub(lambda match: match[1] or b"\\\\", text)
+
+
+def _undone(match: re.Match[bytes]) -> bytes:
+    string, brace = match.groups()
+    if brace:
+        return brace + b","
+    return string or (b"" if match[0] == b"," else b"null")
 
 
 # What was not as it should be: sentences, and what happened to how many events, such as ``were skipped``.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import re
 import stat
 import sys
@@ -42,6 +43,7 @@ from inferlens.trace.trace import (
     ANNOTATIONS,
     CALLS,
     GPU,
+    MIXED,
     SCOPES,
     UNKNOWN,
     Allocations,
@@ -55,7 +57,7 @@ from inferlens.trace.trace import (
     Trace,
     category_of,
 )
-from inferlens.units import byte_count
+from inferlens.units import byte_count, percent
 
 # The text of a trace, block by block, out of a file, a pipe or bytes, becomes events, some thousands at a time.
 #
@@ -69,8 +71,11 @@ BLOCK = 2**19
 MOST_HELD = 32 * 2**20
 MOST_EVENT = 8 * 2**20
 _BEGIN = re.compile(rb'"traceEvents"\s*:\s*\[')
-_SEPARATOR = re.compile(rb"(?<=\})\s*,\s*(?=\{)")
-_LAST = re.compile(rb".*\}(?=\s*,\s*\{)", re.DOTALL)
+_LAST = re.compile(rb".*\}(?=[\s,]*\{)", re.DOTALL)
+# Where an event may begin in text that is broken, and what ends the list behind one.
+_EVENT = re.compile(r'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|bp|s)"\s*:')
+_END = re.compile(r"[\s,]*\]")
+_OBJECT = json.JSONDecoder(strict=False)
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _ABOUT = {field.encode_name for field in msgspec.structs.fields(About)}
 _MARK = b"\xef\xbb\xbf"
@@ -190,9 +195,10 @@ class EventReader:
                     return self._salvaged(end)
         if len(self._held) <= MOST_EVENT:
             return []
-        self._remarks[f"An event is larger than {byte_count(MOST_EVENT)}; the rest was left out."] += 1
-        events = self._salvaged(len(self._held))
-        self._ended, self._held, self._blocks = True, b"", iter(())
+        events = self._salvaged(_cut(self._held, len(self._held) + 1) or len(self._held))
+        if not events:
+            self._remarks[f"An event is larger than {byte_count(MOST_EVENT)}; the rest was left out."] += 1
+            self._ended, self._held, self._blocks = True, b"", iter(())
         return events
 
     def _last(self) -> list[Event]:
@@ -218,23 +224,29 @@ class EventReader:
         try:
             events, rest = _decoded(decode_events, text)
         except PROBLEMS:
-            events, rest = self._one_by_one(_SEPARATOR.split(text))
+            events, rest = self._one_by_one(text.decode())
         self._leave(rest, end)
         return events
 
-    def _one_by_one(self, texts: list[bytes]) -> tuple[list[Event], bytes | None]:
+    def _one_by_one(self, text: str) -> tuple[list[Event], bytes | None]:
+        """Read each event that is whole, wherever it begins, and count those that are not."""
         events: list[Event] = []
-        for place, text in enumerate(texts, 1):
-            for decode in (decode_events, decode_bare):
-                with suppress(*PROBLEMS):
-                    found, rest = _decoded(decode, text)
-                    events += found
-                    if rest is not None:
-                        return events, b",".join([rest, *texts[place:]])
-                    break
-            else:
-                self._remarks["could not be read and were skipped"] += 1
+        end = 0
+        for start in (match.start() for match in _EVENT.finditer(text)):
+            with suppress(*PROBLEMS, ValueError):
+                if start < end or not (event := _one_event(text, start)):
+                    continue
+                self._lost(text[end:start])
+                events.append(event[0])
+                end = event[1]
+                if behind := _END.match(text, end):
+                    return events, text[behind.end() :].encode()
+        self._lost(text[end:])
         return events, None
+
+    def _lost(self, text: str) -> None:
+        count = max(text.count('"ph"'), bool(text.strip(", \t\r\n")))
+        self._remarks["could not be read and were skipped"] += count
 
     def _leave(self, rest: bytes | None, end: int) -> None:
         """Keeps what follows what was read: behind the list if that has ended, else from a place in the text held."""
@@ -269,6 +281,19 @@ def _decoded(decode: Callable[[bytes], list[Event]], text: bytes) -> tuple[list[
         return decode(b"[" + text[:end] + b"]"), text[end + 1 :]
 
 
+def _one_event(text: str, start: int) -> tuple[Event, int] | None:
+    """Return the event that begins at a place and the place behind it; ``None`` for an object that is no event.
+
+    Raises ValueError or another of :data:`PROBLEMS` if the object is broken.
+    """
+    end = _OBJECT.raw_decode(text, start)[1]
+    for decode in (decode_events, decode_bare):
+        with suppress(*PROBLEMS):
+            event: Event = decode(f"[{text[start:end]}]".encode())[0]
+            return (event, end) if event.ph else None
+    return None
+
+
 def _cut(text: bytes, end: int) -> int:
     """Place behind the last brace before ``end`` that is followed by a comma and another brace; 0 if there is none."""
     found = _LAST.match(text, 0, end)
@@ -296,6 +321,7 @@ _LATEST = 2**62 // 1000
 _UNASKED = 2**25
 # What is derived from columns takes about three times their memory.
 _SHARE = 4
+_NAMED = 5  # unknown categories in a message
 # Which of the parts beside all events one of a category is in, by the category's number.
 _PART = np.array([next((n for n, of in enumerate((GPU, CALLS, SCOPES)) if each in of), -1) for each in Category])
 
@@ -318,13 +344,19 @@ class TraceBuilder:
         self._remarks = remarks
         self._names, self._texts, self._threads = _Codes(), _Codes({b"": 0}), _Codes()
         self._columns: dict[type[Any], list[dict[str, NDArray[Any]]]] = {}
+        self._processes: dict[Any, str] = {}  # names by number
+        self._unknown: Counter[str] = Counter()  # events of unknown categories
+        self._unknown_time = 0  # nanoseconds of those of a device
         self._count = self._bytes = 0
         self._most: int | None = None
 
     def add(self, events: Sequence[Event]) -> None:
         """Some more events, in any order; InferlensError if memory has no room for them."""
-        self._add([event for event in events if event.ph == "X"])
         others = [event for event in events if event.ph != "X"]
+        for event in others:
+            if event.name == "process_name" and event.args:
+                self._processes[event.pid] = _text(event.args.process)
+        self._add([event for event in events if event.ph == "X"])
         memory = [event for event in others if event.name == "[memory]" and event.args and event.ts is not None]
         self._add_memory([event for event in memory if None not in (event.args.change, event.args.allocated)])  # type: ignore[union-attr]
         halves = sum(event.ph in ("B", "E") for event in others)
@@ -340,6 +372,8 @@ class TraceBuilder:
         begin, thread, duration = main["begin"], main["thread"], main["duration"]
         gpu, calls = GpuEvents(**self._joined(GpuEvents)), Calls(**self._joined(Calls))
         scopes, memory = Scopes(**self._joined(Scopes)), Allocations(**self._joined(Allocations))
+        if self._unknown:
+            self._remarks[self._unknown_share(len(begin), int(duration[gpu.row].sum()))] += 1
         inner_last = (-duration[scopes.row], begin[scopes.row], thread[scopes.row])
         return Trace(
             strings=tuple(self._names),
@@ -378,12 +412,17 @@ class TraceBuilder:
         lengths[odd] = 0
         self._remarks["have no duration, or one below zero; it was taken as zero"] += int(odd.sum())
         categories = np.fromiter(map(category_of, [event.cat for event in timed]), np.int8, len(timed))
+        for place in [place for place, event in enumerate(timed) if event.cat in MIXED]:
+            categories[place] = self._kind_of_mixed(timed[place])
+        durations = _nanoseconds(lengths)
+        for place in np.flatnonzero(categories == Category.OTHER).tolist():
+            self._add_unknown(timed[place], int(durations[place]))
         columns = {
             "name": self._names.of([event.name for event in timed]),
             "category": categories,
             "thread": self._threads_of(timed),
             "begin": _nanoseconds(begin),
-            "duration": _nanoseconds(lengths),
+            "duration": durations,
         }
         self._keep(Trace, columns)
         parts = _PART[categories]
@@ -391,6 +430,31 @@ class TraceBuilder:
             places = np.flatnonzero(parts == part)
             add(places + self._count, [timed[place].args or NO_ARGUMENTS for place in places.tolist()])
         self._count += len(timed)
+
+    def _kind_of_mixed(self, event: Event) -> int:
+        """Return the kind of an event of :data:`MIXED` categories; set the device and the correlation that it lacks."""
+        args = event.args = event.args or Arguments()
+        if not event.cat:
+            args.correlation = args.connection if args.correlation is None else args.correlation
+            return category_of(self._processes.get(event.pid, ""), _text(args.task))
+        if event.cat == "hpu_op" and args.device is None:
+            return Category.RUNTIME
+        args.device = event.pid if args.device is None and isinstance(event.pid, int) else args.device
+        return category_of(event.cat, event.name)
+
+    def _add_unknown(self, event: Event, nanoseconds: int) -> None:
+        self._unknown[event.cat or self._processes.get(event.pid) or "none"] += 1
+        if event.args and (event.args.device, event.args.stream) != (None, None):
+            self._unknown_time += nanoseconds
+
+    def _unknown_share(self, events: int, device_time: int) -> str:
+        """Return the sentence about events of unknown categories."""
+        names, count = [name for name, _ in self._unknown.most_common(_NAMED)], len(self._unknown)
+        more = f" and {count - _NAMED} more" if count > _NAMED else ""
+        share = self._unknown_time / (self._unknown_time + device_time) if self._unknown_time else 0
+        times = f", {percent(share)} of the device time" if share else ""
+        share = self._unknown.total() / events
+        return f"{percent(share)} of the events{times} are of unknown categories: {', '.join(names)}{more}."
 
     def _threads_of(self, events: Sequence[Event]) -> Codes:
         pairs = [(event.pid, event.tid) for event in events]
@@ -474,6 +538,13 @@ def _whole(values: Sequence[Any]) -> Ints:
     except (TypeError, OverflowError):  # most have neither
         known = (UNKNOWN if each is None or abs(each) >= _LARGEST else int(each) for each in values)
         return np.fromiter(known, np.int64, len(values))
+
+
+def _text(raw: Raw) -> str:
+    """Return the text of a JSON string; empty for any other value."""
+    with suppress(*PROBLEMS):
+        return msgspec.json.decode(raw, type=str)
+    return ""
 
 
 def _floats(values: list[Any]) -> Any:

@@ -99,7 +99,10 @@ PREFIX = "ProfilerStep#"
 _CUT_OFF = 0.8
 CAUSES = HOST, SYNCHRONISING, BETWEEN = "waiting for the host", "synchronising", "between kernels"
 PARTS = ("kernel", "copy", "fill", "communication", "runtime", "data loader", "CPU", "other")
-_COMMUNICATION = ("nccl:", "gloo:")
+_LIBRARIES = ("nccl:", "xccl:", "hccl:")  # of collectives on devices
+_COMMUNICATION = (*_LIBRARIES, "gloo:")
+_COLLECTIVES = ("nccl", "hccl", "hcom_", "oneccl", "xccl")  # in names of kernels
+_WAITS = ("synchronize", "ureventwait", "urqueuefinish")  # in names of calls
 # Annotations that PyTorch itself makes around work of the host; older traces have them among the operators.
 _OPTIMIZER = ("Optimizer.",)
 _LOADER = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
@@ -235,10 +238,10 @@ def shares_of(parts: dict[str, Intervals], steps: Steps) -> dict[str, Ints]:
 
 
 def communication(trace: Trace, launch_links: LaunchLinks) -> Bools:
-    """Which GPU events exchange data between GPUs: NCCL's kernels, and kernels that its operators launch."""
-    found = trace.named(trace.gpu.row, lambda name: "nccl" in name.lower())
+    """Return a mask of the kernels that exchange data between devices: by their names, or those of their operators."""
+    found = trace.named(trace.gpu.row, lambda name: any(word in name.lower() for word in _COLLECTIVES))
     launched = launch_links.operator >= 0
-    found[launched] |= trace.starting(trace.scopes.row[launch_links.operator[launched]], "nccl:")
+    found[launched] |= trace.starting(trace.scopes.row[launch_links.operator[launched]], *_LIBRARIES)
     which: Bools = found & (trace.category[trace.gpu.row] == Category.KERNEL)
     return which
 
@@ -262,7 +265,7 @@ def idle_of(trace: Trace, launch_links: LaunchLinks, steps: Steps) -> dict[str, 
 def synchronising(trace: Trace) -> Ints:
     """Rows of calls in which the host waits for the device."""
     rows = trace.calls.row
-    found: Ints = rows[trace.named(rows, lambda name: "Synchronize" in name)]
+    found: Ints = rows[trace.named(rows, lambda name: any(word in name.lower() for word in _WAITS))]
     return found
 
 

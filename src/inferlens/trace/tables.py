@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from inferlens.trace.analysis import Analysis, filling
 from inferlens.trace.columns import SECOND, SLICES, Columns, Groups
 from inferlens.trace.steps import PARTS, PREFIX, Intervals, shares_of
-from inferlens.trace.trace import UNKNOWN, Category, Ints, Nest, Trace
+from inferlens.trace.trace import CALLS, UNKNOWN, Category, Ints, Nest, Trace
 
 # Modules as a tree: what each took on the host and on the GPU, with those in it and by itself.
 #
@@ -270,6 +270,12 @@ def _notes(length: Any, kept: Any) -> list[str]:
     return notes
 
 
+_RUNNING = {
+    "kernel": (Category.KERNEL,), "copy": (Category.MEMCPY, Category.MEMSET),
+    "operator": (Category.OPERATOR,), "runtime": CALLS,
+}  # fmt: skip
+
+
 def timeline(analysis: Analysis) -> Columns:
     """A row for each of :data:`SLICES` equal slices of the time.
 
@@ -278,7 +284,7 @@ def timeline(analysis: Analysis) -> Columns:
     """
     trace, steps = analysis.trace, analysis.counted
     if not len(steps):
-        return Columns({name: [] for name in ("begin", "length")})
+        return Columns({name: np.empty(0) for name in ("begin", "length", *_RUNNING, "sm_efficiency")})
     if analysis.step is not None:
         low, high = int(steps.begin[0]), int(steps.end[-1])
     else:
@@ -287,14 +293,9 @@ def timeline(analysis: Analysis) -> Columns:
     edges = low + np.linspace(0, high - low, SLICES + 1).astype(np.int64)
     begin, end = edges[:-1], edges[1:]
     length = np.maximum(end - begin, 1)
-    rows = {
-        "kernel": trace.rows(Category.KERNEL),
-        "copy": trace.rows(Category.MEMCPY, Category.MEMSET),
-        "operator": trace.rows(Category.OPERATOR),
-        "runtime": trace.calls.row,
-    }
     columns: dict[str, Any] = {"begin": (begin - low) / SECOND, "length": length / SECOND}
-    columns |= {name: Intervals.of(trace, each).covered(begin, end) / length for name, each in rows.items()}
+    for name, categories in _RUNNING.items():
+        columns[name] = Intervals.of(trace, trace.rows(*categories)).covered(begin, end) / length
     return Columns({**columns, "sm_efficiency": _efficiency(analysis, edges) / length})
 
 

@@ -21,7 +21,7 @@ UNKNOWN = -1
 
 
 class Category(IntEnum):
-    """Category of an event; ``OTHER`` is any that is not known here."""
+    """Kind of an event; ``OTHER`` is any that is not known here, ``MARKER`` is no work of host or device."""
 
     OTHER = 0
     OPERATOR = 1
@@ -36,30 +36,48 @@ class Category(IntEnum):
     SPAN = 10
     OVERHEAD = 11
     SYNCHRONISATION = 12
+    MARKER = 13
 
 
 GPU = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 CALLS = (Category.RUNTIME, Category.DRIVER)
 SCOPES = (Category.OPERATOR, Category.ANNOTATION)
 
-# Kineto's names of today, then those of before PyTorch 1.12; of CUDA, ROCm (which uses CUDA's) and XPU.
-_NAMES = {
-    "cpu_op": Category.OPERATOR, "user_annotation": Category.ANNOTATION, "python_function": Category.PYTHON,
-    "cuda_runtime": Category.RUNTIME, "xpu_runtime": Category.RUNTIME, "cuda_driver": Category.DRIVER,
-    "xpu_driver": Category.DRIVER, "kernel": Category.KERNEL, "gpu_memcpy": Category.MEMCPY,
-    "gpu_memset": Category.MEMSET, "gpu_user_annotation": Category.GPU_ANNOTATION, "trace": Category.SPAN,
-    "overhead": Category.OVERHEAD, "cuda_sync": Category.SYNCHRONISATION,
-    "operator": Category.OPERATOR, "runtime": Category.RUNTIME, "memcpy": Category.MEMCPY, "memset": Category.MEMSET,
-    "python": Category.PYTHON, "pythonfunction": Category.PYTHON,
+# Kinds of Kineto's categories (its ActivityType.h), of those before PyTorch 1.12, and of the processes of torch_npu,
+# whose events have no category. Names in ``_VENDORS`` have a vendor's name in front, as in ``cuda_runtime``,
+# ``xpu_driver``, ``gpu_memcpy`` and ``mlu_memset``, or stand alone in old traces.
+_VENDORS = {
+    "runtime": Category.RUNTIME, "driver": Category.DRIVER, "memcpy": Category.MEMCPY, "memset": Category.MEMSET,
+    "kernel": Category.KERNEL, "sync": Category.SYNCHRONISATION, "user_annotation": Category.GPU_ANNOTATION,
+    "event": Category.MARKER, "counters": Category.MARKER, "insight": Category.MARKER,
+    "profiler_range": Category.MARKER, "scope_profiler": Category.MARKER, "workloadd": Category.RUNTIME,
+}  # fmt: skip
+_KINDS = {
+    "cpu_op": Category.OPERATOR, "operator": Category.OPERATOR, "collective_comm": Category.OPERATOR,
+    "user_annotation": Category.ANNOTATION, "python_function": Category.PYTHON, "python": Category.PYTHON,
+    "pythonfunction": Category.PYTHON, "trace": Category.SPAN, "overhead": Category.OVERHEAD,
+    "cpu_instant_event": Category.MARKER, "external_correlation": Category.MARKER,
+    "hpu_op": Category.KERNEL, "mtia_ccp_events": Category.KERNEL, "ascend hardware": Category.KERNEL,
+    "cann": Category.RUNTIME, "enqueue": Category.RUNTIME, "dequeue": Category.RUNTIME,
+    "communication": Category.MARKER, "hccl": Category.MARKER, "overlap analysis": Category.MARKER,
+}  # fmt: skip
+# Categories with several kinds of work, and the kinds by an event's name (MTIA) or task type (Ascend).
+MIXED = ("", "hpu_op", "mtia_ccp_events")
+_TASKS = {
+    "dma_request": Category.MEMCPY, "sdma": Category.MEMCPY, "memcpy_async": Category.MEMCPY,
+    "event_wait": Category.SYNCHRONISATION, "event_record": Category.SYNCHRONISATION,
+    "notify_wait": Category.SYNCHRONISATION, "notify_record": Category.SYNCHRONISATION,
 }  # fmt: skip
 # What was in the category of operators before there was one of annotations.
 ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
 
 
 @cache
-def category_of(name: str) -> int:
-    """Number of the category that a trace calls ``name``."""
-    return int(_NAMES.get(name.lower(), Category.OTHER))
+def category_of(name: str, task: str = "") -> int:
+    """Return the number of the kind of a category or process; the task of a device is more exact than that."""
+    name = name.lower()
+    kind = _KINDS.get(name) or _VENDORS.get(name.partition("_")[2] or name, Category.OTHER)
+    return int(_TASKS.get(task.lower(), kind))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,174 @@
+"""Traces of every kind of device: their kernels, copies, waits and calls, and what is said of unknown categories."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inferlens import load_trace
+from inferlens.trace import Category, Trace, read
+from inferlens.trace.analysis import Analysis
+from inferlens.trace.steps import HOST, synchronising
+from tests.trace.samples import event, kernel, launch, step, text, training
+
+
+def steps_of_a_device(runtime: str, work: str) -> bytes:
+    """Return three steps, each with four operators that launch one event of the device."""
+    events = []
+    for number in range(3):
+        begin = 1_700_000_000_000_000.0 + number * 1000
+        events.append(step(number, begin, 900))
+        for place in range(4):
+            at, correlation = begin + place * 200, 4 * number + place + 1
+            events += [
+                event("aten::mm", at + 10, 100),
+                event("launch", at + 20, 10, runtime, correlation=correlation),
+                kernel(correlation, at + 40, 120, category=work),
+            ]
+    return text(*events)
+
+
+def kinds(trace: Trace) -> dict[str, str]:
+    """Return the kind of each name."""
+    return {trace.name_of(row): Category(int(trace.category[row])).name for row in range(len(trace))}
+
+
+@pytest.mark.parametrize(
+    ("runtime", "work"),
+    [
+        ("cuda_runtime", "kernel"), ("cuda_driver", "kernel"), ("xpu_runtime", "kernel"), ("xpu_driver", "kernel"),
+        ("privateuse1_runtime", "kernel"), ("privateuse1_driver", "kernel"), ("mtia_runtime", "mtia_ccp_events"),
+        ("hpu_op", "kernel"), ("hpu_runtime", "hpu_op"), ("glow_runtime", "kernel"), ("mlu_runtime", "mlu_kernel"),
+        ("gcu_driver", "Kernel"), ("Runtime", "Kernel"),
+    ],
+)  # fmt: skip
+def test_kernels_and_calls_of_all_devices_are_the_same(runtime: str, work: str) -> None:
+    cuda, device = (Analysis(read(steps_of_a_device(*pair))) for pair in (("cuda_runtime", "kernel"), (runtime, work)))
+    assert device.overview == cuda.overview
+    assert device.overview.gpus[0].utilization == pytest.approx(1440 / 2900)
+    assert device.overview.idle[HOST] > 0
+    assert device.costs.device_total.sum() == cuda.costs.device_total.sum() == 1440 * 1000
+
+
+def test_copies_waits_and_markers_of_all_devices_are_told_apart() -> None:
+    names = {
+        "gpu_memcpy": "MEMCPY", "mlu_memcpy": "MEMCPY", "gpu_memset": "MEMSET", "xpu_sync": "SYNCHRONISATION",
+        "cuda_sync": "SYNCHRONISATION", "cuda_event": "MARKER", "mtia_insight": "MARKER", "mtia_counters": "MARKER",
+        "xpu_scope_profiler": "MARKER", "hardware_counters": "MARKER", "cuda_profiler_range": "MARKER",
+        "gpu_user_annotation": "GPU_ANNOTATION", "mlu_user_annotation": "GPU_ANNOTATION", "overhead": "OVERHEAD",
+        "user_annotation": "ANNOTATION", "collective_comm": "OPERATOR", "mtia_workloadd": "RUNTIME",
+    }  # fmt: skip
+    trace = read(text(*(event(name, place, 1, name) for place, name in enumerate(names))))
+    assert kinds(trace) == names
+    assert trace.notes == ()
+
+
+def test_work_of_mtia_is_told_apart_by_its_name() -> None:
+    """The process is the device; streams are in the arguments."""
+
+    def work(name: str, at: float, takes: float, **args: Any) -> dict[str, Any]:
+        return {**event(name, at, takes, "mtia_ccp_events", 408, stream=102, **args), "pid": 9}
+
+    trace = read(
+        text(
+            event("enqueueCommand memcpyHtoDAsync", 1, 1, "mtia_runtime", correlation=5, device=9, stream_id=102),
+            event("synchronizeStream", 2, 20, "mtia_runtime", correlation=6, device=9, stream_id="102"),
+            work("dma_request", 3, 4, correlation=5, direction="HOST_TO_DEVICE", size=1852),
+            work("batch_matmul-dtype_Float", 8, 10, correlation=7, column="0", row="0"),
+            work("event_wait", 19, 3, wait_on_stream=104, sqid=11),
+        )
+    )
+    assert kinds(trace) == {
+        "enqueueCommand memcpyHtoDAsync": "RUNTIME", "synchronizeStream": "RUNTIME", "dma_request": "MEMCPY",
+        "batch_matmul-dtype_Float": "KERNEL", "event_wait": "SYNCHRONISATION",
+    }  # fmt: skip
+    assert (trace.gpu.device.tolist(), trace.gpu.stream.tolist()) == ([9, 9], [102, 102])
+    assert trace.names_of(synchronising(trace)) == ["synchronizeStream"]
+
+
+def test_events_of_hpu_without_a_device_are_calls_of_the_host() -> None:
+    on_device = kernel(1, 5, 2, "spatial_convolution", "hpu_op")
+    assert kinds(read(text(event("graph_launch", 1, 2, "hpu_op"), on_device))) == {
+        "graph_launch": "RUNTIME",
+        "spatial_convolution": "KERNEL",
+    }
+
+
+def test_a_trace_of_ascend_has_kernels_copies_and_waits() -> None:
+    """torch_npu writes times as text and no categories; processes and task types say what events are."""
+
+    def process(pid: int, name: str) -> dict[str, Any]:
+        return {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
+
+    def plain(name: str, pid: int, at: str, takes: float, **args: Any) -> dict[str, Any]:
+        named = {key.replace("__", " "): value for key, value in args.items()}
+        return {"ph": "X", "name": name, "pid": pid, "tid": 3, "ts": at, "dur": takes, "args": named}
+
+    trace = read(
+        json.dumps(
+            [
+                process(4, "Ascend Hardware"),
+                process(5, "CANN"),
+                process(6, "Overlap Analysis"),
+                {**event("ProfilerStep#6", 0, 90, "user_annotation"), "ts": "1699529623106000.000"},
+                plain("Node@launch", 5, "1699529623106001.125", 4, connection_id=117),
+                plain("aclnnMatmul_MatMulV2", 4, "1699529623106010.250", 50, Task__Type="AI_CORE", connection_id=117),
+                plain("MEMCPY_ASYNC", 4, "1699529623106060.375", 9, Task__Type="MEMCPY_ASYNC"),
+                plain("EVENT_WAIT", 4, "1699529623106070.500", 5, Task__Type="EVENT_WAIT"),
+                plain("Computing", 6, "1699529623106010.250", 50),
+            ]
+        ).encode()
+    )
+    assert kinds(trace) == {
+        "ProfilerStep#6": "ANNOTATION", "Node@launch": "RUNTIME", "aclnnMatmul_MatMulV2": "KERNEL",
+        "MEMCPY_ASYNC": "MEMCPY", "EVENT_WAIT": "SYNCHRONISATION", "Computing": "MARKER",
+    }  # fmt: skip
+    analysis = Analysis(trace)
+    assert (trace.begin[2] - trace.begin[1], trace.notes) == (9125, ())
+    assert analysis.launch_links.launch.tolist() == [0, -1]
+    assert analysis.overview.parts["kernel"] == pytest.approx(50e-6)
+
+
+def test_unknown_categories_are_said_with_their_shares() -> None:
+    unknown = kernel(3, 100, 40, "conv", "ipu_work")
+    trace = read(text(event("op", 1, 5), launch(1, 2), kernel(1, 10, 60), unknown))
+    assert trace.notes == ("25 % of the events, 40 % of the device time are of unknown categories: ipu_work.",)
+    assert Analysis(trace).overview.notes == trace.notes
+
+
+def test_unknown_categories_of_the_host_and_events_without_one_are_said() -> None:
+    without = {key: value for key, value in event("a", 1, 1).items() if key != "cat"}
+    many = [event("x", 1, 1, f"other{number}") for number in range(7)]
+    (note,) = read(text(event("op", 1, 5), *many, without, without)).notes
+    assert note == "90 % of the events are of unknown categories: none, other0, other1, other2, other3 and 3 more."
+
+
+def test_data_frames_of_all_ranks_have_one_schema(tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    ranks = {
+        "all": training(),
+        "no GPU": text(step(0, 0, 90), event("aten::mm", 10, 20)),
+        "no operator": text(launch(1, 1), kernel(1, 5, 2)),
+        "no shapes": text(event("aten::mm", 10, 20), launch(1, 12), kernel(1, 15, 9)),
+        "nothing": b'{"traceEvents": []}',
+    }  # fmt: skip
+    loaded = []
+    for name, data in ranks.items():
+        (tmp_path / f"{name}.json").write_bytes(data)
+        loaded.append(load_trace(tmp_path / f"{name}.json"))
+    for frames in (
+        [trace.operators() for trace in loaded],
+        [trace.operators("shapes", "stack") for trace in loaded],
+        [trace.kernels() for trace in loaded],
+        [trace.kernels(by_operator=True) for trace in loaded],
+        [trace.modules() for trace in loaded],
+        [trace.memory() for trace in loaded],
+        [trace.steps() for trace in loaded],
+        [trace.timeline() for trace in loaded],
+        [trace.events() for trace in loaded],
+    ):
+        assert [frame.schema for frame in frames] == [frames[0].schema] * len(frames)
+        assert len(polars.concat(frames)) == sum(map(len, frames))
