@@ -44,14 +44,11 @@ _CUTS = [
         (r"^\s*File \"[^\"]+\", line \d+.*$|^\s*[~^]+\s*$|^\s*# File .*$", ""),
         (r"\bat 0x[0-9a-fA-F]+", ""),
         (r"[^\s'\"]*(?:site|dist)-packages/(?:[^\s'\"]*/)?", ""),
-        # ONNX Runtime: [ONNXRuntimeError] : 1 : FAIL : Load model from m.onnx failed:/src/model.cc:256 Model::Model(...)
+        # ONNX Runtime: [ONNXRuntimeError] : 1 : FAIL : Load model from m.onnx failed:/src/model.cc:256 Model::Model()
         (r"\[ONNXRuntimeError\] : \d+ : \w+ : ", ""),
         (r"Exception during (?:initialization|loading): |^Error in execution: ", ""),
-        (
-            r"Non-zero status code returned while running (\w+) node\. Name:'([^']+)' Status Message: ",
-            r"\1 node '\2': ",
-        ),
-        (r"Non-zero status code returned while running (\w+) node\. Name:'' Status Message: ", r"\1 node: "),
+        (r"Non-zero status code returned while running (\w+) node\. Name:('[^']*') Status Message: ", r"\1 node \2: "),
+        (r" node '': ", " node: "),
         (r"(?:Load model from .*? failed:\s*|This is an invalid model\. )+(?:(?:Fatal e|E)rror: )?", ""),
         (
             rf"{_SOURCE}:\d+ (?:[^()\n]*::~?\w+{_ARGUMENTS}(?: const)?(?: \[with [^\]]*\])?|onnxruntime::[\w:~<>]+)\s+"
@@ -62,7 +59,7 @@ _CUTS = [
         # OpenVINO
         (rf"^Exception from {_SOURCE}:\d+:\s*|^FrontEnd API failed with \w+:\s*|^Summary:\s*|^\s*--? ", ""),
         (rf"(?:Check|Assertion) ('.*?') failed at {_SOURCE}:\d+\b:?(?=\s*[^\s:])", ""),
-        # TensorRT: In node 0 with name: n and operator: Range (importRange): UNSUPPORTED_NODE: Assertion failed: (c): why
+        # TensorRT: In node 0 (importRange): UNSUPPORTED_NODE: Assertion failed: (isInt32 || isFp32): the reason
         (rf"^(?:\d+: (?=\[)|{_SOURCE}:\d+:? |ERROR: |\[\d+\] |\[\w+\.cpp::[^\]]*\] )+|\[\S+\.\w+:\d+: \w+\] ", ""),
         (r"^I[A-Z]\w+::\w+: |Error Code \d+: |\s*\bIn \w+ at [^\s)]+|\bIn function \w+:\s*", ""),
         (r"\s*\(\w+\): [A-Z_]{8,}(?=: )|Parameter check failed at: \S+, condition: ", ""),
@@ -70,6 +67,10 @@ _CUTS = [
         (r"Assertion failed: .*?: (?=[A-Z])", ""),
         (r"\(\s+", "("),
         # PyTorch
+        (
+            r"Could not [\w ]+ data-dependent expression (.*?) \(unhinted.*",
+            r"a branch or size depends on values of a tensor: \1",
+        ),
         (r" For more information, run with TORCH_LOGS=\S+", ""),
         (r"<class '([\w.]+)'>", r"\1"),
         (r"^\s*Explanation: ", ": "),
@@ -80,25 +81,27 @@ _CUTS = [
 
 
 def reason(error: BaseException | str) -> str:
-    """Return why ``error``, or the message of a library, says that something failed, on one line.
+    """Return why ``error``, or the message of a library, says that something failed: one line without a full stop.
 
-    An error with causes has the reasons of both, but those that only pass their cause on are left out. A built-in type
+    An error with causes has the reasons of all, but those that only pass their cause on are left out. A built-in type
     is named, unless it says nothing.
     """
     if isinstance(error, str):
         return _shortened(_condensed(error))
     reasons: dict[str, str] = {}  # with the type, by the text without
-    cause: BaseException | None = error
-    while cause is not None and len(reasons) < 10:
+    chain = [error]
+    for cause in chain:
         kind, module, inner = type(cause).__name__, type(cause).__module__, cause.__cause__
-        text = cause.sentence if isinstance(cause, InferlensError) else _condensed(str(cause))
-        named = f"{kind}: {text}".rstrip(": ") if module == "builtins" and kind not in _NO_NEWS else text or kind
+        ours = isinstance(cause, InferlensError)
+        text = cause.sentence.rstrip(".") if isinstance(cause, InferlensError) else _condensed(str(cause))
+        says_kind = module == "builtins" and kind not in _NO_NEWS or " " not in text
         repeats = any(text in other for other in reasons) or bool(reasons and " " not in text)
         if not repeats and (inner is None or not module.startswith(_WRAPPERS)):
-            reasons = {other: full for other, full in reasons.items() if other not in text} | {text: named}
-        cause = None if isinstance(cause, InferlensError) else inner
-    *outer, last = reasons.values()
-    return _shortened(": ".join([*(text.rstrip(".:") for text in outer), last]))
+            reasons = {other: full for other, full in reasons.items() if other not in text}
+            reasons[text] = f"{kind}: {text}".rstrip(": ") if says_kind and not ours else text
+        if inner is not None and inner not in chain and not ours:
+            chain.append(inner)
+    return _shortened(": ".join(full.rstrip(":") for full in reasons.values()))
 
 
 def _condensed(text: str) -> str:
@@ -111,13 +114,13 @@ def _condensed(text: str) -> str:
     text = _REST.split(text, maxsplit=1)[0]
     for pattern, instead in _CUTS:
         text = pattern.sub(instead, text)
-    return re.sub(r"\s+(?=[:.,;](?:\s|$))", "", one_line(text)).strip(" :-") or one_line(plain)
+    return re.sub(r"\s+(?=[:.,;](?:\s|$))", "", one_line(text)).strip(" :-").rstrip(".") or one_line(plain)
 
 
 def _shortened(text: str) -> str:
     """Return the sentences of ``text`` that fit, at least the first one; a list without an end ends at a comma."""
     if len(text) <= LONGEST:
         return text
-    ends = [found.end() for found in re.finditer(r"[.!?](?= [A-Z])", text)]
+    ends = [found.start() for found in re.finditer(r"[.!?](?= [A-Z])", text)]
     fitting = [end for end in ends if end <= LONGEST] or [end for end in ends[:1] if end <= 2 * LONGEST]
     return text[: fitting[-1]] if fitting else f"{text[:LONGEST].rpartition(', ')[0] or text[:LONGEST]}, …"

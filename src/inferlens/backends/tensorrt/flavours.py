@@ -167,9 +167,7 @@ def _log_class(module: Any) -> Any:
 
 def condensed(errors: list[str], otherwise: str = "no reason given") -> str:
     """Return the reasons of the errors on one line, each once."""
-    return (
-        "; ".join(dict.fromkeys(reason(error).rstrip(".") for error in errors if not ECHO.search(error))) or otherwise
-    )
+    return "; ".join(dict.fromkeys(reason(error) for error in errors if not ECHO.search(error))) or otherwise
 
 
 # Plugins: layers that libraries add to TensorRT, loaded by path and listed by name.
