@@ -21,7 +21,7 @@ _QUOTED = [
         r"## Exception summary\s+<class '(?:\w+\.)*(?P<kind>\w+)'>(?P<text>: .*)",  # torch.onnx
         r"^backend='[^']*' raised:\n(?P<text>.*)",  # Dynamo
         r"^Traceback[^\n]*\(most recent call last\):\n.*^(?P<text>[\w.]*(?:Error|Exception)\w*: .*)",
-        r".*\bCaused by: (?!\()(?P<text>.*)",
+        r"\A.*\bCaused by: (?!\()(?P<text>.*)",
         r"Dynamo failed to run FX node.*?: got (?P<kind>\w+)\((?P<quote>['\"])(?P<text>.*?)(?P=quote)\)$",
         r"raised exception (?P<kind>\w+)\((?P<quote>['\"])(?P<text>.*?)(?P=quote)\)$",
         r"Failed running call_\w+ .*?:\n(?P<text>.*)",  # Dynamo before PyTorch 2.8
@@ -36,14 +36,14 @@ _REST = re.compile(
     r"Hint:|The branch condition|Developer debug|args\[0\]:|consider using data-dependent|compilation terminated|⬆)",
 )
 _ARGUMENTS = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
-_SOURCE = r"[^\s'\"(\[]+\.(?:cpp|cc|cu|cuh|hpp|h|py)"
+_SOURCE = r"(?<![^\s'\"(\[])[^\s'\"(\[]+\.(?:cpp|cc|cu|cuh|hpp|h|py)"
 _CUTS = [
     (re.compile(pattern, re.MULTILINE), instead)
     for pattern, instead in (
         # Python
         (r"^\s*File \"[^\"]+\", line \d+.*$|^\s*[~^]+\s*$|^\s*# File .*$", ""),
         (r"\bat 0x[0-9a-fA-F]+", ""),
-        (r"[^\s'\"]*(?:site|dist)-packages/(?:[^\s'\"]*/)?", ""),
+        (r"(?<![^\s'\"])[^\s'\"]*(?:site|dist)-packages/(?:[^\s'\"]*/)?", ""),
         # ONNX Runtime: [ONNXRuntimeError] : 1 : FAIL : Load model from m.onnx failed:/src/model.cc:256 Model::Model()
         (r"\[ONNXRuntimeError\] : \d+ : \w+ : ", ""),
         (r"Exception during (?:initialization|loading): |^Error in execution: ", ""),
@@ -94,7 +94,7 @@ def reason(error: BaseException | str) -> str:
         kind, module, inner = type(cause).__name__, type(cause).__module__, cause.__cause__
         ours = isinstance(cause, InferlensError)
         text = cause.sentence.rstrip(".") if isinstance(cause, InferlensError) else _condensed(str(cause))
-        says_kind = module == "builtins" and kind not in _NO_NEWS or " " not in text
+        says_kind = (module == "builtins" and kind not in _NO_NEWS) or " " not in text
         repeats = any(text in other for other in reasons) or bool(reasons and " " not in text)
         if not repeats and (inner is None or not module.startswith(_WRAPPERS)):
             reasons = {other: full for other, full in reasons.items() if other not in text}

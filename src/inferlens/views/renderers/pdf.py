@@ -43,7 +43,7 @@ def printed(page: str, folder: Path) -> bytes:
             source.write_text(page, encoding="utf-8")
             command += [f"--user-data-dir={inside}/profile", f"--print-to-pdf={target}", source.as_uri()]
             done = subprocess.run(command, capture_output=True, timeout=TIMEOUT, check=False)
-            said = reason(done.stderr.decode(errors="replace"))
+            said = reason("\n".join(done.stderr.decode(errors="replace").splitlines()[-3:]))
             made = target.read_bytes() if target.is_file() else b""
     except (OSError, subprocess.TimeoutExpired) as error:
         said = reason(error)
