@@ -19,10 +19,10 @@ from inferlens.models.model import Format
 ROOT = Path(inferlens.__file__).parent
 # From the bottom to the top: a room may import from those before it, and from itself.
 ROOMS = [
-    "errors", "units", "limits", "registry", "spec", "record", "stats", "trace", "analysis", "models", "backends",
-    "measure", "execution", "views", "cli", "__main__",
+    "errors", "reasons", "units", "limits", "registry", "spec", "record", "stats", "trace", "analysis", "models",
+    "backends", "measure", "execution", "views", "cli", "__main__",
 ]  # fmt: skip
-MOST_AT_THE_TOP = 18
+MOST_AT_THE_TOP = 19
 MOST_IN_A_FOLDER = 20
 FRAMEWORKS = {
     "torch", "torchvision", "timm", "transformers", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx",

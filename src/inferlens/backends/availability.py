@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import re
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,10 +19,10 @@ from msgspec import Struct
 
 from inferlens.backends.base import ON_CUDA, Absence, Preparation
 from inferlens.errors import InferlensError, MissingLibrary, Unsupported, is_short_of_memory
+from inferlens.reasons import reason
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case
 
 NO_GPU = Absence("", "no NVIDIA driver shows a GPU", "the NVIDIA driver; nvidia-smi has to list the GPU", device="cuda")
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # exporters write their messages for a terminal
 
 
 def imported(library: str, title: str, extra: str) -> tuple[Any, Absence | None]:
@@ -35,7 +34,7 @@ def imported(library: str, title: str, extra: str) -> tuple[Any, Absence | None]
             missing = MissingLibrary(title, extra=extra)
             return None, Absence("", missing.what, missing.hint)
         hint = f"pip install --force-reinstall {library}"
-        return None, Absence("", f"{title} cannot be loaded: {first_lines(error)}", hint)
+        return None, Absence("", f"{title} cannot be loaded: {reason(error)}", hint)
 
 
 def found(*libraries: str) -> bool:
@@ -77,10 +76,10 @@ def cuda_absence(torch: Any) -> Absence | None:
         return Absence("", "this PyTorch build is CPU-only", "install a PyTorch build with CUDA", device="cuda")
     if not gpu_here():
         return NO_GPU
-    reason = "no NVIDIA GPU is visible to PyTorch"
+    why = "no NVIDIA GPU is visible to PyTorch"
     if heard:  # PyTorch's own words, such as that the driver is too old
-        reason += f": {first_lines(heard[0].message, 1)}"
-    return Absence("", reason, "check nvidia-smi, the driver and CUDA_VISIBLE_DEVICES", device="cuda")
+        why += f": {reason(str(heard[0].message))}"
+    return Absence("", why, "check nvidia-smi, the driver and CUDA_VISIBLE_DEVICES", device="cuda")
 
 
 def cuda_precisions(torch: Any) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -197,10 +196,4 @@ def refused(what: str, hint: str = "") -> Iterator[None]:
     except Exception as error:
         if is_short_of_memory(error):
             raise
-        raise Unsupported(f"{what}: {first_lines(error)}", hint=hint) from error
-
-
-def first_lines(error: object, count: int = 3) -> str:
-    """The first lines of what an error says that are not empty, in one line, without colours."""
-    lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
-    return " ".join(lines[:count])[:400] or type(error).__name__
+        raise Unsupported(f"{what}: {reason(error)}", hint=hint) from error

@@ -24,10 +24,11 @@ from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child_process
 from inferlens.execution.expand import Planned, backends_named, batches, check_words, expand, refuse_if_none_runs
 from inferlens.execution.protocol import Job
-from inferlens.execution.worker import Child, ending
+from inferlens.execution.worker import Child
 from inferlens.measure import environment, interpreter
 from inferlens.models import resolve
 from inferlens.models.model import ModelInfo
+from inferlens.reasons import reason
 from inferlens.record.record import Environment
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan, refuse_unknown
@@ -189,8 +190,7 @@ def capabilities(job: NamesJob, child: Child) -> dict[str, Capabilities]:  # noq
             found[name] = BACKENDS.get(name)().capabilities()
         except Exception as error:
             traceback.print_exc()
-            reason = str(error) if isinstance(error, InferlensError) else ending(error)[1]
-            found[name] = Capabilities(formats=(), absent=(Absence("", reason),))
+            found[name] = Capabilities(formats=(), absent=(Absence("", reason(error)),))
     return found
 
 

@@ -49,6 +49,7 @@ from inferlens.measure.series import Turn
 from inferlens.models import inputs, resolve
 from inferlens.models.model import Model, Problem
 from inferlens.models.sources import own_code
+from inferlens.reasons import reason
 from inferlens.record.record import Memory, ModelFacts, Status
 from inferlens.units import plural
 
@@ -140,7 +141,7 @@ class Child:
 
     def fail(self, error: BaseException) -> None:
         """Gives what was found until ``error``, with its meaning for the case."""
-        if not isinstance(error, InferlensError):
+        if not isinstance(error, InferlensError) or error.__cause__:  # the whole text of what a library said
             traceback.print_exc()
         if self.answered:  # the exit code says that something went wrong afterwards
             sys.exit(1)
@@ -207,9 +208,7 @@ def ending(error: BaseException) -> tuple[Status, str, str]:
     """Status, reason and hint that ``error`` means for a case."""
     if isinstance(error, InferlensError):
         return "unsupported" if isinstance(error, Unsupported) else "failed", error.sentence, error.hint
-    lines = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {lines[0][:300] if lines else 'no message'}"
-    return "out of memory" if is_short_of_memory(error) else "failed", text, ""
+    return "out of memory" if is_short_of_memory(error) else "failed", reason(error), ""
 
 
 def main() -> None:

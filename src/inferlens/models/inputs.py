@@ -14,6 +14,7 @@ import numpy as np
 from inferlens.errors import InferlensError, is_short_of_memory
 from inferlens.models.model import Array, Format, Model, ModelInfo
 from inferlens.models.sources.base import Opened
+from inferlens.reasons import reason
 from inferlens.spec.case import TensorSpec, with_batch
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def try_inputs(opened: Opened, specs: tuple[TensorSpec, ...], found: ModelInfo, 
     given = ", ".join(map(str, specs))
     whose = "" if asked else "its own example, "
     raise InferlensError(
-        f"{found.asked or found.spec} does not take {whose}{given}: {said_by(error)}.",
+        f"{found.asked or found.spec} does not take {whose}{given}: {reason(error)}.",
         expected=f"inputs such as its own, {own}" if asked and own else "the shape and type that its forward takes",
     ) from error
 
@@ -169,13 +170,6 @@ def _failure(opened: Opened, specs: tuple[TensorSpec, ...], found: ModelInfo) ->
         else:
             return None
     return error
-
-
-def said_by(error: BaseException) -> str:
-    """The line of an error's text that says what is wrong, without a full stop."""
-    lines = [line for line in str(error).splitlines() if line.strip()] or ["no reason given"]
-    line = lines[-1 if "TorchScript interpreter" in lines[0] else 0]  # which ends with the error that it met
-    return line.strip().removeprefix("RuntimeError: ").rstrip(".")[:200]
 
 
 def with_example(module: torch.nn.Module, example: Any, *, weights: str, source: str) -> Opened:

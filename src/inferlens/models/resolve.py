@@ -25,7 +25,7 @@ from inferlens.errors import (
     paths_like,
     suggestion,
 )
-from inferlens.models.inputs import argument_names, draw, said_by, try_inputs
+from inferlens.models.inputs import argument_names, draw, try_inputs
 from inferlens.models.model import Model, ModelInfo, Problem
 from inferlens.models.samples import RANDOM, Samples, read
 from inferlens.models.sources import own_code
@@ -36,6 +36,7 @@ from inferlens.models.sources.libraries import FakeSource, Timm, Torchvision, Tr
 from inferlens.models.sources.onnx import OnnxFile, onnx_graph, weight_files
 from inferlens.models.sources.own_code import Factory, Hub, Live
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize
+from inferlens.reasons import reason
 from inferlens.record.record import ModelFacts
 from inferlens.spec.case import Case, TensorSpec, with_batch
 from inferlens.spec.keep import EXPORTED, check_kept, kept
@@ -221,7 +222,7 @@ def check(
         if is_short_of_memory(error):
             return found
         raise InferlensError(
-            f"{found.asked or found.spec} cannot be loaded: {type(error).__name__}: {said_by(error)}{_where(error)}.",
+            f"{found.asked or found.spec} cannot be loaded: {reason(error)}{_where(error)}.",
             hint="load it by itself in Python, which shows where this comes from",
         ) from error
     if opened.module is not None:  # names of ONNX nodes are known once it is exported

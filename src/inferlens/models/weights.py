@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferlens.errors import InferlensError, library, paths_like
+from inferlens.reasons import reason
 
 if TYPE_CHECKING:
     import torch
@@ -66,7 +67,7 @@ def randomize(module: torch.nn.Module, example: tuple[torch.Tensor, ...], seed: 
             module(*example)
         except Exception as error:
             raise InferlensError(
-                f"The model fails on its own inputs: {type(error).__name__}: {error}",
+                f"The model fails on its own inputs: {reason(error)}",
                 expected="a model that takes its inputs as positional arguments, on the CPU, in fp32",
             ) from error
         finally:
@@ -186,7 +187,7 @@ def load_weights(module: torch.nn.Module, file: Path) -> None:
         module.load_state_dict(state)
     except Exception as error:
         raise InferlensError(
-            f"The weights in {file} do not fit the model: {' '.join(str(error).split())[:300]}",
+            f"The weights in {file} do not fit the model: {reason(error)}",
             expected=f"the {len(own)} tensors of this model, by name and shape",
             hint="the model these weights were saved from",
         ) from error

@@ -100,7 +100,7 @@ def _by_case(shown: Sequence[Row]) -> list[Table]:
 
 def _lines(one: Note, first: str) -> list[Line]:
     hint = [Line("", (f"→ {one.hint}",), style="dim")] if one.hint else []
-    return [Line(first, (one.sentence,), indent="  "), *hint]
+    return [Line(first, (one.message,), indent="  "), *hint]
 
 
 def _grouped(shown: Sequence[Row]) -> list[tuple[Note, str]]:
@@ -108,12 +108,12 @@ def _grouped(shown: Sequence[Row]) -> list[tuple[Note, str]]:
     groups: dict[tuple[str, str, str], list[tuple[Note, str]]] = {}
     for row, name in zip(shown, _names(shown), strict=True):
         for one in row.notes:
-            groups.setdefault((one.level, one.code, _FILLED.sub("", one.sentence)), []).append((one, name))
+            groups.setdefault((one.level, one.code, _FILLED.sub("", one.message)), []).append((one, name))
     order, found = list(LEVELS), []
     for mine in sorted(groups.values(), key=len, reverse=True):
         first, who = mine[0][0], list(dict.fromkeys(name for _, name in mine))
         alike = [one.hint for one, _ in mine if _FILLED.sub("", one.hint) == _FILLED.sub("", first.hint)]
-        together = replace(first, message=_together([one.sentence for one, _ in mine]), hint=_together(alike))
+        together = replace(first, message=_together([one.message for one, _ in mine]), hint=_together(alike))
         found.append((together, _who(who, len(shown))))
     return sorted(found, key=lambda each: (order.index(each[0].level), each[0].code not in _WORST))
 

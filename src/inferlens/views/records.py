@@ -332,8 +332,8 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
         mine, note = whose[code], notes[code]
         who = f"{ways(table)[mine[0].id]}: " if len(mine) == 1 else f"{len(mine)} of {len(table)} rows: "
         who = f"{DOUBTS[code]}: " if code in marked else "" if len(mine) == len(table) else who
-        both = f"{who}{note.sentence} {note.hint}"
-        said.setdefault(who, both if len(both) <= WIDTH else f"{who}{note.sentence}")
+        both = f"{who}{note.message} {note.hint}"
+        said.setdefault(who, both if len(both) <= WIDTH else f"{who}{note.message}")
     if ONCE in marks:
         said[ONCE] = f"{ONCE}: too slow to be the fastest, so it was not measured again."
     lines = list(said.values())[:MOST_NOTES]
@@ -390,7 +390,7 @@ def _speedup(row: Row) -> str:
 def remark(row: Row, *, builds: bool = True) -> str:
     """Why it did not run, or what makes its number doubtful, or what it costs to build."""
     if not row.ok:
-        why = next(note.sentence for note in row.notes if note.code in OF_THE_END)
+        why = next(note.message for note in row.notes if note.code in OF_THE_END)
         return plain(f"{why} Try: {row.hint}" if row.hint else why)
     words = [note.message for note in row.notes if note.code == "plain-way"]
     words += [word for word in doubts(row) if word != row.outputs]

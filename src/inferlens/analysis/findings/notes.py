@@ -44,7 +44,6 @@ LEVEL_OF: dict[str, Level] = {
 # What needs no note beside another: it has the same cause and the same cure.
 _UNEVEN = ("uneven-throughput", "slow-throughput", "unsteady", "two-modes", "not-reached")
 IMPLIES = {"busy": _UNEVEN, "disturbed": _UNEVEN, "slow-throughput": ("uneven-throughput",)}
-WORDS = 20
 
 
 class Note(Struct, frozen=True):
@@ -52,21 +51,11 @@ class Note(Struct, frozen=True):
 
     code: str  # stays, and is documented
     level: Level  # whether it ``changes`` the answer, ``weakens`` it, or is good to ``know``
-    message: str  # all of it; :attr:`sentence` is what fits on a screen
+    message: str  # one sentence, of at most 20 words where no library's reason is in it
     hint: str = field(default="", name="advice")
 
-    @property
-    def sentence(self) -> str:
-        """The message in 20 words at most, cut where it breathes if it is longer."""
-        words = self.message.split()
-        if len(words) > WORDS:
-            ends = [place for place, word in enumerate(words[:WORDS], 1) if place > 5 and word[-1] in ".,:;"]
-            words = [*words[: ends[-1] if ends else WORDS - 1]]
-            words[-1] = words[-1].rstrip(".,:;") + ("." if ends else " …")
-        return " ".join(words)
-
     def __str__(self) -> str:
-        return f"{self.sentence} {self.hint}".strip()
+        return f"{self.message} {self.hint}".strip()
 
 
 def note(code: str, message: str, hint: str = "") -> Note:
@@ -101,8 +90,9 @@ def _ended(runs: CaseRuns) -> Iterator[Note]:
     if record.status != "ok":
         why = _sentence(record.reason or "No reason is known")
         refused = record.status == "unsupported"
-        hint = record.hint or ("" if refused else _log(record.case.label))
-        yield note("unsupported" if refused else "did-not-run", why, hint)
+        whole = [_log(record.case.label)] if record.output_tail or not refused else []  # the whole text is there
+        hints = [record.hint, *(f"{'All of it: ' * bool(record.hint)}{each}" for each in whole)]
+        yield note("unsupported" if refused else "did-not-run", why, " · ".join(filter(None, hints)))
         return
     agreement = worst_agreement(runs)
     if agreement is None or agreement.agrees is None:

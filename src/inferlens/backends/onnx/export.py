@@ -13,17 +13,17 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from inferlens.backends.availability import first_lines, quiet
+from inferlens.backends.availability import quiet
 from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.export import cast, example_feed, export_dimensions, flat_outputs, free_sizes
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.models.sources.onnx import onnx_file_precision, onnx_graph, weight_files
+from inferlens.reasons import reason
 from inferlens.record.files import exclusive
 from inferlens.spec.case import Case, TensorSpec
 
 EMBED_LIMIT = 1_500_000_000  # bytes of weights in one ONNX file, which holds less than 2 GiB; else they are beside it
-# Errors of torch.export for code whose path depends on values.
 ON_VALUES = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
 
 
@@ -97,16 +97,6 @@ def lower_folded_weights(path: Path) -> None:
         onnx.save(model, str(path))
 
 
-def reason(error: BaseException) -> str:
-    """Why the exporter failed: what it raises itself tells the step it was at, and that the cause is below."""
-    while error.__cause__ is not None and type(error).__module__.startswith("torch.onnx"):
-        error = error.__cause__
-    kind, said = type(error).__name__, first_lines(error, 2).rstrip(".")
-    if kind in ON_VALUES:
-        return "control flow or a size depends on values of a tensor"
-    return (f"{kind}: {said}" if type(error).__module__ == "builtins" else said)[:300]
-
-
 def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, preparation: Preparation) -> None:
     import torch
 
@@ -132,7 +122,7 @@ def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, pre
             torch.onnx.export(flat, feed, path, input_names=names, dynamo=False, verbose=False, dynamic_axes=axes)
         except Exception as error:
             raise Unsupported(
-                f"'{model.name}' cannot be exported to ONNX: {reason(first)} (tracing: {first_lines(error, 1)})"
+                f"'{model.name}' cannot be exported to ONNX: {reason(first)} (tracing: {reason(error)})"
             ) from first
     preparation.facts["onnx_exporter"] = "TorchScript"
     preparation.warn(

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from inferlens.backends.availability import first_lines, imported
+from inferlens.backends.availability import imported
 from inferlens.backends.base import Absence
-from inferlens.errors import InferlensError, Unsupported, one_line
+from inferlens.errors import InferlensError, Unsupported
+from inferlens.reasons import reason
 from inferlens.record.record import Gpu
 
 
@@ -36,12 +37,6 @@ OTHERS = "a machine with a GPU, or --backend tensorrt:rtx"
 SEVERITIES = ("internal error", "error", "warning")
 # Logged after every other error on a machine without a driver; not a cause.
 ECHO = re.compile(r"\[checkMacros\.cpp::catchCudaError::\d+\]")
-# Places in TensorRT's own source, and the function that was called.
-PLACES = re.compile(
-    r"\s*In \w+ at [^\s)]+|^\s*\[\d+\]\s*|^\S+\.cpp:\d+:\s*|\[\S+\.\w+:\d+: \w+\]\s*|^I[A-Z]\w+::\w+:\s*"
-    r"|Error Code \d+: "
-)
-LONGEST = 600
 # Plugins that were loaded, by flavour and path: once for the whole process. An empty path stands for TensorRT's own.
 _loaded: set[tuple[str, Path]] = set()
 
@@ -171,12 +166,8 @@ def _log_class(module: Any) -> Any:
 
 
 def condensed(errors: list[str], otherwise: str = "no reason given") -> str:
-    """What the errors say, in one line: each once, without the places in TensorRT's own source."""
-    texts: dict[str, None] = {}
-    for error in errors:
-        lines = [PLACES.sub("", line).strip() for line in error.splitlines() if not ECHO.search(line)]
-        texts[one_line(" ".join(lines)).strip(" .")] = None
-    return "; ".join(filter(None, texts))[:LONGEST] or otherwise
+    """Return the reasons of the errors on one line, each once."""
+    return "; ".join(dict.fromkeys(reason(error) for error in errors if not ECHO.search(error))) or otherwise
 
 
 # Plugins: layers that libraries add to TensorRT, loaded by path and listed by name.
@@ -216,7 +207,7 @@ def _load_library(flavour: Flavour, path: Path) -> None:
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # says why it cannot be loaded, which the registry does not
     except OSError as error:
         raise Unsupported(
-            f"The plugin library {path} cannot be loaded: {first_lines(error)}.", hint=f"ldd {path} says what it lacks"
+            f"The plugin library {path} cannot be loaded: {reason(error)}.", hint=f"ldd {path} says what it lacks"
         ) from error
     if registered_plugins(flavour) == before:  # it registers its plugins when it is asked to
         flavour.module.get_plugin_registry().load_library(str(path))

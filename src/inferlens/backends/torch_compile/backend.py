@@ -21,7 +21,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from inferlens.backends.abilities import Deployer, KernelOrigins, Launched, LayerProfiler, Origins
-from inferlens.backends.availability import cuda_absence, cuda_quantized, first_lines, found, imported, warn_unheeded
+from inferlens.backends.availability import cuda_absence, cuda_quantized, found, imported, warn_unheeded
 from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Recommendation, Runner
 from inferlens.backends.profiling.kernel_matching import MatchedKernels, origins_by_match
 from inferlens.backends.profiling.kernel_runs import Called, kernels_of, layers_of_kernels
@@ -34,6 +34,7 @@ from inferlens.backends.torch_compile.layers import Compiler, InductorNames
 from inferlens.backends.torch_compile.quantize import OPERATORS, quantize_linear, quantized_module
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
+from inferlens.reasons import reason
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import HALF, PRECISIONS, QUANTIZED, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
@@ -260,7 +261,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         try:
             compiled = self._compiled(module)
         except torch._dynamo.exc.Unsupported as error:
-            what = f"'{self.model.name}' does not compile into one graph: {first_lines(error, 2)}"
+            what = f"'{self.model.name}' does not compile into one graph: {reason(error)}"
             raise Unsupported(what, hint="without fullgraph") from error
         self._tell({name: dict(counts) for name, counts in counters.items()})
         return compiled
@@ -310,7 +311,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
                     call = self._compiled(module)
                 self._matched = matched_kernels(Called(call), InductorNames(self._compiler), self.seeded_feed())
             except RuntimeError as error:  # Dynamo's and Inductor's errors are such, and a lack of memory
-                why = f"not known: the call that shows where kernels came from failed ({first_lines(error, 1)})."
+                why = f"not known: the call that shows where kernels came from failed ({reason(error)})."
                 self._matched = MatchedKernels([], {"modules": why})
         return origins_by_match(launched, self._matched)
 
@@ -324,7 +325,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
     def _tell(self, counters: Mapping[str, Mapping[str, int]]) -> None:
         """What the compiler's counters say, as facts and warnings."""
         inductor = counters.get("inductor", {})
-        reasons = [first_lines(reason, 1) for reason in counters.get("graph_break", {})]
+        reasons = [reason(text) for text in counters.get("graph_break", {})]
         breaks = sum(counters.get("graph_break", {}).values())
         facts = self.preparation.facts
         facts["graphs"] = counters.get("stats", {}).get("unique_graphs", 0)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, cast
 import msgspec
 from msgspec import structs
 
-from inferlens.backends.availability import first_lines, quiet, refused
+from inferlens.backends.availability import quiet, refused
 from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.export import (
     WRAPPED,
@@ -47,6 +47,7 @@ from inferlens.errors import Unsupported, library
 from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
+from inferlens.reasons import reason
 from inferlens.record.partition import Partition, Segment, partition_of
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 from inferlens.spec.keep import check_kept, kept
@@ -159,7 +160,7 @@ class CompilingRunner(ReplayingRunner):
         except Exception as error:  # it is read from what the library keeps for itself; the case runs all the same
             if options.require_full_compilation:
                 raise
-            facts["no_partition"] = f"What runs in TensorRT is not known: {type(error).__name__}: {first_lines(error)}"
+            facts["no_partition"] = f"What runs in TensorRT is not known: {reason(error)}"
             return
         facts["partition"] = msgspec.to_builtins(partition)
         if not partition.engines:

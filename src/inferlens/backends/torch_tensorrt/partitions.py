@@ -20,8 +20,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from inferlens.backends.availability import first_lines
 from inferlens.backends.torch_tensorrt.library import replaced
+from inferlens.reasons import reason
 from inferlens.record.partition import (
     Interruption,
     Operator,
@@ -157,8 +157,7 @@ def choices_in(graphs: Sequence[Lowered], own: int) -> dict[str, Any]:
         sizes = [len(each.operators) for each in evaluate(1) if each.runs_in == "TensorRT"]
         return choices_of(sizes, own, evaluate)
     except Exception as error:  # the partitioner raises nearly every type there is, and the partition is there already
-        reason = f"{type(error).__name__}: {first_lines(error)}"
-        return {"note": f"What other values of min_block_size give is not known: {reason}."}
+        return {"note": f"What other values of min_block_size give is not known: {reason(error)}."}
 
 
 def weightless(graph_module: Any) -> Any:
@@ -269,16 +268,16 @@ class Captured:
         before: tuple[str, ...] = ()
         for each in list(getattr(utils, "graph_break_reasons", ()))[self._noted :]:
             graph = next((number for number, end in enumerate(self._ends) if end is each), graph)
-            reason = short_reason(each.reason)
+            why = reason(each.reason)
             lines = tuple(f"{Path(frame.filename).name} line {frame.lineno or 0}" for frame in each.user_stack or ())
             # A break in a function that is called: Dynamo has it of the caller, and then of the function itself.
-            if not (lines and lines == before[-len(lines) :] and found[-1].reason == reason):
+            if not (lines and lines == before[-len(lines) :] and found[-1].reason == why):
                 called = f", called from {lines[0]}" if len(set(lines)) > 1 else ""
-                found.append(Interruption(graph, reason, f"{lines[-1]}{called}" if lines else ""))
+                found.append(Interruption(graph, why, f"{lines[-1]}{called}" if lines else ""))
             before = lines
         known = {each.reason for each in found}
-        rest = dict.fromkeys(short_reason(each) for each in utils.counters.get("graph_break", {}))
-        return (*found, *(Interruption(graph, reason) for reason in rest if reason not in known))
+        rest = dict.fromkeys(reason(each) for each in utils.counters.get("graph_break", {}))
+        return (*found, *(Interruption(graph, why) for why in rest if why not in known))
 
 
 def set_paths(graph_module: Any, module: Any) -> None:
@@ -331,13 +330,6 @@ def kept_paths() -> Iterator[None]:
 
     with replaced(backends, **{EXPORTS: exported}):
         yield
-
-
-def short_reason(text: str) -> str:
-    """What a reason of Dynamo's says, in one line: its title, and the line that begins ``Explanation:``."""
-    title, *lines = [line.strip() for line in str(text).strip().splitlines()] or [""]
-    why = next((line.removeprefix("Explanation:").strip() for line in lines if line.startswith("Explanation:")), "")
-    return f"{title}: {why}".rstrip(".") if why else title
 
 
 # Names

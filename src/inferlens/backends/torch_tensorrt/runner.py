@@ -15,7 +15,7 @@ from typing import Any, cast
 import msgspec
 
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
-from inferlens.backends.availability import first_lines, quiet, warn_unheeded
+from inferlens.backends.availability import quiet, warn_unheeded
 from inferlens.backends.base import Preparation
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, not_entered
@@ -27,6 +27,7 @@ from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
 from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.models.provenance import Provenance
+from inferlens.reasons import reason
 from inferlens.record.layer_profile import Layers
 from inferlens.record.partition import Segment
 from inferlens.record.record import Gpu
@@ -148,7 +149,7 @@ def open_module(path: Path) -> Any:
             return torch.export.load(str(path)).module()
     except Exception as error:  # unpickling can raise anything, and so can the engine inside
         raise InferlensError(
-            f"{path} cannot be opened: {type(error).__name__}: {first_lines(error)}",
+            f"{path} cannot be opened: {reason(error)}",
             expected=f"a {KINDS.get(path.suffix, 'compiled module')} for this GPU and this version of TensorRT",
             hint=AGAIN,
         ) from error
@@ -171,6 +172,4 @@ def compiling(name: str, step: str, hint: str = "") -> Iterator[None]:
             raise inner from error
         if is_short_of_memory(inner) or "CUDA error" in str(inner):  # that is not the model's fault
             raise
-        raise Unsupported(
-            f"{TITLE} cannot {step} '{name}': {type(inner).__name__}: {first_lines(inner)}", hint=hint
-        ) from error
+        raise Unsupported(f"{TITLE} cannot {step} '{name}': {reason(inner)}", hint=hint) from error

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta, structs
 
 from inferlens.backends.abilities import Deployer, KernelOrigin, KernelOrigins, Launched, LayerProfiler, Origins, Saver
-from inferlens.backends.availability import first_lines, quiet, refused
+from inferlens.backends.availability import quiet, refused
 from inferlens.backends.base import Backend, Capabilities, Knob, Preparation, Recommendation, Runner
 from inferlens.backends.profiling.kernel_matching import MatchedKernels, origins_by_match
 from inferlens.backends.profiling.layer_runs import check_level
@@ -27,6 +27,7 @@ from inferlens.backends.torchscript.layers import Modules, ScriptNames
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
 from inferlens.models.sources.files import input_note
+from inferlens.reasons import reason
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import HALF, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
@@ -191,5 +192,5 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
                 self._wrapped = WRAPPED
                 traced = torch.jit.trace(flat_outputs(module), feed, check_trace=False, strict=False)
         # Values that became constants. Mostly they are shapes and harmless; where not, the outputs disagree.
-        self.preparation.facts["trace_warnings"] = [first_lines(warning.message, 1) for warning in heard]
+        self.preparation.facts["trace_warnings"] = [reason(str(warning.message)) for warning in heard]
         return traced

@@ -32,6 +32,7 @@ from inferlens.execution.launching.local import cards, shares
 from inferlens.execution.protocol import Answered, Event, Found, Observer, Order, PartJob, Told, from_json, result_of
 from inferlens.measure.interpreter import code
 from inferlens.measure.monitor.cpu import usable_cpus
+from inferlens.reasons import reason
 from inferlens.record.files import write_whole
 from inferlens.record.store import RECORD, Store
 from inferlens.spec.plan import Plan, toml_words
@@ -103,7 +104,7 @@ class OnRay(Launcher):
         try:
             self.ray.init(**words)
         except Exception as error:  # Ray raises nearly every type there is
-            what = f"Ray cannot be reached at '{address}': {str(error).strip().splitlines()[0].rstrip('.')}."
+            what = f"Ray cannot be reached at '{address}': {reason(error)}."
             hint = "ray status; RAY_AUTH_MODE=token, if the cluster asks for a token; or --ray local"
             raise InferlensError(what, hint=hint) from error
         finally:
@@ -165,11 +166,10 @@ class RayWorker(Worker):
                 raise WorkerLost(str(cause)) from error
             if isinstance(cause, InferlensError):
                 raise cause from error
-            lines = str(error).strip().splitlines()
             hint = "inferlens on every node, or a plan file with runtime_env"
-            raise InferlensError(f"A node cannot run this: {lines[-1] if lines else error}.", hint=hint) from error
+            raise InferlensError(f"A node cannot run this: {reason(error)}.", hint=hint) from error
         except ray.exceptions.RayError as error:
-            raise WorkerLost(str(error).strip().splitlines()[0].partition(". ")[0]) from error
+            raise WorkerLost(reason(error)) from error
         raise WorkerLost("its task ended without an answer")
 
 

@@ -23,10 +23,11 @@ import msgspec
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, library, paths_like
-from inferlens.models.inputs import said_by, spec_of, with_example
+from inferlens.models.inputs import spec_of, with_example
 from inferlens.models.model import TRUST, Format, ModelInfo
 from inferlens.models.provenance import shapes_fit
 from inferlens.models.sources.base import LoadRequest, Opened, Source
+from inferlens.reasons import reason
 from inferlens.record.files import sha256
 from inferlens.spec.case import DTYPES, TensorSpec
 
@@ -219,7 +220,7 @@ def broken_file(path: Path) -> Iterator[None]:
     except (InferlensError, MemoryError):
         raise
     except Exception as error:
-        raise InferlensError(f"{path} cannot be read: {type(error).__name__}: {said_by(error)}", hint=AGAIN) from error
+        raise InferlensError(f"{path} cannot be read: {reason(error)}", hint=AGAIN) from error
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from inferlens.errors import InferlensError, check_choice, library, suggestion
 from inferlens.models.inputs import by_position
 from inferlens.models.model import Array, ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Source
+from inferlens.reasons import reason
 from inferlens.spec.case import TensorSpec
 
 IMAGE = TensorSpec("x", (1, 3, 224, 224))
@@ -144,7 +145,7 @@ class Transformers(Source):
         try:
             module = transformers.AutoModel.from_config(config)
         except ValueError as error:
-            raise InferlensError(f"transformers cannot build '{name}': {str(error).splitlines()[0][:200]}.") from error
+            raise InferlensError(f"transformers cannot build '{name}': {reason(error)}.") from error
         inputs = _model_inputs(module, config)
         module = by_position(module, [spec.name for spec in inputs])
         source = f"transformers {transformers.__version__}"

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from inferlens.models.inputs import said_by
 from inferlens.models.model import Model
 from inferlens.models.work.onnx_graph import count_onnx
 from inferlens.models.work.torch_module import count_module
+from inferlens.reasons import reason
 from inferlens.record.work import Work
 from inferlens.spec.case import Case
 
@@ -39,4 +39,4 @@ def count(model: Model, case: Case, makers: Makers = lambda _: {}) -> Work:
             return Work(note="there is no module to count")
         return count_module(model.module, model.inputs, element)
     except Exception as error:  # whatever a model's own code raises; what is measured must not depend on it
-        return Work(note=f"counting failed: {type(error).__name__}: {said_by(error)}")
+        return Work(note=f"counting failed: {reason(error)}")

@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from inferlens.errors import InferlensError, one_line
+from inferlens.errors import InferlensError
+from inferlens.reasons import reason
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 TIMEOUT = 120.0  # seconds for a page
@@ -42,10 +43,10 @@ def printed(page: str, folder: Path) -> bytes:
             source.write_text(page, encoding="utf-8")
             command += [f"--user-data-dir={inside}/profile", f"--print-to-pdf={target}", source.as_uri()]
             done = subprocess.run(command, capture_output=True, timeout=TIMEOUT, check=False)
-            said = one_line(done.stderr.decode(errors="replace"))[-300:]
+            said = reason("\n".join(done.stderr.decode(errors="replace").splitlines()[-3:]))
             made = target.read_bytes() if target.is_file() else b""
     except (OSError, subprocess.TimeoutExpired) as error:
-        said = one_line(str(error))[:300]
+        said = reason(error)
     if not made.startswith(b"%PDF"):
         raise InferlensError(f"{command[0]} printed no PDF: {said}", hint="a file that ends in .html, to print by hand")
     return made
