@@ -51,7 +51,7 @@ _CUTS = [
         (r" node '': ", " node: "),
         (r"(?:Load model from .*? failed:\s*|This is an invalid model\. )+(?:(?:Fatal e|E)rror: )?", ""),
         (
-            rf"{_SOURCE}:\d+ (?:[^()\n]*::~?\w+{_ARGUMENTS}(?: const)?(?: \[with [^\]]*\])?|onnxruntime::[\w:~<>]+)\s+"
+            rf"{_SOURCE}:\d+ (?:[^()\n]*::~?\w+{_ARGUMENTS}(?: const)?(?: \[with [^\]]*\])?|\w+::[\w:~<>]+)\s+"
             r"(?:(?:(?!\. ).)*? was false\. (?=\S))?",
             "",
         ),
