@@ -62,6 +62,7 @@ _CUTS = [
         # TensorRT: In node 0 (importRange): UNSUPPORTED_NODE: Assertion failed: (isInt32 || isFp32): the reason
         (rf"^(?:\d+: (?=\[)|{_SOURCE}:\d+:? |ERROR: |\[\d+\] |\[\w+\.cpp::[^\]]*\] )+|\[\S+\.\w+:\d+: \w+\] ", ""),
         (r"^I[A-Z]\w+::\w+: |Error Code \d+: |\s*\bIn \w+ at [^\s)]+|\bIn function \w+:\s*", ""),
+        (r"\[Error thrown at [^\]]*\]\s*(?:Expected .*? to be true but got false\s+(?=\S))?", ""),
         (r"\s*\(\w+\): [A-Z_]{8,}(?=: )|Parameter check failed at: \S+, condition: ", ""),
         (r"Assertion failed: .*? && \"([^\"]*)\"", r"\1"),
         (r"Assertion failed: .*?: (?=[A-Z])", ""),

@@ -55,7 +55,7 @@ BAD = {
     "ours:wrong": "does not take its own example, image=2x5x8x8:float32",
     "ours:flat": "What to feed this model is not known.",
     "ours:smal": "did you mean small",
-    "ours:broken": "RuntimeError: the checkpoint is gone (ours.py, line 13)",
+    "ours:broken": "the checkpoint is gone (ours.py, line 13)",
     "ours:number": "gives a int",
     "ours:wants": "missing 1 required positional argument",
     "lacking:small": "No module named 'nosuchlibrary' (lacking.py, line 1)",
