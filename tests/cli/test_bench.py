@@ -33,7 +33,7 @@ def test_failed_cases_are_rows_and_the_exit_code_says_whether_anything_was_measu
     mixed = inferlens("bench", "fake:demo", "--iterations", "20", "-b", "fake", "--option", "fake.trouble=none,raise",
                       cwd=tmp_path)  # fmt: skip
     assert mixed.returncode == 0
-    assert "this backend was told to fail" in " ".join(mixed.stdout.split())
+    assert "This backend was told to fail" in " ".join(mixed.stdout.split())
     none = inferlens("bench", "fake:demo", "-b", "fake", "--option", "fake.trouble=raise", cwd=tmp_path)
     assert none.returncode == 1
     assert "failed" in none.stdout
