@@ -167,7 +167,8 @@ def _log_class(module: Any) -> Any:
 
 def condensed(errors: list[str], otherwise: str = "no reason given") -> str:
     """Return the reasons of the errors on one line, each once."""
-    return "; ".join(dict.fromkeys(reason(error) for error in errors if not ECHO.search(error))) or otherwise
+    texts = ["\n".join(line for line in error.splitlines() if not ECHO.search(line)) for error in errors]
+    return "; ".join(dict.fromkeys(reason(text) for text in texts if text.strip())) or otherwise
 
 
 # Plugins: layers that libraries add to TensorRT, loaded by path and listed by name.
