@@ -362,6 +362,6 @@ def test_a_file_for_another_gpu_or_version_is_not_opened(
 def test_a_file_of_another_kind_is_one_sentence(name: str, preparation: Preparation) -> None:
     path = preparation.folder / name
     path.write_bytes(b"no module")
-    with pytest.raises(InferlensError, match=r"cannot be opened: \w+: .+") as caught:
+    with pytest.raises(InferlensError, match=r"cannot be opened: \w+ .+") as caught:
         running.open_module(path)
     assert "inferlens export" in caught.value.hint
