@@ -24,7 +24,6 @@ from inferlens.record.files import exclusive
 from inferlens.spec.case import Case, TensorSpec
 
 EMBED_LIMIT = 1_500_000_000  # bytes of weights in one ONNX file, which holds less than 2 GiB; else they are beside it
-ON_VALUES = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
 
 
 def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str) -> Path:
