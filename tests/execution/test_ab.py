@@ -127,7 +127,7 @@ def test_when_the_time_is_up_no_round_is_begun(
 @pytest.mark.parametrize(
     ("a", "b", "said", "kept"),
     [
-        ("fake:fast trouble=raise", "fake:steady", "A, failed: RuntimeError", 2),
+        ("fake:fast trouble=raise", "fake:steady", "A, failed: this backend was told to fail", 2),
         ("fake:steady", "fake:fast error=0.1", "B, outputs wrong: ", 2),
         ("fake:steady", "fake:fast cuda", "only on cpu", 1),
     ],
