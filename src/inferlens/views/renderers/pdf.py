@@ -48,5 +48,7 @@ def printed(page: str, folder: Path) -> bytes:
     except (OSError, subprocess.TimeoutExpired) as error:
         said = reason(error)
     if not made.startswith(b"%PDF"):
-        raise InferlensError(f"{command[0]} printed no PDF: {said}.", hint="a file that ends in .html, to print by hand")
+        raise InferlensError(
+            f"{command[0]} printed no PDF: {said}.", hint="a file that ends in .html, to print by hand"
+        )
     return made
