@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -54,8 +55,18 @@ def _fail(error: InferlensError) -> NoReturn:
     if error.expected:
         sys.stderr.write(f"  Expected: {error.expected}\n")
     if error.hint:
-        sys.stderr.write(f"  Try: {error.hint}\n")
+        sys.stderr.write(f"  Try: {_command(error.hint)}\n")
     sys.exit(2)
+
+
+def _command(hint: str) -> str:
+    """Return a hint; one that is only inputs to add is the whole command with these."""
+    try:
+        words = shlex.split(hint)
+    except ValueError:
+        return hint
+    complete = {*words[::2]} <= {"--input", "--dim"} and not len(words) % 2
+    return f"{shlex.join(['inferlens', *sys.argv[1:]])} {hint}" if complete else hint
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:

@@ -1,6 +1,6 @@
 """The child process: reads one order from standard input, does the task, sends events and the result through a pipe.
 
-Started as ``python -m inferlens.execution.worker FD PARENT [FD SEED]``, with a second descriptor and a seed of the
+Started as ``python -c START FD PARENT [FD SEED]``, with a second descriptor and a seed of the
 order of CPUs if it takes turns with another process. Standard output and error are free for models and libraries.
 :class:`Child` has what every task on a case does first, and how every task ends.
 """
@@ -237,10 +237,3 @@ def main() -> None:
         atexit._run_exitfuncs()
         sys.stdout.flush()
         os._exit(0)  # PyTorch takes a second to be taken apart
-
-
-if __name__ == "__main__":
-    # Under the module's own name, by which tasks know it.
-    from inferlens.execution import worker
-
-    worker.main()
