@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from inferlens.cli.streams import use_plain_characters
 from inferlens.errors import InferlensError, MissingLibrary
 
 OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
@@ -30,6 +31,7 @@ MOST_NOTES = 2  # remarks on how a trace was read
 def main() -> None:
     """Runs a command; an error a user can act on is one message and exit code 2."""
     signal.signal(signal.SIGTERM, _interrupt)
+    use_plain_characters()
     try:
         if sys.argv[1:2] == ["trace"] and (words := trace_words(sys.argv[2:])):
             return show_trace(**words)

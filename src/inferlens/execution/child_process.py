@@ -287,7 +287,7 @@ class _Process:
 def oom_kills() -> int:
     """How many processes the kernel has killed for memory since it started; 0 where it does not tell."""
     with suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
+        for line in Path("/proc/vmstat").read_text("utf-8").splitlines():
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
     return 0
@@ -313,7 +313,7 @@ def variables_for(interpreter: str = "") -> dict[str, str]:
     """
     named = {*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))}
     paths = [path for path in sys.path if path in named or path not in ("", os.getcwd())]
-    given = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    given = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
     if interpreter:
         library = {*own_code.library_paths(), *(path for path in paths if path.endswith(".zip"))}
         paths = list(itertools.takewhile(lambda path: path not in library, paths))

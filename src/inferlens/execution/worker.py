@@ -199,7 +199,7 @@ def host_peak() -> int:
     Linux: there a process inherits that of the one that started it (getrusage(2); KiB on Linux, bytes on macOS).
     """
     with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path("/proc/self/status").read_text("utf-8").splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
@@ -222,7 +222,7 @@ def main() -> None:
         if os.getppid() != parent:  # it died before the line above
             sys.exit(1)
         with suppress(OSError):  # the kernel's first choice when memory is short
-            Path("/proc/self/oom_score_adj").write_text("900")
+            Path("/proc/self/oom_score_adj").write_text("900", "utf-8")
 
     def send(event: Event) -> None:
         """Writes one event as a line; a parent that is gone is nothing to complain about."""
