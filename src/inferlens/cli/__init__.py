@@ -45,6 +45,10 @@ def main() -> None:
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
+    except UnicodeEncodeError as error:
+        text = ascii(error.object[max(error.start - 20, 0) : error.end + 20])
+        hint = "LC_ALL=C.UTF-8 before the command, or another name"
+        _fail(InferlensError(f"A path or name holds bytes that are no text in this locale: {text}.", hint=hint))
     except OSError as error:
         if error.errno not in OF_THE_DISK:
             raise

@@ -63,9 +63,11 @@ def share_sizes(
     sizes = {name: size for name, (_, size) in known.items()}
     result = []
     for spec in specs:
-        own = zip(names.get(spec.name, ()), sizes_of(spec), strict=False)
-        shared = [_sum(name, sizes) or size for name, size in own]
-        result.append(spec if spec.name in given or not shared else resized(spec, shared))
+        own = sizes_of(spec)
+        labels = names.get(spec.name, ()) if len(names.get(spec.name, ())) == len(own) else ("",) * len(own)
+        free = [spec.name not in given or not size[0] for size in own]
+        shared = [open and _sum(name, sizes) or size for open, name, size in zip(free, labels, own, strict=True)]
+        result.append(resized(spec, shared) if shared != own else spec)
     return tuple(result)
 
 

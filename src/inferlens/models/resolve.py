@@ -324,9 +324,12 @@ def _inputs(opened: Opened, case: Case) -> tuple[TensorSpec, ...]:
     at_batch = with_batch(tuple((own | asked).values()), case.batch)
     others = {spec.name: spec for spec in with_batch(opened.inputs, case.batch)}
     found = tuple(spec if spec.name in asked else others[spec.name] for spec in at_batch)
-    given = [*asked, *([found[0].name] if case.batch is not None else [])]  # the first one has the batch
-    found = share_sizes(found, given, opened.dimensions)
-    if error := missing_sizes(found, opened.dimensions):
+    names = opened.dimensions
+    if case.batch is not None and (first := names.get(found[0].name, ())[:1]) not in ((), ("",)):
+        sizes = {spec.name: (case.batch, *spec.shape[1:]) for spec in found if names[spec.name][:1] == first}
+        found = tuple(msgspec.structs.replace(spec, shape=sizes.get(spec.name, spec.shape)) for spec in found)
+    found = share_sizes(found, asked, names)
+    if error := missing_sizes(found, names):
         raise error
     for spec in found:
         _check_sizes(spec, opened)
