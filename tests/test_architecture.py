@@ -93,6 +93,16 @@ def test_functions_and_files_fit_the_eye(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_text_is_read_and_written_in_utf8_whatever_the_locale(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            values = [*node.args, *(keyword.value for keyword in node.keywords)]
+            encoded = any(isinstance(value, ast.Constant) and value.value in ("utf-8", "utf-8-sig") for value in values)
+            assert encoded or node.func.attr not in ("read_text", "write_text"), f"{path.name}, line {node.lineno}"
+            assert not any(keyword.arg == "text" for keyword in node.keywords if node.func.attr in ("run", "Popen"))
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_every_module_says_what_it_is_for(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text()))
 
