@@ -35,7 +35,9 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inputs = [
         helper.make_tensor_value_info(name, TensorProto.INT64, ["batch_size", "sequence_length"]) for name in NAMES
     ]
-    graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], weights)
+    graph = helper.make_graph(
+        nodes, "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], weights
+    )
     path = tmp_path_factory.mktemp("bert") / "bert.onnx"
     onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
     return path
@@ -101,7 +103,11 @@ def test_a_name_that_is_a_sum_follows_its_terms(tmp_path: Path) -> None:
     graph = helper.make_graph([helper.make_node("Relu", ["ids"], ["y"])], "g", inputs, [output])
     path = tmp_path / "decoder.onnx"
     onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
-    assert inputs_of(path, dims=["new=1", "old=127"]) == ["ids=1x1:float32", "past=1x127x4:float32", "mask=1x128:float32"]
+    assert inputs_of(path, dims=["new=1", "old=127"]) == [
+        "ids=1x1:float32",
+        "past=1x127x4:float32",
+        "mask=1x128:float32",
+    ]
     with pytest.raises(InferlensError) as raised:
         inputs_of(path)
     assert raised.value.hint == "--dim new=128 --dim old=128"

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from inferlens.analysis.compare.cases import Compared
 
 _MODEL = "What to measure: a name (resnet18, timm:NAME, transformers:NAME, hub:REPO:NAME, inferlens:resnet34), \
-package.module:factory, path/to/file.py:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of them; or one plan file (.toml)."
+package.module:factory, path/to/file.py:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of them; or one \
+plan file (.toml)."
 _BACKENDS = (
     "Backends, as name or name:variant, with commas; 'all' is every variant. [dim]Default: each that works here.[/dim]"
 )

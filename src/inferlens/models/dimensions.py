@@ -66,7 +66,7 @@ def share_sizes(
         own = sizes_of(spec)
         labels = names.get(spec.name, ()) if len(names.get(spec.name, ())) == len(own) else ("",) * len(own)
         free = [spec.name not in given or not size[0] for size in own]
-        shared = [open and _sum(name, sizes) or size for open, name, size in zip(free, labels, own, strict=True)]
+        shared = [(open and _sum(name, sizes)) or size for open, name, size in zip(free, labels, own, strict=True)]
         result.append(resized(spec, shared) if shared != own else spec)
     return tuple(result)
 
