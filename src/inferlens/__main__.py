@@ -1,7 +1,4 @@
-"""``python -m inferlens`` is the command line.
-
-Python puts the working directory first, before the standard library.
-"""
+"""``python -m inferlens`` is the command line. Python puts the working directory first; here it comes last."""
 
 import sys
 

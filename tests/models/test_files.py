@@ -88,7 +88,7 @@ def small_graph(path: Path, **inputs: list[Any] | None) -> Path:
 @pytest.mark.parametrize("shape", [(2, 4), (2, 3, 4, 5), ()])
 def test_a_graph_that_does_not_tell_a_shape_takes_any_that_is_given(tmp_path: Path, shape: tuple[int, ...]) -> None:
     path = small_graph(tmp_path / "net.onnx", x=None, more=["N", 8])
-    with pytest.raises(InferlensError, match="The input 'x' has a shape that the model leaves open") as raised:
+    with pytest.raises(InferlensError, match=r"leaves open the shape of x \(1 x \?\)") as raised:
         loaded(path)
     assert "--input x=1x" in raised.value.hint
     model = loaded(path, inputs=(TensorSpec("x", shape),), batch=shape[0] if shape else None)

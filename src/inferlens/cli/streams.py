@@ -1,7 +1,4 @@
-"""Standard output and error of a terminal, a locale or a pipe that is not UTF-8: plain characters instead of others.
-
-Files are always UTF-8.
-"""
+"""Standard output and error where an encoding is not UTF-8: plain characters for those that it lacks."""
 
 from __future__ import annotations
 
@@ -10,12 +7,8 @@ import sys
 import unicodedata
 
 # As wide as what they stand for, so that tables stay straight; but for the sign that nothing else says.
-PLAIN = {
-    **dict.fromkeys("─━═╌╴╶╸╺–—−", "-"), **dict.fromkeys("│┃║", "|"), **dict.fromkeys("█■▉▊▋▌▐▇", "#"),
-    **dict.fromkeys("▏▎▍", "|"), **dict.fromkeys("▁▂", "_"), **dict.fromkeys("▃▄", "-"), **dict.fromkeys("▅▆", "="),
-    **dict.fromkeys("‘’", "'"), **dict.fromkeys("“”", '"'),
-    "·": "-", "•": "*", "×": "x", "µ": "u", "…": "~", "→": ">", "←": "<", "±": "+/-",
-}  # fmt: skip
+PLAIN = dict(zip("─━═–—−│┃║█■▉▊▋▌▐▇▏▎▍▁▂▃▄▅▆·•×µ…→←‘’“”", "------|||########|||__--==-*xu~><''\"\"", strict=True))
+PLAIN |= {"±": "+/-"}
 ERRORS = "inferlens.plain"
 
 
@@ -34,7 +27,6 @@ def _encoded(error: UnicodeError) -> tuple[str, int]:
 
 
 def _plain(char: str) -> str:
-    if "\u2500" <= char <= "\u28ff":  # lines and corners of boxes, and the dots of what turns while something goes on
+    if "\u2500" <= char <= "\u28ff":  # corners of boxes, and the dots of what turns while something goes on
         return PLAIN.get(char, "+" if char <= "\u257f" else "*")
-    letter = unicodedata.normalize("NFKD", char).encode("ascii", "ignore").decode()  # without its accent
-    return PLAIN.get(char) or letter or "?"
+    return PLAIN.get(char) or unicodedata.normalize("NFKD", char).encode("ascii", "ignore").decode() or "?"

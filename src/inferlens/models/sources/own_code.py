@@ -220,10 +220,8 @@ def import_code(module: str) -> ModuleType:
         return import_module(".".join(names))
     if top == file:  # under another name, if it is a single file: others mean the module that comes first
         return _load(names[0] if not first else f"{names[0]}_here", file)
-    if names[0] in sys.modules or names[0] in sys.stdlib_module_names:
-        what = f"The package {top.parent} has the name of {first}, which is imported already."
-        raise InferlensError(what, hint=f"rename {top.parent.name}")
-    _load(names[0], top)
+    if names[0] not in {*sys.modules, *sys.stdlib_module_names}:
+        _load(names[0], top)
     return import_module(".".join(names))
 
 
