@@ -32,7 +32,7 @@ def cpu_quota(root: Path = Path("/")) -> float:
     for group in control_groups("cpu.", root):
         for files in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # of version 2, and of version 1
             with suppress(OSError, ValueError):  # "max": nothing limits it; -1 of version 1 says the same
-                quota, period = " ".join((group / file).read_text() for file in files).split()
+                quota, period = " ".join((group / file).read_text("utf-8") for file in files).split()
                 least = min(least, int(quota) / int(period) if int(quota) > 0 else math.inf)
     return least
 
@@ -50,7 +50,7 @@ def control_groups(file: str, root: Path) -> Iterator[Path]:
     """
     top = root / "sys/fs/cgroup"
     with suppress(OSError, UnicodeDecodeError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
+        for line in (root / "proc/self/cgroup").read_text("utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
             if not controllers or file.partition(".")[0] in controllers.split(","):
                 mount = top / file.partition(".")[0] if controllers else top
@@ -62,10 +62,10 @@ def _of_group(root: Path) -> int:
     """Bytes that the process's control group may still take, in version 1 all it may; very many without a limit."""
     group = control_group("memory.max", root=root)
     with suppress(OSError, ValueError, KeyError):  # "max": nothing limits it
-        taken = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        taken = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())
         # Pages of files count as taken, and are given back when memory is asked for.
-        used = int((group / "memory.current").read_text()) - int(taken["file"])
-        return max(int((group / "memory.max").read_text()) - used, 0)
+        used = int((group / "memory.current").read_text("utf-8")) - int(taken["file"])
+        return max(int((group / "memory.max").read_text("utf-8")) - used, 0)
     with suppress(OSError, ValueError):
-        return int((root / "sys/fs/cgroup/memory/memory.limit_in_bytes").read_text())
+        return int((root / "sys/fs/cgroup/memory/memory.limit_in_bytes").read_text("utf-8"))
     return sys.maxsize

@@ -51,7 +51,7 @@ def test_open_dimensions_are_asked_for_and_then_taken(files: Path) -> None:
     assert find(str(files / "free.onnx")).batch == 1
     with pytest.raises(InferlensError, match="leaves open") as raised:
         loaded(files / "free.onnx")
-    assert "--input input=1x3x" in raised.value.hint
+    assert raised.value.hint == "--dim height=128"
     model = loaded(files / "free.onnx", inputs=(TensorSpec("input", (1, 3, 10, 8)),), batch=5)
     assert model.inputs == (TensorSpec("input", (5, 3, 10, 8)),)
     with pytest.raises(InferlensError, match="does not take"):
@@ -88,7 +88,7 @@ def small_graph(path: Path, **inputs: list[Any] | None) -> Path:
 @pytest.mark.parametrize("shape", [(2, 4), (2, 3, 4, 5), ()])
 def test_a_graph_that_does_not_tell_a_shape_takes_any_that_is_given(tmp_path: Path, shape: tuple[int, ...]) -> None:
     path = small_graph(tmp_path / "net.onnx", x=None, more=["N", 8])
-    with pytest.raises(InferlensError, match="The input 'x' has a shape that the model leaves open") as raised:
+    with pytest.raises(InferlensError, match=r"leaves open the shape of x \(1 x \?\)") as raised:
         loaded(path)
     assert "--input x=1x" in raised.value.hint
     model = loaded(path, inputs=(TensorSpec("x", shape),), batch=shape[0] if shape else None)
@@ -98,7 +98,7 @@ def test_a_graph_that_does_not_tell_a_shape_takes_any_that_is_given(tmp_path: Pa
 
 
 def test_the_input_to_try_has_the_graphs_own_name(tmp_path: Path) -> None:
-    path = small_graph(tmp_path / "net.onnx", **{"x0 of x0": ["N", "M"]})
+    path = small_graph(tmp_path / "net.onnx", **{"x0 of x0": ["N", None]})
     with pytest.raises(InferlensError, match="leaves open") as raised:
         loaded(path)
     assert raised.value.hint == "--input 'x0 of x0=1x128:float32'"

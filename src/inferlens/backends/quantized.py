@@ -25,7 +25,7 @@ BESIDE = "quantized"  # the folder beside a record, and the kind of the artefact
 def seven_bits() -> bool:
     """Whether one factor of a product has to do with 7 bits: without VNNI, CPUs add two products up in 16 bits."""
     try:
-        return "vnni" not in Path("/proc/cpuinfo").read_text()
+        return "vnni" not in Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:
         return True
 

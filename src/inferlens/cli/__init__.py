@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from inferlens.cli.streams import use_plain_characters
 from inferlens.errors import InferlensError, MissingLibrary
 
 OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
@@ -29,6 +31,7 @@ MOST_NOTES = 2  # remarks on how a trace was read
 def main() -> None:
     """Runs a command; an error a user can act on is one message and exit code 2."""
     signal.signal(signal.SIGTERM, _interrupt)
+    use_plain_characters()
     try:
         if sys.argv[1:2] == ["trace"] and (words := trace_words(sys.argv[2:])):
             return show_trace(**words)
@@ -42,6 +45,10 @@ def main() -> None:
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
+    except UnicodeEncodeError as error:
+        text = ascii(error.object[max(error.start - 20, 0) : error.end + 20])
+        hint = "LC_ALL=C.UTF-8 before the command, or another name"
+        _fail(InferlensError(f"A path or name holds bytes that are no text in this locale: {text}.", hint=hint))
     except OSError as error:
         if error.errno not in OF_THE_DISK:
             raise
@@ -54,8 +61,18 @@ def _fail(error: InferlensError) -> NoReturn:
     if error.expected:
         sys.stderr.write(f"  Expected: {error.expected}\n")
     if error.hint:
-        sys.stderr.write(f"  Try: {error.hint}\n")
+        sys.stderr.write(f"  Try: {_command(error.hint)}\n")
     sys.exit(2)
+
+
+def _command(hint: str) -> str:
+    """Return a hint; one that is only inputs to add is the whole command with these."""
+    try:
+        words = shlex.split(hint)
+    except ValueError:
+        return hint
+    complete = {*words[::2]} <= {"--input", "--dim"} and not len(words) % 2
+    return f"{shlex.join(['inferlens', *sys.argv[1:]])} {hint}" if complete else hint
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:

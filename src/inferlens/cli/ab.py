@@ -44,6 +44,7 @@ def ab(
     rotate: options.Rotate = None,
     option: Annotated[list[str] | None, typer.Option(help="A backend's option, as BACKEND.OPTION=VALUE.")] = None,
     input: options.Inputs = None,
+    dim: options.Dims = None,
     weights: options.Weights = None,
     calibration: options.Calibration = None,
     accuracy: options.Accuracy = None,

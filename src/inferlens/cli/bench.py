@@ -51,6 +51,7 @@ def bench(
     python: options.Pythons = None,
     option: options.Options = None,
     input: options.Inputs = None,
+    dim: options.Dims = None,
     weights: options.Weights = None,
     calibration: options.Calibration = None,
     keep: options.Keep = None,

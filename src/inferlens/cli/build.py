@@ -35,6 +35,7 @@ def build(
     batch: Annotated[int | None, typer.Option(help="Batch size. [dim]Default: the model's own.[/dim]")] = None,
     option: options.Options = None,
     input: Annotated[list[str] | None, typer.Option(help=INPUT)] = None,
+    dim: options.Dims = None,
     weights: options.Weights = None,
     trust: options.Trust = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights.", show_default="0")] = None,
@@ -63,7 +64,7 @@ def build(
         given.append(f"{name}={'+'.join(wanted)}")
     words = {
         "model": model, "precision": precision, "batch": batch, "option": given, "input": input or None,
-        "weights": weights, "trust": trust, "seed": seed,
+        "dim": dim or None, "weights": weights, "trust": trust, "seed": seed,
     }  # fmt: skip
     if os.path.isdir(output) or not os.access(output.parent, os.W_OK):
         hint = "--output with a file in a folder that you may write to"
@@ -127,6 +128,7 @@ def quantize(
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [dim]Default: where it can be done.[/dim]")] = None,
     batch: Annotated[str | None, typer.Option(help="Batch size. [dim]Default: the model's own.[/dim]")] = None,
     input: options.Inputs = None,
+    dim: options.Dims = None,
     option: options.Options = None,
     weights: options.Weights = None,
     trust: options.Trust = None,
@@ -153,8 +155,8 @@ def quantize(
     with screen.busy(f"{model} to {to}") as phase:
         found = quantized(
             model, to=to, calibration=calibration, backend=backend, device=device, output=output, keep=keep,
-            errors=errors, within=within, accuracy=accuracy, batch=batch, option=option, input=input, weights=weights,
-            trust=bool(trust), rebuild=rebuild, seed=seed or 0, timeout=timeout, phase=phase,
+            errors=errors, within=within, accuracy=accuracy, batch=batch, option=option, input=input, dim=dim,
+            weights=weights, trust=bool(trust), rebuild=rebuild, seed=seed or 0, timeout=timeout, phase=phase,
         )  # fmt: skip
     screen.document(document(found, model, device or "", layers=errors), format)
     if not found.path:
@@ -178,6 +180,7 @@ def export(
     precision: options.Precision = None,
     batch: Annotated[str | None, typer.Option(help="Batch size. [dim]Default: the model's own.[/dim]")] = None,
     input: options.Inputs = None,
+    dim: options.Dims = None,
     option: options.Options = None,
     weights: options.Weights = None,
     calibration: options.Calibration = None,
@@ -198,8 +201,8 @@ def export(
 
     limit = units.parse_duration(timeout)
     words = {
-        "model": model, "precision": precision, "batch": batch, "input": input, "option": option, "weights": weights,
-        "calibration": calibration, "keep": keep, "seed": seed,
+        "model": model, "precision": precision, "batch": batch, "input": input, "dim": dim, "option": option,
+        "weights": weights, "calibration": calibration, "keep": keep, "seed": seed,
     }  # fmt: skip
     said = [value for value in (*words.values(), to, backend) if value not in (None, [])]
     if best and output and not said:
@@ -243,6 +246,7 @@ def partition(
     precision: Annotated[str | None, typer.Option(help="fp32, fp16, bf16, with commas.")] = None,
     batch: options.Batches = None,
     input: options.Inputs = None,
+    dim: options.Dims = None,
     weights: options.Weights = None,
     trust: options.Trust = None,
     seed: options.Seed = None,
@@ -269,8 +273,8 @@ def partition(
     check_choice("format", format, FORMATS)
     format = screen.format_of("json" if json else format, output)
     words = {
-        "model": model, "option": option, "precision": precision, "batch": batch, "input": input, "weights": weights,
-        "trust": trust, "seed": seed,
+        "model": model, "option": option, "precision": precision, "batch": batch, "input": input, "dim": dim,
+        "weights": weights, "trust": trust, "seed": seed,
     }  # fmt: skip
     given = {name: value for name, value in words.items() if value is not None}
     cases = cases_of(given, backend or able(Partitioner)[0])

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from inferlens.analysis.compare.cases import Compared
 
 _MODEL = "What to measure: a name (resnet18, timm:NAME, transformers:NAME, hub:REPO:NAME, inferlens:resnet34), \
-package.module:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of them; or one plan file (.toml)."
+package.module:factory, path/to/file.py:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of them; or one \
+plan file (.toml)."
 _BACKENDS = (
     "Backends, as name or name:variant, with commas; 'all' is every variant. [dim]Default: each that works here.[/dim]"
 )
@@ -23,6 +24,8 @@ _PRECISIONS = "fp32, fp16, bf16, int8, fp8, with commas; the last two of a quant
 [dim]Default: the file's own, else fp32.[/dim]"
 _INPUT = "An input, as NAME=1x3x224x224:float32 or NAME=1x128:int64:0..1000; NAME=1..16x3x224x224:opt=2 prepares for a \
 range of sizes; repeatable."
+_DIM = "A size by the name that a file gives the dimension, as sequence_length=128, for all inputs; or a range, as \
+sequence_length=1..512:opt=128; repeatable."
 _OPTION = "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'."
 _PYTHON = "The interpreter of another virtual environment, such as old/bin/python; several of them, with commas."
 _WEIGHTS = "Name or file of weights. [dim]Default: random, from the seed.[/dim]"
@@ -63,6 +66,7 @@ Threads = Annotated[str | None, typer.Option(help="CPU threads inside a call, wi
 Pythons = Annotated[str | None, typer.Option(help=_PYTHON, show_default="this one")]
 Options = Annotated[list[str] | None, typer.Option(help=_OPTION)]
 Inputs = Annotated[list[str] | None, typer.Option(help=_INPUT)]
+Dims = Annotated[list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help=_DIM)]
 Rotate = Annotated[bool | None, typer.Option("--rotate", help=_ROTATE)]
 Weights = Annotated[str | None, typer.Option(help=_WEIGHTS)]
 Calibration = Annotated[str | None, typer.Option(help=_CALIBRATION)]

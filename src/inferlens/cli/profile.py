@@ -81,6 +81,7 @@ def profile(
     python: options.Pythons = None,
     option: options.Options = None,
     input: options.Inputs = None,
+    dim: options.Dims = None,
     weights: options.Weights = None,
     calibration: options.Calibration = None,
     keep: options.Keep = None,
@@ -119,7 +120,7 @@ def profile(
     where = {"devices": devices, "ray": ray, "on": on}
     words = {
         "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
-        "threads": threads, "python": python, "option": option, "input": input, "weights": weights,
+        "threads": threads, "python": python, "option": option, "input": input, "dim": dim, "weights": weights,
         "calibration": calibration, "keep": keep, "trust": trust, "seed": seed, "rebuild": rebuild,
         "mode": "latency", "max_time": max_time, "timeout": timeout, "wait": wait, "output": output, **where,
     }  # fmt: skip

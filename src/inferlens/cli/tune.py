@@ -48,6 +48,7 @@ def tune(
     python: options.Pythons = None,
     option: options.Options = None,
     input: options.Inputs = None,
+    dim: options.Dims = None,
     weights: options.Weights = None,
     calibration: options.Calibration = None,
     keep: options.Keep = None,

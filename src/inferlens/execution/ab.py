@@ -63,6 +63,7 @@ def ab(
     rotate: bool | None = None,
     option: Texts | Mapping[str, Any] | None = None,
     input: Texts | None = None,
+    dim: Texts | Mapping[str, int | str] | None = None,
     weights: str | PathLike[str] | None = None,
     calibration: str | PathLike[str] | None = None,
     accuracy: str | PathLike[str] | None = None,
@@ -164,8 +165,9 @@ def _wait(wait: Duration, observer: Observer, device: str | None) -> None:
 
 
 _SHARED = (
-    "backend", "precision", "batch", "device", "threads", "io", "cold", "rotate", "option", "input", "weights",
-    "calibration", "accuracy", "trust", "seed", "iterations", "seconds", "max_time", "warmup", "timeout", "output",
+    "backend", "precision", "batch", "device", "threads", "io", "cold", "rotate", "option", "input", "dim",
+    "weights", "calibration", "accuracy", "trust", "seed", "iterations", "seconds", "max_time", "warmup",
+    "timeout", "output",
 )  # fmt: skip
 
 

@@ -13,7 +13,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -43,6 +42,7 @@ from inferlens.execution.protocol import (
 )
 from inferlens.measure.interpreter import in_environment
 from inferlens.measure.monitor.monitor import Monitor
+from inferlens.models.sources import own_code
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import PhaseName, Status
 
@@ -51,6 +51,8 @@ KEPT_OUTPUT = 4 << 20
 LAST_OUTPUT = 1 << 16
 TAIL_LINES = 40
 TAIL_WIDTH = 300
+# Not with -m, which would import from the working directory before the standard library.
+START = "import sys; sys.path = [*filter(None, sys.path)]; from inferlens.execution import worker; worker.main()"
 HINTS: dict[Status, str] = {
     "timed out": "--timeout with more seconds",
     "out of memory": "a smaller --batch, or a smaller --precision",
@@ -198,7 +200,7 @@ class _Process:
         python = os.path.abspath(interpreter) if interpreter else sys.executable
         try:
             self.process = subprocess.Popen(
-                [python, "-X", "faulthandler", "-m", "inferlens.execution.worker", *words],
+                [python, "-X", "faulthandler", "-c", START, *words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -285,7 +287,7 @@ class _Process:
 def oom_kills() -> int:
     """How many processes the kernel has killed for memory since it started; 0 where it does not tell."""
     with suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
+        for line in Path("/proc/vmstat").read_text("utf-8").splitlines():
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
     return 0
@@ -307,12 +309,13 @@ def variables_for(interpreter: str = "") -> dict[str, str]:
 
     That is the parent's whole path, but in another environment: there no package of the parent's is found, only what
     comes before its standard library, such as the folder of a program. Tools are looked for in that environment first.
+    The working directory is left out, unless ``PYTHONPATH`` names it: the child imports from there last.
     """
-    paths = [os.getcwd() if path == "" else path for path in sys.path]
-    given = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    named = {*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))}
+    paths = [path for path in sys.path if path in named or path not in ("", os.getcwd())]
+    given = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
     if interpreter:
-        library = {str(Path(sysconfig.get_path(name))) for name in ("stdlib", "platstdlib")}
-        library |= {path for path in paths if path.endswith(".zip")}
+        library = {*own_code.library_paths(), *(path for path in paths if path.endswith(".zip"))}
         paths = list(itertools.takewhile(lambda path: path not in library, paths))
         folder = os.path.dirname(os.path.abspath(interpreter))
         given["PATH"] = os.pathsep.join(filter(None, (folder, given.get("PATH", ""))))

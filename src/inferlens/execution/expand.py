@@ -133,7 +133,8 @@ def cases_on(plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabiliti
 
 def batches(plan: Plan, model: ModelInfo) -> tuple[int | None, ...]:
     """The batches that a plan means; when none was asked for, that of the inputs asked for, else the model's."""
-    asked = plan.input[0].shape if plan.input else ()
+    inputs = model.inputs or plan.input
+    asked = inputs[0].shape if inputs else ()
     return plan.batch or (asked[0] if asked else model.batch,)
 
 
@@ -157,7 +158,7 @@ def _cases(
                     model=model.spec,
                     backend=backend,
                     variant=installed(backend, capabilities[backend]) if chosen is None else chosen,
-                    inputs=plan.input,
+                    inputs=model.inputs or plan.input,
                     weights=plan.weights,
                     calibration=plan.calibration,
                     keep=plan.keep if chosen_at["precision"] in QUANTIZED else "",

@@ -162,7 +162,7 @@ def planned_pair(
 
 def _loaded(plan: Plan) -> object:
     """What has to be equal for one check of the model to do for two plans."""
-    return plan.model, plan.checkout, plan.python, plan.input, plan.weights, plan.batch
+    return plan.model, plan.checkout, plan.python, plan.input, plan.dim, plan.weights, plan.batch
 
 
 def _infos(asked: Sequence[Asked], models: Sequence[Named]) -> list[list[ModelInfo]]:

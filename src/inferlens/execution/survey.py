@@ -155,7 +155,7 @@ def check_interpreters(pythons: Iterable[str]) -> None:
 
 def found(plan: Plan, model: Named | None = None) -> list[ModelInfo]:
     """What the plan's models are, each loaded once to see that it can be, and that it takes the inputs and weights."""
-    job = LookupJob(names=plan.model, checkout=plan.checkout, python="".join(plan.python[:1]), plan=plan)
+    job = LookupJob(names=plan.model, checkout=plan.checkout, python="".join(plan.python[:1]), plan=plan, sizes=plan)
     if model and model.found:
         job = replace(job, known=model.found, live=model.live)
     outcome = child_process.launch(models, job, timeout=TIMEOUT)
@@ -223,10 +223,11 @@ def environment_by(python: str) -> Environment:
 
 
 class LookupJob(NamesJob, frozen=True, kw_only=True):
-    """Models to look up, or already known, and to check for ``plan`` if there is one."""
+    """Models to look up, or already known; to check for ``plan``, and to size as ``sizes`` says, if there is one."""
 
     known: list[ModelInfo] | None = None
     plan: Plan | None = None
+    sizes: Plan | None = None
     live: str | None = None
 
 
@@ -235,6 +236,8 @@ def models(job: LookupJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - t
     found, plan = job.known or [resolve.find(name) for name in job.names], job.plan
     for model in found if job.checkout else ():
         resolve.check_place(model.spec, job.checkout)
+    if sizes := job.sizes:
+        found = [resolve.sized(model, sizes.dim, sizes.input, trust=sizes.trust) for model in found]
     if not plan:
         return found
     checked = []
@@ -243,7 +246,7 @@ def models(job: LookupJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - t
         case = Case(
             model=model.spec,
             backend="",
-            inputs=plan.input,
+            inputs=model.inputs or plan.input,
             weights=plan.weights,
             calibration=plan.calibration,
             keep=plan.keep,
@@ -254,8 +257,8 @@ def models(job: LookupJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - t
     return [resolve.with_layers(model) for model in checked] if plan.recommended else checked
 
 
-def find(names: Sequence[str], checkout: str = "", python: str = "") -> list[ModelInfo]:
+def find(names: Sequence[str], checkout: str = "", python: str = "", sizes: Plan | None = None) -> list[ModelInfo]:
     """What each model's name means in a checkout; ``InferlensError`` for the first that means nothing."""
-    job = LookupJob(names=tuple(names), checkout=checkout, python=python)
+    job = LookupJob(names=tuple(names), checkout=checkout, python=python, sizes=sizes)
     outcome = child_process.launch(models, job, timeout=TIMEOUT)
     return outcome.found(f"Looking up {', '.join(names)} failed")

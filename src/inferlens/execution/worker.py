@@ -1,6 +1,6 @@
 """The child process: reads one order from standard input, does the task, sends events and the result through a pipe.
 
-Started as ``python -m inferlens.execution.worker FD PARENT [FD SEED]``, with a second descriptor and a seed of the
+Started as ``python -c START FD PARENT [FD SEED]``, with a second descriptor and a seed of the
 order of CPUs if it takes turns with another process. Standard output and error are free for models and libraries.
 :class:`Child` has what every task on a case does first, and how every task ends.
 """
@@ -199,7 +199,7 @@ def host_peak() -> int:
     Linux: there a process inherits that of the one that started it (getrusage(2); KiB on Linux, bytes on macOS).
     """
     with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path("/proc/self/status").read_text("utf-8").splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
@@ -222,7 +222,7 @@ def main() -> None:
         if os.getppid() != parent:  # it died before the line above
             sys.exit(1)
         with suppress(OSError):  # the kernel's first choice when memory is short
-            Path("/proc/self/oom_score_adj").write_text("900")
+            Path("/proc/self/oom_score_adj").write_text("900", "utf-8")
 
     def send(event: Event) -> None:
         """Writes one event as a line; a parent that is gone is nothing to complain about."""
@@ -237,10 +237,3 @@ def main() -> None:
         atexit._run_exitfuncs()
         sys.stdout.flush()
         os._exit(0)  # PyTorch takes a second to be taken apart
-
-
-if __name__ == "__main__":
-    # Under the module's own name, by which tasks know it.
-    from inferlens.execution import worker
-
-    worker.main()

@@ -104,7 +104,7 @@ def git_revision(folder: str = "") -> str:
     """Revision of a folder, the working directory, with ``+`` if it has uncommitted changes; empty outside of git."""
     command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     try:
-        done = subprocess.run(command, cwd=folder or None, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, cwd=folder or None, capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else ""

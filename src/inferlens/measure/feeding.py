@@ -84,7 +84,9 @@ def cache_bytes(device: str) -> int:
     found: dict[tuple[int, str], int] = {}  # by level and CPUs that share one
     for index in CPUS.glob("cpu[0-9]*/cache/index[0-9]*"):
         with suppress(OSError, ValueError, KeyError):
-            level, shared, size = ((index / name).read_text().strip() for name in ("level", "shared_cpu_list", "size"))
+            level, shared, size = (
+                (index / name).read_text("utf-8").strip() for name in ("level", "shared_cpu_list", "size")
+            )
             found[int(level), shared] = int(size.rstrip("KMG")) << SHIFTS[size.lstrip("0123456789")]
     last = max((level for level, _ in found), default=0)
     return sum(size for (level, _), size in found.items() if level == last)

@@ -27,6 +27,7 @@ UNSEEN = ("cli", "views")  # rooms of which a measurement sees nothing
 # Any Python understands it, so that one that is too old can say so.
 ASK = f"""
 import sys
+sys.path = [*filter(None, sys.path)]
 said = {{"python": sys.version_info[:3]}}
 try:
     import inferlens

@@ -60,6 +60,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
         danger: what of the file can run code when it is opened, one sentence; empty if nothing is known of such.
         problem: why the file cannot run with what is installed here.
         unfit: batches that were asked for and the file does not take, and why.
+        inputs: what a plan asks of its inputs, where it gives sizes by the names of dimensions; else empty.
         convolutional: whether it has 2-D convolutions, as far as that was asked.
     """
 
@@ -74,6 +75,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     danger: str = ""
     problem: Problem | None = None
     unfit: tuple[tuple[int | None, Problem], ...] = ()
+    inputs: tuple[TensorSpec, ...] = ()
     convolutional: bool = False
 
     def refusal(self, batch: int | None) -> Unsupported | None:

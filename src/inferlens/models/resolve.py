@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import shlex
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,6 +24,7 @@ from inferlens.errors import (
     paths_like,
     suggestion,
 )
+from inferlens.models.dimensions import missing_sizes, share_sizes, with_dims
 from inferlens.models.inputs import argument_names, draw, try_inputs
 from inferlens.models.model import Model, ModelInfo, Problem
 from inferlens.models.samples import RANDOM, Samples, read
@@ -190,6 +190,7 @@ def _opened(case: Case, trust: bool, live: Path | None) -> Opened:
     source = BY_PREFIX[prefix]
     if source.format == "module":
         library("torch", extra="torch").manual_seed(case.seed)
+    own_code.import_from_here()
     opened = source.open(name, LoadRequest(weights=case.weights, trust=trust, live=live))
     if opened.module is not None and opened.format == "module":  # stored programs are what they are
         opened.module.eval().requires_grad_(False)
@@ -239,6 +240,16 @@ def check(
     if fits and (case.inputs or not source.vouched):
         try_inputs(opened, fits[0], found, asked=bool(case.inputs))
     return msgspec.structs.replace(found, unfit=tuple(unfit), convolutional=_convolutional(opened.module))
+
+
+def sized(found: ModelInfo, dims: Sequence[TensorSpec], asked: Sequence[TensorSpec], *, trust: bool) -> ModelInfo:
+    """Return what is known of a model, with the inputs that sizes by name and inputs asked for mean."""
+    if not dims:
+        return found
+    found.check(trust)
+    opened = _opened(Case(model=found.spec, backend=""), trust, None)
+    inputs = with_dims(opened.inputs, asked, opened.dimensions, dims)
+    return msgspec.structs.replace(found, inputs=inputs)
 
 
 def with_layers(found: ModelInfo) -> ModelInfo:
@@ -310,21 +321,19 @@ def _inputs(opened: Opened, case: Case) -> tuple[TensorSpec, ...]:
         check_choice("input", name, own)
         if spec.low is None and spec.dtype == own[name].dtype:
             asked[name] = msgspec.structs.replace(spec, low=own[name].low, high=own[name].high)
-    for spec in (own | asked).values():
-        if 0 in spec.shape:
-            raise InferlensError(f"The input '{spec.name}' has a shape that the model leaves open.", hint=_option(spec))
     at_batch = with_batch(tuple((own | asked).values()), case.batch)
     others = {spec.name: spec for spec in with_batch(opened.inputs, case.batch)}
     found = tuple(spec if spec.name in asked else others[spec.name] for spec in at_batch)
+    names = opened.dimensions
+    if case.batch is not None and (first := names.get(found[0].name, ())[:1]) not in ((), ("",)):
+        sizes = {spec.name: (case.batch, *spec.shape[1:]) for spec in found if names[spec.name][:1] == first}
+        found = tuple(msgspec.structs.replace(spec, shape=sizes.get(spec.name, spec.shape)) for spec in found)
+    found = share_sizes(found, asked, names)
+    if error := missing_sizes(found, names):
+        raise error
     for spec in found:
         _check_sizes(spec, opened)
     return found
-
-
-def _option(spec: TensorSpec) -> str:
-    """``--input`` with ``spec``, and with some size where one is open."""
-    sizes = tuple(size or 128 for size in spec.shape)
-    return f"--input {shlex.quote(str(msgspec.structs.replace(spec, shape=sizes)))}"
 
 
 def _guess(opened: Opened) -> TensorSpec:
@@ -343,7 +352,7 @@ def _guess(opened: Opened) -> TensorSpec:
     raise InferlensError(
         "What to feed this model is not known.",
         expected="an --input for each of its arguments",
-        hint=_option(msgspec.structs.replace(image, shape=(1, 3, 32, 32))),
+        hint=f"--input {image.name}=1x3x32x32:float32",
     ) from why
 
 

@@ -9,7 +9,6 @@ no batch dimension. It has a label where images lie in a folder for each class, 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import io
 import itertools
 import math
@@ -24,6 +23,7 @@ import numpy as np
 from inferlens.errors import InferlensError, library
 from inferlens.models.inputs import kind_of, make_inputs
 from inferlens.models.model import Array, Model
+from inferlens.models.sources.own_code import import_code
 from inferlens.spec.case import Case, TensorSpec
 
 RANDOM = "random"
@@ -210,7 +210,7 @@ def imported(asked: str) -> Callable[..., Any]:
     """The function of ``package.module:name``, or one that gives what it is. Raises InferlensError if there is none."""
     module, _, name = asked.partition(":")
     try:
-        made = getattr(importlib.import_module(module), name)
+        made = getattr(import_code(module), name)
     except (ImportError, AttributeError) as error:
         raise InferlensError(f"'{asked}' cannot be imported: {error}.", expected=FORMS) from error
     return made if callable(made) else lambda: made

@@ -87,6 +87,7 @@ OTHERS = ("input", "weights", "calibration", "keep", "seed", "checkout")  # what
 Texts = str | Sequence[str]
 Numbers = int | str | Sequence[int]
 Duration = float | str
+_DIM_FORM = "NAME=128, or NAME=1..512:opt=128 for a range, each name once"
 _FORM = "a backend, and words such as fp16, batch=8, threads=1, cuda or an option of the backend as NAME=VALUE"
 
 
@@ -98,6 +99,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         precision, batch, device, threads, io, cold, rotate, depth, python: axes, as in a :class:`Case`.
         option: values by ``backend.option``.
         input: inputs that replace the model's own.
+        dim: sizes of the inputs' named dimensions, of which each is the shape of a spec.
         calibration: data that inputs come from and ranges of what is quantized are found with, or ``random``.
         keep: layers that are not quantized, of cases that are.
         accuracy: data that each case's answers are evaluated on, or a function that does it.
@@ -125,6 +127,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     python: tuple[str, ...] = ()
     option: dict[str, tuple[str, ...]] = {}
     input: tuple[TensorSpec, ...] = ()
+    dim: tuple[TensorSpec, ...] = ()
     weights: str | None = None
     calibration: str = ""
     keep: str = ""
@@ -160,6 +163,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             **{axis.name: _values(axis, words) for axis in AXES},
             option=option_values(words.get("option", {})),
             input=TensorSpec.parse_all(listed(words.get("input", ()))),
+            dim=dims_of(words.get("dim", ())),
             weights=str(words["weights"]) if "weights" in words else None,
             keep=keep_of(map(str, listed(words.get("keep", ())))),
             **{name: str(words.get(name, "")) for name in TEXTS},  # type: ignore[arg-type]
@@ -175,8 +179,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 WORDS = frozenset(
-    ("model", "backend", "option", "input", "weights", "calibration", "keep", "accuracy", "checkout", "trust", "seed",
-     "rebuild", "output", "reference", "wait",
+    ("model", "backend", "option", "input", "dim", "weights", "calibration", "keep", "accuracy", "checkout", "trust",
+     "seed", "rebuild", "output", "reference", "wait",
      *WHERE_WORDS, *RACE_WORDS, *BUDGET_WORDS, *(axis.name for axis in AXES))
 )  # fmt: skip
 
@@ -374,6 +378,20 @@ def option_values(value: Any) -> dict[str, tuple[str, ...]]:
         else:
             flat[name] = texts(values)
     return flat
+
+
+def dims_of(value: Any) -> tuple[TensorSpec, ...]:
+    """Return sizes by name from ``NAME=SIZE`` texts, or from a table of them. Raises InferlensError for other forms."""
+    given = [f"{name}={size}" for name, size in value.items()] if isinstance(value, Mapping) else listed(value)
+    refusal = InferlensError(f"'{', '.join(map(str, given))[:100]}' gives no size of a dimension.", expected=_DIM_FORM)
+    try:
+        dims = tuple(TensorSpec.parse(str(text)) for text in given)
+    except InferlensError as error:
+        raise refusal from error
+    names = {dim.name for dim in dims}
+    if len(names) < len(dims) or any(len(dim.shape) != 1 or ":" in str(dim).removesuffix(":float32") for dim in dims):
+        raise refusal
+    return dims
 
 
 def toml_words(path: Path, what: str) -> dict[str, Any]:

@@ -254,7 +254,7 @@ _CHILD = """
 import sys
 del sys.path[0]
 import pygraphviz
-with pygraphviz.AGraph(string=sys.stdin.read()) as graph:
+with pygraphviz.AGraph(string=sys.stdin.buffer.read().decode()) as graph:
     sys.stdout.buffer.write(graph.draw(format="svg", prog="dot"))
 """
 _DRAWING = re.compile(r'<svg width="([\d.]+)pt"\s+height="([\d.]+)pt"\s+(.*</svg>\n)', re.S)

@@ -180,7 +180,7 @@ def _ranges(
     """The range of every tensor that some dialect may quantize, from the cache or found and put there."""
     if kept.exists() and not preparation.rebuild:
         noted.note = "ranges cached"
-        return {name: (low, high) for name, (low, high) in json.loads(kept.read_text()).items()}
+        return {name: (low, high) for name, (low, high) in json.loads(kept.read_text("utf-8")).items()}
     found = calibrated_ranges(plain, calibration_feeds(model, case), how)
     write_whole(kept, json.dumps(found, indent=0).encode())
     return found

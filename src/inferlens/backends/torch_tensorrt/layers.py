@@ -126,7 +126,7 @@ class NativeEngine(Inside):
         shutil.rmtree(self._folder)
 
     def take(self) -> Report:
-        written = [path.read_text(errors="replace") for path in sorted(self._folder.glob(WRITTEN))]
+        written = [path.read_text("utf-8", errors="replace") for path in sorted(self._folder.glob(WRITTEN))]
         sums = numbered([each for text in written for each in read_sums(text)])
         report = [(key[0], (total - self._sums.get(key, 0.0)) / 1e3) for key, total in sums.items()]
         self._sums = sums

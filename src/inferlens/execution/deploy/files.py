@@ -102,10 +102,10 @@ def write(
         done: TaskResult[None] = build.written(path, build.deploy_model, Deployer, way.case, **given)
         if not (rebuild or way.known):
             way.check_weights(done.model.weights_sha256 if done.model else "")
-        (output / "run.py").write_text(way.backend.script(way.case, path.name, record.model.inputs))
+        (output / "run.py").write_text(way.backend.script(way.case, path.name, record.model.inputs), "utf-8")
         versions = environment.collect().libraries if rebuild else record.environment.libraries
         lines = [f"{name}=={versions[name]}\n" for name in way.backend.packages(way.case) if name in versions]
-        (output / "requirements.txt").write_text("".join(lines))
+        (output / "requirements.txt").write_text("".join(lines), "utf-8")
         _check_script(output / "run.py", way, trust=trust, rebuild=rebuild, **words)
     except BaseException:
         shutil.rmtree(output, ignore_errors=True)

@@ -265,6 +265,7 @@ def quantize(
     batch: int | str | None = None,
     option: Texts | Mapping[str, Any] | None = None,
     input: Texts | None = None,
+    dim: Texts | Mapping[str, int | str] | None = None,
     weights: str | PathLike[str] | None = None,
     trust: bool = False,
     rebuild: bool = False,
@@ -291,7 +292,7 @@ def quantize(
     limit = limit_of(within, accuracy)
     words = {
         "precision": to, "calibration": calibration, "keep": keep, "batch": batch, "option": option, "input": input,
-        "weights": weights, "trust": trust, "seed": seed,
+        "dim": dim, "weights": weights, "trust": trust, "seed": seed,
     }  # fmt: skip
     with named(model, example_inputs) as model:
         planned = _planned({**words, "model": model.spec}, backend, device, to, model)

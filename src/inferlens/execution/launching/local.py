@@ -199,7 +199,7 @@ def shares(cards: Sequence[Card], cpus: Sequence[int], topology: Path = Path(TOP
 
 def _siblings(cpu: int, topology: Path) -> frozenset[int]:
     with suppress(OSError, ValueError):
-        text = (topology / f"cpu{cpu}/topology/thread_siblings_list").read_text()
+        text = (topology / f"cpu{cpu}/topology/thread_siblings_list").read_text("utf-8")
         ranges = [part.split("-") for part in text.strip().split(",")]
         return frozenset(each for ends in ranges for each in range(int(ends[0]), int(ends[-1]) + 1))
     return frozenset((cpu,))

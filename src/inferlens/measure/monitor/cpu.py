@@ -64,7 +64,7 @@ class Cpus:
         """
         if self._last and now - self._last[0] < LEAST_SECONDS:
             return dict.fromkeys(LOADS)
-        times = cpu_times((self._proc / "stat").read_text(), self.usable)
+        times = cpu_times((self._proc / "stat").read_text("utf-8"), self.usable)
         case = self.tree.seconds()
         last, self._last = self._last, (now, times, case)
         if last is None:
@@ -140,10 +140,10 @@ class Packages:
         if not self._zones:
             raise Untold("the system has no RAPL counters (/sys/class/powercap/intel-rapl:*)")
         for zone in self._zones:
-            now = int((zone / "energy_uj").read_text())
+            now = int((zone / "energy_uj").read_text("utf-8"))
             used = now - self._last.get(zone, now)
             if used < 0:
-                used += int((zone / "max_energy_range_uj").read_text())
+                used += int((zone / "max_energy_range_uj").read_text("utf-8"))
             self._last[zone] = now
             self._joules += used / 1e6
         return round(self._joules, 6)
@@ -204,7 +204,7 @@ def _throttled(stat: Path) -> float:
 
 def _seconds(path: Path, pattern: str) -> float:
     """The microseconds that a file tells, in seconds."""
-    found = re.search(pattern, path.read_text(), re.MULTILINE)
+    found = re.search(pattern, path.read_text("utf-8"), re.MULTILINE)
     if not found:
         raise Untold(f"{path} does not report it")
     return int(found[1]) / 1e6
@@ -213,6 +213,6 @@ def _seconds(path: Path, pattern: str) -> float:
 def text_of(path: Path) -> str:
     """What a small file says; empty where there is none."""
     try:
-        return path.read_text().strip()
+        return path.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return ""

@@ -277,6 +277,10 @@ def _exported(path: Path) -> Opened:
             spec.name: tuple(_bounds(program, size) for size in nodes[name].shape)
             for spec, name in zip(specs, names, strict=True)
         },
+        dimensions={
+            spec.name: tuple("" if isinstance(size, int) else str(size) for size in nodes[name].shape)
+            for spec, name in zip(specs, names, strict=True)
+        },
         weights=f"in {path.name}",
         source=f"exported program, sha256 {sha256(path)}",
     )

@@ -52,6 +52,10 @@ class OnnxFile(Source):
             path=path,
             inputs=tuple(spec for spec, _ in inputs),
             sizes={spec.name: sizes for spec, sizes in inputs},
+            dimensions={
+                value.name: tuple(size.dim_param for size in value.type.tensor_type.shape.dim)
+                for value in model.graph.input
+            },
             parameters=sum(math.prod(tensor.dims) for tensor in model.graph.initializer if tensor.data_type in FLOATS),
             weights=f"in {path.name}",
             source=f"ONNX file, sha256 {sha256(path, *weight_files(path, model))}",

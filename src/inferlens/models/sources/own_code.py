@@ -11,13 +11,15 @@ import inspect
 import io
 import os
 import sys
+import sysconfig
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from inferlens.errors import InferlensError, check_choice, library, suggestion
+from inferlens.errors import InferlensError, check_choice, library, paths_like, suggestion
 from inferlens.models.inputs import format_of, named_tensors, with_example
 from inferlens.models.model import ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Source
@@ -26,7 +28,7 @@ SOURCES = ("torchvision", "timm", "transformers", "hub", "inferlens")
 
 
 class Factory(Source):
-    """``package.module:factory``, importable from the working directory too.
+    """``package.module:factory``, importable from the working directory too, or ``path/to/file.py:factory``.
 
     The factory returns an ``nn.Module``, or a module and its example inputs.
     """
@@ -36,12 +38,12 @@ class Factory(Source):
 
     def find(self, name: str) -> ModelInfo:
         module, _, factory = name.partition(":")
-        _here()
-        try:
-            known = importlib.util.find_spec(module) is not None
-        except (ImportError, ValueError):
-            known = False
-        if not known or not factory:
+        file = code_file(module)
+        if module.endswith(".py") and not (file and factory):
+            what = "names no factory in it" if file else "does not exist"
+            hint = f"{module}:FUNCTION" if file else paths_like(Path(module))
+            raise InferlensError(f"The file {name} {what}.", expected="path/to/file.py:factory", hint=hint)
+        if not (file or _origin(module)) or not factory:
             raise InferlensError(
                 f"'{name}' is neither a model of a known source nor an importable factory.",
                 expected="torchvision:, timm:, transformers:, hub: or inferlens:NAME, or package.module:factory",
@@ -51,15 +53,18 @@ class Factory(Source):
 
     def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - the factory makes its own weights
         path, _, attribute = name.partition(":")
-        _here()
-        module = import_module(path)
-        if not hasattr(module, attribute):
-            raise InferlensError(
-                f"{path} has no '{attribute}'.",
-                expected="a function or class in it that makes an nn.Module",
-                hint=suggestion(attribute, dir(module)),
-            )
-        made: Any = getattr(module, attribute)()
+        try:
+            module = import_code(path)
+            if not hasattr(module, attribute):
+                raise InferlensError(
+                    f"{path} has no '{attribute}'.",
+                    expected="a function or class in it that makes an nn.Module",
+                    hint=suggestion(attribute, dir(module)),
+                )
+            made: Any = getattr(module, attribute)()
+        except (ImportError, AttributeError) as error:
+            file = code_file(path)
+            raise _shadowed(error, file.parent if file else Path.cwd()) or error from error
         built, example = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
         return with_example(_module(built, name), example, weights=f"made by {name}, seeded", source=name)
 
@@ -139,6 +144,8 @@ def save(module: Any, example: Any, path: Path) -> ModelInfo:
 def enter(checkout: Path) -> None:
     """Makes a folder the one that this process works in and imports from, in place of the former.
 
+    It comes after the standard library and before installed packages, of which it may hold another version.
+
     Where packages lie in a folder ``src``, from there too. Processes that are started from here do the same. Raises
     InferlensError if there is no such folder.
     """
@@ -147,36 +154,123 @@ def enter(checkout: Path) -> None:
         raise InferlensError(f"There is no folder {checkout}.", expected="a checkout of the model's code")
     former = ("", os.getcwd())
     places = [str(folder), *([str(folder / "src")] if (folder / "src").is_dir() else [])]
-    sys.path[:] = [*places, *(path for path in sys.path if path not in (*former, *places))]
+    first = {path for path in sys.path if path in library_paths() or path.endswith(".zip")}
+    others = [path for path in sys.path if path not in (*former, *places, *first)]
+    sys.path[:] = [*(path for path in sys.path if path in first), *places, *others]
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     os.chdir(folder)
+
+
+def library_paths() -> set[str]:
+    """Return the folders of Python's standard library."""
+    names = ("stdlib", "platstdlib")
+    return {str(Path(sysconfig.get_path(name)) / end) for name in names for end in ("", "lib-dynload")}
 
 
 def place(spec: str) -> Path | None:
     """Where the code or the file of a model lies that is named in full; ``None`` if a library has it."""
     prefix, _, name = spec.partition(":")
     if prefix == Factory.prefix:
-        _here()
-        with suppress(ImportError, ValueError):
-            found = importlib.util.find_spec(name.partition(":")[0])
-            return Path(found.origin) if found and found.origin else None
-        return None
+        module = name.partition(":")[0]
+        return code_file(module) or _origin(module)
     if prefix == Hub.prefix:
         return _repository(name)[0]
     return Path(name) if Path(name).exists() else None
 
 
 def _near(module: str, factory: str) -> str:
-    """What may be meant: a module where a file was named, or a source or a module here of nearly that name."""
-    if module.endswith(".py"):
-        return f"{module.removesuffix('.py').strip('./').replace('/', '.')}:{factory or 'FACTORY'}"
+    """What may be meant: a source or a module here of nearly that name."""
     here = [path.stem for path in Path.cwd().glob("*.py")]
     return "".join(f"{each}:{factory}" for each in get_close_matches(module, (*SOURCES, *here), 1))
 
 
-def _here() -> None:
+def import_from_here() -> None:
+    """Let modules be imported from the working directory too, after the standard library and installed packages."""
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+        sys.path.append(os.getcwd())
+
+
+def code_file(module: str) -> Path | None:
+    """Return the file of user code that is named by its path, or as a module in the working directory."""
+    if module.endswith(".py"):
+        paths = [Path(module)]
+    else:
+        paths = [Path(f"{module.replace('.', '/')}{end}") for end in (".py", "/__init__.py")]
+    return next((path for path in paths if path.is_file()), None)
+
+
+def import_code(module: str) -> ModuleType:
+    """Import user code, named by its path or as a module.
+
+    A file in the working directory comes before an installed module of its name, but that stays what others import.
+    """
+    import_from_here()
+    file = code_file(module)
+    if file is None:
+        return import_module(module)
+    file = file.resolve()
+    folder, names = file.parent, [file.stem] if file.stem != "__init__" else []
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    _import_neighbors_from(folder)
+    top = folder / (f"{names[0]}.py" if len(names) == 1 and file.stem == names[0] else f"{names[0]}/__init__.py")
+    first = _origin(names[0])
+    if first and first.resolve() == top:
+        return import_module(".".join(names))
+    if top == file:  # under another name, if it is a single file: others mean the module that comes first
+        return _load(names[0] if not first else f"{names[0]}_here", file)
+    if names[0] not in {*sys.modules, *sys.stdlib_module_names}:
+        _load(names[0], top)
+    return import_module(".".join(names))
+
+
+def _load(name: str, file: Path) -> ModuleType:
+    """Import a file under a name, whatever else has it."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec
+    assert spec.loader
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _origin(module: str) -> Path | None:
+    """Return the file that a module's name means to Python; for one that is built in, its name."""
+    import_from_here()
+    with suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(module)
+        places = [*(spec.submodule_search_locations or ())] if spec else []
+        return Path((spec.origin if spec else None) or places[0]) if spec else None
+    return None
+
+
+_folders: list[str] = []  # that code was imported from
+
+
+def _import_neighbors_from(folder: Path) -> None:
+    """Import from a folder, after installed packages; and no longer from that of another model's code."""
+    for place in [place for place in _folders if place != str(folder)]:
+        _folders.remove(place)
+        sys.path.remove(place)
+        for name, module in [*sys.modules.items()]:
+            if (getattr(module, "__file__", None) or "").startswith(place + os.sep):
+                del sys.modules[name]
+    if str(folder) not in sys.path:
+        _folders.append(str(folder))
+        sys.path.append(str(folder))
+
+
+def _shadowed(error: ImportError | AttributeError, folder: Path) -> InferlensError | None:
+    """Return what an error means if the code wanted its neighbor, and another module has the same name."""
+    name = error.name if isinstance(error, ImportError) else getattr(getattr(error, "obj", None), "__name__", "")
+    name = (name or "").partition(".")[0]
+    near, first = next((path for path in (folder / f"{name}.py", folder / name) if name and path.exists()), None), None
+    if near is not None:
+        first = getattr(sys.modules.get(name), "__file__", None) or _origin(name)
+    if near is None or first is None or near.resolve() in (path := Path(first).resolve(), path.parent):
+        return None
+    return InferlensError(f"{near} is hidden by {first}, which has the same name: {error}.", hint=f"rename {near.name}")
 
 
 def _module(made: Any, name: str) -> Any:

@@ -51,7 +51,7 @@ def _head(title: str, links: str = "") -> str:
 
 def script() -> str:
     """What a page can do with its own tables and pictures."""
-    return (FILES / "page.js").read_text()
+    return (FILES / "page.js").read_text("utf-8")
 
 
 def pictured(
@@ -71,7 +71,7 @@ def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = (),
         scripts: JavaScript, which stands at its end.
         theme: ``light`` or ``dark`` to begin with; empty: the system's.
     """
-    style = (FILES / "page.css").read_text() + style
+    style = (FILES / "page.css").read_text("utf-8") + style
     allowed = [f"style-src {_digest(style)}", f"script-src {' '.join(map(_digest, scripts))}"]
     policy = "; ".join(["default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"])
     found: str = (

@@ -1,0 +1,115 @@
+"""Commands where the surroundings are not the usual ones: encodings, files in the working directory, full disks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inferlens.cli.streams import use_plain_characters
+from inferlens.record.record import encode
+from tests.commands import started
+from tests.views.samples import sample_records
+
+PLAIN_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def run(*words: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "inferlens", *words]
+    return subprocess.run(command, capture_output=True, cwd=cwd, env={**os.environ, **variables}, check=False)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with records."""
+    folder = tmp_path_factory.mktemp("results")
+    for place, record in enumerate(sample_records()):
+        (folder / f"r{place}").mkdir()
+        (folder / f"r{place}" / "record.json").write_bytes(encode(record))
+    return folder
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "gbk", "latin-1"])
+def test_what_is_printed_has_plain_characters_where_others_cannot_be(results: Path, encoding: str) -> None:
+    done = run("show", ".", "--bars", cwd=results, PYTHONIOENCODING=encoding)
+    assert (done.returncode, done.stderr) == (0, b"")
+    shown = done.stdout.decode(encoding)
+    assert ("─" in shown) == (encoding == "gbk")
+    assert "-----" in shown or encoding == "gbk"
+    assert not re.search(r"\?(?! )", shown)  # only sentences end in one
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["bench", "--help"], ["doctor"], ["notes", "."], ["show", ".", "--bars"]]
+)
+def test_every_command_prints_in_a_plain_locale(results: Path, words: list[str]) -> None:
+    done = run(*words, cwd=results, **PLAIN_LOCALE)
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr.decode()
+    assert done.stdout.isascii()
+
+
+def test_files_are_utf8_in_every_locale(results: Path, tmp_path: Path) -> None:
+    usual, plain = tmp_path / "usual", tmp_path / "plain"
+    for folder, variables in ((usual, {}), (plain, {**PLAIN_LOCALE, "PYTHONIOENCODING": "ascii"})):
+        folder.mkdir()
+        for name in ("t.html", "t.md", "t.csv", "t.json"):
+            assert run("show", str(results), "--output", name, cwd=folder, **variables).returncode == 0
+        assert run("report", str(results), "--output", "r.html", cwd=folder, **variables).returncode == 0
+    for path in usual.iterdir():
+        assert (plain / path.name).read_text("utf-8") == path.read_text("utf-8")
+    assert "·" in (plain / "t.md").read_text("utf-8")
+
+
+def test_a_name_that_is_no_text_in_the_locale_is_a_sentence(tmp_path: Path) -> None:
+    done = run("bench", "fake:démo", "--dry-run", cwd=tmp_path, **PLAIN_LOCALE)
+    assert (done.returncode, b"Traceback" in done.stderr) == (2, False), done.stderr.decode()
+    assert b"LC_ALL=C.UTF-8" in done.stderr
+
+
+def test_a_model_may_print_anything_in_every_locale(tmp_path: Path) -> None:
+    code = "import torch\ndef build():\n    print('é → ✓')\n    return torch.nn.Linear(4, 4), torch.zeros(1, 4)\n"
+    (tmp_path / "net.py").write_text(code, "utf-8")
+    words = ("net.py:build", "-b", "pytorch", "--quick", "--iterations", "3")
+    done = run("bench", *words, cwd=tmp_path, **PLAIN_LOCALE, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_files_called_like_libraries_are_left_alone(tmp_path: Path) -> None:
+    for name in ("random", "copy", "queue", "statistics", "logging", "numbers", "msgspec", "numpy", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')\n")
+    (tmp_path / "onnxruntime").mkdir()
+    (tmp_path / "onnxruntime" / "__init__.py").write_text("from onnxruntime.capi import onnxruntime_validation\n")
+    done = started("bench", "fake:demo", "--quick", "--iterations", "5", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = started("bench", "resnet18", "-b", "onnxruntime:cpu", "--dry-run", cwd=tmp_path)
+    assert (done.returncode, "1 case" in done.stdout) == (0, True), done.stderr
+
+
+def test_a_user_without_a_name_and_without_a_home(tmp_path: Path) -> None:
+    words = ("bench", "fake:demo", "--quick", "--iterations", "5")
+    lost = "import os, pwd; os.environ.pop('USER', 0); pwd.getpwuid = lambda _: {}[0]; from inferlens.cli import main; "
+    command = [sys.executable, "-c", f"{lost}main()", *words]
+    environment = {**os.environ, "HOME": "/nowhere"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_temporary_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path, code: int) -> None:
+    full = f"def full(*_, **__): raise OSError({code}, {os.strerror(code)!r}, '/tmp')"
+    lines = (full, "import tempfile", "tempfile.mkdtemp = full", "from inferlens.cli import main", "main()")
+    command = [sys.executable, "-c", "\n".join(lines)]
+    words = ("bench", "fake:demo", "--quick", "--iterations", "5")
+    done = subprocess.run([*command, *words], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0 or f"/tmp: {os.strerror(code)}." in done.stderr
+
+
+def test_streams_that_cannot_be_changed_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", object())
+    use_plain_characters()

@@ -1,0 +1,139 @@
+"""Inputs of files whose sizes have names: what is missing is said at once, and one name has one size."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from inferlens.errors import InferlensError
+from inferlens.models.resolve import check, find, load, sized
+from inferlens.spec.case import Case, TensorSpec
+from inferlens.spec.plan import Plan, dims_of
+from tests.commands import inferlens
+
+NAMES = ("input_ids", "attention_mask", "token_type_ids")
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Inputs as Optimum exports BERT's: three of batch_size x sequence_length."""
+    random = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(random.standard_normal((100, 8)).astype(np.float32), "words")]
+    weights.append(numpy_helper.from_array(np.array([2]), "axes"))
+    nodes = [
+        helper.make_node("Gather", ["words", NAMES[0]], ["embedded"]), helper.make_node("Add", NAMES[1:], ["sum"]),
+        helper.make_node("Cast", ["sum"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["mask", "axes"], ["mask3"]),
+        helper.make_node("Mul", ["embedded", "mask3"], ["y"]),
+    ]  # fmt: skip
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch_size", "sequence_length"]) for name in NAMES
+    ]
+    graph = helper.make_graph(
+        nodes, "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], weights
+    )
+    path = tmp_path_factory.mktemp("bert") / "bert.onnx"
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+def inputs_of(path: Path, *, batch: int | None = 1, asked: tuple[str, ...] = (), dims: object = ()) -> list[str]:
+    given = TensorSpec.parse_all(asked)
+    found = sized(find(str(path)), dims_of(dims), given, trust=False)
+    case = Case(model=found.spec, backend="onnxruntime", batch=batch, inputs=found.inputs or given)
+    return [spec.asked.replace(":int64", "") for spec in load(case).inputs]
+
+
+def test_all_missing_inputs_are_one_message_with_a_command_that_works(bert: Path) -> None:
+    command = ("bench", "bert.onnx", "-b", "onnxruntime:cpu", "--quick", "--iterations", "3")
+    refused = inferlens(*command, cwd=bert.parent)
+    assert refused.returncode == 2
+    assert all(f"{name} (1 x sequence_length)" in refused.stderr for name in NAMES)
+    tried = refused.stderr.partition("Try: ")[2].strip()
+    assert tried == f"inferlens {' '.join(command)} --dim sequence_length=128"
+    done = inferlens(*shlex.split(tried)[1:], cwd=bert.parent)
+    assert done.returncode == 0, done.stderr
+    assert "1x128:int64" in done.stdout
+
+
+def test_a_size_given_for_one_input_is_that_of_its_name(bert: Path) -> None:
+    assert inputs_of(bert, asked=("attention_mask=1x64:int64",)) == [f"{name}=1x64" for name in NAMES]
+
+
+def test_two_sizes_for_one_name_are_an_error_that_names_both_inputs(bert: Path) -> None:
+    words = "'sequence_length' is 128 in input_ids and 64 in attention_mask"
+    with pytest.raises(InferlensError, match=words):
+        inputs_of(bert, asked=("attention_mask=1x64:int64", "input_ids=1x128:int64"))
+    with pytest.raises(InferlensError, match="is 128 in --dim sequence_length and 64 in attention_mask"):
+        inputs_of(bert, asked=("attention_mask=1x64:int64",), dims="sequence_length=128")
+
+
+def test_sizes_and_ranges_by_name_are_those_of_all_inputs(bert: Path) -> None:
+    assert inputs_of(bert, dims={"sequence_length": 32}) == [f"{name}=1x32" for name in NAMES]
+    ranges = ["sequence_length=1..64:opt=16", "batch_size=1..4"]
+    assert inputs_of(bert, batch=2, dims=ranges) == [f"{name}=1..4x1..64:opt=4x16" for name in NAMES]
+
+
+def test_a_batch_is_that_of_every_input_with_its_name(bert: Path) -> None:
+    assert inputs_of(bert, batch=8, asked=("attention_mask=2x64:int64",)) == [f"{name}=8x64" for name in NAMES]
+
+
+def test_an_unknown_name_is_one_message(bert: Path) -> None:
+    with pytest.raises(InferlensError, match="There is no dimension of an input 'sequence'") as raised:
+        inputs_of(bert, dims="sequence=128")
+    assert "sequence_length" in raised.value.hint
+
+
+@pytest.mark.parametrize("text", ["sequence_length", "sequence_length=0", "n=1x2", "n=3:int64", "=3"])
+def test_what_gives_no_size_is_refused(text: str) -> None:
+    with pytest.raises(InferlensError, match="gives no size of a dimension"):
+        Plan.from_words({"model": "bert.onnx", "dim": text})
+
+
+def test_a_name_that_is_a_sum_follows_its_terms(tmp_path: Path) -> None:
+    shapes = {"ids": ["batch", "new"], "past": ["batch", "old", 4], "mask": ["batch", "old + new"]}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([helper.make_node("Relu", ["ids"], ["y"])], "g", inputs, [output])
+    path = tmp_path / "decoder.onnx"
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
+    assert inputs_of(path, dims=["new=1", "old=127"]) == [
+        "ids=1x1:float32",
+        "past=1x127x4:float32",
+        "mask=1x128:float32",
+    ]
+    with pytest.raises(InferlensError) as raised:
+        inputs_of(path)
+    assert raised.value.hint == "--dim new=128 --dim old=128"
+
+
+def test_an_exported_programs_symbol_has_one_size(tmp_path: Path) -> None:
+    class Sum(torch.nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a + b
+
+    size = torch.export.Dim("length", min=2, max=64)
+    feed, shapes = (torch.zeros(1, 8), torch.zeros(1, 8)), {"a": {1: size}, "b": {1: size}}
+    torch.export.save(torch.export.export(Sum(), feed, dynamic_shapes=shapes), tmp_path / "sum.pt2")
+    assert inputs_of(tmp_path / "sum.pt2", asked=("a=1x16",)) == ["a=1x16:float32", "b=1x16:float32"]
+    found = find(str(tmp_path / "sum.pt2"))
+    asked = TensorSpec.parse_all(("a=1x16", "b=1x8"))
+    with pytest.raises(InferlensError, match="is 16 in a and 8 in b"):
+        check(found, Case(model=found.spec, backend="", inputs=asked), [1])
+
+
+def test_other_commands_and_plan_files_take_names_too(bert: Path) -> None:
+    (bert.parent / "plan.toml").write_text('model = "bert.onnx"\n[dim]\nsequence_length = 16\n')
+    done = inferlens("bench", "plan.toml", "-b", "onnxruntime:cpu", "--dry-run", "--json", cwd=bert.parent)
+    assert '"name": "attention_mask"' in done.stdout
+    words = ("bert.onnx", "--backend", "onnxruntime:cpu", "--dim", "sequence=16")
+    for command in (("profile", *words), ("tune", *words), ("ab", *words, "onnxruntime", "openvino"),
+                    ("export", *words, "--to", "x.onnx")):  # fmt: skip
+        refused = inferlens(*command, cwd=bert.parent)
+        assert (refused.returncode, "sequence_length" in refused.stderr) == (2, True), command

@@ -1,0 +1,104 @@
+"""Code of the user's own: by module or by path, beside files that are called like libraries."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from inferlens.errors import InferlensError
+from inferlens.models.resolve import find
+from inferlens.models.sources import own_code
+from tests.models.loading import loaded
+
+MODEL = "import torch\n{imports}\ndef build(): return {layer}, torch.zeros(1, {size})\n"
+LAYERS = "import torch\ndef layer(): return torch.nn.Linear({size}, 3)\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, which is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "modules", sys.modules)
+    monkeypatch.setattr(own_code, "_folders", [])
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def write(folder: Path, *, size: int = 4, package: bool = False) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    if package:
+        (folder / "__init__.py").touch()
+    imports = f"from {'.' if package else ''}layers import layer"
+    (folder / "model.py").write_text(MODEL.format(imports=imports, layer="layer()", size=size))
+    (folder / "layers.py").write_text(LAYERS.format(size=size))
+    return folder / "model.py"
+
+
+@pytest.mark.parametrize("package", [False, True])
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_factory_by_path_imports_its_neighbors(here: Path, package: bool, absolute: bool) -> None:
+    path = write(here / "sub" / "net", package=package)
+    name = f"{path if absolute else path.relative_to(here)}:build"
+    assert find(name).spec == f"factory:{name}"
+    assert loaded(name).inputs[0].shape == (1, 4)
+
+
+def test_two_files_of_one_name_have_neighbors_of_their_own(here: Path) -> None:
+    sizes = {write(here / f"net{size}", size=size): size for size in (4, 8)}
+    assert {path: loaded(f"{path}:build").inputs[0].shape[1] for path in sizes} == sizes
+
+
+def test_a_factory_in_a_file_that_is_called_like_a_library(here: Path) -> None:
+    (here / "random.py").write_text(MODEL.format(imports="", layer="torch.nn.Linear(5, 3)", size=5))
+    for name in ("random:build", "random.py:build"):
+        assert loaded(name).inputs[0].shape == (1, 5)
+    assert sys.modules["random"] is random
+
+
+def test_a_package_here_comes_before_an_installed_one_only_where_it_is_named(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(here / "site" / "nets", size=7, package=True)
+    write(here / "nets", size=6, package=True)
+    monkeypatch.syspath_prepend(here / "site")
+    assert loaded("nets.model:build").inputs[0].shape == (1, 6)
+
+
+def test_a_neighbor_that_a_library_hides_is_named(here: Path) -> None:
+    (here / "statistics.py").write_text("thing = 1\n")
+    for code in ("import statistics\nthing = statistics.thing", "from statistics import thing"):
+        (here / "net.py").write_text(code + "\ndef build(): return 1\n")
+        sys.modules.pop("net", None)
+        with pytest.raises(InferlensError, match=r"statistics\.py is hidden by .*statistics\.py") as raised:
+            loaded("net:build")
+        assert raised.value.hint == "rename statistics.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("mode.py:build", "model.py"), ("model.py", "model.py:FUNCTION"), ("model.py:buil", "build")]
+)
+def test_a_path_that_names_no_factory_is_one_message(here: Path, name: str, hint: str) -> None:
+    write(here)
+    with pytest.raises(InferlensError) as raised:
+        loaded(name)
+    assert hint in raised.value.hint
+
+
+def test_a_checkout_comes_before_an_installed_package(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(here / "site" / "nets", size=7, package=True)
+    write(here / "checkout" / "nets", size=6, package=True)
+    (here / "checkout" / "random.py").touch()
+    monkeypatch.syspath_prepend(here / "site")
+    monkeypatch.setenv("PYTHONPATH", "")
+    own_code.enter(here / "checkout")
+    assert loaded("nets.model:build").inputs[0].shape == (1, 6)
+    first = next(path for path in sys.path if (Path(path) / "random.py").exists())
+    assert first in own_code.library_paths()
+    assert torch.nn  # which nothing has replaced
