@@ -214,7 +214,8 @@ def _read_weights(file: Path, trust: bool) -> Any:
     if not file.is_file():
         raise InferlensError(f"There is no file {file}.", hint=paths_like(file))
     kind = file_kind(file)
-    if kind.packing or not (kind.kind in (Kind.WEIGHTS, Kind.SAFETENSORS) or (trust and kind.kind is Kind.MODULE)):
+    kinds = (Kind.WEIGHTS, Kind.SAFETENSORS, Kind.PICKLE, *[Kind.MODULE] * trust)
+    if kind.packing or kind.kind not in kinds:
         raise wrong_file(file, kind, expected="weights: tensors by name, as torch.save or safetensors writes them")
     tensors = library("safetensors.torch", extra="models") if kind.kind is Kind.SAFETENSORS else None
     try:

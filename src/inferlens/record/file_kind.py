@@ -10,7 +10,7 @@ import pickletools
 import re
 import struct
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -57,7 +57,7 @@ class Kind(Enum):
     ONNX_PROFILE = "a profile of ONNX Runtime", TRACE
     TRTEXEC_TIMES = "the times of runs that trtexec exported (--exportTimes)", "inferlens bench with the engine"
     TRTEXEC_PROFILE = "layer times that trtexec exported (--exportProfile)", "inferlens profile with the engine"
-    TRTEXEC_LAYERS = "layers of a TensorRT engine (trtexec --exportLayerInfo)", "inferlens profile with the engine"
+    TRTEXEC_LAYERS = "layers of a TensorRT engine (trtexec --exportLayerInfo)", "inferlens graph {path}"
     TRTEXEC_OUTPUT = "outputs that trtexec exported (--exportOutput)", "inferlens bench with the engine"
     MEMORY_TIMELINE = (
         "a memory timeline of PyTorch's profiler",
@@ -111,6 +111,14 @@ def wrong_file(path: Path, kind: FileKind, expected: str) -> InferlensError:
     return InferlensError(f"{path} is {kind.title}.", expected=expected, hint=hint)
 
 
+def refuse_other_files(paths: Iterable[Path], right: Kind, noun: str) -> None:
+    """Raise the error of :func:`wrong_file` for the first of the paths that is a file of another kind than ``right``."""
+    for path in paths:
+        with suppress(OSError):
+            if path.is_file() and (kind := file_kind(path)).kind is not right:
+                raise wrong_file(path, kind, expected=f"a {noun}")
+
+
 def file_kind(source: Path | bytes) -> FileKind:
     """Return what a file is, or what a file is that begins with the bytes.
 
@@ -145,7 +153,7 @@ def _zstd(file: IO[bytes]) -> IO[bytes]:
 
         reader: IO[bytes] = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file)
         return reader
-    return io.BytesIO()
+    return io.BytesIO(b"\0")  # what is in it is not known
 
 
 def _start(file: IO[bytes]) -> bytes:
@@ -229,7 +237,6 @@ _FORMS: tuple[tuple[Kind, re.Pattern[bytes]], ...] = (
     (Kind.TRTEXEC_TIMES, re.compile(rb'^\[[^]]*"(latencyMs|startComputeMs)"\s*:')),
     (Kind.TRTEXEC_PROFILE, re.compile(rb'^\[[^]]*"(averageMs|timeMs)"\s*:')),
     (Kind.TRTEXEC_OUTPUT, re.compile(rb'^\[\s*\{\s*"name"[^]]*"dimensions"\s*:')),
-    (Kind.ONNX_PROFILE, re.compile(rb'^\[\s*\{\s*"cat"\s*:\s*"(Session|Node|Api)"\s*,\s*"pid"')),
     (Kind.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[\s*-?[\d.e+]+\s*,\s*[0-3]\s*,\s*-?\d+\s*,\s*(-?\d+|null)\s*\]")),
     (Kind.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[[\d.,\s]*\]\s*,\s*\[\s*\[")),
     (Kind.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[(\s*\d+(\.\d+)?\s*,){20}")),
@@ -238,25 +245,26 @@ _FORMS: tuple[tuple[Kind, re.Pattern[bytes]], ...] = (
     (Kind.WEIGHTS_INDEX, re.compile(rb'^\{.*"weight_map"\s*:\s*\{', re.DOTALL)),
 )
 _EVENT = re.compile(rb'"ph"\s*:')
+_ONNX_EVENT = re.compile(rb'\[\s*\{\s*"cat"\s*:\s*"(Session|Node|Api)"\s*,\s*"pid"')
 _KEY = re.compile(rb'"([^"\\]{1,40})"\s*:')
 
 
 def _json(text: bytes) -> FileKind:
     if schema := _SCHEMA.match(text):
         return FileKind({b"record": Kind.RECORD, b"profile": Kind.PROFILE}.get(schema[1], Kind.OWN))
-    if text[:1] == b"{" and re.search(rb'"traceEvents"\s*:', text):
+    if text[:1] == b"{" and re.search(rb'"traceEvents"\s*:\s*\[', text):
         return FileKind(Kind.TRACE)
+    if text[:1] == b"[" and _EVENT.search(text):
+        return FileKind(Kind.ONNX_PROFILE if _ONNX_EVENT.match(text) else Kind.TRACE)
     for kind, form in _FORMS:
         if form.search(text):
             return FileKind(kind)
     if text[:1] == b"{" and re.search(rb'"schema"\s*:\s*"[^"]*chakra|"nodes"\s*:\s*\[\s*\{\s*"(id|name)"', text):
         return FileKind(Kind.EXECUTION_TRACE)
-    if text[:1] == b"[" and _EVENT.search(text):
-        return FileKind(Kind.TRACE)
     inner = text[1:].lstrip()
     what = "a JSON list" if text[:1] == b"[" else "JSON"
     if inner[:1] in (b"]", b"}", b""):
-        return FileKind(Kind.JSON, f"an empty {what.removeprefix('a ')}" if inner else "the beginning of JSON alone")
+        return FileKind(Kind.JSON, f"{what} without entries" if inner else "the beginning of JSON alone")
     if text[:1] == b"[" and inner[:1] != b"{":
         entries = {b"[": "lists", b'"': "texts"}.get(inner[:1], "numbers or words")
         return FileKind(Kind.JSON, f"a JSON list of {entries}")
