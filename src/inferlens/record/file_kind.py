@@ -55,10 +55,10 @@ class Kind(Enum):
     OWN = "a JSON file of Inferlens", "inferlens show with the folder that it lies in"
     TRACE = "a trace in Chrome's format", TRACE
     ONNX_PROFILE = "a profile of ONNX Runtime", TRACE
-    TRTEXEC_TIMES = "the times of runs that trtexec exported (--exportTimes)", "inferlens bench with the engine"
-    TRTEXEC_PROFILE = "layer times that trtexec exported (--exportProfile)", "inferlens profile with the engine"
-    TRTEXEC_LAYERS = "layers of a TensorRT engine (trtexec --exportLayerInfo)", "inferlens graph {path}"
-    TRTEXEC_OUTPUT = "outputs that trtexec exported (--exportOutput)", "inferlens bench with the engine"
+    TRTEXEC_TIMES = "a file of run times from trtexec (--exportTimes)", "inferlens bench with the engine"
+    TRTEXEC_PROFILE = "a file of layer times from trtexec (--exportProfile)", "inferlens profile with the engine"
+    TRTEXEC_LAYERS = "a list of the layers of a TensorRT engine (trtexec --exportLayerInfo)", "inferlens graph {path}"
+    TRTEXEC_OUTPUT = "a file of outputs from trtexec (--exportOutput)", "inferlens bench with the engine"
     MEMORY_TIMELINE = (
         "a memory timeline of PyTorch's profiler",
         "inferlens trace with what export_chrome_trace writes when profile_memory=True",
@@ -127,6 +127,7 @@ def file_kind(source: Path | bytes) -> FileKind:
     with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
         packing, opened = _packing(file)
         head = _start(opened)
+        file.seek(0)
         if packing:
             found = _kind(head, io.BytesIO(head))
             return FileKind(found.kind, found.detail, packing)
