@@ -38,7 +38,7 @@ class Kind(Enum):
     EXPORTED = "an exported program of torch.export", RUN
     AOTI = (
         "an AOTInductor package, which is native code for one kind of machine and is not run",
-        "the exported program or module that it was compiled from, with -b torch_compile",
+        "the exported program or module that it was compiled from",
     )
     MODULE = "a pickled module", f"{RUN} --trust"
     WEIGHTS = "a file of weights without a model", LOAD
