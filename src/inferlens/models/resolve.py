@@ -37,7 +37,7 @@ from inferlens.models.sources.onnx import OnnxFile, onnx_graph, weight_files
 from inferlens.models.sources.own_code import Factory, Hub, Live
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize
 from inferlens.reasons import reason
-from inferlens.record.file_kind import Kind, file_kind
+from inferlens.record.file_kind import FileType, file_kind
 from inferlens.record.record import ModelFacts
 from inferlens.spec.case import Case, TensorSpec, with_batch
 from inferlens.spec.keep import EXPORTED, check_kept, kept
@@ -82,7 +82,7 @@ def _file_source(path: Path) -> str:
     if not path.is_file() or path.suffix == ".py":
         return by_suffix
     kind = file_kind(path).kind
-    if kind is Kind.EXPORTED and by_suffix == TorchTensorRtFile.prefix:  # it may hold no engine
+    if kind is FileType.EXPORTED and by_suffix == TorchTensorRtFile.prefix:  # it may hold no engine
         return by_suffix
     return BY_KIND.get(kind) or by_suffix or TorchFile.prefix
 

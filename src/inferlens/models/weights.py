@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferlens.errors import InferlensError, library, paths_like
-from inferlens.reasons import reason
 from inferlens.models.model import TRUST
-from inferlens.record.file_kind import Kind, file_kind, wrong_file
+from inferlens.reasons import reason
+from inferlens.record.file_kind import FileType, file_kind, wrong_file
 
 if TYPE_CHECKING:
     import torch
@@ -214,10 +214,10 @@ def _read_weights(file: Path, trust: bool) -> Any:
     if not file.is_file():
         raise InferlensError(f"There is no file {file}.", hint=paths_like(file))
     kind = file_kind(file)
-    kinds = (Kind.WEIGHTS, Kind.SAFETENSORS, Kind.PICKLE, *[Kind.MODULE] * trust)
+    kinds = (FileType.WEIGHTS, FileType.SAFETENSORS, FileType.PICKLE, *[FileType.MODULE] * trust)
     if kind.packing or kind.kind not in kinds:
         raise wrong_file(file, kind, expected="weights: tensors by name, as torch.save or safetensors writes them")
-    tensors = library("safetensors.torch", extra="models") if kind.kind is Kind.SAFETENSORS else None
+    tensors = library("safetensors.torch", extra="models") if kind.kind is FileType.SAFETENSORS else None
     try:
         # weights_only: a pickle can hold code, and weights come from strangers.
         return tensors.load_file(file) if tensors else torch.load(file, map_location="cpu", weights_only=not trust)

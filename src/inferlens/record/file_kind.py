@@ -29,7 +29,7 @@ CONVERT = "export the model to ONNX"
 DOWNLOAD = "download it again, and look at what the address answers"
 
 
-class Kind(Enum):
+class FileType(Enum):
     """A kind of file: its title in a sentence, and the command that takes such a file or what else to try."""
 
     ONNX = "an ONNX model", RUN
@@ -86,7 +86,7 @@ class FileKind(NamedTuple):
     ``packing`` is the program that the file is packed with, such as ``gzip``.
     """
 
-    kind: Kind
+    kind: FileType
     detail: str = ""
     packing: str = ""
 
@@ -98,9 +98,9 @@ class FileKind(NamedTuple):
 
 
 MODELS = (
-    Kind.ONNX, Kind.TORCHSCRIPT, Kind.TORCH_TENSORRT, Kind.EXPORTED, Kind.MODULE, Kind.ENGINE, Kind.OPENVINO,
+    FileType.ONNX, FileType.TORCHSCRIPT, FileType.TORCH_TENSORRT, FileType.EXPORTED, FileType.MODULE, FileType.ENGINE, FileType.OPENVINO,
 )  # fmt: skip
-TRACES = (Kind.TRACE, Kind.ONNX_PROFILE)
+TRACES = (FileType.TRACE, FileType.ONNX_PROFILE)
 
 
 def wrong_file(path: Path, kind: FileKind, expected: str) -> InferlensError:
@@ -111,8 +111,8 @@ def wrong_file(path: Path, kind: FileKind, expected: str) -> InferlensError:
     return InferlensError(f"{path} is {kind.title}.", expected=expected, hint=hint)
 
 
-def refuse_other_files(paths: Iterable[Path], right: Kind, noun: str) -> None:
-    """Raise the error of :func:`wrong_file` for the first of the paths that is a file of another kind than ``right``."""
+def refuse_other_files(paths: Iterable[Path], right: FileType, noun: str) -> None:
+    """Raise the error of :func:`wrong_file` for the first path that is a file of another kind than ``right``."""
     for path in paths:
         with suppress(OSError):
             if path.is_file() and (kind := file_kind(path)).kind is not right:
@@ -167,34 +167,34 @@ def _start(file: IO[bytes]) -> bytes:
 
 
 MAGIC: tuple[tuple[int, bytes, FileKind], ...] = (
-    (0, b"ftrt", FileKind(Kind.ENGINE)),
-    (0, b"vtrt", FileKind(Kind.ENGINE)),
-    (0, b"ptrt", FileKind(Kind.ENGINE)),
-    (0, b"version https://git-lfs", FileKind(Kind.LFS_POINTER)),
-    (0, b"oid sha256:", FileKind(Kind.LFS_POINTER)),
-    (0, b"/annex/objects/", FileKind(Kind.LFS_POINTER, "a pointer of git-annex in the place of the file")),
-    (4, b"TFL3", FileKind(Kind.OTHER_MODEL, "a TensorFlow Lite model")),
-    (4, b"ORTM", FileKind(Kind.OTHER_MODEL, "a model in ONNX Runtime's own format (ORT)")),
-    (4, b"ET1", FileKind(Kind.OTHER_MODEL, "an ExecuTorch program")),
-    (0, b"GGUF", FileKind(Kind.OTHER_MODEL, "a GGUF model of llama.cpp")),
-    (0, b"\x89HDF\r\n\x1a\n", FileKind(Kind.OTHER_MODEL, "an HDF5 file, such as a Keras model")),
-    (0, b"7767517", FileKind(Kind.OTHER_MODEL, "an ncnn model")),
-    (0, b"\x93NUMPY", FileKind(Kind.DATA, "a NumPy array (.npy)")),
-    (0, b"SQLite format 3", FileKind(Kind.DATA, "an SQLite database, such as Nsight Systems exports")),
-    (0, b"\x7fELF", FileKind(Kind.DATA, "a native library or program (ELF)")),
-    (0, b"MZ", FileKind(Kind.DATA, "a Windows library or program")),
-    (0, b"\x89PNG", FileKind(Kind.DATA, "a picture")),
-    (0, b"\xff\xd8\xff", FileKind(Kind.DATA, "a picture")),
-    (0, b"%PDF", FileKind(Kind.DATA, "a PDF document")),
-    (0, b"7z\xbc\xaf\x27\x1c", FileKind(Kind.ARCHIVE, "a 7-Zip archive")),
-    (0, b"Rar!", FileKind(Kind.ARCHIVE, "a RAR archive")),
-    (257, b"ustar", FileKind(Kind.ARCHIVE, "a tar archive")),
+    (0, b"ftrt", FileKind(FileType.ENGINE)),
+    (0, b"vtrt", FileKind(FileType.ENGINE)),
+    (0, b"ptrt", FileKind(FileType.ENGINE)),
+    (0, b"version https://git-lfs", FileKind(FileType.LFS_POINTER)),
+    (0, b"oid sha256:", FileKind(FileType.LFS_POINTER)),
+    (0, b"/annex/objects/", FileKind(FileType.LFS_POINTER, "a pointer of git-annex in the place of the file")),
+    (4, b"TFL3", FileKind(FileType.OTHER_MODEL, "a TensorFlow Lite model")),
+    (4, b"ORTM", FileKind(FileType.OTHER_MODEL, "a model in ONNX Runtime's own format (ORT)")),
+    (4, b"ET1", FileKind(FileType.OTHER_MODEL, "an ExecuTorch program")),
+    (0, b"GGUF", FileKind(FileType.OTHER_MODEL, "a GGUF model of llama.cpp")),
+    (0, b"\x89HDF\r\n\x1a\n", FileKind(FileType.OTHER_MODEL, "an HDF5 file, such as a Keras model")),
+    (0, b"7767517", FileKind(FileType.OTHER_MODEL, "an ncnn model")),
+    (0, b"\x93NUMPY", FileKind(FileType.DATA, "a NumPy array (.npy)")),
+    (0, b"SQLite format 3", FileKind(FileType.DATA, "an SQLite database, such as Nsight Systems exports")),
+    (0, b"\x7fELF", FileKind(FileType.DATA, "a native library or program (ELF)")),
+    (0, b"MZ", FileKind(FileType.DATA, "a Windows library or program")),
+    (0, b"\x89PNG", FileKind(FileType.DATA, "a picture")),
+    (0, b"\xff\xd8\xff", FileKind(FileType.DATA, "a picture")),
+    (0, b"%PDF", FileKind(FileType.DATA, "a PDF document")),
+    (0, b"7z\xbc\xaf\x27\x1c", FileKind(FileType.ARCHIVE, "a 7-Zip archive")),
+    (0, b"Rar!", FileKind(FileType.ARCHIVE, "a RAR archive")),
+    (257, b"ustar", FileKind(FileType.ARCHIVE, "a tar archive")),
 )
 
 
 def _kind(head: bytes, file: IO[bytes]) -> FileKind:
     if not head:
-        return FileKind(Kind.EMPTY)
+        return FileKind(FileType.EMPTY)
     for place, magic, kind in MAGIC:
         if head.startswith(magic, place):
             return kind
@@ -204,46 +204,50 @@ def _kind(head: bytes, file: IO[bytes]) -> FileKind:
         return _pickle(_outline(file))
     length = struct.unpack_from("<Q", head)[0] if len(head) > 8 else 0
     if 2 <= length < 1 << 30 and head[8:9] == b"{" and b"dtype" in head[:HEAD]:
-        return FileKind(Kind.SAFETENSORS)
+        return FileKind(FileType.SAFETENSORS)
     if head[4:5] == b"{" and any(magic in head for magic in (b"ftrt", b"vtrt", b"ptrt")):
-        return FileKind(Kind.ULTRALYTICS_ENGINE)
+        return FileKind(FileType.ULTRALYTICS_ENGINE)
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] == b"<":
         return _markup(text[: 1 << 13])
     if text[:1] in (b"{", b"["):
         return _json(text)
     if _has_onnx_fields(head):
-        return FileKind(Kind.ONNX)
+        return FileKind(FileType.ONNX)
     if b"\0" not in head:
         with suppress(UnicodeDecodeError):
             line = head[:4000].decode(errors="strict" if len(head) < 4000 else "ignore").strip().split("\n")[0].strip()
-            return FileKind(Kind.DATA, f"plain text that begins with '{line[:60]}'") if line else FileKind(Kind.EMPTY)
-    return FileKind(Kind.UNKNOWN)
+            return (
+                FileKind(FileType.DATA, f"plain text that begins with '{line[:60]}'")
+                if line
+                else FileKind(FileType.EMPTY)
+            )
+    return FileKind(FileType.UNKNOWN)
 
 
 def _markup(text: bytes) -> FileKind:
     lower = text.lower()
     if b"<net " in lower and b"version=" in lower:
-        return FileKind(Kind.OPENVINO)
+        return FileKind(FileType.OPENVINO)
     if b"<html" in lower or b"<!doctype html" in lower:
         timeline = b"memory" in lower and b"data:image/png" in lower
-        return FileKind(Kind.MEMORY_TIMELINE if timeline else Kind.HTML)
-    return FileKind(Kind.XML)
+        return FileKind(FileType.MEMORY_TIMELINE if timeline else FileType.HTML)
+    return FileKind(FileType.XML)
 
 
 # JSON, of which only the beginning is here. Each pattern is a key or a form that the writer always puts there.
 
 _SCHEMA = re.compile(rb'^\{\s*"schema"\s*:\s*"inferlens\.(\w+)')
-_FORMS: tuple[tuple[Kind, re.Pattern[bytes]], ...] = (
-    (Kind.TRTEXEC_TIMES, re.compile(rb'^\[[^]]*"(latencyMs|startComputeMs)"\s*:')),
-    (Kind.TRTEXEC_PROFILE, re.compile(rb'^\[[^]]*"(averageMs|timeMs)"\s*:')),
-    (Kind.TRTEXEC_OUTPUT, re.compile(rb'^\[\s*\{\s*"name"[^]]*"dimensions"\s*:')),
-    (Kind.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[\s*-?[\d.e+]+\s*,\s*[0-3]\s*,\s*-?\d+\s*,\s*(-?\d+|null)\s*\]")),
-    (Kind.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[[\d.,\s]*\]\s*,\s*\[\s*\[")),
-    (Kind.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[(\s*\d+(\.\d+)?\s*,){20}")),
-    (Kind.TRTEXEC_LAYERS, re.compile(rb'^\{\s*"(Layers|Bindings)"\s*:\s*\[')),
-    (Kind.MEMORY_SNAPSHOT, re.compile(rb'^\{\s*"(segments|device_traces)"\s*:\s*\[')),
-    (Kind.WEIGHTS_INDEX, re.compile(rb'^\{.*"weight_map"\s*:\s*\{', re.DOTALL)),
+_FORMS: tuple[tuple[FileType, re.Pattern[bytes]], ...] = (
+    (FileType.TRTEXEC_TIMES, re.compile(rb'^\[[^]]*"(latencyMs|startComputeMs)"\s*:')),
+    (FileType.TRTEXEC_PROFILE, re.compile(rb'^\[[^]]*"(averageMs|timeMs)"\s*:')),
+    (FileType.TRTEXEC_OUTPUT, re.compile(rb'^\[\s*\{\s*"name"[^]]*"dimensions"\s*:')),
+    (FileType.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[\s*-?[\d.e+]+\s*,\s*[0-3]\s*,\s*-?\d+\s*,\s*(-?\d+|null)\s*\]")),
+    (FileType.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[[\d.,\s]*\]\s*,\s*\[\s*\[")),
+    (FileType.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[(\s*\d+(\.\d+)?\s*,){20}")),
+    (FileType.TRTEXEC_LAYERS, re.compile(rb'^\{\s*"(Layers|Bindings)"\s*:\s*\[')),
+    (FileType.MEMORY_SNAPSHOT, re.compile(rb'^\{\s*"(segments|device_traces)"\s*:\s*\[')),
+    (FileType.WEIGHTS_INDEX, re.compile(rb'^\{.*"weight_map"\s*:\s*\{', re.DOTALL)),
 )
 _EVENT = re.compile(rb'"ph"\s*:')
 _ONNX_EVENT = re.compile(rb'\[\s*\{\s*"cat"\s*:\s*"(Session|Node|Api)"\s*,\s*"pid"')
@@ -252,25 +256,26 @@ _KEY = re.compile(rb'"([^"\\]{1,40})"\s*:')
 
 def _json(text: bytes) -> FileKind:
     if schema := _SCHEMA.match(text):
-        return FileKind({b"record": Kind.RECORD, b"profile": Kind.PROFILE}.get(schema[1], Kind.OWN))
+        return FileKind({b"record": FileType.RECORD, b"profile": FileType.PROFILE}.get(schema[1], FileType.OWN))
     if text[:1] == b"{" and re.search(rb'"traceEvents"\s*:\s*\[', text):
-        return FileKind(Kind.TRACE)
+        return FileKind(FileType.TRACE)
     if text[:1] == b"[" and _EVENT.search(text):
-        return FileKind(Kind.ONNX_PROFILE if _ONNX_EVENT.match(text) else Kind.TRACE)
+        return FileKind(FileType.ONNX_PROFILE if _ONNX_EVENT.match(text) else FileType.TRACE)
     for kind, form in _FORMS:
         if form.search(text):
             return FileKind(kind)
     if text[:1] == b"{" and re.search(rb'"schema"\s*:\s*"[^"]*chakra|"nodes"\s*:\s*\[\s*\{\s*"(id|name)"', text):
-        return FileKind(Kind.EXECUTION_TRACE)
+        return FileKind(FileType.EXECUTION_TRACE)
     inner = text[1:].lstrip()
     what = "a JSON list" if text[:1] == b"[" else "JSON"
     if inner[:1] in (b"]", b"}", b""):
-        return FileKind(Kind.JSON, f"{what} without entries" if inner else "the beginning of JSON alone")
+        return FileKind(FileType.JSON, f"{what} without entries" if inner else "the beginning of JSON alone")
     if text[:1] == b"[" and inner[:1] != b"{":
         entries = {b"[": "lists", b'"': "texts"}.get(inner[:1], "numbers or words")
-        return FileKind(Kind.JSON, f"a JSON list of {entries}")
+        return FileKind(FileType.JSON, f"a JSON list of {entries}")
     names = list(dict.fromkeys(key.decode(errors="replace") for key in _KEY.findall(inner[: 1 << 12])))
-    return FileKind(Kind.JSON, f"{what} of another tool, with the fields {', '.join(names[:4]) or 'unknown'}")
+    fields = f", with the fields {', '.join(names[:4])}" if names else ""
+    return FileKind(FileType.JSON, f"{what} of another tool{fields}")
 
 
 # The fields of onnx.ModelProto and the type of each on the wire: 0 is a number, 2 has a length.
@@ -310,7 +315,7 @@ def _archive(file: IO[bytes]) -> FileKind:
         with zipfile.ZipFile(file) as archive:
             return _zip(archive)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError):
-        return FileKind(Kind.ARCHIVE, "a zip archive, as PyTorch writes it too, that is cut short or damaged")
+        return FileKind(FileType.ARCHIVE, "a zip archive, as PyTorch writes it too, that is cut short or damaged")
 
 
 def _zip(archive: zipfile.ZipFile) -> FileKind:
@@ -322,23 +327,23 @@ def _zip(archive: zipfile.ZipFile) -> FileKind:
 
     programs = parts(r"/models/[^/]+\.json$|/serialized_exported_program\.json$")
     if not programs and parts(r"/aotinductor/"):
-        return FileKind(Kind.AOTI)
+        return FileKind(FileType.AOTI)
     if programs or parts(r"/archive_format$"):
         compiled = any(b"torch.ops.tensorrt" in _part(archive, name) for name in programs)
-        return FileKind(Kind.TORCH_TENSORRT if compiled else Kind.EXPORTED)
+        return FileKind(FileType.TORCH_TENSORRT if compiled else FileType.EXPORTED)
     if parts(r"/constants\.pkl$") and any("/code/" in name for name in slashed):
         compiled = any(b"torch.classes.tensorrt" in _part(archive, name) for name in parts(r"/code/.*\.py$"))
-        return FileKind(Kind.TORCH_TENSORRT if compiled else Kind.TORCHSCRIPT)
+        return FileKind(FileType.TORCH_TENSORRT if compiled else FileType.TORCHSCRIPT)
     if parts(r"/\.data/extern_modules$"):
-        return FileKind(Kind.OTHER_MODEL, "a torch.package archive, which holds code")
+        return FileKind(FileType.OTHER_MODEL, "a torch.package archive, which holds code")
     if pickles := parts(r"/data\.pkl$"):
         return _pickle(_outline(io.BytesIO(_part(archive, pickles[0]))))
     if names and all(name.endswith(".npy") for name in names):
-        return FileKind(Kind.DATA, "arrays of NumPy (.npz)")
+        return FileKind(FileType.DATA, "arrays of NumPy (.npz)")
     if parts(r"/model\.weights\.h5$"):
-        return FileKind(Kind.OTHER_MODEL, "a Keras model")
+        return FileKind(FileType.OTHER_MODEL, "a Keras model")
     files = [name for name in names if not name.endswith("/")]
-    return FileKind(Kind.ARCHIVE, f"a zip archive of {len(files)} files, such as {files[0]}" if files else "")
+    return FileKind(FileType.ARCHIVE, f"a zip archive of {len(files)} files, such as {files[0]}" if files else "")
 
 
 def _part(archive: zipfile.ZipFile, name: str) -> bytes:
@@ -451,19 +456,19 @@ def _is_dict(outline: Any) -> bool:
 
 def _pickle(outline: Outline) -> FileKind:
     if outline == MODULE:
-        return FileKind(Kind.MODULE)
+        return FileKind(FileType.MODULE)
     if not isinstance(outline, dict):
         what = "a tensor without a name" if outline == TENSOR else f"a pickle of {str(outline).replace(' ', '.')}"
-        return FileKind(Kind.PICKLE, what if outline != OTHER and isinstance(outline, str) else "")
+        return FileKind(FileType.PICKLE, what if outline != OTHER and isinstance(outline, str) else "")
     if {"segments", "device_traces"} <= outline.keys() or "segments" in outline:
-        return FileKind(Kind.MEMORY_SNAPSHOT)
+        return FileKind(FileType.MEMORY_SNAPSHOT)
     if MODULE in outline.values():
         key = next(key for key, value in outline.items() if value == MODULE)
-        return FileKind(Kind.MODULE, f"a checkpoint with a pickled module under '{key}'")
+        return FileKind(FileType.MODULE, f"a checkpoint with a pickled module under '{key}'")
     if _has_tensors(outline):
-        return FileKind(Kind.WEIGHTS)
+        return FileKind(FileType.WEIGHTS)
     names = ", ".join(str(key) for key in list(outline)[:4])
-    return FileKind(Kind.PICKLE, f"a pickled dict of {names or 'nothing'}, without tensors by name")
+    return FileKind(FileType.PICKLE, f"a pickled dict of {names or 'nothing'}, without tensors by name")
 
 
 def _has_tensors(outline: Outline, depth: int = 3) -> bool:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from inferlens.errors import InferlensError, library
 from inferlens.limits import memory_left
-from inferlens.record.file_kind import TRACES, Kind, file_kind, wrong_file
+from inferlens.record.file_kind import TRACES, FileType, file_kind, wrong_file
 from inferlens.trace.forms import (
     NO_ARGUMENTS,
     NOTHING,
@@ -164,7 +164,7 @@ class EventReader:
     def _start(self) -> None:
         first = next(self._blocks, b"")
         kind = file_kind(first)
-        if kind.kind not in TRACES and not (kind.kind is Kind.JSON and b"{" in first[:100].split(b"[")[0]):
+        if kind.kind not in TRACES and not (kind.kind is FileType.JSON and b"{" in first[:100].split(b"[")[0]):
             raise NotATrace(f"This is no trace: it is {kind.title}.", expected=_EXPECTED)
         self._blocks = chain([first], self._blocks)
         while True:

@@ -22,7 +22,7 @@ from inferlens.models.provenance import Provenance
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.files import existing
 from inferlens.models.sources.onnx import OnnxFile
-from inferlens.record.file_kind import Kind
+from inferlens.record.file_kind import FileType
 from inferlens.record.files import sha256
 from inferlens.spec.case import Case
 
@@ -67,7 +67,7 @@ class Compiled(Source):
 
     suffixes: ClassVar[tuple[str, ...]]
     title: ClassVar[str]
-    more_kinds: ClassVar[tuple[Kind, ...]]  # that it opens where its suffix or prefix says so
+    more_kinds: ClassVar[tuple[FileType, ...]]  # that it opens where its suffix or prefix says so
     danger: ClassVar[str] = ""  # of every file of this kind, as of ``ModelInfo``
 
     def find(self, name: str) -> ModelInfo:
@@ -115,8 +115,12 @@ class EngineFile(Compiled):
 
     prefix = "engine"
     format = "engine"
-    kinds = (Kind.ENGINE,)
-    more_kinds = (Kind.EMPTY, Kind.DATA, Kind.UNKNOWN)  # :func:`whole` says what is wrong, as a row beside others
+    kinds = (FileType.ENGINE,)
+    more_kinds = (
+        FileType.EMPTY,
+        FileType.DATA,
+        FileType.UNKNOWN,
+    )  # :func:`whole` says what is wrong, as a row beside others
     suffixes = (".engine", ".plan")
     title = "TensorRT engine"
 
@@ -139,8 +143,8 @@ class TorchTensorRtFile(Compiled):
 
     prefix = "torch_tensorrt"
     format: ClassVar[Format] = "torch_tensorrt"
-    kinds = (Kind.TORCH_TENSORRT,)
-    more_kinds = (Kind.EXPORTED, Kind.TORCHSCRIPT)  # a module may hold no engine
+    kinds = (FileType.TORCH_TENSORRT,)
+    more_kinds = (FileType.EXPORTED, FileType.TORCHSCRIPT)  # a module may hold no engine
     suffixes = (".ts", ".ep")
     title = "Torch-TensorRT module"
     danger = "{path} is a compiled module, which can run code when it is opened."  # pickles and native code
@@ -151,7 +155,7 @@ class OpenVinoFile(Compiled):
 
     prefix = "openvino"
     format: ClassVar[Format] = "openvino"
-    kinds = (Kind.OPENVINO,)
+    kinds = (FileType.OPENVINO,)
     more_kinds = ()
     suffixes = (".xml",)
     title = "OpenVINO IR"

@@ -27,9 +27,9 @@ from inferlens.models.inputs import spec_of, with_example
 from inferlens.models.model import TRUST, Format, ModelInfo
 from inferlens.models.provenance import shapes_fit
 from inferlens.models.sources.base import LoadRequest, Opened, Source
-from inferlens.reasons import reason
 from inferlens.models.weights import unwrapped_module
-from inferlens.record.file_kind import MODELS, Kind, file_kind, wrong_file
+from inferlens.reasons import reason
+from inferlens.record.file_kind import MODELS, FileType, file_kind, wrong_file
 from inferlens.record.files import sha256
 from inferlens.spec.case import DTYPES, TensorSpec
 
@@ -134,8 +134,8 @@ LONGEST_NAME = 200
 EXPORTED_TYPES = {6: "fp16", 7: "fp32", 13: "bf16"}
 STORAGES = {"torch HalfStorage": "fp16", "torch FloatStorage": "fp32", "torch BFloat16Storage": "bf16"}
 LARGEST = 1 << 26  # bytes of a description of weights; longer ones are none
-FORMATS: dict[Kind, Format] = {
-    Kind.TORCHSCRIPT: "torchscript", Kind.EXPORTED: "exported", Kind.MODULE: "module",
+FORMATS: dict[FileType, Format] = {
+    FileType.TORCHSCRIPT: "torchscript", FileType.EXPORTED: "exported", FileType.MODULE: "module",
 }  # fmt: skip
 
 
@@ -152,7 +152,7 @@ class TorchFile(Source):
             name=path.stem,
             format=FORMATS[kind],
             batch=None,
-            precision="fp32" if kind is Kind.MODULE else torch_file_precision(path),
+            precision="fp32" if kind is FileType.MODULE else torch_file_precision(path),
             danger=_danger(path, kind),
         )
 
@@ -161,21 +161,21 @@ class TorchFile(Source):
         library("torch", extra="torch")
         self.find(name).check(request.trust)
         with broken_file(path), only_weights(not request.trust):
-            return {Kind.TORCHSCRIPT: _script, Kind.EXPORTED: _exported}.get(kind, _pickled)(path)
+            return {FileType.TORCHSCRIPT: _script, FileType.EXPORTED: _exported}.get(kind, _pickled)(path)
 
 
-def _danger(path: Path, kind: Kind) -> str:
+def _danger(path: Path, kind: FileType) -> str:
     """What in a file can run code when it is opened, as far as its parts tell; one sentence, or nothing."""
-    if kind is Kind.MODULE:
+    if kind is FileType.MODULE:
         return f"{path} is a pickle, which can run code when it is opened. Weights go with a model's name (--weights)."
-    if kind is not Kind.EXPORTED:
+    if kind is not FileType.EXPORTED:
         return ""
     with broken_file(path):
         code = code_in(path)
     return f"{path} holds {code}, which can run code when it is opened." if code else ""
 
 
-def existing(name: str, *kinds: Kind) -> tuple[Path, Kind]:
+def existing(name: str, *kinds: FileType) -> tuple[Path, FileType]:
     """Return the file of that name and its kind, which is one of ``kinds``.
 
     Raises InferlensError if there is none, or it is of another kind.
