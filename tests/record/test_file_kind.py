@@ -70,7 +70,7 @@ def test_json_is_named_by_who_writes_it(content: Any, kind: FileType) -> None:
         (struct.pack("<I", 20) + b'{"stride": 32}' + b"ftrt" + bytes(80), FileType.ULTRALYTICS_ENGINE),
         (bytes(4) + b"TFL3" + bytes(9), FileType.OTHER_MODEL),
         (bytes(257) + b"ustar", FileType.ARCHIVE),
-        (b"PK\x03\x04rest", FileType.ARCHIVE),
+        (b"PK\x03\x04rest", FileType.DAMAGED),
         (b"hello", FileType.DATA),
         (bytes(64), FileType.UNKNOWN),
         (b"\x80\x04", FileType.PICKLE),

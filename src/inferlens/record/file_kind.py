@@ -26,6 +26,7 @@ LOAD = "inferlens bench MODEL --weights {path}"
 SHOW = "inferlens show {path}"
 TRACE = "inferlens trace {path}"
 CONVERT = "export the model to ONNX"
+AGAIN = "copy, export or download it again, if it should be another file"
 DOWNLOAD = "download it again, and look at what the address answers"
 
 
@@ -73,11 +74,12 @@ class FileType(Enum):
     XML = "an XML document that is no model, such as the error of a file server", DOWNLOAD
     OTHER_MODEL = "a model in a format that is not supported", CONVERT
     ARCHIVE = "an archive", "unpack it, and give the file in it"
-    JSON = "a JSON file of another tool", ""
-    PICKLE = "a pickle of something else", ""
-    DATA = "a file of data", ""
+    DAMAGED = "a zip archive, as PyTorch writes it too, that is cut short or damaged", "copy or export it again"
+    JSON = "a JSON file of another tool", AGAIN
+    PICKLE = "a pickle of something else", AGAIN
+    DATA = "a file of data", AGAIN
     EMPTY = "an empty file", "copy or download it again"
-    UNKNOWN = "a file of an unknown kind", ""
+    UNKNOWN = "a file of an unknown kind", AGAIN
 
 
 class FileKind(NamedTuple):
@@ -98,7 +100,8 @@ class FileKind(NamedTuple):
 
 
 MODELS = (
-    FileType.ONNX, FileType.TORCHSCRIPT, FileType.TORCH_TENSORRT, FileType.EXPORTED, FileType.MODULE, FileType.ENGINE, FileType.OPENVINO,
+    FileType.ONNX, FileType.TORCHSCRIPT, FileType.TORCH_TENSORRT, FileType.EXPORTED, FileType.MODULE, FileType.ENGINE,
+    FileType.OPENVINO,
 )  # fmt: skip
 TRACES = (FileType.TRACE, FileType.ONNX_PROFILE)
 
@@ -315,7 +318,7 @@ def _archive(file: IO[bytes]) -> FileKind:
         with zipfile.ZipFile(file) as archive:
             return _zip(archive)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError):
-        return FileKind(FileType.ARCHIVE, "a zip archive, as PyTorch writes it too, that is cut short or damaged")
+        return FileKind(FileType.DAMAGED)
 
 
 def _zip(archive: zipfile.ZipFile) -> FileKind:

@@ -136,6 +136,7 @@ STORAGES = {"torch HalfStorage": "fp16", "torch FloatStorage": "fp32", "torch BF
 LARGEST = 1 << 26  # bytes of a description of weights; longer ones are none
 FORMATS: dict[FileType, Format] = {
     FileType.TORCHSCRIPT: "torchscript", FileType.EXPORTED: "exported", FileType.MODULE: "module",
+    FileType.PICKLE: "module",
 }  # fmt: skip
 
 
@@ -152,7 +153,7 @@ class TorchFile(Source):
             name=path.stem,
             format=FORMATS[kind],
             batch=None,
-            precision="fp32" if kind is FileType.MODULE else torch_file_precision(path),
+            precision="fp32" if FORMATS[kind] == "module" else torch_file_precision(path),
             danger=_danger(path, kind),
         )
 
@@ -166,7 +167,7 @@ class TorchFile(Source):
 
 def _danger(path: Path, kind: FileType) -> str:
     """What in a file can run code when it is opened, as far as its parts tell; one sentence, or nothing."""
-    if kind is FileType.MODULE:
+    if FORMATS[kind] == "module":
         return f"{path} is a pickle, which can run code when it is opened. Weights go with a model's name (--weights)."
     if kind is not FileType.EXPORTED:
         return ""
