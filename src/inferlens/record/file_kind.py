@@ -64,7 +64,7 @@ class FileType(Enum):
         "a memory timeline of PyTorch's profiler",
         "inferlens trace with what export_chrome_trace writes when profile_memory=True",
     )
-    MEMORY_SNAPSHOT = "a memory snapshot of PyTorch", "open it at https://docs.pytorch.org/memory_viz"
+    MEMORY_SNAPSHOT = "a memory snapshot of PyTorch", "open it at docs.PyTorch.org/memory_viz"
     EXECUTION_TRACE = (
         "an execution trace (Chakra) of PyTorch, which has operators but no times",
         "inferlens trace with what export_chrome_trace writes",
