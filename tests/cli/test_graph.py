@@ -83,7 +83,7 @@ def test_engine_information(tmp_path: Path):
         (["results", "--output", "graph"], "There is no format of graphs ''"),
         (["results", "--regions", "fuse"], "There is no kind of regions 'fuse'"),
         (["broken.onnx"], "broken.onnx"),
-        (["broken.json"], "There is no profile in broken.json"),
+        (["broken.json"], "broken.json is JSON of another tool"),
         (["none.json"], "none.json cannot be read"),
         (["failed"], "There is nothing to draw"),
         (["results", "--output", "missing/graph.json"], "cannot be written"),

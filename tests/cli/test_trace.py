@@ -94,7 +94,7 @@ def test_rows_are_told_apart_and_limited(folder: Path) -> None:
         ("gpu.json --by colour", "There is no --by 'colour'"),
         ("nothing.json", "cannot be read"),
         ("empty", "There is no trace in empty"),
-        ("broken.json", "broken.json: This is no trace"),
+        ("broken.json", "broken.json is plain text that begins with 'Hello'"),
     ],
 )
 def test_what_cannot_be_is_one_error(line: str, says: str, folder: Path) -> None:
@@ -266,7 +266,7 @@ def test_ranks_of_a_job(tmp_path: Path) -> None:
     assert [path.name for path in traces_in(tmp_path)] == ["job_2.json", "job_10.json", "notes.json"]
     done = inferlens("trace", ".", "--format", "json", cwd=tmp_path)
     assert done.returncode == 0
-    assert "no traceEvents" in done.stderr
+    assert "notes.json is JSON without entries" in done.stderr
     first, _ = json.loads(done.stdout)["traces"][0]["tables"]["ranks"]
     assert (first["name"], first["rank"], first["step_time"]) == ("job_2.json", 2, pytest.approx(500e-6))
     assert first["overlapped"] == 0.5

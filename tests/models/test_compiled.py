@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,9 +30,13 @@ MODEL = Model(
 
 
 def compiled(folder: Path, name: str = "net.engine", case: Case = CASE, model: Model = MODEL) -> Path:
-    """A file of bytes that are no engine, with a true provenance."""
+    """A file that holds no engine, with a true provenance."""
     path = folder / name
-    path.write_bytes(b"an engine" * 100)
+    if path.suffix in (".ts", ".ep"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("net/archive_format", "pt2")
+    else:
+        path.write_bytes(b"an engine" * 100)
     made = provenance.of(
         path, "TensorRT plan", model, case, gpu="NVIDIA H200", compute_capability="9.0", version="1.4", targets=("9.0",)
     )

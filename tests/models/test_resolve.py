@@ -163,7 +163,7 @@ def test_no_file_runs_code_without_trust(tmp_path: Path, name: str) -> None:
         loaded(path)
     assert not mark.exists()
     assert "\n" not in str(raised.value)
-    assert ("--trust" in raised.value.hint) == path.suffix.startswith(".pt")
+    assert "--trust" in raised.value.hint  # whatever its name is
     if name == "module.pt":
         assert isinstance(loaded(path, trust=True).module, torch.nn.Conv2d)
 

@@ -83,10 +83,11 @@ def _file(path: Path) -> GraphSource | None:
     from inferlens.analysis.profile.graph import GraphSource
     from inferlens.backends.onnx.modules import onnx_layers
     from inferlens.backends.tensorrt.layers import engine_source, is_engine_information
+    from inferlens.record.file_kind import FileType, file_kind
 
     if not path.is_file():
         return None
-    if path.suffix.lower() == ".onnx":
+    if file_kind(path).kind is FileType.ONNX or path.suffix.lower() == ".onnx":
         read = onnx_layers(path)
         about = f"ONNX file · {plural(len(read.layers), 'node')} · no times"
         return GraphSource(

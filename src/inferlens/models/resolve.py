@@ -31,12 +31,13 @@ from inferlens.models.samples import RANDOM, Samples, read
 from inferlens.models.sources import own_code
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.compiled import EngineFile, OpenVinoFile, TorchTensorRtFile
-from inferlens.models.sources.files import SUFFIXES, TorchFile, is_plain_script
+from inferlens.models.sources.files import SUFFIXES, TorchFile
 from inferlens.models.sources.libraries import FakeSource, Timm, Torchvision, Transformers, Zoo
 from inferlens.models.sources.onnx import OnnxFile, onnx_graph, weight_files
 from inferlens.models.sources.own_code import Factory, Hub, Live
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize
 from inferlens.reasons import reason
+from inferlens.record.file_kind import FileType, file_kind
 from inferlens.record.record import ModelFacts
 from inferlens.spec.case import Case, TensorSpec, with_batch
 from inferlens.spec.keep import EXPORTED, check_kept, kept
@@ -50,10 +51,12 @@ SOURCES: tuple[Source, ...] = (
     TorchTensorRtFile(), OpenVinoFile(), Live(), FakeSource(),
 )  # fmt: skip
 BY_PREFIX = {source.prefix: source for source in SOURCES}
+BY_KIND = {kind: source.prefix for source in SOURCES for kind in source.kinds}
+# Of files that are not there, or whose content does not say enough.
 BY_SUFFIX = {
-    ".onnx": "onnx",
+    ".onnx": OnnxFile.prefix, **dict.fromkeys(SUFFIXES, TorchFile.prefix),
     **{suffix: kind.prefix for kind in (EngineFile, TorchTensorRtFile, OpenVinoFile) for suffix in kind.suffixes},
-}
+}  # fmt: skip
 
 
 def find(name: str) -> ModelInfo:
@@ -64,15 +67,24 @@ def find(name: str) -> ModelInfo:
     prefix, colon, rest = name.partition(":")
     if colon and prefix in BY_PREFIX:
         found = BY_PREFIX[prefix].find(rest)
-    elif Path(name).suffix in BY_SUFFIX and not is_plain_script(Path(name)):
-        found = BY_PREFIX[BY_SUFFIX[Path(name).suffix]].find(name)
-    elif name.endswith(SUFFIXES) or (Path(name).is_file() and Path(name).suffix != ".py"):
-        found = BY_PREFIX["file"].find(name)
+    elif opener := _file_source(Path(name)):
+        found = BY_PREFIX[opener].find(name)
     elif colon or name.endswith(".py"):
         found = BY_PREFIX["factory"].find(name)
     else:
         found = _bare(name)
     return msgspec.structs.replace(found, asked=name)
+
+
+def _file_source(path: Path) -> str:
+    """Return the prefix of the source that opens a file, by its content; empty where the path means no model file."""
+    by_suffix = BY_SUFFIX.get(path.suffix, "")
+    if not path.is_file() or path.suffix == ".py":
+        return by_suffix
+    kind = file_kind(path).kind
+    if kind is FileType.EXPORTED and by_suffix == TorchTensorRtFile.prefix:  # it may hold no engine
+        return by_suffix
+    return BY_KIND.get(kind) or by_suffix or TorchFile.prefix
 
 
 def _bare(name: str) -> ModelInfo:
@@ -141,7 +153,7 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
     """
     opened = _opened(case, trust, live)
     module, name = opened.module, case.model.partition(":")[2]
-    weights = _weights(opened, case)
+    weights = _weights(opened, case, trust)
     inputs = _inputs(opened, case)
     data = _calibration(case, inputs)
     of_file = opened.weights_sha256 or opened.source.rpartition(" ")[2]
@@ -210,7 +222,7 @@ def check(
         return found
     try:
         opened = _opened(case, trust, live)
-        _given_weights(opened, case)
+        _given_weights(opened, case, trust)
         if not (case.inputs or opened.inputs):
             opened = replace(opened, inputs=(_guess(opened),))
     except MissingLibrary:
@@ -280,13 +292,13 @@ def _where(error: BaseException) -> str:
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
-def _given_weights(opened: Opened, case: Case) -> str:
+def _given_weights(opened: Opened, case: Case, trust: bool) -> str:
     """Loads the weights that were asked for, if they are in a file; says where they are from, if that is known."""
     if case.weights and (opened.format != "module" or opened.module is None):
         raise InferlensError(f"{case.model} brings its own weights.", hint="leave out --weights")
     if case.weights and opened.module is not None and Path(case.weights).suffix:
-        load_weights(opened.module, Path(case.weights))
-        return f"file {Path(case.weights).name}"
+        unwrapped = load_weights(opened.module, Path(case.weights), trust=trust)
+        return f"file {Path(case.weights).name}" + f" ({unwrapped})" * bool(unwrapped)
     if case.weights and (opened.fresh or not opened.named_weights):
         raise InferlensError(
             f"{case.model} has no weights by name, so '{case.weights}' means nothing.", hint="--weights with a file"
@@ -296,9 +308,9 @@ def _given_weights(opened: Opened, case: Case) -> str:
     return ""
 
 
-def _weights(opened: Opened, case: Case) -> str:
+def _weights(opened: Opened, case: Case, trust: bool) -> str:
     """Gives a fresh module its weights; says where they are from."""
-    if given := _given_weights(opened, case):
+    if given := _given_weights(opened, case, trust):
         return given
     if opened.inputs and opened.module is not None:
         import torch

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferlens.errors import InferlensError, library, paths_like
+from inferlens.models.model import TRUST
 from inferlens.reasons import reason
+from inferlens.record.file_kind import FileType, file_kind, wrong_file
 
 if TYPE_CHECKING:
     import torch
@@ -176,13 +178,24 @@ def _is_convolution(part: torch.nn.Module) -> bool:
     return isinstance(part, _ConvNd)
 
 
-def load_weights(module: torch.nn.Module, file: Path) -> None:
-    """Loads a state dict into ``module``; every name has to fit. Nothing in the file is executed.
+# Where checkpoints keep weights, the usual place first; averaged ones before those that training left.
+KEYS = (
+    "model_state_dict", "state_dict", "model_state", "ema", "model_ema", "state_dict_ema", "params_ema", "model", "net",
+    "network", "module", "params", "weights", "teacher",
+)  # fmt: skip
+COMPILED = "_orig_mod."  # what torch.compile puts into the names of a module that it wraps
 
-    The file is ``.pth`` or ``.pt`` (a state dict, plain or under ``state_dict`` or ``model``), or ``.safetensors``.
-    Raises InferlensError if it cannot be read, holds something else, or does not fit; weights are undefined then.
+
+def load_weights(module: torch.nn.Module, file: Path, *, trust: bool = False) -> str:
+    """Load the weights in a file into ``module``, and return how they were unwrapped; empty if they were not.
+
+    The file is what ``torch.save`` wrote, or safetensors. Its tensors may lie below a key, and their names may have a
+    prefix; every name of the module has to be there. Nothing in the file is executed without ``trust``. Raises
+    InferlensError if it cannot be read, holds something else, or does not fit; weights are undefined then.
     """
-    state, own = _read_state(file), module.state_dict()
+    content, own = _read_weights(file, trust), module.state_dict()
+    state, key = _state_dict(content, file)
+    state, prefix = _without_prefix(state, list(own))
     try:
         module.load_state_dict(state)
     except Exception as error:
@@ -191,33 +204,89 @@ def load_weights(module: torch.nn.Module, file: Path) -> None:
             expected=f"the {len(own)} tensors of this model, by name and shape",
             hint="the model these weights were saved from",
         ) from error
+    words = [f"key '{key}'"] * bool(key) + [f"without the prefix '{prefix}'"] * bool(prefix)
+    return ", ".join(words)
 
 
-def _read_state(file: Path) -> Mapping[str, torch.Tensor]:
+def _read_weights(file: Path, trust: bool) -> Any:
     import torch
 
-    if file.suffix not in (".pth", ".pt", ".safetensors"):
-        raise InferlensError(f"{file} is not known as a file of weights.", expected=".pth, .pt or .safetensors")
     if not file.is_file():
         raise InferlensError(f"There is no file {file}.", hint=paths_like(file))
-    tensors = library("safetensors.torch", extra="models") if file.suffix == ".safetensors" else None
+    kind = file_kind(file)
+    kinds = (FileType.WEIGHTS, FileType.SAFETENSORS, FileType.PICKLE, *[FileType.MODULE] * trust)
+    if kind.packing or kind.kind not in kinds:
+        raise wrong_file(file, kind, expected="weights: tensors by name, as torch.save or safetensors writes them")
+    tensors = library("safetensors.torch", extra="models") if kind.kind is FileType.SAFETENSORS else None
     try:
         # weights_only: a pickle can hold code, and weights come from strangers.
-        state = tensors.load_file(file) if tensors else torch.load(file, map_location="cpu", weights_only=True)
-        for wrapper in ("state_dict", "model"):
-            if isinstance(state, Mapping) and isinstance(state.get(wrapper), Mapping):
-                state = state[wrapper]
-        if not isinstance(state, Mapping) or not all(
-            isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()
-        ):
-            raise TypeError("it holds no state dict")
+        return tensors.load_file(file) if tensors else torch.load(file, map_location="cpu", weights_only=not trust)
     except Exception as error:
+        named = re.search(r"GLOBAL ([\w.]+)", str(error))
+        what = f"it holds {named[1]}, which can run code" if named else type(error).__name__
         raise InferlensError(
-            f"{file} cannot be read as weights: {type(error).__name__}.",
-            expected="tensors by name, plain or under 'state_dict' or 'model'; Python objects and code are refused",
-            hint="save it again with torch.save(model.state_dict(), file)",
+            f"{file} cannot be read as weights: {what}.",
+            expected="tensors by name; Python objects and code are refused",
+            hint=f"{TRUST}, or save it again with torch.save(model.state_dict(), file)" if named else "copy it again",
         ) from error
-    return state
+
+
+def unwrapped_module(content: Any) -> tuple[torch.nn.Module | None, str]:
+    """Return the module that a checkpoint holds, and the key that it lies under; ``None`` if there is none."""
+    import torch
+
+    if isinstance(content, torch.nn.Module):
+        return content, ""
+    entries = content if isinstance(content, Mapping) else {}
+    keys = [key for key in (*KEYS, *entries) if isinstance(entries.get(key), torch.nn.Module)]
+    return (entries[keys[0]], str(keys[0])) if keys else (None, "")
+
+
+def _state_dict(content: Any, file: Path) -> tuple[dict[str, torch.Tensor], str]:
+    """Return the tensors by name that a checkpoint holds, and the keys that they lie under."""
+    import torch
+
+    module, key = unwrapped_module(content)
+    keys = [key] * bool(key)
+    content = module.float().state_dict() if module is not None else content
+    while isinstance(content, Mapping):
+        state = {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
+        inner = [key for key, value in content.items() if isinstance(value, Mapping) and _has_tensors(value)]
+        usual = [key for key in KEYS if key in inner]
+        if state and not usual:
+            return state, ".".join(keys)
+        if not usual and len(inner) != 1:
+            break
+        keys.append(str((usual or inner)[0]))
+        content = content[(usual or inner)[0]]
+    named = f" Several keys have some: {', '.join(map(str, inner))}." if isinstance(content, Mapping) and inner else ""
+    raise InferlensError(
+        f"{file} has no weights under a usual key.{named}",
+        expected="tensors by name, at the top or under a key such as 'model_state_dict', 'state_dict' or 'model'",
+        hint="save it again with torch.save(model.state_dict(), file)",
+    )
+
+
+def _has_tensors(content: Mapping[Any, Any]) -> bool:
+    import torch
+
+    return any(
+        isinstance(value, torch.Tensor) or (isinstance(value, Mapping) and _has_tensors(value))
+        for value in content.values()
+    )
+
+
+def _without_prefix(state: dict[str, torch.Tensor], own: list[str]) -> tuple[dict[str, torch.Tensor], str]:
+    """Return the tensors with the prefix cut off that hides most of a module's ``own`` names, and that prefix.
+
+    What has another prefix, such as a loss that Lightning keeps beside the model, is left out then.
+    """
+    plain = state if any(COMPILED in name for name in own) else {k.replace(COMPILED, ""): v for k, v in state.items()}
+    first = next((name for name in own if any(key.endswith(name) for key in plain)), "")
+    prefixes = {key.removesuffix(first) for key in plain if first and key.endswith(first)} | {""}
+    best = max(sorted(prefixes, key=len), key=lambda prefix: sum(prefix + name in plain for name in own))
+    cut = COMPILED if plain is not state and plain.keys() != state.keys() else ""
+    return {key.removeprefix(best): value for key, value in plain.items() if key.startswith(best)}, best or cut
 
 
 def fingerprint(module: torch.nn.Module) -> str:

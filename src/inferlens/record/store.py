@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from inferlens.errors import InferlensError, paths_like, printable, unwritable
 from inferlens.record import layer_profile
+from inferlens.record.file_kind import FileType, refuse_other_files
 from inferlens.record.files import PACKED, files_under, locked, plain_or_packed, read_unpacked, write_whole
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Measurement, Record, decode, encode, machine_name
@@ -209,6 +210,9 @@ def read_all(
     files = _files_under(paths, pattern, noun, hint)
     found = {file: made for file in files if (made := read_one(file, read, problems)) is not None}
     if not found:
+        refuse_other_files(
+            paths, {"record": FileType.RECORD, "profile": FileType.PROFILE}.get(noun, FileType.OWN), noun
+        )
         what = f"There is no {noun} in {', '.join(map(str, paths))}. {' '.join(problems)}"
         raise InferlensError(what.strip(), hint=hint)
     return found

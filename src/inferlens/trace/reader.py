@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import fields
 from decimal import Decimal
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from inferlens.errors import InferlensError, library
 from inferlens.limits import memory_left
+from inferlens.record.file_kind import TRACES, FileType, file_kind, wrong_file
 from inferlens.trace.forms import (
     NO_ARGUMENTS,
     NOTHING,
@@ -108,15 +109,6 @@ def blocks(source: Path | bytes, remarks: Remarks) -> Iterator[bytes]:
             yield b"".join(parts)
 
 
-def begins_as_trace(path: Path) -> bool:
-    """Whether the first block of a file has events."""
-    try:
-        text = next(blocks(path, Counter()), b"")
-    except InferlensError:
-        return False
-    return bool(_BEGIN.search(text)) or (text.lstrip()[:1] == b"[" and b'"ph"' in text)
-
-
 def _opened(source: Path | bytes) -> io.BufferedReader:
     if isinstance(source, bytes):
         return io.BufferedReader(io.BytesIO(source))
@@ -144,6 +136,10 @@ def _unpacking(file: io.BufferedReader) -> Callable[[int], bytes]:
     return read
 
 
+class NotATrace(InferlensError):
+    """The text is that of something else."""
+
+
 class EventReader:
     """Iterates over lists of events; ``about`` is complete when that has ended."""
 
@@ -166,6 +162,11 @@ class EventReader:
         self._finish()
 
     def _start(self) -> None:
+        first = next(self._blocks, b"")
+        kind = file_kind(first)
+        if kind.kind not in TRACES and not (kind.kind is FileType.JSON and b"{" in first[:100].split(b"[")[0]):
+            raise NotATrace(f"This is no trace: it is {kind.title}.", expected=_EXPECTED)
+        self._blocks = chain([first], self._blocks)
         while True:
             block = next(self._blocks, b"")
             self._held = (self._held + block).lstrip().removeprefix(_MARK).lstrip()
@@ -178,7 +179,7 @@ class EventReader:
                     self._beside, self._held = beside, self._held[match.end() :]
                     return
             if not block or len(self._held) > MOST_HELD or self._held[:1] not in (b"{", b""):
-                raise InferlensError("This is no trace: it has no traceEvents.", expected=_EXPECTED)
+                raise NotATrace("This is no trace: it has no traceEvents.", expected=_EXPECTED)
 
     def _next(self, block: bytes) -> list[Event]:
         """Events up to the last place where the text can be cut."""
@@ -571,5 +572,7 @@ def read(source: Path | bytes) -> Trace:
     except InferlensError as error:
         if isinstance(source, bytes):
             raise
+        if isinstance(error, NotATrace) and source.is_file() and (kind := file_kind(source)).kind not in TRACES:
+            raise wrong_file(source, kind, expected=_EXPECTED) from error
         raise InferlensError(f"{source}: {error.what}", expected=error.expected, hint=error.hint) from error
     return builder.trace(reader.about)

@@ -10,15 +10,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from inferlens.errors import InferlensError
+from inferlens.record.file_kind import TRACES, file_kind
 from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import SECOND, Columns
-from inferlens.trace.reader import begins_as_trace
 from inferlens.trace.steps import Intervals, communication
 from inferlens.trace.tables import kernels, module_tree, operators
 from inferlens.trace.trace import Trace
@@ -44,7 +45,13 @@ def traces_in(folder: Path) -> list[Path]:
 def traces_under(path: Path) -> list[Path]:
     """The traces in a folder at any height, or the file itself; what does not begin as one is left out."""
     files = [path] if path.is_file() else sorted(path.rglob("*"), key=lambda each: _natural(each.relative_to(path)))
-    return [each for each in files if each.name.endswith(SUFFIXES) and each.is_file() and begins_as_trace(each)]
+    return [each for each in files if each.name.endswith(SUFFIXES) and each.is_file() and _is_trace(each)]
+
+
+def _is_trace(path: Path) -> bool:
+    with suppress(OSError):
+        return file_kind(path).kind in TRACES
+    return False
 
 
 def runs_in(folder: Path) -> list[tuple[str, Path]]:

@@ -39,7 +39,7 @@ LEVEL_OF: dict[str, Level] = {
     # The number is right, and this explains it.
     "host-bound": "know", "copy-bound": "know", "gpu-floor": "know", "power-cap": "know", "cpu-quota": "know",
     "graph-breaks": "know", "export-fallback": "know", "bad-exit": "know", "limited-threads": "know",
-    "plain-way": "know",
+    "plain-way": "know", "weights-unwrapped": "know",
 }  # fmt: skip
 # What needs no note beside another: it has the same cause and the same cure.
 _UNEVEN = ("uneven-throughput", "slow-throughput", "unsteady", "two-modes", "not-reached")

@@ -144,9 +144,9 @@ def open_module(path: Path) -> Any:
 
     try:
         with quiet():
-            if path.suffix == ".ts":
-                return torch.jit.load(str(path), map_location="cuda")
-            return torch.export.load(str(path)).module()
+            if path.suffix in (".ep", ".pt2"):
+                return torch.export.load(str(path)).module()
+            return torch.jit.load(str(path), map_location="cuda")
     except Exception as error:  # unpickling can raise anything, and so can the engine inside
         raise InferlensError(
             f"{path} cannot be opened: {reason(error)}",

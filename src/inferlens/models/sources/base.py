@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from inferlens.errors import InferlensError, suggestion
 from inferlens.models.dimensions import Dimensions
 from inferlens.models.model import Array, Format, ModelInfo
+from inferlens.record.file_kind import FileType
 from inferlens.spec.case import TensorSpec
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Source(ABC):
     runs_code: ClassVar[bool] = False  # whether a name alone makes it import and call what is written there
     vouched: ClassVar[bool] = False  # whether all its models are known to load, and to take their own inputs
     format: ClassVar[Format] = "module"
+    kinds: ClassVar[tuple[FileType, ...]] = ()  # of the files that it opens, whatever their names
 
     def names(self) -> Sequence[str]:
         """Every name it knows; empty if they cannot be listed. May raise MissingLibrary."""

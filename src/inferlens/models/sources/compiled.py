@@ -22,6 +22,7 @@ from inferlens.models.provenance import Provenance
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.files import existing
 from inferlens.models.sources.onnx import OnnxFile
+from inferlens.record.file_kind import FileType
 from inferlens.record.files import sha256
 from inferlens.spec.case import Case
 
@@ -66,10 +67,11 @@ class Compiled(Source):
 
     suffixes: ClassVar[tuple[str, ...]]
     title: ClassVar[str]
+    more_kinds: ClassVar[tuple[FileType, ...]]  # that it opens where its suffix or prefix says so
     danger: ClassVar[str] = ""  # of every file of this kind, as of ``ModelInfo``
 
     def find(self, name: str) -> ModelInfo:
-        path = existing(name)
+        path, _ = existing(name, *self.kinds, *self.more_kinds)
         made = provenance.read(path)
         first = made.inputs[0].shape if made and made.inputs else ()
         return ModelInfo(
@@ -89,7 +91,7 @@ class Compiled(Source):
         return None
 
     def open(self, name: str, request: LoadRequest) -> Opened:
-        path = existing(name)
+        path, _ = existing(name, *self.kinds, *self.more_kinds)
         if self.danger and not request.trust:
             raise InferlensError(self.danger.format(path=path), hint=TRUST)
         made = provenance.read(path)
@@ -113,6 +115,12 @@ class EngineFile(Compiled):
 
     prefix = "engine"
     format = "engine"
+    kinds = (FileType.ENGINE,)
+    more_kinds = (
+        FileType.EMPTY,
+        FileType.DATA,
+        FileType.UNKNOWN,
+    )  # :func:`whole` says what is wrong, as a row beside others
     suffixes = (".engine", ".plan")
     title = "TensorRT engine"
 
@@ -135,6 +143,8 @@ class TorchTensorRtFile(Compiled):
 
     prefix = "torch_tensorrt"
     format: ClassVar[Format] = "torch_tensorrt"
+    kinds = (FileType.TORCH_TENSORRT,)
+    more_kinds = (FileType.EXPORTED, FileType.TORCHSCRIPT)  # a module may hold no engine
     suffixes = (".ts", ".ep")
     title = "Torch-TensorRT module"
     danger = "{path} is a compiled module, which can run code when it is opened."  # pickles and native code
@@ -145,6 +155,8 @@ class OpenVinoFile(Compiled):
 
     prefix = "openvino"
     format: ClassVar[Format] = "openvino"
+    kinds = (FileType.OPENVINO,)
+    more_kinds = ()
     suffixes = (".xml",)
     title = "OpenVINO IR"
 

@@ -27,7 +27,9 @@ from inferlens.models.inputs import spec_of, with_example
 from inferlens.models.model import TRUST, Format, ModelInfo
 from inferlens.models.provenance import shapes_fit
 from inferlens.models.sources.base import LoadRequest, Opened, Source
+from inferlens.models.weights import unwrapped_module
 from inferlens.reasons import reason
+from inferlens.record.file_kind import MODELS, FileType, file_kind, wrong_file
 from inferlens.record.files import sha256
 from inferlens.spec.case import DTYPES, TensorSpec
 
@@ -121,7 +123,6 @@ def _is_harmless(node: ast.AST) -> bool:
     return not isinstance(node, ast.Name) or "__" not in node.id
 
 
-Kind = Literal["torchscript", "exported", "pickle", "unknown"]
 SUFFIXES = (".pt", ".pth", ".pt2")
 AGAIN = "copy or export it again: it may be cut short, of another kind, or of another version"
 NOTE = "inferlens.inputs.json"
@@ -133,83 +134,66 @@ LONGEST_NAME = 200
 EXPORTED_TYPES = {6: "fp16", 7: "fp32", 13: "bf16"}
 STORAGES = {"torch HalfStorage": "fp16", "torch FloatStorage": "fp32", "torch BFloat16Storage": "bf16"}
 LARGEST = 1 << 26  # bytes of a description of weights; longer ones are none
-FORMATS: dict[Kind, Format] = {"torchscript": "torchscript", "exported": "exported", "pickle": "module"}
+FORMATS: dict[FileType, Format] = {
+    FileType.TORCHSCRIPT: "torchscript", FileType.EXPORTED: "exported", FileType.MODULE: "module",
+    FileType.PICKLE: "module",
+}  # fmt: skip
 
 
 class TorchFile(Source):
     """Files that PyTorch wrote."""
 
     prefix = "file"
+    kinds = tuple(FORMATS)
 
     def find(self, name: str) -> ModelInfo:
-        path = existing(name)
-        kind = kind_of(path)
-        if kind == "unknown":
-            raise InferlensError(
-                f"{path} is no file that PyTorch wrote, or it is cut short.",
-                expected="TorchScript (torch.jit.save) or an exported program (torch.export.save)",
-                hint="copy or export it again",
-            )
+        path, kind = existing(name, *self.kinds)
         return ModelInfo(
             spec=f"file:{path}",
             name=path.stem,
             format=FORMATS[kind],
             batch=None,
-            precision="fp32" if kind == "pickle" else torch_file_precision(path),
+            precision="fp32" if FORMATS[kind] == "module" else torch_file_precision(path),
             danger=_danger(path, kind),
         )
 
     def open(self, name: str, request: LoadRequest) -> Opened:
-        path = existing(name)
+        path, kind = existing(name, *self.kinds)
         library("torch", extra="torch")
         self.find(name).check(request.trust)
         with broken_file(path), only_weights(not request.trust):
-            return {"torchscript": _script, "exported": _exported}.get(kind_of(path), _pickled)(path)
+            return {FileType.TORCHSCRIPT: _script, FileType.EXPORTED: _exported}.get(kind, _pickled)(path)
 
 
-def _danger(path: Path, kind: Kind) -> str:
+def _danger(path: Path, kind: FileType) -> str:
     """What in a file can run code when it is opened, as far as its parts tell; one sentence, or nothing."""
-    if kind == "pickle":
+    if FORMATS[kind] == "module":
         return f"{path} is a pickle, which can run code when it is opened. Weights go with a model's name (--weights)."
-    if kind != "exported":
+    if kind is not FileType.EXPORTED:
         return ""
     with broken_file(path):
         code = code_in(path)
     return f"{path} holds {code}, which can run code when it is opened." if code else ""
 
 
-def existing(name: str) -> Path:
-    """The file of that name. Raises InferlensError if there is none."""
+def existing(name: str, *kinds: FileType) -> tuple[Path, FileType]:
+    """Return the file of that name and its kind, which is one of ``kinds``.
+
+    Raises InferlensError if there is none, or it is of another kind.
+    """
     path = Path(name)
     if path.is_dir():
         raise InferlensError(f"{path} is a folder.", expected="a model file")
     if not path.is_file():
         raise InferlensError(f"The file {path} does not exist.", expected="a model file", hint=paths_like(path))
-    return path
-
-
-def kind_of(path: Path) -> Kind:
-    """What a file is, by its content."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except (zipfile.BadZipFile, OSError):
-        with path.open("rb") as file:
-            return "pickle" if file.read(2) in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05") else "unknown"
-    if any(name.endswith("archive_format") or "serialized_exported_program" in name for name in names):
-        return "exported"
-    if any(name.endswith("/constants.pkl") for name in names) and any("/code/" in name for name in names):
-        return "torchscript"
-    return "pickle" if any(name.endswith("data.pkl") for name in names) else "unknown"
-
-
-def is_plain_script(path: Path) -> bool:
-    """Whether a file is TorchScript with no engine of Torch-TensorRT's in it, whatever its name."""
-    if not path.is_file() or kind_of(path) != "torchscript":
-        return False
-    with zipfile.ZipFile(path) as archive:
-        code = (archive.read(name) for name in archive.namelist() if "/code/" in name and name.endswith(".py"))
-        return not any(b"torch.classes.tensorrt" in text for text in code)
+        kind = file_kind(path)
+    except OSError as error:
+        raise InferlensError(f"{path} cannot be read: {error.strerror}.", hint="a file that you may read") from error
+    if kind.kind not in kinds or kind.packing:
+        titles = [each.value[0] for each in kinds if each in MODELS]
+        raise wrong_file(path, kind, expected=" or ".join(titles) if len(titles) == 1 else "a model file")
+    return path, kind.kind
 
 
 @contextmanager
@@ -261,16 +245,18 @@ def _exported(path: Path) -> Opened:
             expected="an exported program that is data alone",
             hint=TRUST,
         ) from error
-    arguments, names = (program.example_inputs or ((), {}))[0], program.graph_signature.user_inputs
-    specs = tuple(spec_of(str(name), value) for name, value in zip(names, arguments, strict=False))
-    if len(specs) != len(names):
-        raise InferlensError(f"{path} does not say what its inputs are.", hint="export it with positional tensors")
+    module = program.module(check_guards=False)  # guards are text in the file, and would be run as Python
+    tensors, constants = _arguments(program, path)
+    if _takes_more(program):
+        _take_tensors(module, constants)
+    specs = tuple(spec_of(name, value) for name, value in tensors.items())
+    names = [spec.name for spec in specs]
     if told:
         specs = _named(specs, told, path)
     nodes = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     return Opened(
         format="exported",
-        module=program.module(check_guards=False),  # guards are text in the file, and would be run as Python
+        module=module,
         path=path,
         inputs=specs,
         sizes={
@@ -284,6 +270,60 @@ def _exported(path: Path) -> Opened:
         weights=f"in {path.name}",
         source=f"exported program, sha256 {sha256(path)}",
     )
+
+
+def _arguments(program: torch.export.ExportedProgram, path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return the tensors that a program was exported with and its constant arguments, by name.
+
+    Lists, tuples and dicts of arguments are flat. Raises InferlensError if the file has no example, or other arguments.
+    """
+    import torch
+    from torch.export.graph_signature import InputKind
+    from torch.utils import _pytree as pytree
+
+    signature = program.graph_signature.input_specs
+    names = [spec.arg.name for spec in signature if spec.kind is InputKind.USER_INPUT]
+    values = pytree.tree_leaves(program.example_inputs)
+    if len(values) != len(names):
+        raise InferlensError(f"{path} does not say what its inputs are.", hint="export it again with example inputs")
+    given = dict(zip(names, values, strict=True))
+    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+    constants = {name: value for name, value in given.items() if name not in tensors}
+    for name, value in constants.items():
+        if not isinstance(value, (bool, int, float, str, type(None))):
+            raise InferlensError(
+                f"{path} takes a {type(value).__name__} as '{name}', which is not supported.",
+                expected="tensors, None, int, float, bool, text, and lists, tuples or dicts of these",
+            )
+    if not tensors:
+        raise InferlensError(f"{path} takes no tensors, so there is nothing to measure it with.")
+    return tensors, constants
+
+
+def _takes_more(program: torch.export.ExportedProgram) -> bool:
+    """Return whether a program takes anything other than tensors by position."""
+    from torch.utils import _pytree as pytree
+
+    arguments, named = program.example_inputs or ((), {})
+    return bool(named) or any(not hasattr(each, "dtype") for each in arguments) or not pytree.tree_leaves(arguments)
+
+
+def _take_tensors(module: torch.fx.GraphModule, constants: dict[str, Any]) -> None:
+    """Make the module of a program take its tensors by position, in order, and put the constants into its graph."""
+    from torch import fx
+
+    for node in module.graph.find_nodes(op="placeholder"):
+        if node.name in constants:
+            value = constants[node.name]
+            for user in list(node.users):
+                user.args, user.kwargs = fx.map_arg(
+                    (user.args, user.kwargs), lambda one, node=node, value=value: value if one is node else one
+                )
+            module.graph.erase_node(node)
+    module.graph.set_codegen(fx.graph.CodeGen())  # without the nesting of arguments and outputs
+    module._forward_pre_hooks.clear()  # which check the nesting
+    module._forward_pre_hooks_with_kwargs.clear()
+    module.recompile()
 
 
 def _named(specs: tuple[TensorSpec, ...], told: tuple[TensorSpec, ...], path: Path) -> tuple[TensorSpec, ...]:
@@ -310,12 +350,13 @@ def _bounds(program: torch.export.ExportedProgram, size: Any) -> tuple[int, int 
 def _pickled(path: Path) -> Opened:
     import torch
 
-    module: Any = torch.load(path, map_location="cpu", weights_only=False)
-    if not isinstance(module, torch.nn.Module):
-        raise InferlensError(
-            f"{path} holds weights, not a model.", expected="a model", hint=f"a model by name with --weights {path}"
-        )
-    return with_example(module, None, weights=f"in {path.name}", source=f"pickled module, sha256 {sha256(path)}")
+    module, key = unwrapped_module(torch.load(path, map_location="cpu", weights_only=False))
+    if module is None:
+        raise InferlensError(f"{path} holds no module.", expected="a module, or one under 'model' or the like")
+    if key:  # what trains keeps halves to save space
+        module = module.float()
+    where = f"in {path.name}" + f" ('{key}')" * bool(key)
+    return with_example(module, None, weights=where, source=f"pickled module, sha256 {sha256(path)}")
 
 
 def torch_file_precision(path: Path) -> str:

@@ -11,6 +11,7 @@ from inferlens.errors import InferlensError, library
 from inferlens.models.model import ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Sizes, Source
 from inferlens.models.sources.files import AGAIN, broken_file, existing
+from inferlens.record.file_kind import FileType
 from inferlens.record.files import sha256
 from inferlens.spec.case import DTYPES, TensorSpec
 
@@ -30,9 +31,10 @@ class OnnxFile(Source):
 
     prefix = "onnx"
     format = "onnx"
+    kinds = (FileType.ONNX,)
 
     def find(self, name: str) -> ModelInfo:
-        path = existing(name)
+        path, _ = existing(name, *self.kinds, FileType.UNKNOWN)  # its fields may stand in an unusual order
         model = onnx_graph(path)
         first = _inputs(model, path)[0][0].shape
         return ModelInfo(
@@ -44,7 +46,7 @@ class OnnxFile(Source):
         )
 
     def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
-        path = existing(name)
+        path, _ = existing(name, *self.kinds, FileType.UNKNOWN)
         model = onnx_graph(path)
         inputs = _inputs(model, path)
         return Opened(

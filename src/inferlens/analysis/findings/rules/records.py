@@ -181,3 +181,11 @@ def gpu_floor(seen: RecordEvidence) -> Iterator[Finding]:
             "Of {whole:duration} of GPU time {floor:duration} are launch and timing.",
             {"whole": median(gpu), "floor": floor},
         )
+
+
+@rule("weights-unwrapped", of="record")
+def weights_unwrapped(seen: RecordEvidence) -> Iterator[Finding]:
+    """Report how weights were taken out of a checkpoint; :class:`ModelFacts` has it in parentheses."""
+    weights = seen.record.model.weights if seen.record.model else ""
+    if weights.endswith(")"):
+        yield found("Weights came from the {weights}.", weights=weights.replace(" (", ", ").removesuffix(")"))

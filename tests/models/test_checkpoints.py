@@ -1,0 +1,135 @@
+"""Weights in the forms in which training leaves them, and exported programs that take more than tensors."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from inferlens.errors import InferlensError
+from inferlens.models.inputs import make_inputs
+from inferlens.models.resolve import find
+from inferlens.models.weights import fingerprint, load_weights
+from tests.models.loading import loaded
+
+State = dict[str, torch.Tensor]
+
+
+def small() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+
+
+def with_prefix(prefix: str, state: State) -> State:
+    return {prefix + name: value for name, value in state.items()}
+
+
+FORMS: dict[str, tuple[Callable[[State], Any], str]] = {
+    "plain.bin": (lambda state: state, ""),
+    "tutorial.pth": (
+        lambda state: {"epoch": 3, "model_state_dict": state, "optimizer_state_dict": {"state": {0: state}}},
+        "key 'model_state_dict'",
+    ),
+    "net.pth": (lambda state: {"net": state, "acc": 90.1}, "key 'net'"),
+    "parallel.pth": (lambda state: with_prefix("module.", state), "without the prefix 'module.'"),
+    "compiled.pth": (lambda state: with_prefix("_orig_mod.", state), "without the prefix '_orig_mod.'"),
+    "both.pth": (lambda state: with_prefix("module._orig_mod.", state), "without the prefix 'module.'"),
+    "part.pth": (lambda state: {name.replace("0.", "0._orig_mod."): one for name, one in state.items()},
+                 "without the prefix '_orig_mod.'"),
+    "lightning.ckpt": (
+        lambda state: {"state_dict": {**with_prefix("model.", state), "loss.weight": torch.ones(2)}},
+        "key 'state_dict', without the prefix 'model.'",
+    ),
+    "unusual.pt": (lambda state: {"step": 1, "backbone": state}, "key 'backbone'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_usual_checkpoints_are_unwrapped(tmp_path: Path, name: str) -> None:
+    saved, module = small(), small()
+    form, words = FORMS[name]
+    torch.save(form(dict(saved.state_dict())), tmp_path / name)
+    assert load_weights(module, tmp_path / name) == words
+    assert fingerprint(module) == fingerprint(saved)
+
+
+def test_a_checkpoint_that_is_in_doubt_is_one_message(tmp_path: Path) -> None:
+    path, state = tmp_path / "a.pth", small().state_dict()
+    torch.save({"generator": state, "discriminator": state}, path)
+    with pytest.raises(InferlensError, match="Several keys have some: generator, discriminator"):
+        load_weights(small(), path)
+    torch.save({"model": state, "args": argparse.Namespace(lr=0.1)}, path)
+    with pytest.raises(InferlensError, match=r"argparse\.Namespace, which can run code") as raised:
+        load_weights(small(), path)
+    assert raised.value.hint.startswith("--trust")
+    assert load_weights(small(), path, trust=True) == "key 'model'"
+
+
+def test_a_module_in_a_checkpoint_is_run_if_its_author_is_trusted(tmp_path: Path) -> None:
+    path, module = tmp_path / "yolo.pt", small().half()
+    torch.save({"model": module, "ema": None}, path)
+    with pytest.raises(InferlensError, match="can run code"):
+        loaded(path)
+    assert loaded(path, trust=True, batch=1).weights == "in yolo.pt ('model')"
+    assert load_weights(small(), path, trust=True) == "key 'model'"
+    with pytest.raises(InferlensError, match="is a checkpoint with a pickled module under 'model'"):
+        load_weights(small(), path)
+
+
+def test_weights_given_as_a_model_say_how_they_are_used(tmp_path: Path) -> None:
+    path = tmp_path / "net.pt"
+    torch.save(small().state_dict(), path)
+    with pytest.raises(InferlensError, match="is a file of weights without a model") as raised:
+        find(str(path))
+    assert raised.value.hint == f"inferlens bench MODEL --weights {path}"
+
+
+class Mask(nn.Module):
+    def forward(self, x: torch.Tensor, mask: Any = None, scale: Any = None) -> torch.Tensor:
+        return x if scale is None else x * scale
+
+
+class Times(nn.Module):
+    def forward(self, x: torch.Tensor, count: int, factor: float, flag: bool) -> torch.Tensor:
+        return x * count + factor if flag else x
+
+
+class Lists(nn.Module):
+    def forward(self, xs: list[torch.Tensor], more: dict[str, Any]) -> dict[str, torch.Tensor]:
+        return {"sum": xs[0] + xs[1], "scaled": more["a"] * more["b"]}
+
+
+class Named(nn.Module):
+    def forward(self, *, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
+X, Y = torch.randn(4, 8), torch.randn(4, 8)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "named", "inputs"),
+    [
+        (Mask(), (X, None, torch.rand(4, 1)), {}, ["x", "scale"]),
+        (Times(), (X, 3, 0.5, True), {}, ["x"]),
+        (Lists(), ([X, Y], {"a": X + 1, "b": 2}), {}, ["xs_0", "xs_1", "more_a"]),
+        (Named(), (), {"x": X}, ["x"]),
+    ],
+    ids=["none", "numbers", "nested", "keyword"],
+)
+def test_an_exported_program_runs_with_its_constants(
+    tmp_path: Path, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], inputs: list[str]
+) -> None:
+    torch.export.save(torch.export.export(module, arguments, named), tmp_path / "net.pt2")
+    model = loaded(tmp_path / "net.pt2", batch=None)
+    assert [spec.name for spec in model.inputs] == inputs
+    assert model.module is not None
+    tensors = [each for each in torch.utils._pytree.tree_leaves((arguments, named)) if isinstance(each, torch.Tensor)]
+    expected = torch.utils._pytree.tree_leaves(module(*arguments, **named))
+    assert all(map(torch.equal, torch.utils._pytree.tree_leaves(model.module(*tensors)), expected))
+    fed = tuple(torch.from_numpy(array) for array in make_inputs(model, 0).values())
+    torch.export.export(model.module, fed)  # as backends do
