@@ -16,13 +16,14 @@ from msgspec import Struct, field
 from inferlens.analysis.findings.rule import rules_of
 from inferlens.analysis.findings.rules.records import RecordEvidence
 from inferlens.analysis.runs import CaseRuns
-from inferlens.record.record import Agreement
+from inferlens.record.record import KEEPS_STATE, NOT_FINITE, RANDOM, WRITES_INPUTS, Agreement, BehaviorKind
 
 Level = Literal["changes", "weakens", "know"]
 LEVELS: Mapping[Level, str] = {"changes": "changes the answer", "weakens": "weakens it", "know": "good to know"}
 # How the case ended: tables have a word for it.
 OF_THE_END: dict[str, Level] = {
-    "did-not-run": "changes", "wrong-outputs": "changes", "unchecked": "weakens", "unsupported": "know",
+    "did-not-run": "changes", "wrong-outputs": "changes", "state-lost": "changes", "unchecked": "weakens",
+    "unsupported": "know",
 }  # fmt: skip
 LEVEL_OF: dict[str, Level] = {
     **OF_THE_END,
@@ -32,6 +33,9 @@ LEVEL_OF: dict[str, Level] = {
     "static-shape": "weakens", "one-in-flight": "weakens", "rotating-fits-cache": "weakens",
     "unknown-origin": "weakens", "partly-quantized": "weakens", "random-calibration": "weakens",
     "less-accurate": "weakens",
+    # How the model behaves, as two calls of the reference show.
+    "random-outputs": "weakens", "keeps-state": "weakens", "nonfinite-outputs": "weakens", "writes-inputs": "know",
+    "timed-copies": "know",
     # The number may be another one.
     "busy": "weakens", "disturbed": "weakens", "unsteady": "weakens", "few-samples": "weakens", "two-modes": "weakens",
     "not-finite": "weakens", "not-reached": "weakens", "uneven-throughput": "weakens", "slow-throughput": "weakens",
@@ -44,6 +48,13 @@ LEVEL_OF: dict[str, Level] = {
 # What needs no note beside another: it has the same cause and the same cure.
 _UNEVEN = ("uneven-throughput", "slow-throughput", "unsteady", "two-modes", "not-reached")
 IMPLIES = {"busy": _UNEVEN, "disturbed": _UNEVEN, "slow-throughput": ("uneven-throughput",)}
+# Code of a note, what follows for the comparison, and what to do, by how the model behaves.
+BEHAVIORS: dict[BehaviorKind, tuple[str, str, str]] = {
+    WRITES_INPUTS: ("writes-inputs", "each call got it anew, outside of its latency", ""),
+    KEEPS_STATE: ("keeps-state", "two calls were compared", "Ways that lose the state are not ranked."),
+    RANDOM: ("random-outputs", "not compared", "model.eval(), or the noise as an input of the model."),
+    NOT_FINITE: ("nonfinite-outputs", "their places and the rest were compared", "Check that they are meant, such as a mask."),
+}
 
 
 class Note(Struct, frozen=True):
@@ -95,14 +106,16 @@ def _ended(runs: CaseRuns) -> Iterator[Note]:
         yield note("unsupported" if refused else "did-not-run", why, " · ".join(filter(None, hints)))
         return
     agreement = worst_agreement(runs)
-    if agreement is None or agreement.agrees is None:
+    yield from _behavior(agreement) if agreement else ()
+    if agreement and RANDOM in agreement.behavior:
+        pass  # which is why they were not compared
+    elif agreement is None or agreement.agrees is None:
         why = agreement.reason if agreement and agreement.reason else "there was nothing to compare them with"
         yield note("unchecked", _sentence(f"Outputs not checked: {why}"), "Look at its outputs before you rely on it.")
     elif not agreement.agrees:
-        why = agreement.reason or "no reason is known"
-        yield note(
-            "wrong-outputs", _sentence(f"Wrong outputs: {why}"), "Do not use it; another precision may be right."
-        )
+        code, says = ("state-lost", "") if agreement.state == "lost" else ("wrong-outputs", "Wrong outputs: ")
+        hint = "Do not use it; another precision may be right." if says else "A way that keeps the model's state."
+        yield note(code, _sentence(f"{says}{agreement.reason or 'no reason is known'}"), hint)
     failed = [each for each in runs.records if each.status != "ok"]
     if failed:
         message = f"{len(failed)} of {len(runs.records)} processes failed: {failed[0].reason}"
@@ -114,6 +127,14 @@ def _ended(runs: CaseRuns) -> Iterator[Note]:
         if not short[0].repeats:
             message = f"{which} was cut short before its cases had met in two rounds."
         yield note("cut-short", message, "The same command again, to its end.")
+
+
+def _behavior(agreement: Agreement) -> Iterator[Note]:
+    """Yield what the reference shows of the model."""
+    for kind, evidence in agreement.behavior.items():
+        if kind != KEEPS_STATE or agreement.state == "kept":
+            code, meaning, hint = BEHAVIORS[kind]
+            yield note(code, _sentence(f"{evidence}: {meaning}"), hint)
 
 
 def _warned(runs: CaseRuns) -> Iterator[Note]:
