@@ -111,7 +111,9 @@ def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -
         finite = np.isfinite(ours) & np.isfinite(theirs)
         if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
             proper = np.isfinite(theirs).all()
-            reason = "outputs are not finite (NaN or Inf)" if proper else "NaN or inf is elsewhere than in the reference"
+            reason = (
+                "outputs are not finite (NaN or Inf)" if proper else "NaN or inf is elsewhere than in the reference"
+            )
             return replace(result, agrees=False, reason=reason)
         if finite.any():
             pairs.append((ours[finite], theirs[finite]))
@@ -167,7 +169,7 @@ def buffers(module: torch.nn.Module | None) -> dict[str, torch.Tensor]:
 
 
 def restore(module: torch.nn.Module | None, state: Mapping[str, torch.Tensor]) -> None:
-    """Give the buffers of a module their values in ``state`` again: tracing and capturing call it before it is timed."""
+    """Give a module the buffers in ``state`` again: tracing and capturing call it before it is timed."""
     for name, buffer in module.named_buffers() if module is not None and state else ():
         if name in state and buffer.shape == state[name].shape:
             buffer.copy_(state[name])

@@ -33,7 +33,14 @@ class Feeding:
     """The feeds of one case, ``latency`` and ``throughput`` without end; ``first`` is what outputs are compared of."""
 
     def __init__(
-        self, runner: Runner, model: Model, case: Case, arrays: Inputs, preparation: Preparation, *, renews: bool = False
+        self,
+        runner: Runner,
+        model: Model,
+        case: Case,
+        arrays: Inputs,
+        preparation: Preparation,
+        *,
+        renews: bool = False,
     ) -> None:
         self.first = runner.place(arrays)
         self._all = [self.first]

@@ -196,7 +196,9 @@ class Row(Struct, frozen=True, kw_only=True):
         codes = {note.code for note in self.notes}
         if self.agrees is not False and (said := next((OF_OUTPUTS[code] for code in OF_OUTPUTS if code in codes), "")):
             return said
-        return "state lost" if "state-lost" in codes else {True: "right", False: "wrong", None: "unchecked"}[self.agrees]
+        return (
+            "state lost" if "state-lost" in codes else {True: "right", False: "wrong", None: "unchecked"}[self.agrees]
+        )
 
     @property
     def way(self) -> str:

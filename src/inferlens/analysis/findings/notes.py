@@ -35,7 +35,7 @@ LEVEL_OF: dict[str, Level] = {
     "less-accurate": "weakens",
     # How the model behaves, as two calls of the reference show.
     "random-outputs": "weakens", "keeps-state": "weakens", "nonfinite-outputs": "weakens", "writes-inputs": "know",
-    "timed-copies": "know",
+    "timed-copies": "know", "python-outputs": "know",
     # The number may be another one.
     "busy": "weakens", "disturbed": "weakens", "unsteady": "weakens", "few-samples": "weakens", "two-modes": "weakens",
     "not-finite": "weakens", "not-reached": "weakens", "uneven-throughput": "weakens", "slow-throughput": "weakens",
@@ -53,7 +53,7 @@ BEHAVIORS: dict[BehaviorKind, tuple[str, str, str]] = {
     WRITES_INPUTS: ("writes-inputs", "each call got it anew, outside of its latency", ""),
     KEEPS_STATE: ("keeps-state", "two calls were compared", "Ways that lose the state are not ranked."),
     RANDOM: ("random-outputs", "not compared", "model.eval(), or the noise as an input of the model."),
-    NOT_FINITE: ("nonfinite-outputs", "their places and the rest were compared", "Check that they are meant, such as a mask."),
+    NOT_FINITE: ("nonfinite-outputs", "their places and the rest were compared", "Check that a mask makes them."),
 }
 
 

@@ -342,7 +342,9 @@ class CudaRunner(OnnxRunner):
 
         for node in self._loaded.get_outputs():
             if node.type not in TYPES:
-                raise Unsupported(f"The output '{node.name}' is a {node.type}, which is not on a GPU.", hint="--device cpu")
+                raise Unsupported(
+                    f"The output '{node.name}' is a {node.type}, which is not on a GPU.", hint="--device cpu"
+                )
         shapes = [tuple(node.shape) for node in self._loaded.get_outputs()]
         kinds = [TYPES[node.type][0] for node in self._loaded.get_outputs()]
         if not all(isinstance(size, int) for shape in shapes for size in shape):
