@@ -199,7 +199,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor | None) -> bool:
     if other is None or one.shape != other.shape or one.dtype != other.dtype:
         return False
     floats = one.is_floating_point() or one.is_complex()
-    return torch.equal(one, other) or (floats and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True))
+    return bool(torch.equal(one, other)) or bool(floats and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True))
 
 
 def _generators() -> list[Any]:
