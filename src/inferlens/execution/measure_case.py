@@ -149,23 +149,17 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
     mode = "latency" if case.one_at_a_time else job.budget.mode
     model = child.load()
     arrays = inputs.make_inputs(model, case.seed)
-    behavior = job.reference.behavior
-    start = agreement.buffers(model.module) if KEEPS_STATE in behavior else {}
+    start = agreement.buffers(model.module) if KEEPS_STATE in job.reference.behavior else {}
     runner = child.prepare(model)
     _warn_of_one_shape(model, child)
     if alone := child.backend.times_kernels(case, built=job.built):  # nothing else may use the device meanwhile
         _wait(job, child)
     with HostIo(runner) if case.io == "host" else runner as runner:
         child.runner = runner
-        # Copies of inputs from the host are fresh in every call.
-        feeding = Feeding(
-            runner, model, case, arrays, child.preparation, renews=WRITES_INPUTS in behavior and case.io != "host"
-        )
-        agreement.restore(model.module, start)
+        feeding = Feeding(runner, model, case, arrays, child.preparation, renews=_renews(job))
         child.turn.ready(gpu=case.device != "cpu")
-        calls = [runner.collect(child.infer_first(runner, feeding.first))]
-        if KEEPS_STATE in behavior:
-            calls.append(runner.collect(runner.infer(feeding.renewed(feeding.first))))
+        agreement.restore(model.module, start)
+        calls = _first_calls(job, child, runner, feeding)
         if not (alone and job.one_turn):
             _wait(job, child)
         tolerance = child.backend.tolerance(case)
@@ -197,12 +191,9 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
             elif mode == "throughput" or (mode == "both" and not (runner.clock.asynchronous and child.turn.shared)):
                 taken = (*taken, _throughput(job, child, runner, feeding, latencies))
             child.found = Measured(measurements=taken)
-        floor = runner.clock.floor() if not child.turn.shared else None
-        if floor is not None:
+        if not child.turn.shared and (floor := runner.clock.floor()) is not None:
             facts[EMPTY_KERNEL] = {"gpu_seconds": floor}
-        if KEEPS_STATE not in behavior:
-            calls.append(runner.collect(runner.infer(feeding.renewed(feeding.first))))
-        found = _agreement(model, job, tolerance, calls)
+        found = _agreement(model, job, tolerance, [*calls, *_last_call(job, runner, feeding)])
         _warn_of_lower_precision(found, case, child.preparation)
         measured = child.found = Measured(measurements=taken, agreement=found)
         if job.accuracy:
@@ -218,6 +209,26 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
 def _one_by_one(runner: Runner, case: Case) -> bool:
     """Return whether calls that are timed one by one follow each other as calls back to back do."""
     return not runner.clock.asynchronous and (case.depth or 1) == 1 and not case.rotate
+
+
+def _renews(job: BenchmarkJob) -> bool:
+    """Return whether each call needs its inputs anew; copies from the host are new in every call."""
+    return WRITES_INPUTS in job.reference.behavior and job.case.io != "host"
+
+
+def _first_calls(job: BenchmarkJob, child: Child, runner: Runner, feeding: Feeding) -> list[Outputs]:
+    """Return the outputs of the first call, and of a model that keeps state those of the second."""
+    calls = [runner.collect(child.infer_first(runner, feeding.first))]
+    if KEEPS_STATE in job.reference.behavior:
+        calls.append(runner.collect(runner.infer(feeding.renewed(feeding.first))))
+    return calls
+
+
+def _last_call(job: BenchmarkJob, runner: Runner, feeding: Feeding) -> list[Outputs]:
+    """Return the outputs of a call after the last sample; nothing of a model that keeps state, which has moved on."""
+    if KEEPS_STATE in job.reference.behavior:
+        return []
+    return [runner.collect(runner.infer(feeding.renewed(feeding.first)))]
 
 
 def _wait(job: BenchmarkJob, child: Child) -> None:

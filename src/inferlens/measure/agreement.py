@@ -80,8 +80,8 @@ def judge(calls: Sequence[Outputs], expected: Expected, tolerance: float) -> Agr
     if RANDOM in behavior:
         return Agreement(reference=name, behavior=behavior, reason="outputs are random: not compared")
     pairs = zip(calls, expected.calls if KEEPS_STATE in behavior else [expected.calls[0]] * len(calls), strict=False)
-    result = reduce(worse, (compare(*pair, tolerance, name) for pair in pairs))
-    first = compare(calls[0], expected.calls[0], tolerance, name)
+    results = [compare(*pair, tolerance, name) for pair in pairs]
+    first, result = results[0], reduce(worse, results)
     if KEEPS_STATE in behavior and len(calls) > 1 and first.agrees is not False:
         lost = _kept_share(calls, expected.calls) < 0.5
         reason = "state lost: its second call gives the outputs of the first one"
@@ -107,16 +107,16 @@ def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -
             if not np.array_equal(ours.astype(str), theirs.astype(str)):
                 return replace(result, agrees=False, reason=f"the text of output {place} is not the reference's")
             continue
-        ours, theirs = flat(ours), flat(theirs)
-        finite = np.isfinite(ours) & np.isfinite(theirs)
-        if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
-            proper = np.isfinite(theirs).all()
+        one, other = flat(ours), flat(theirs)
+        finite = np.isfinite(one) & np.isfinite(other)
+        if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
+            proper = np.isfinite(other).all()
             reason = (
                 "outputs are not finite (NaN or Inf)" if proper else "NaN or inf is elsewhere than in the reference"
             )
             return replace(result, agrees=False, reason=reason)
         if finite.any():
-            pairs.append((ours[finite], theirs[finite]))
+            pairs.append((one[finite], other[finite]))
     if not pairs:
         empty = not any(value.size for value in reference)
         reason = "the model has no outputs to compare" if empty else "the reference's outputs have no finite number"

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from inferlens.analysis.findings.rule import rules_of
 from inferlens.analysis.findings.rules.records import RecordEvidence
 from inferlens.analysis.runs import CaseRuns
-from inferlens.record.record import KEEPS_STATE, NOT_FINITE, RANDOM, WRITES_INPUTS, Agreement, BehaviorKind
+from inferlens.record.record import KEEPS_STATE, NOT_FINITE, RANDOM, WRITES_INPUTS, Agreement
 
 Level = Literal["changes", "weakens", "know"]
 LEVELS: Mapping[Level, str] = {"changes": "changes the answer", "weakens": "weakens it", "know": "good to know"}
@@ -48,13 +48,6 @@ LEVEL_OF: dict[str, Level] = {
 # What needs no note beside another: it has the same cause and the same cure.
 _UNEVEN = ("uneven-throughput", "slow-throughput", "unsteady", "two-modes", "not-reached")
 IMPLIES = {"busy": _UNEVEN, "disturbed": _UNEVEN, "slow-throughput": ("uneven-throughput",)}
-# Code of a note, what follows for the comparison, and what to do, by how the model behaves.
-BEHAVIORS: dict[BehaviorKind, tuple[str, str, str]] = {
-    WRITES_INPUTS: ("writes-inputs", "each call got it anew, outside of its latency", ""),
-    KEEPS_STATE: ("keeps-state", "two calls were compared", "Ways that lose the state are not ranked."),
-    RANDOM: ("random-outputs", "not compared", "model.eval(), or the noise as an input of the model."),
-    NOT_FINITE: ("nonfinite-outputs", "their places and the rest were compared", "Check that a mask makes them."),
-}
 
 
 class Note(Struct, frozen=True):
@@ -131,10 +124,17 @@ def _ended(runs: CaseRuns) -> Iterator[Note]:
 
 def _behavior(agreement: Agreement) -> Iterator[Note]:
     """Yield what the reference shows of the model."""
-    for kind, evidence in agreement.behavior.items():
-        if kind != KEEPS_STATE or agreement.state == "kept":
-            code, meaning, hint = BEHAVIORS[kind]
-            yield note(code, _sentence(f"{evidence}: {meaning}"), hint)
+    behavior = agreement.behavior
+    if why := behavior.get(WRITES_INPUTS):
+        yield note("writes-inputs", _sentence(f"{why}: each call got it anew, outside of its latency"))
+    if (why := behavior.get(KEEPS_STATE)) and agreement.state == "kept":
+        yield note("keeps-state", _sentence(f"{why}: two calls were compared"), "Ways that lose it are not ranked.")
+    if why := behavior.get(RANDOM):
+        hint = "model.eval(), or the noise as an input of the model."
+        yield note("random-outputs", _sentence(f"{why}: not compared"), hint)
+    if why := behavior.get(NOT_FINITE):
+        hint = "Check that a mask makes them."
+        yield note("nonfinite-outputs", _sentence(f"{why}: their places and the rest were compared"), hint)
 
 
 def _warned(runs: CaseRuns) -> Iterator[Note]:
