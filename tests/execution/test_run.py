@@ -70,19 +70,31 @@ def test_a_live_module_runs_on_every_backend_and_agrees(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("surveyed_here")
 def test_the_check_catches_a_backend_that_computes_something_else(tmp_path: Path) -> None:
-    """Dropout in train mode answers differently every time: the same model disagrees with itself.
+    """Tracing fixes a branch. It is a live module too, which goes to the processes of the reference and the case."""
 
-    It is a live module too, and goes from this process to those where the reference and the case run.
-    """
+    class Branching(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if torch.jit.is_tracing() else x
 
+    (record,) = inferlens.bench(
+        Branching(), torch.randn(4, 64), backend="torchscript:trace", device="cpu", iterations=5, quick=True,
+        output=tmp_path,
+    )  # fmt: skip
+    assert (record.status, record.agreement.agrees, record.ranked) == ("ok", False, False)
+
+
+@pytest.mark.usefixtures("surveyed_here")
+def test_random_outputs_are_ranked_and_said_to_be_random(tmp_path: Path) -> None:
     class Restless(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.nn.functional.dropout(x, 0.5, training=True)
 
-    (record,) = inferlens.bench(
+    records = inferlens.bench(
         Restless(), torch.randn(4, 64), backend="pytorch", device="cpu", iterations=5, quick=True, output=tmp_path
     )
-    assert (record.status, record.agreement.agrees, record.ranked) == ("ok", False, False)
+    (record,) = records
+    assert (record.status, record.agreement.agrees, record.ranked) == ("ok", None, True)
+    assert "outputs are random, not compared" in str(records)
 
 
 @pytest.mark.usefixtures("one_process")

@@ -39,12 +39,19 @@ def test_the_worst_output_counts_and_top1_is_the_share_of_rows_with_the_same_cla
     assert compare([ours], [SCORES], 10.0, "x").top1 == 0.75
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_outputs_that_are_not_finite_are_wrong_and_such_a_reference_proves_nothing(bad: float) -> None:
-    ours = SCORES.copy()
-    ours[1, 1] = bad
-    assert compare([ours], [SCORES], 1e9, "x").agrees is False
-    assert compare([SCORES], [ours], 1e9, "x").agrees is None
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_must_be_where_the_reference_has_them(bad: float) -> None:
+    masked = SCORES.copy()
+    masked[1, 1] = bad
+    assert compare([masked], [SCORES], 1e9, "x").agrees is False
+    assert compare([SCORES], [masked], 1e9, "x").agrees is False
+    assert compare([-masked], [masked], 1e9, "x").agrees is bool(np.isnan(bad))
+    assert compare([masked], [masked], 1e-4, "x").agrees is True
+    assert compare([masked * np.float32(1.5)], [masked], 1e-4, "x").rel_l2 == pytest.approx(0.5, rel=1e-5)
+
+
+def test_a_reference_without_a_finite_number_proves_nothing() -> None:
+    assert compare([SCORES * np.nan], [SCORES * np.nan], 1e-4, "x").agrees is None
 
 
 @pytest.mark.parametrize("outputs", [[], [SCORES[:2]], [SCORES, SCORES]])

@@ -9,13 +9,12 @@ import hashlib
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import reduce
+from functools import partial
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from inferlens.backends.base import TOLERANCES, Inputs, Outputs, Preparation, Runner
 from inferlens.backends.host_io import HostIo
@@ -25,11 +24,20 @@ from inferlens.execution.protocol import CaseJob
 from inferlens.execution.worker import Child
 from inferlens.measure import accuracy, agreement, series, stopping
 from inferlens.measure.accuracy import Evaluation
+from inferlens.measure.agreement import Expected
 from inferlens.measure.feeding import Feeding
 from inferlens.measure.series import Turn
 from inferlens.models import inputs
 from inferlens.models.model import Model, Problem
-from inferlens.record.record import EMPTY_KERNEL, KERNEL_FAMILIES, Agreement, Measurement
+from inferlens.record.record import (
+    EMPTY_KERNEL,
+    KEEPS_STATE,
+    KERNEL_FAMILIES,
+    WRITES_INPUTS,
+    Agreement,
+    Behavior,
+    Measurement,
+)
 from inferlens.spec.case import MAX_TIME, Budget, Case, TensorSpec
 from inferlens.stats.quantiles import median
 from inferlens.units import duration
@@ -53,10 +61,11 @@ class ReferenceJob(CaseJob, frozen=True, kw_only=True):
 
 
 class ReferenceOrigin(Struct, frozen=True, kw_only=True):
-    """Hashes of what outputs came from."""
+    """Hashes of what outputs came from, and how the model behaves."""
 
     weights_sha256: str = ""
     inputs_sha256: str = ""
+    behavior: Behavior = {}
 
 
 class ReferenceRun(ReferenceOrigin, frozen=True, kw_only=True):
@@ -77,10 +86,11 @@ class Reference(ReferenceOrigin, frozen=True, kw_only=True):
     inputs: tuple[TensorSpec, ...] = ()
     memory: int = 0
 
-    def outputs(self) -> list[NDArray[np.generic]]:
-        """The outputs."""
+    def expected(self) -> Expected:
+        """Return the outputs of the reference's calls."""
         with np.load(self.path, allow_pickle=False) as file:
-            return [file[name] for name in file.files if name.startswith("output")]
+            calls = [[file[name] for name in file.files if name.startswith(kind)] for kind in ("output", "second")]
+        return Expected(self.name, self.behavior, calls if KEEPS_STATE in self.behavior else calls[:1])
 
 
 class BenchmarkJob(CaseJob, frozen=True, kw_only=True):
@@ -112,7 +122,7 @@ def reference(job: ReferenceJob, child: Child) -> ReferenceRun:
     model = child.load()
     arrays = inputs.make_inputs(model, job.inputs_seed)
     with child.prepare(model) as runner:
-        outputs = runner.collect(child.infer_first(runner, runner.place(arrays)))
+        behavior, calls = agreement.observe(runner, model, arrays, partial(child.infer_first, runner))
         found = None
         if job.accuracy:
             try:
@@ -120,9 +130,12 @@ def reference(job: ReferenceJob, child: Child) -> ReferenceRun:
             except InferlensError as error:
                 found = Evaluation(problem=Problem.of(error))
     files: dict[str, Any] = {f"input{index}": value for index, value in enumerate(arrays.values())}
-    files |= {f"output{index}": value for index, value in enumerate(outputs)}
+    for kind, outputs in zip(("output", "second"), calls, strict=False):
+        files |= {f"{kind}{index}": value for index, value in enumerate(outputs)}
     np.savez(job.path, **files)
-    return ReferenceRun(weights_sha256=model.weights_sha256, inputs_sha256=fed_sha256(arrays), evaluation=found)
+    return ReferenceRun(
+        weights_sha256=model.weights_sha256, inputs_sha256=fed_sha256(arrays), behavior=behavior, evaluation=found
+    )
 
 
 def fed_sha256(arrays: Inputs) -> str:
@@ -136,19 +149,21 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
     mode = "latency" if case.one_at_a_time else job.budget.mode
     model = child.load()
     arrays = inputs.make_inputs(model, case.seed)
+    start = agreement.buffers(model.module) if KEEPS_STATE in job.reference.behavior else {}
     runner = child.prepare(model)
     _warn_of_one_shape(model, child)
     if alone := child.backend.times_kernels(case, built=job.built):  # nothing else may use the device meanwhile
         _wait(job, child)
     with HostIo(runner) if case.io == "host" else runner as runner:
         child.runner = runner
-        feeding = Feeding(runner, model, case, arrays, child.preparation)
+        feeding = Feeding(runner, model, case, arrays, child.preparation, renews=_renews(job))
         child.turn.ready(gpu=case.device != "cpu")
-        first = runner.collect(child.infer_first(runner, feeding.first))
+        agreement.restore(model.module, start)
+        calls = _first_calls(job, child, runner, feeding)
         if not (alone and job.one_turn):
             _wait(job, child)
         tolerance = child.backend.tolerance(case)
-        if job.only_right and (found := _agreement(model, job, tolerance, first)).agrees is False:
+        if job.only_right and (found := _agreement(model, job, tolerance, calls)).agrees is False:
             child.deliver(Measured(agreement=found))
             return Measured(agreement=found)
         with phase("warm-up"):
@@ -165,22 +180,20 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
             latencies: Sequence[float] = ()
             if mode != "throughput":
                 rule, share = stopping.sampling_rule(job.budget), LATENCY_SHARE if mode == "both" else 1.0
-                calls = series.latency(
+                series_taken = series.latency(
                     runner, feeding.latency, rule, lambda part: child.progress(share * part), turn=child.turn
                 )
                 if rule.missed:
                     child.preparation.warn("not-reached", rule.missed, LONGER)
-                taken, latencies = (*taken, *calls), calls[0].values
+                taken, latencies = (*taken, *series_taken), series_taken[0].values
             if mode == "both" and _one_by_one(runner, case):
-                taken = (*taken, series.rate_of(calls[0]))
+                taken = (*taken, series.rate_of(series_taken[0]))
             elif mode == "throughput" or (mode == "both" and not (runner.clock.asynchronous and child.turn.shared)):
                 taken = (*taken, _throughput(job, child, runner, feeding, latencies))
             child.found = Measured(measurements=taken)
-        floor = runner.clock.floor() if not child.turn.shared else None
-        if floor is not None:
+        if not child.turn.shared and (floor := runner.clock.floor()) is not None:
             facts[EMPTY_KERNEL] = {"gpu_seconds": floor}
-        last = runner.collect(runner.infer(feeding.first))
-        found = _agreement(model, job, tolerance, first, last)
+        found = _agreement(model, job, tolerance, [*calls, *_last_call(job, runner, feeding)])
         _warn_of_lower_precision(found, case, child.preparation)
         measured = child.found = Measured(measurements=taken, agreement=found)
         if job.accuracy:
@@ -196,6 +209,26 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
 def _one_by_one(runner: Runner, case: Case) -> bool:
     """Return whether calls that are timed one by one follow each other as calls back to back do."""
     return not runner.clock.asynchronous and (case.depth or 1) == 1 and not case.rotate
+
+
+def _renews(job: BenchmarkJob) -> bool:
+    """Return whether each call needs its inputs anew; copies from the host are new in every call."""
+    return WRITES_INPUTS in job.reference.behavior and job.case.io != "host"
+
+
+def _first_calls(job: BenchmarkJob, child: Child, runner: Runner, feeding: Feeding) -> list[Outputs]:
+    """Return the outputs of the first call, and of a model that keeps state those of the second."""
+    calls = [runner.collect(child.infer_first(runner, feeding.first))]
+    if KEEPS_STATE in job.reference.behavior:
+        calls.append(runner.collect(runner.infer(feeding.renewed(feeding.first))))
+    return calls
+
+
+def _last_call(job: BenchmarkJob, runner: Runner, feeding: Feeding) -> list[Outputs]:
+    """Return the outputs of a call after the last sample; nothing of a model that keeps state, which has moved on."""
+    if KEEPS_STATE in job.reference.behavior:
+        return []
+    return [runner.collect(runner.infer(feeding.renewed(feeding.first)))]
 
 
 def _wait(job: BenchmarkJob, child: Child) -> None:
@@ -229,12 +262,18 @@ def _throughput(
     if latencies:
         typical, seconds, done = median(latencies), max(0.25 * sum(latencies), LEAST_THROUGHPUT), LATENCY_SHARE
     else:
-        typical, done = series.typical_latency(runner, feeding.throughput), 0.0
+        typical, done = series.typical_latency(feeding.caller, feeding.throughput), 0.0
         seconds = min(budget.seconds or THROUGHPUT_SECONDS, budget.max_time or math.inf)
         if budget.seconds and seconds < budget.seconds:
             message = f"Throughput was measured for {duration(seconds)} of {duration(budget.seconds)}: the time was up."
             child.preparation.warn("not-reached", message, LONGER)
     callers = feeding.callers(depth)
+    if feeding.caller is not runner:
+        child.preparation.warn(
+            "timed-copies",
+            "The model writes into its inputs: each call of the throughput begins with a copy of them, which is timed.",
+            "Judge by the latency, which is without it.",
+        )
     if (depth or 1) > 1 and not (runner.clock.asynchronous or callers):
         child.preparation.warn(
             "one-in-flight",
@@ -242,7 +281,7 @@ def _throughput(
             "Compare its throughput with the others' at --depth 1.",
         )
     return series.throughput(
-        runner,
+        feeding.caller,
         feeding.throughput,
         typical,
         seconds,
@@ -254,17 +293,15 @@ def _throughput(
     )
 
 
-def _agreement(model: Model, job: BenchmarkJob, tolerance: float, *taken: Outputs) -> Agreement:
-    """Agreement of outputs with the reference, the worst of those taken at several times."""
+def _agreement(model: Model, job: BenchmarkJob, tolerance: float, calls: Sequence[Outputs]) -> Agreement:
+    """Return how far the outputs of calls agree with the reference's, or why that is not known."""
     reference = job.reference
     if not reference.path:
         return Agreement(reference=reference.name, reason=reference.missing)
     if reference.weights_sha256 != model.weights_sha256:
         reason = "the weights differ from the reference's: building the model twice does not give the same weights"
         return Agreement(reference=reference.name, reason=reason)
-    expected = reference.outputs()
-    found = (agreement.compare(outputs, expected, tolerance, reference.name) for outputs in taken)
-    return reduce(agreement.worse, found)
+    return agreement.judge(calls, reference.expected(), tolerance)
 
 
 def _warn_of_lower_precision(found: Agreement, case: Case, preparation: Preparation) -> None:

@@ -1,37 +1,126 @@
-"""Whether a case's outputs are right: each is compared with the reference's as a whole, by relative L2 error.
+"""The output check: what the reference shows of a model, and whether outputs agree with the reference's.
 
-Of a quantized case accuracy on real data says more than that error, and decides where it is known.
+:func:`observe` calls the reference twice, with fresh copies of the same inputs, and learns how the model behaves.
+:func:`judge` compares a case's outputs with the reference's in the way that fits this behavior.
 """
 
 from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from inferlens.analysis.accuracy import measured_drop
-from inferlens.backends.base import Outputs
-from inferlens.record.record import Accuracy, Agreement
+from inferlens.backends.base import TOLERANCES, Inputs, Outputs, Runner
+from inferlens.models.model import Model
+from inferlens.record.record import KEEPS_STATE, NOT_FINITE, RANDOM, WRITES_INPUTS, Accuracy, Agreement, Behavior
 from inferlens.spec.case import QUANTIZED, Case
 from inferlens.stats.output_error import cosine, flat, relative_l2
+from inferlens.units import listing
+
+if TYPE_CHECKING:
+    import torch
 
 LEAST_CLASSES = 10
+SAME = 1e-6  # relative L2 error between two calls that counts as none, where a buffer or a generator has changed
+TEXT = "SUO"  # NumPy's kinds of text
+
+
+class Expected(NamedTuple):
+    """Outputs of the reference's calls; a second call is there only of a model that keeps state."""
+
+    name: str
+    behavior: Behavior
+    calls: list[Outputs]
+
+
+def observe(runner: Runner, model: Model, arrays: Inputs, call: Callable[[Any], Any]) -> tuple[Behavior, list[Outputs]]:
+    """Call an entered reference twice; return how the model behaves, and the outputs of the calls that are compared.
+
+    ``call`` makes the first call, with a placed feed.
+    """
+    behavior: Behavior = {}
+    state, generators = buffers(model.module), _generators()
+    feed = runner.place(arrays)
+    first = runner.collect(call(feed))
+    drew_numbers = _generators() != generators
+    changed = [name for name, value in buffers(model.module).items() if not _equal(value, state.get(name))]
+    fresh = runner.place(arrays)
+    pairs = zip(model.inputs, runner.read_by(feed), runner.read_by(fresh), strict=False)
+    if written := [f"'{spec.name}'" for spec, used, unused in pairs if not _equal(used, unused)]:
+        behavior[WRITES_INPUTS] = f"the model writes into its input {listing(written)}"
+    second = runner.collect(runner.infer(fresh))
+    # Libraries may round a second call otherwise, such as TorchScript, which fuses operators then.
+    same = SAME if changed or drew_numbers else TOLERANCES["fp32"]
+    if compare(second, first, same, "").agrees is False:
+        if drew_numbers or model.module is None:
+            behavior[RANDOM] = "two calls of the reference with the same inputs give different outputs"
+        else:
+            where = f" in {listing([repr(name) for name in changed[:3]])}" if changed else ""
+            behavior[KEEPS_STATE] = f"the model keeps state{where}: a second call gives other outputs"
+    values = [flat(output) for output in first if output.dtype.kind not in TEXT]
+    if odd := sum(int((~np.isfinite(value)).sum()) for value in values):
+        behavior[NOT_FINITE] = f"{odd:,} of {sum(map(len, values)):,} output values of the reference are NaN or inf"
+    return behavior, [first, second] if KEEPS_STATE in behavior else [first]
+
+
+def judge(calls: Sequence[Outputs], expected: Expected, tolerance: float) -> Agreement:
+    """Return how far the outputs of a case agree with the reference's.
+
+    ``calls`` are the first call and a later one with the same inputs: of a model that keeps state the second one, from
+    the same start state as the reference's.
+    """
+    behavior, name = expected.behavior, expected.name
+    if RANDOM in behavior:
+        return Agreement(reference=name, behavior=behavior, reason="outputs are random: not compared")
+    pairs = zip(calls, expected.calls if KEEPS_STATE in behavior else [expected.calls[0]] * len(calls), strict=False)
+    results = [compare(*pair, tolerance, name) for pair in pairs]
+    first, result = results[0], reduce(worse, results)
+    if KEEPS_STATE in behavior and len(calls) > 1 and first.agrees is not False:
+        lost = _kept_share(calls, expected.calls) < 0.5
+        reason = "state lost: its second call gives the outputs of the first one"
+        result = replace(first, agrees=False, reason=reason) if lost else result
+        result = replace(result, state="lost" if lost else "kept")
+    return replace(result, behavior=behavior)
 
 
 def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -> Agreement:
-    """Return how far outputs agree with those of a reference, up to a relative L2 error of ``tolerance`` for each."""
+    """Return how far outputs agree with those of a reference, up to a relative L2 error of ``tolerance`` for each.
+
+    Text must be equal. NaN, inf and -inf must be in the same places, and the finite rest is compared.
+    """
     result = Agreement(reference=name, tolerance=tolerance)
     shapes = [[value.shape for value in outputs], [value.shape for value in reference]]
     if shapes[0] != shapes[1]:
         said = [", ".join("x".join(map(str, shape)) or "scalar" for shape in each) or "none" for each in shapes]
         return replace(result, agrees=False, reason=f"outputs have shapes {said[0]}, the reference's {said[1]}")
-    if not all(np.isfinite(value).all() for value in reference):
-        return replace(result, reason="the reference's own outputs are not finite")
-    pairs = [(flat(ours), flat(theirs)) for ours, theirs in zip(outputs, reference, strict=True) if theirs.size]
+    pairs, texts = [], 0
+    for place, (ours, theirs) in enumerate(zip(outputs, reference, strict=True), 1):
+        if ours.dtype.kind in TEXT or theirs.dtype.kind in TEXT:
+            texts += 1
+            if not np.array_equal(ours.astype(str), theirs.astype(str)):
+                return replace(result, agrees=False, reason=f"the text of output {place} is not the reference's")
+            continue
+        one, other = flat(ours), flat(theirs)
+        finite = np.isfinite(one) & np.isfinite(other)
+        if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
+            proper = np.isfinite(other).all()
+            reason = (
+                "outputs are not finite (NaN or Inf)" if proper else "NaN or inf is elsewhere than in the reference"
+            )
+            return replace(result, agrees=False, reason=reason)
+        if finite.any():
+            pairs.append((one[finite], other[finite]))
     if not pairs:
-        return replace(result, reason="the model has no outputs to compare")
-    if not all(np.isfinite(ours).all() for ours, _ in pairs):
-        return replace(result, agrees=False, reason="outputs are not finite (NaN or Inf)")
+        empty = not any(value.size for value in reference)
+        reason = "the model has no outputs to compare" if empty else "the reference's outputs have no finite number"
+        return replace(result, agrees=True) if texts else replace(result, reason=reason)
     rel_l2 = max(relative_l2(ours, theirs) for ours, theirs in pairs)
     agrees = rel_l2 <= tolerance
     return replace(
@@ -62,7 +151,7 @@ def by_accuracy(case: Case, known: Accuracy | None, data: str = "") -> bool:
 
 def judged(found: Agreement | None, case: Case, known: Accuracy | None) -> Agreement | None:
     """The agreement of a case whose accuracy is known; outputs of other shapes, or not finite, stay wrong."""
-    if found is None or found.rel_l2 is None or not by_accuracy(case, known):
+    if found is None or found.rel_l2 is None or found.state == "lost" or not by_accuracy(case, known):
         return found
     return replace(found, tolerance=None, agrees=True, reason="")
 
@@ -72,3 +161,50 @@ def top1(ours: NDArray[np.generic], theirs: NDArray[np.generic]) -> float | None
     if theirs.ndim != 2 or theirs.shape[1] < LEAST_CLASSES or not np.issubdtype(theirs.dtype, np.floating):
         return None
     return float((ours.argmax(axis=1) == theirs.argmax(axis=1)).mean())
+
+
+def buffers(module: torch.nn.Module | None) -> dict[str, torch.Tensor]:
+    """Return copies of a module's buffers, by name."""
+    return {name: buffer.detach().clone() for name, buffer in module.named_buffers()} if module is not None else {}
+
+
+def restore(module: torch.nn.Module | None, state: Mapping[str, torch.Tensor]) -> None:
+    """Give a module the buffers in ``state`` again: tracing and capturing call it before it is timed."""
+    for name, buffer in module.named_buffers() if module is not None and state else ():
+        if name in state and buffer.shape == state[name].shape:
+            buffer.copy_(state[name])
+
+
+def _kept_share(calls: Sequence[Outputs], expected: Sequence[Outputs]) -> float:
+    """Return which share of the change between the reference's two calls the case's two calls show: 0 is none."""
+    if [value.shape for value in expected[0]] != [value.shape for value in expected[1]]:
+        return float([value.shape for value in calls[1]] == [value.shape for value in expected[1]])
+    ours, theirs = (
+        np.concatenate([flat(second) - flat(first) for first, second in zip(*each[:2], strict=True) if _numeric(first)])
+        for each in (calls, expected)
+    )
+    known = np.isfinite(ours) & np.isfinite(theirs)
+    size = np.vdot(theirs[known], theirs[known]).real
+    return float(np.vdot(theirs[known], ours[known]).real / size) if size else 1.0
+
+
+def _numeric(output: NDArray[np.generic]) -> bool:
+    return output.dtype.kind not in TEXT
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor | None) -> bool:
+    """Whether two tensors are the same to the bit, NaN included."""
+    import torch
+
+    if other is None or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    floats = one.is_floating_point() or one.is_complex()
+    return bool(torch.equal(one, other)) or bool(floats and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True))
+
+
+def _generators() -> list[Any]:
+    """Return the states of the random generators that a module on the CPU may draw from."""
+    torch = sys.modules.get("torch")
+    _, keys, place, *_ = np.random.get_state(legacy=True)
+    numbers = torch.get_rng_state().numpy().tobytes() if torch else b""
+    return [random.getstate(), np.asarray(keys).tobytes(), place, numbers]

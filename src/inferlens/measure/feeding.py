@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from inferlens.backends.base import Inputs, Preparation, Runner
+from inferlens.measure.series import Caller
 from inferlens.models import inputs
+from inferlens.models.inputs import flatten
 from inferlens.models.model import Model
 from inferlens.spec.case import Case
 from inferlens.units import percent
@@ -30,7 +32,16 @@ SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30}  # of a cache's size, such as 32768K
 class Feeding:
     """The feeds of one case, ``latency`` and ``throughput`` without end; ``first`` is what outputs are compared of."""
 
-    def __init__(self, runner: Runner, model: Model, case: Case, arrays: Inputs, preparation: Preparation) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        model: Model,
+        case: Case,
+        arrays: Inputs,
+        preparation: Preparation,
+        *,
+        renews: bool = False,
+    ) -> None:
         self.first = runner.place(arrays)
         self._all = [self.first]
         self._arrays = arrays
@@ -48,8 +59,11 @@ class Feeding:
                     f"{count} inputs in turn are {percent(count * size / cache)} of the cache: they stay in it.",
                     "--cold, or a larger --batch.",
                 )
+        # Copies of the feeds of a model that writes into its inputs, which is given them anew for each call.
+        self._copies = [[tensor.clone() for tensor in flatten(feed)] for feed in self._all] if renews else []
+        self.caller: Caller = Renewing(runner, self) if any(self._copies) else runner
         self.throughput = itertools.repeat(self.first)
-        self.latency = self._bound() if case.rotate else self.throughput
+        self.latency = self._bound() if case.rotate or any(self._copies) else self.throughput
         if case.cold:
             preparation.facts["flushed_bytes"] = TIMES_CACHE * cache
             self.latency = _flushed(self.latency, flusher(case.device, TIMES_CACHE * cache))
@@ -58,15 +72,39 @@ class Feeding:
         """So many calls, each with a feed of its own, that threads make; none where there is a queue, or no overlap."""
         if self._runner.clock.asynchronous or (depth or 1) < 2:
             return []
+        if any(self._copies):  # a copy for each thread would be needed, too
+            return []
         calls = [self._runner.caller() for _ in range(depth or 1)]
         return [(call, self._runner.place(self._arrays)) for call in calls if call is not None]
+
+    def renewed(self, feed: Any) -> Any:
+        """Return ``feed`` with the values that it was placed with, where calls write into it."""
+        if any(self._copies):
+            place = next(index for index, known in enumerate(self._all) if known is feed)
+            for tensor, copy in zip(flatten(feed), self._copies[place], strict=True):
+                tensor.copy_(copy)
+            self._runner.bind(feed)
+        return feed
 
     def _bound(self) -> Iterator[Any]:
         """The feeds in turn, each made ready before the call that reads it."""
         for feed in itertools.cycle(self._all):
-            self._runner.bind(feed)
+            self._runner.bind(self.renewed(feed))
             self._runner.synchronize()  # what bind enqueued would be in the latency, not in the GPU time
             yield feed
+
+
+class Renewing:
+    """A runner whose calls begin with renewing their inputs, for series in which nothing can happen between calls."""
+
+    def __init__(self, runner: Runner, feeding: Feeding) -> None:
+        self.clock = runner.clock
+        self._runner = runner
+        self._feeding = feeding
+
+    def infer(self, feed: Any) -> Any:
+        """One call, with a feed that is renewed first."""
+        return self._runner.infer(self._feeding.renewed(feed))
 
 
 def _flushed(feeds: Iterator[Any], flush: Callable[[], None]) -> Iterator[Any]:

@@ -11,10 +11,9 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
-from inferlens.backends.base import Runner
-from inferlens.backends.clocks import threaded_window
+from inferlens.backends.clocks import Clock, threaded_window
 from inferlens.backends.profiling.nvtx_ranges import span
 from inferlens.measure.stopping import StoppingRule
 from inferlens.record.record import Measurement, Metric
@@ -24,6 +23,15 @@ WINDOWS = 10
 MOST_IN_WINDOW = 10_000
 LEAST_EACH = 8  # calls of each place in flight: at a window's end some wait for the last, for half a call on average
 Progress = Callable[[float], None]
+
+
+class Caller(Protocol):
+    """What is called and timed: a runner, or one whose calls do more."""
+
+    clock: Clock
+
+    def infer(self, feed: Any) -> Any:
+        """One call."""
 
 
 class Turn:
@@ -45,7 +53,7 @@ class Turn:
 
 
 def latency(
-    runner: Runner,
+    runner: Caller,
     feeds: Iterator[Any],
     rule: StoppingRule,
     progress: Progress,
@@ -95,7 +103,7 @@ def latency(
 
 
 def throughput(
-    runner: Runner,
+    runner: Caller,
     feeds: Iterator[Any],
     typical: float,
     seconds: float,
@@ -158,7 +166,7 @@ def rate_of(latency: Measurement) -> Measurement:
     )
 
 
-def _lead_in(runner: Runner, feeds: Iterator[Any], seconds: float) -> None:
+def _lead_in(runner: Caller, feeds: Iterator[Any], seconds: float) -> None:
     """Calls for so many seconds, one at least; none for 0."""
     clock = runner.clock
     end = clock.now() + seconds
@@ -168,7 +176,7 @@ def _lead_in(runner: Runner, feeds: Iterator[Any], seconds: float) -> None:
             return
 
 
-def typical_latency(runner: Runner, feeds: Iterator[Any], samples: int = 5) -> float:
+def typical_latency(runner: Caller, feeds: Iterator[Any], samples: int = 5) -> float:
     """About how long a call takes, in seconds: the shortest of a few."""
     return min(runner.clock.time(runner.infer, itertools.islice(feeds, samples), samples).latency)
 

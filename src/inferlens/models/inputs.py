@@ -143,14 +143,30 @@ def try_inputs(opened: Opened, specs: tuple[TensorSpec, ...], found: ModelInfo, 
     ) from error
 
 
+def own_precision(opened: Opened) -> str:
+    """Return ``fp16`` or ``bf16`` of a module whose author put all its weights into that; else nothing."""
+    if opened.module is None or opened.format != "module":
+        return ""
+    import torch
+
+    kinds = {tensor.dtype for tensor in opened.module.parameters() if tensor.is_floating_point()}
+    return {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(kinds.pop(), "") if len(kinds) == 1 else ""
+
+
+def own_type(opened: Opened, precision: str = "") -> torch.dtype:
+    """Return the type in which a module takes floats: a stored program is in the ``precision`` that it is in."""
+    import torch
+
+    own = own_precision(opened) if opened.format == "module" else precision
+    return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(own, torch.float32)
+
+
 def _failure(opened: Opened, specs: tuple[TensorSpec, ...], found: ModelInfo) -> Exception | None:
     """What a call raises at the smallest batch and at the one asked for, if that may be for what it was fed with."""
     import torch
 
     assert opened.module is not None
-    floats = torch.float32
-    if opened.format != "module":  # a stored program is in the precision that it is in
-        floats = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(found.precision, floats)
+    floats = own_type(opened, found.precision)
     error: Exception | None = None
     ranges = any(spec.dynamic for spec in specs)
     small = tuple(msgspec.structs.replace(spec, shape=spec.profile[0]) for spec in specs)

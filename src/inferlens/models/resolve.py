@@ -25,7 +25,7 @@ from inferlens.errors import (
     suggestion,
 )
 from inferlens.models.dimensions import missing_sizes, share_sizes, with_dims
-from inferlens.models.inputs import argument_names, draw, try_inputs
+from inferlens.models.inputs import argument_names, draw, own_precision, own_type, try_inputs
 from inferlens.models.model import Model, ModelInfo, Problem
 from inferlens.models.samples import RANDOM, Samples, read
 from inferlens.models.sources import own_code
@@ -241,6 +241,7 @@ def check(
     if opened.module is not None:  # names of ONNX nodes are known once it is exported
         nodes = [name for name in kept(case) if name.startswith(EXPORTED)]
         check_kept(case, [*(name for name, _ in opened.module.named_modules()), *nodes])
+    found = msgspec.structs.replace(found, precision=own_precision(opened) or found.precision)
     fits, unfit = [], []
     for batch in batches:
         try:
@@ -357,7 +358,7 @@ def _guess(opened: Opened) -> TensorSpec:
         image = msgspec.structs.replace(image, name=argument_names(opened.module, 1)[0])
         try:
             with torch.inference_mode():
-                opened.module(torch.zeros(image.shape))
+                opened.module(torch.zeros(image.shape, dtype=own_type(opened)))
             return image
         except Exception as error:
             why = error

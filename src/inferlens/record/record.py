@@ -71,6 +71,15 @@ class Phase(Struct, frozen=True):
     note: str = ""
 
 
+# How a model behaves, with the evidence; nothing of one that is deterministic.
+BehaviorKind = Literal["writes inputs", "keeps state", "random", "not finite"]
+Behavior = dict[BehaviorKind, str]
+WRITES_INPUTS: BehaviorKind = "writes inputs"
+KEEPS_STATE: BehaviorKind = "keeps state"
+RANDOM: BehaviorKind = "random"
+NOT_FINITE: BehaviorKind = "not finite"
+
+
 class Agreement(Struct, frozen=True, kw_only=True):
     """How far the outputs agree with the reference's.
 
@@ -82,6 +91,9 @@ class Agreement(Struct, frozen=True, kw_only=True):
             of what is quantized where its accuracy says more.
         agrees: whether the outputs are right; ``None`` where it could not be checked.
         reason: why they are wrong, or could not be checked.
+        behavior: what two calls of the reference with the same inputs show of the model, a clause of evidence by kind;
+            empty of a model that is deterministic.
+        state: of a model that keeps state, whether the case's second call shows it (``kept``) or not (``lost``).
     """
 
     reference: str
@@ -92,6 +104,13 @@ class Agreement(Struct, frozen=True, kw_only=True):
     tolerance: float | None = None
     agrees: bool | None = None
     reason: str = ""
+    behavior: Behavior = {}
+    state: Literal["", "kept", "lost"] = ""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether any later call with the same inputs gives the same outputs."""
+        return not self.behavior.keys() & {RANDOM, KEEPS_STATE}
 
 
 class Accuracy(Struct, frozen=True, kw_only=True):

@@ -89,9 +89,13 @@ DOUBTS = {
     "few-samples": "few samples",
     "repeat-failed": "a process failed",
     **OF_OUTPUTS,
+    # What makes the reference doubtful.
+    "random-outputs": "outputs are random, not compared",
+    "keeps-state": "the model keeps state",
+    "nonfinite-outputs": "outputs with NaN or inf",
 }
 # Words for a number that the machine does not account for.
-ANYWAY = ("repeat-failed", *OF_OUTPUTS)
+ANYWAY = ("repeat-failed", *OF_OUTPUTS, "nonfinite-outputs")
 
 
 def doubts(row: Row) -> list[str]:

@@ -28,7 +28,7 @@ _FIGURE = r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?:e-\d+)?(?!\w|[.,]\d)"
 _FILLED = re.compile(_FIGURE + r"|(?<=\()[a-z]\w*(?:\.\w+=\w+|:[a-z-]+)(?=\))")
 _COUNTED = {"changes": "changing the answer", "weakens": "weakening it", "know": "good to know"}
 _NAMES = 36  # columns
-_WORST = ("wrong-outputs", "did-not-run")
+_WORST = ("wrong-outputs", "state-lost", "did-not-run")
 _COLUMNS = [Column("", "", numeric=False, fold=True)]
 
 

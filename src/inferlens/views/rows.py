@@ -34,6 +34,7 @@ SAID_PARTLY = "(partly)"  # behind a precision: less than half of the multiply-a
 # Words for outputs that are not wrong and yet not what they should be, by the codes of notes.
 OF_OUTPUTS = {
     "at-chance": "accuracy meaningless", "random-calibration": "accuracy meaningless", "less-accurate": "less accurate",
+    "random-outputs": "random", "keeps-state": "keeps state",
 }  # fmt: skip
 RowStanding = Literal["", "fastest", "equal", "likeliest", "open", "slower", "none"]
 
@@ -195,7 +196,9 @@ class Row(Struct, frozen=True, kw_only=True):
         codes = {note.code for note in self.notes}
         if self.agrees is not False and (said := next((OF_OUTPUTS[code] for code in OF_OUTPUTS if code in codes), "")):
             return said
-        return {True: "right", False: "wrong", None: "unchecked"}[self.agrees]
+        return (
+            "state lost" if "state-lost" in codes else {True: "right", False: "wrong", None: "unchecked"}[self.agrees]
+        )
 
     @property
     def way(self) -> str:

@@ -16,13 +16,14 @@ from msgspec import Struct, field
 from inferlens.analysis.findings.rule import rules_of
 from inferlens.analysis.findings.rules.records import RecordEvidence
 from inferlens.analysis.runs import CaseRuns
-from inferlens.record.record import Agreement
+from inferlens.record.record import KEEPS_STATE, NOT_FINITE, RANDOM, WRITES_INPUTS, Agreement
 
 Level = Literal["changes", "weakens", "know"]
 LEVELS: Mapping[Level, str] = {"changes": "changes the answer", "weakens": "weakens it", "know": "good to know"}
 # How the case ended: tables have a word for it.
 OF_THE_END: dict[str, Level] = {
-    "did-not-run": "changes", "wrong-outputs": "changes", "unchecked": "weakens", "unsupported": "know",
+    "did-not-run": "changes", "wrong-outputs": "changes", "state-lost": "changes", "unchecked": "weakens",
+    "unsupported": "know",
 }  # fmt: skip
 LEVEL_OF: dict[str, Level] = {
     **OF_THE_END,
@@ -32,6 +33,9 @@ LEVEL_OF: dict[str, Level] = {
     "static-shape": "weakens", "one-in-flight": "weakens", "rotating-fits-cache": "weakens",
     "unknown-origin": "weakens", "partly-quantized": "weakens", "random-calibration": "weakens",
     "less-accurate": "weakens",
+    # How the model behaves, as two calls of the reference show.
+    "random-outputs": "weakens", "keeps-state": "weakens", "nonfinite-outputs": "weakens", "writes-inputs": "know",
+    "timed-copies": "know", "python-outputs": "know",
     # The number may be another one.
     "busy": "weakens", "disturbed": "weakens", "unsteady": "weakens", "few-samples": "weakens", "two-modes": "weakens",
     "not-finite": "weakens", "not-reached": "weakens", "uneven-throughput": "weakens", "slow-throughput": "weakens",
@@ -95,14 +99,16 @@ def _ended(runs: CaseRuns) -> Iterator[Note]:
         yield note("unsupported" if refused else "did-not-run", why, " · ".join(filter(None, hints)))
         return
     agreement = worst_agreement(runs)
-    if agreement is None or agreement.agrees is None:
+    yield from _behavior(agreement) if agreement else ()
+    if agreement and RANDOM in agreement.behavior:
+        pass  # which is why they were not compared
+    elif agreement is None or agreement.agrees is None:
         why = agreement.reason if agreement and agreement.reason else "there was nothing to compare them with"
         yield note("unchecked", _sentence(f"Outputs not checked: {why}"), "Look at its outputs before you rely on it.")
     elif not agreement.agrees:
-        why = agreement.reason or "no reason is known"
-        yield note(
-            "wrong-outputs", _sentence(f"Wrong outputs: {why}"), "Do not use it; another precision may be right."
-        )
+        code, says = ("state-lost", "") if agreement.state == "lost" else ("wrong-outputs", "Wrong outputs: ")
+        hint = "Do not use it; another precision may be right." if says else "A way that keeps the model's state."
+        yield note(code, _sentence(f"{says}{agreement.reason or 'no reason is known'}"), hint)
     failed = [each for each in runs.records if each.status != "ok"]
     if failed:
         message = f"{len(failed)} of {len(runs.records)} processes failed: {failed[0].reason}"
@@ -114,6 +120,21 @@ def _ended(runs: CaseRuns) -> Iterator[Note]:
         if not short[0].repeats:
             message = f"{which} was cut short before its cases had met in two rounds."
         yield note("cut-short", message, "The same command again, to its end.")
+
+
+def _behavior(agreement: Agreement) -> Iterator[Note]:
+    """Yield what the reference shows of the model."""
+    behavior = agreement.behavior
+    if why := behavior.get(WRITES_INPUTS):
+        yield note("writes-inputs", _sentence(f"{why}: each call got it anew, outside of its latency"))
+    if (why := behavior.get(KEEPS_STATE)) and agreement.state == "kept":
+        yield note("keeps-state", _sentence(f"{why}: two calls were compared"), "Ways that lose it are not ranked.")
+    if why := behavior.get(RANDOM):
+        hint = "model.eval(), or the noise as an input of the model."
+        yield note("random-outputs", _sentence(f"{why}: not compared"), hint)
+    if why := behavior.get(NOT_FINITE):
+        hint = "Check that a mask makes them."
+        yield note("nonfinite-outputs", _sentence(f"{why}: their places and the rest were compared"), hint)
 
 
 def _warned(runs: CaseRuns) -> Iterator[Note]:

@@ -141,6 +141,18 @@ def check_precision(path: Path, precision: str) -> None:
         )
 
 
+def check_outputs(model: Model) -> None:
+    """Refuses an ONNX file with an output that is a sequence or a map, for runtimes that give tensors alone."""
+    if model.format != "onnx" or model.path is None:
+        return
+    for value in onnx_graph(model.path).graph.output:
+        if (kind := value.type.WhichOneof("value").removesuffix("_type")) not in ("tensor", "sparse_tensor"):
+            raise Unsupported(
+                f"The output '{value.name}' is a {kind}, and only tensors are supported here.",
+                hint="--backend onnxruntime:cpu, or an export without it, such as options={'zipmap': False}",
+            )
+
+
 def check_shapes(declared: Iterable[tuple[str, Iterable[Any]]], specs: tuple[TensorSpec, ...]) -> None:
     """Refuses a case whose inputs are not those that a graph declares, by name and dimensions.
 

@@ -194,11 +194,21 @@ class CpuRunner(OnnxRunner, LayerProfiler):
         with written as folder:
             return layers_of(self, self._loaded, Path(folder), self.path, feed, runs, parallel=parallel)
 
-    def place(self, inputs: Inputs) -> Bound:
-        """A binding with the inputs in it and room for the outputs, which stay on the host."""
+    def place(self, inputs: Inputs) -> Bound | dict[str, Array]:
+        """A binding with the inputs in it and room for the outputs, which stay on the host.
+
+        Arrays alone of a graph that gives a sequence or a map: a second run would add to one that is bound.
+        """
         import onnxruntime as ort
 
         ordered(inputs, self.model.inputs)  # refuses other names
+        if odd := [node.name for node in self._loaded.get_outputs() if not node.type.startswith("tensor(")]:
+            self.preparation.warn(
+                "python-outputs",
+                f"The output '{odd[0]}' is no tensor: every call makes Python objects of it, which is timed.",
+                "An export without it, such as options={'zipmap': False}.",
+            )
+            return self.arrays(inputs)
         binding = self._loaded.io_binding()
         values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in self.arrays(inputs).items()}
         for name, value in values.items():
@@ -221,8 +231,10 @@ class CpuRunner(OnnxRunner, LayerProfiler):
         """The same call: a session may run in several threads at once, and each feed has a binding of its own."""
         return self.infer
 
-    def collect(self, outputs: Bound) -> Outputs:
-        return [as_output(value.numpy()) for value in outputs.binding.get_outputs()]
+    def collect(self, outputs: Bound | list[Any]) -> Outputs:
+        if isinstance(outputs, Bound):
+            outputs = [value.numpy() for value in outputs.binding.get_outputs()]
+        return [as_output(array) for value in outputs for array in unpacked(value)]
 
     def give(self, outputs: list[Array]) -> Any:
         return one_or_all(outputs)
@@ -328,6 +340,11 @@ class CudaRunner(OnnxRunner):
         """
         import torch
 
+        for node in self._loaded.get_outputs():
+            if node.type not in TYPES:
+                raise Unsupported(
+                    f"The output '{node.name}' is a {node.type}, which is not on a GPU.", hint="--device cpu"
+                )
         shapes = [tuple(node.shape) for node in self._loaded.get_outputs()]
         kinds = [TYPES[node.type][0] for node in self._loaded.get_outputs()]
         if not all(isinstance(size, int) for shape in shapes for size in shape):
@@ -418,7 +435,18 @@ def kernels_by_node(
     return MatchedKernels(kernels, unknown_modules(layers.values(), graph), tuple(layers.values()))
 
 
+def unpacked(value: Any) -> list[Array]:
+    """Return an output as arrays: the elements of a sequence, and of a map its keys and its values."""
+    if isinstance(value, dict):
+        return [np.asarray([*value]), np.asarray([*value.values()])]
+    if isinstance(value, list):
+        return [array for element in value for array in unpacked(element)]
+    return [np.asarray(value)]
+
+
 def as_output(array: Any) -> Array:
-    """A copy, floats as float32."""
-    kind = np.float32 if np.issubdtype(array.dtype, np.floating) else array.dtype
+    """A copy, floats as float32, and text as NumPy's own."""
+    if array.dtype.kind == "S":
+        return np.char.decode(array, "utf-8")
+    kind = np.float32 if np.issubdtype(array.dtype, np.floating) else str if array.dtype == object else array.dtype
     return np.array(array, dtype=kind, copy=True)

@@ -30,7 +30,7 @@ from inferlens.backends.base import (
     Support,
     ordered,
 )
-from inferlens.backends.onnx.export import check_precision, check_shapes, copy_onnx, onnx_file
+from inferlens.backends.onnx.export import check_outputs, check_precision, check_shapes, copy_onnx, onnx_file
 from inferlens.backends.onnx.modules import kept_nodes, origins
 from inferlens.backends.onnx.quantize import FOLDER, key_of, to_quantize
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
@@ -199,6 +199,7 @@ class OpenVinoRunner(Runner, LayerProfiler):
         import openvino
 
         self.request = self.compiled = self._bound = None  # two would take twice the memory
+        check_outputs(self.model)
         core = openvino.Core()
         graph = core.read_model(str(self.path))
         if self.model.format == "onnx":

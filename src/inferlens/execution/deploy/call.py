@@ -24,7 +24,7 @@ from inferlens.execution.deploy.chosen import Chosen, chosen
 from inferlens.execution.expand import Planned
 from inferlens.execution.measure_case import Reference, ReferenceJob, fed_sha256, reference
 from inferlens.execution.survey import Named
-from inferlens.measure.agreement import compare
+from inferlens.measure.agreement import judge
 from inferlens.models import inputs, resolve
 from inferlens.models.model import Model
 from inferlens.record.record import Record
@@ -200,11 +200,12 @@ def _check_outputs(fast: Deployed, way: Chosen, model: Model, *, trust: bool) ->
         made = child_process.launch(reference, job, timeout=way.record.budget.timeout).result.found
         if made is None or made.weights_sha256 != model.weights_sha256 or made.inputs_sha256 != fed_sha256(arrays):
             return
-        expected = Reference(name=case.label, path=path).outputs()
+        expected = Reference(name=case.label, path=path).expected()
     taken = way.record.agreement
     by_accuracy = taken is not None and taken.agrees and taken.tolerance is None
-    tolerance = math.inf if by_accuracy else way.backend.tolerance(way.case)
-    result = compare(fast.on_host(arrays), expected, tolerance, case.label)
+    comparable = not by_accuracy and (taken is None or taken.repeatable)
+    tolerance = way.backend.tolerance(way.case) if comparable else math.inf
+    result = judge([fast.on_host(arrays)], expected, tolerance)
     if result.agrees is False:
         raise InferlensError(f"Prepared anew here, its outputs are wrong: {result.reason}.", hint="another case")
 

@@ -48,7 +48,7 @@ from inferlens.execution.tuning.trial_log import WORK, TrialLog, TrialRounds, cl
 from inferlens.limits import memory_left
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.models.resolve import files_of
-from inferlens.record.record import IN_TURNS, MEMORY_APART, Artefact, Record
+from inferlens.record.record import IN_TURNS, MEMORY_APART, RANDOM, Artefact, Record
 from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, Store, alone_in, read_record, safe_name
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.objective import Constraint, Objective
@@ -217,7 +217,13 @@ class Tuner:
 
     def _hold(self, planned: Sequence[Planned]) -> None:
         """A round of the search."""
-        self.scheduler.references.of(planned[0])  # no round's time: there is one for all
+        reference = self.scheduler.references.of(planned[0])  # no round's time: there is one for all
+        if RANDOM in reference.behavior:
+            raise InferlensError(
+                f"{planned[0].case.model} gives random outputs: a wrong candidate cannot be told from a right one.",
+                expected="the same outputs for the same inputs",
+                hint="model.eval(), or inferlens bench, which ranks by speed and says so",
+            )
         tick, number = time.monotonic(), self.search.rounds + 1
         processes = [(one, number) for one in planned]
         records = list(records_of_rounds(self.scheduler, processes, together=not self._crowded))

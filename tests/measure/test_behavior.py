@@ -1,0 +1,236 @@
+"""How models behave, as two calls of the reference show, and what follows for outputs: with real models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferlens.backends import BACKENDS
+from inferlens.backends.base import Outputs, Preparation, Runner
+from inferlens.measure import agreement
+from inferlens.measure.agreement import Expected, judge, observe
+from inferlens.measure.feeding import Feeding
+from inferlens.models.inputs import make_inputs, own_precision, spec_of
+from inferlens.models.model import Model
+from inferlens.models.sources.base import Opened
+from inferlens.record.record import Behavior
+from inferlens.spec.case import Case, TensorSpec
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(8, 8).requires_grad_(False)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x)
+
+
+class InPlace(Plain):
+    def forward(self, x: Any) -> Any:
+        x.mul_(0.5).add_(1)
+        return self.layer(x)
+
+
+class Part(Plain):
+    def forward(self, x: Any) -> Any:
+        x[:, :4] += 1
+        return self.layer(x)
+
+
+class Counter(Plain):
+    def forward(self, x: Any) -> Any:
+        self.count += 1
+        return self.layer(x) + self.count
+
+
+class Replaced(Plain):
+    def forward(self, x: Any) -> Any:
+        self.count = self.count + x.mean()
+        return self.layer(x) + self.count
+
+
+class Unused(Plain):
+    def forward(self, x: Any) -> Any:
+        self.count += 1
+        return self.layer(x)
+
+
+class Noise(Plain):
+    def forward(self, x: Any) -> Any:
+        return self.layer(x) + 0.1 * torch.randn_like(x)
+
+
+class Masked(Plain):
+    def forward(self, x: Any) -> Any:
+        return self.layer(x).masked_fill(torch.arange(8) % 4 == 0, float("-inf"))
+
+
+def prepared(folder: Path, module: Any, backend: str = "pytorch", **words: Any) -> tuple[Runner, Model, Case]:
+    model = Model("live:m", "m", "module", (spec_of("x", torch.zeros(4, 8)),), module=module.eval())
+    return runner_of(folder, model, backend, **words)
+
+
+def runner_of(folder: Path, model: Model, backend: str, **words: Any) -> tuple[Runner, Model, Case]:
+    name, _, variant = backend.partition(":")
+    case = Case(model=model.spec, backend=name, variant=variant, device="cpu", **words)
+    return BACKENDS.get(name)().prepare(model, case, Preparation(folder, folder)), model, case
+
+
+def observed(runner: Runner, model: Model) -> tuple[Behavior, list[Outputs]]:
+    with runner:
+        return observe(runner, model, make_inputs(model, 0), runner.infer)
+
+
+@pytest.mark.parametrize(
+    ("kind", "behavior"),
+    [
+        (Plain, set()),
+        (Unused, set()),
+        (InPlace, {"writes inputs"}),
+        (Part, {"writes inputs"}),
+        (Counter, {"keeps state"}),
+        (Replaced, {"keeps state"}),
+        (Noise, {"random"}),
+        (Masked, {"not finite"}),
+    ],
+)
+def test_two_calls_of_the_reference_show_how_a_module_behaves(
+    tmp_path: Path, kind: Callable[[], Any], behavior: set[str]
+) -> None:
+    runner, model, _ = prepared(tmp_path, kind())
+    assert set(observed(runner, model)[0]) == behavior
+
+
+@pytest.mark.parametrize("kind", [InPlace, Part])
+def test_every_call_gets_its_inputs_anew(tmp_path: Path, kind: Callable[[], Any]) -> None:
+    runner, model, case = prepared(tmp_path, kind())
+    with runner:
+        feeding = Feeding(runner, model, case, make_inputs(model, 0), Preparation(tmp_path, tmp_path), renews=True)
+        latency = [runner.collect(runner.infer(next(feeding.latency)))[0] for _ in range(3)]
+        feeding.renewed(feeding.first)
+        back_to_back = [runner.collect(feeding.caller.infer(next(feeding.throughput)))[0] for _ in range(3)]
+    assert all(np.array_equal(output, latency[0]) for output in (*latency, *back_to_back))
+
+
+@pytest.mark.parametrize(
+    ("backend", "state"), [("pytorch", "kept"), ("torchscript:trace", "kept"), ("onnxruntime:cpu", "lost")]
+)
+def test_an_export_that_froze_the_state_is_not_right(tmp_path: Path, backend: str, state: str) -> None:
+    if backend.startswith("onnx"):
+        pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnxscript")
+    runner, model, _ = prepared(tmp_path, Counter())
+    behavior, expected = observed(runner, model)
+    module = Counter()
+    runner, model, _ = prepared(tmp_path, module, backend)
+    start = agreement.buffers(module)
+    with runner:
+        agreement.restore(module, start)
+        calls = [runner.collect(runner.infer(runner.place(make_inputs(model, 0)))) for _ in range(2)]
+    result = judge(calls, Expected("pytorch fp32 on cpu", behavior, expected), 1e-4)
+    assert (result.agrees, result.state) == (state == "kept", state)
+
+
+def test_random_outputs_are_not_compared() -> None:
+    ours, theirs = [np.zeros((2, 2))], [np.ones((2, 2))]
+    result = judge([ours, ours], Expected("x", {"random": "drawn"}, [theirs]), 1e-4)
+    assert result.agrees is None
+    assert result.reason == "outputs are random: not compared"
+
+
+@pytest.mark.parametrize(
+    ("module", "precision"),
+    [
+        (lambda: nn.Linear(2, 2).half(), "fp16"),
+        (lambda: nn.Conv2d(3, 8, 3).bfloat16(), "bf16"),
+        (lambda: nn.Linear(2, 2), ""),
+        (lambda: nn.Sequential(nn.Linear(2, 2).half(), nn.Linear(2, 2)), ""),
+        (lambda: nn.ReLU(), ""),
+    ],
+)
+def test_a_module_has_the_precision_that_all_its_weights_are_in(module: Callable[[], Any], precision: str) -> None:
+    assert own_precision(Opened(format="module", module=module())) == precision
+
+
+def graph(path: Path, nodes: list[Any], outputs: list[Any], weights: Any = (), *, ml: bool = False) -> Model:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    make = onnx.helper
+    opsets = [make.make_opsetid("", 17)] + [make.make_opsetid("ai.onnx.ml", 1)] * ml
+    x = make.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 16])
+    made = make.make_graph(nodes, "g", [x], outputs, list(weights))
+    onnx.save(make.make_model(made, ir_version=8, opset_imports=opsets), str(path))
+    return Model(f"onnx:{path}", path.stem, "onnx", (TensorSpec("x", (1, 16)),), path=path)
+
+
+def sequence(path: Path) -> Model:
+    onnx = pytest.importorskip("onnx")
+    make = onnx.helper
+    node = make.make_node("SplitToSequence", ["x"], ["s"], axis=1)
+    return graph(path, [node], [make.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None)])
+
+
+def test_a_random_graph_is_seen_to_be_random(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    make = onnx.helper
+    output = make.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 16])
+    model = graph(tmp_path / "noise.onnx", [make.make_node("RandomNormalLike", ["x"], ["y"])], [output])
+    runner, model, _ = runner_of(tmp_path, model, "onnxruntime:cpu")
+    assert set(observed(runner, model)[0]) == {"random"}
+
+
+def test_a_sequence_is_unpacked_and_does_not_grow(tmp_path: Path) -> None:
+    runner, model, _ = runner_of(tmp_path, sequence(tmp_path / "seq.onnx"), "onnxruntime:cpu")
+    behavior, calls = observed(runner, model)
+    assert behavior == {}
+    assert [value.shape for value in calls[0]] == [(1, 1)] * 16
+
+
+def test_a_map_is_its_keys_and_its_values(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    make, kinds = onnx.helper, onnx.TensorProto
+    value = make.make_map_type_proto(kinds.INT64, make.make_tensor_type_proto(kinds.FLOAT, None))
+    output = make.make_value_info("p", make.make_sequence_type_proto(value))
+    words = {"domain": "ai.onnx.ml", "classlabels_int64s": [*range(16)]}
+    model = graph(tmp_path / "zip.onnx", [make.make_node("ZipMap", ["x"], ["p"], **words)], [output], ml=True)
+    runner, model, _ = runner_of(tmp_path, model, "onnxruntime:cpu")
+    (keys, values), *_ = observed(runner, model)[1]
+    assert keys.tolist() == [*range(16)]
+    assert np.allclose(values, make_inputs(model, 0)["x"][0])
+
+
+def test_a_runtime_of_tensors_names_the_output_that_is_none(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    runner, _, _ = runner_of(tmp_path, sequence(tmp_path / "seq.onnx"), "openvino:cpu")
+    with pytest.raises(Exception, match="The output 's' is a sequence"), runner:
+        pass
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime:cpu", "openvino:cpu"])
+def test_text_is_compared_exactly(tmp_path: Path, backend: str) -> None:
+    pytest.importorskip(backend.partition(":")[0])
+    onnx = pytest.importorskip("onnx")
+    make, kinds = onnx.helper, onnx.TensorProto
+    nodes = [
+        make.make_node("ArgMax", ["x"], ["i"], axis=1, keepdims=0),
+        make.make_node("Gather", ["L", "i"], ["label"]),
+    ]
+    labels = make.make_tensor("L", kinds.STRING, [16], [f"class{number}".encode() for number in range(16)])
+    output = make.make_tensor_value_info("label", kinds.STRING, ["batch"])
+    model = graph(tmp_path / "label.onnx", nodes, [output], [labels])
+    runner, model, _ = runner_of(tmp_path, model, backend)
+    with runner:
+        outputs = runner.collect(runner.infer(runner.place(make_inputs(model, 0))))
+    label = f"class{make_inputs(model, 0)['x'].argmax()}"
+    assert judge([outputs], Expected("x", {}, [[np.array([label])]]), 1e-4).agrees is True
+    assert judge([outputs], Expected("x", {}, [[np.array(["other"])]]), 1e-4).agrees is False
