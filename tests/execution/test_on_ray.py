@@ -17,6 +17,7 @@ import torch
 
 import inferlens
 from inferlens import InferlensError
+from inferlens.execution.child_process import START
 from inferlens.record.store import load_records
 from tests.commands import inferlens as command
 
@@ -39,7 +40,7 @@ class Cluster:
         (raylet,) = self.second.all_processes["raylet"]
         for each in psutil.Process(raylet.process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):  # it has ended since, or nobody has collected it (ZombieProcess)
-                if "inferlens.execution.worker" in each.cmdline():
+                if START in each.cmdline():
                     return True
         return False
 
