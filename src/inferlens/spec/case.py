@@ -143,8 +143,12 @@ def with_batch(specs: tuple[TensorSpec, ...], batch: int | None) -> tuple[Tensor
     The batch is the first dimension of the first input, and of every input that shares its size or its range of sizes.
     Raises Unsupported if an input's range of sizes does not hold it.
     """
-    if batch is None or not specs or not specs[0].shape:
+    if batch is None or not specs:
         return specs
+    if not specs[0].shape:
+        if batch == 1:
+            return specs
+        raise Unsupported(f"The input '{specs[0].name}' is a single number, without a batch.", expected="batch 1")
     first, made = specs[0], []
     for spec in specs:
         bounds, own = spec.most and (spec.least[0], spec.most[0]), first.most and (first.least[0], first.most[0])

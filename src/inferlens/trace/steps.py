@@ -94,7 +94,7 @@ class Intervals:
         return np.where(place >= 0, sums[safe] + inside, 0)
 
 
-PREFIX = "ProfilerStep#"
+PREFIXES = "ProfilerStep#", "model_run"  # what PyTorch's profiler writes, and ONNX Runtime's
 # A last step with fewer of the GPU events of the one before was cut off by the profiler's end.
 _CUT_OFF = 0.8
 CAUSES = HOST, SYNCHRONISING, BETWEEN = "waiting for the host", "synchronising", "between kernels"
@@ -169,13 +169,15 @@ def steps_of(trace: Trace, launch_links: LaunchLinks) -> Steps:
 
 
 def _on_the_host(trace: Trace) -> tuple[list[str], Ints, Ints]:
-    rows = trace.scopes.row[trace.category[trace.scopes.row] == Category.ANNOTATION]
-    rows = rows[trace.starting(rows, PREFIX)]
-    if len(rows):
+    annotations = trace.scopes.row[trace.category[trace.scopes.row] == Category.ANNOTATION]
+    for prefix in PREFIXES:
+        rows = annotations[trace.starting(annotations, prefix)]
+        if not len(rows):
+            continue
         # A trace of several processes has each step several times; those of the first thread are the steps.
         rows = rows[trace.thread[rows] == trace.thread[rows[0]]]
         rows = rows[np.argsort(trace.begin[rows], kind="stable")]
-        names = [name.removeprefix(PREFIX) for name in trace.names_of(rows)]
+        names = [name.removeprefix(prefix) or str(number) for number, name in enumerate(trace.names_of(rows))]
         return names, trace.begin[rows], trace.ends(rows)
     rows = trace.rows(Category.OPERATOR, Category.ANNOTATION)
     if not len(rows):

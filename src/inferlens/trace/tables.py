@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from inferlens.trace.analysis import Analysis, filling
 from inferlens.trace.columns import SECOND, SLICES, Columns, Groups
-from inferlens.trace.steps import PARTS, PREFIX, Intervals, shares_of
+from inferlens.trace.steps import PARTS, PREFIXES, Intervals, shares_of
 from inferlens.trace.trace import CALLS, UNKNOWN, Category, Ints, Nest, Trace
 
 # Modules as a tree: what each took on the host and on the GPU, with those in it and by itself.
@@ -23,7 +23,7 @@ from inferlens.trace.trace import CALLS, UNKNOWN, Category, Ints, Nest, Trace
 
 _MODULE = "nn.Module: "
 _NOT_MODULES = (
-    PREFIX, "inferlens step ", "inferlens run", "enumerate(DataLoader)", "enumerate(DataPipe)", "Optimizer.",
+    *PREFIXES, "inferlens step ", "inferlens run", "enumerate(DataLoader)", "enumerate(DataPipe)", "Optimizer.",
 )  # fmt: skip
 NO_MODULE = "(no module)"
 

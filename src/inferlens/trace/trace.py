@@ -59,6 +59,7 @@ _KINDS = {
     "cpu_instant_event": Category.MARKER, "external_correlation": Category.MARKER,
     "hpu_op": Category.KERNEL, "mtia_ccp_events": Category.KERNEL, "ascend hardware": Category.KERNEL,
     "cann": Category.RUNTIME, "enqueue": Category.RUNTIME, "dequeue": Category.RUNTIME,
+    "node": Category.OPERATOR, "session": Category.ANNOTATION, "api": Category.ANNOTATION,  # of ONNX Runtime
     "communication": Category.MARKER, "hccl": Category.MARKER, "overlap analysis": Category.MARKER,
 }  # fmt: skip
 # Categories with several kinds of work, and the kinds by an event's name (MTIA) or task type (Ascend).

@@ -23,6 +23,7 @@ DTYPES_OF_ONNX = {
     16: "bfloat16",
 }  # fmt: skip
 QUANTIZED_TYPES = {2: "int8", 3: "int8", 17: "fp8", 18: "fp8", 19: "fp8", 20: "fp8"}
+OPEN_SIZE = "export it with larger inputs, or with sizes left open"
 QUANTIZED_OPERATORS = ("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear")
 
 
@@ -76,6 +77,9 @@ def onnx_graph(path: Path) -> Any:
         model = onnx.load(str(path), load_external_data=False)
         if not model.graph.node:
             raise InferlensError(f"{path} is no ONNX graph, or an empty one.", hint=AGAIN)
+        names = [value.name for value in model.graph.output]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise InferlensError(f"{path} lists its output '{twice[0]}' twice.", hint="export it again")
         return model
 
 
@@ -91,6 +95,8 @@ def _inputs(model: Any, path: Path) -> list[tuple[TensorSpec, Sizes | None]]:
         if value.name in weights:
             continue
         tensor = value.type.tensor_type
+        if any(size.HasField("dim_value") and size.dim_value == 0 for size in tensor.shape.dim):
+            raise InferlensError(f"The input '{value.name}' of {path} has a dimension of size 0.", hint=OPEN_SIZE)
         dtype = DTYPES_OF_ONNX.get(tensor.elem_type)
         if dtype is None:
             raise InferlensError(f"The input '{value.name}' has an unknown type.", expected=", ".join(DTYPES))
@@ -121,7 +127,11 @@ def weight_files(path: Path, model: Any) -> list[Path]:
             raise InferlensError(f"{path} refers to weights in {name}.", expected="weights in the folder of the graph")
         if not file.is_file() or file.stat().st_size < end:
             problem = "is cut short" if file.is_file() else "is missing"
-            raise InferlensError(f"{file}, which holds weights of {path.name}, {problem}.", expected=f"{end} bytes")
+            raise InferlensError(
+                f"{file}, which holds weights of {path.name}, {problem}.",
+                expected=f"a file of {end} bytes or more",
+                hint=f"copy it from where {path.name} comes from",
+            )
     return [path.parent / name for name in sorted(ends)]
 
 

@@ -25,7 +25,7 @@ from inferlens.trace import several
 from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import SECOND
 from inferlens.trace.reader import read
-from inferlens.trace.steps import PARTS, PREFIX, communication
+from inferlens.trace.steps import PARTS, PREFIXES, communication
 from inferlens.trace.trace import CALLS, Category, Ints, Trace
 from inferlens.units import duration, plural
 from inferlens.views.picture import Box, colours_of, picture, svg
@@ -65,7 +65,7 @@ def timeline(analysis: Analysis, name: str) -> Picture | None:
 def _threads(trace: Trace, begin: int, end: int) -> Iterator[tuple[str, list[Box]]]:
     """The threads of the host that did the most, with their operators and calls nested."""
     rows = np.concatenate([trace.scopes.row, trace.calls.row])
-    rows = _inside(trace, rows[~trace.starting(rows, PREFIX)], begin, end)
+    rows = _inside(trace, rows[~trace.starting(rows, *PREFIXES)], begin, end)
     threads, of = np.unique(trace.thread[rows], return_inverse=True)
     took = np.bincount(of, trace.duration[rows], len(threads))
     for thread in np.argsort(-took)[:THREADS].tolist():
