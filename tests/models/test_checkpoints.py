@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,42 @@ def test_the_usual_checkpoints_are_unwrapped(tmp_path: Path, name: str) -> None:
     torch.save(form(dict(saved.state_dict())), tmp_path / name)
     assert load_weights(module, tmp_path / name) == words
     assert fingerprint(module) == fingerprint(saved)
+
+
+class Tied(nn.Module):
+    """An embedding and a head that share their weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+@pytest.mark.parametrize("name", ["embedding.weight", "head.weight"])
+def test_weights_shared_by_two_layers_may_be_in_a_file_once(tmp_path: Path, name: str) -> None:
+    tensors = pytest.importorskip("safetensors.torch")
+    saved, module = Tied(), Tied()
+    tensors.save_file({name: saved.head.weight.detach()}, tmp_path / "net.safetensors")
+    load_weights(module, tmp_path / "net.safetensors")
+    assert fingerprint(module) == fingerprint(saved)
+    assert module.head.weight is module.embedding.weight
+
+
+def test_an_index_of_weights_loads_the_files_that_it_names(tmp_path: Path) -> None:
+    tensors = pytest.importorskip("safetensors.torch")
+    saved, module, places = small(), small(), {}
+    for number, name in enumerate(saved.state_dict()):
+        places[name] = f"model-{number % 2}.safetensors"
+    for file in {*places.values()}:
+        part = {name: saved.state_dict()[name] for name in places if places[name] == file}
+        tensors.save_file(part, tmp_path / file)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}), "utf-8")
+    load_weights(module, index)
+    assert fingerprint(module) == fingerprint(saved)
+    (tmp_path / "model-1.safetensors").unlink()
+    with pytest.raises(InferlensError, match=r"names the weights in model-1\.safetensors, which is missing"):
+        load_weights(module, index)
 
 
 def test_a_checkpoint_that_is_in_doubt_is_one_message(tmp_path: Path) -> None:

@@ -148,3 +148,26 @@ def test_plain_torchscript_is_what_it_is_whatever_it_is_called(tmp_path: Path) -
     path = tmp_path / "net.ts"
     torch.jit.save(torch.jit.trace(torch.nn.Linear(4, 2), torch.zeros(1, 4)), str(path))
     assert find(str(path)).format == "torchscript"
+
+
+def one_node(path: Path, shape: list[int], outputs: list[str]) -> Path:
+    """Write a graph that adds its input to itself."""
+    make, kind = onnx.helper, onnx.TensorProto.FLOAT
+    values = [make.make_tensor_value_info(name, kind, shape) for name in ("x", *outputs)]
+    made = make.make_graph([make.make_node("Add", ["x", "x"], ["y"])], "g", values[:1], values[1:])
+    onnx.save(make.make_model(made, ir_version=8, opset_imports=[make.make_opsetid("", 17)]), path)
+    return path
+
+
+def test_graphs_without_elements_or_with_one_output_twice_are_one_message(tmp_path: Path) -> None:
+    with pytest.raises(InferlensError, match="The input 'x' of .* has a dimension of size 0"):
+        find(str(one_node(tmp_path / "empty.onnx", [0, 8], ["y"])))
+    with pytest.raises(InferlensError, match="lists its output 'y' twice"):
+        find(str(one_node(tmp_path / "twice.onnx", [1, 8], ["y", "y"])))
+
+
+def test_a_single_number_has_no_batch(tmp_path: Path) -> None:
+    path = one_node(tmp_path / "scalar.onnx", [], ["y"])
+    assert loaded(path, batch=1).inputs[0].shape == ()
+    with pytest.raises(Unsupported, match="'x' is a single number, without a batch"):
+        loaded(path, batch=4)

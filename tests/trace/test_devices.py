@@ -172,3 +172,27 @@ def test_data_frames_of_all_ranks_have_one_schema(tmp_path: Path) -> None:
     ):
         assert [frame.schema for frame in frames] == [frames[0].schema] * len(frames)
         assert len(polars.concat(frames)) == sum(map(len, frames))
+
+
+def test_a_profile_of_onnx_runtime_has_a_step_for_each_run() -> None:
+    events = [event("session_initialization", 0, 900, "Session")]
+    for number in range(3):
+        events += [event("model_run", 1000 + 100 * number, 50, "Session")]
+        events += [event("mm_kernel_time", 1010 + 100 * number, 30, "Node", op_name="MatMul", provider="CPU")]
+    trace = read(json.dumps(events).encode())
+    assert (trace.notes, kinds(trace)["mm_kernel_time"]) == ((), "OPERATOR")
+    assert Analysis(trace).steps.names.tolist() == ["0", "1", "2"]
+
+
+def test_launches_whose_kernels_the_profiler_lost_are_counted() -> None:
+    events = [launch(number, 10 * number) for number in range(1, 11)]
+    events += [kernel(number, 10 * number + 5, 2) for number in range(1, 8)]
+    (note,) = read(text(*events)).notes
+    assert note == "3 events launch kernels that are missing in the trace: it shows less work than there was."
+    assert read(text(*events[:17], *events[10:], *(kernel(n, 10 * n + 5, 2) for n in (8, 9, 10)))).notes == ()
+
+
+def test_a_step_that_the_profiler_left_open_does_not_count() -> None:
+    events = [step(number, 1000 * number, 900) for number in range(3)] + [step(3, 3000, -1)]
+    events += [event("aten::mm", 1000 * number + 10, 100) for number in range(4)]
+    assert Analysis(read(text(*events))).steps.counted().names.tolist() == ["0", "1", "2"]

@@ -251,8 +251,7 @@ def array_of(tensor: torch.Tensor) -> Array:
     """A tensor's values on the host; types that numpy lacks as float32."""
     import torch
 
-    tensor = tensor.detach().cpu()
-    array: Array = (tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor).numpy()
+    array: Array = (tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor).numpy(force=True)
     return array
 
 

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from inferlens.errors import InferlensError, library, paths_like
 from inferlens.models.model import TRUST
 from inferlens.reasons import reason
@@ -196,6 +198,7 @@ def load_weights(module: torch.nn.Module, file: Path, *, trust: bool = False) ->
     content, own = _read_weights(file, trust), module.state_dict()
     state, key = _state_dict(content, file)
     state, prefix = _without_prefix(state, list(own))
+    state = _with_tied(state, module)
     try:
         module.load_state_dict(state)
     except Exception as error:
@@ -214,6 +217,8 @@ def _read_weights(file: Path, trust: bool) -> Any:
     if not file.is_file():
         raise InferlensError(f"There is no file {file}.", hint=paths_like(file))
     kind = file_kind(file)
+    if kind.kind is FileType.WEIGHTS_INDEX and not kind.packing:
+        return _read_parts(file, trust)
     kinds = (FileType.WEIGHTS, FileType.SAFETENSORS, FileType.PICKLE, *[FileType.MODULE] * trust)
     if kind.packing or kind.kind not in kinds:
         raise wrong_file(file, kind, expected="weights: tensors by name, as torch.save or safetensors writes them")
@@ -229,6 +234,39 @@ def _read_weights(file: Path, trust: bool) -> Any:
             expected="tensors by name; Python objects and code are refused",
             hint=f"{TRUST}, or save it again with torch.save(model.state_dict(), file)" if named else "copy it again",
         ) from error
+
+
+def _read_parts(index: Path, trust: bool) -> dict[str, Any]:
+    """Return the tensors of all files that an index of weights names, each in the folder of the index."""
+    try:
+        names = sorted({*msgspec.json.decode(index.read_bytes(), type=WeightsIndex).weight_map.values()})
+    except msgspec.DecodeError as error:
+        raise InferlensError(
+            f"{index} cannot be read as an index of weights: {error}.", hint="copy it again"
+        ) from error
+    parts: dict[str, Any] = {}
+    for name in names:
+        if Path(name).name != name or not (index.parent / name).is_file():
+            raise InferlensError(
+                f"{index} names the weights in {name}, which is missing.",
+                expected="every file of the index in the same folder",
+                hint="copy or download it, too",
+            )
+        parts |= _read_weights(index.parent / name, trust)
+    return parts
+
+
+class WeightsIndex(msgspec.Struct):
+    """The index of Hugging Face's checkpoints in several files: the file of each tensor, by name."""
+
+    weight_map: dict[str, str]
+
+
+def _with_tied(state: dict[str, torch.Tensor], module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the state with tensors that the module has under several names, of which safetensors keeps one."""
+    tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    known = {id(tensor): state[name] for name, tensor in tensors if name in state}
+    return {name: known[id(tensor)] for name, tensor in tensors if id(tensor) in known} | state
 
 
 def unwrapped_module(content: Any) -> tuple[torch.nn.Module | None, str]:
@@ -302,7 +340,7 @@ def fingerprint(module: torch.nn.Module) -> str:
             continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         plain = tensor.detach().cpu()
-        plain = plain.dequantize() if plain.is_quantized else plain
+        plain = plain.dequantize() if plain.is_quantized else plain.to_dense()
         digest.update(plain.contiguous().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 

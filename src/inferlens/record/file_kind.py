@@ -44,7 +44,7 @@ class FileType(Enum):
     MODULE = "a pickled module", f"{RUN} --trust"
     WEIGHTS = "a file of weights without a model", LOAD
     SAFETENSORS = "a file of weights (safetensors) without a model", LOAD
-    WEIGHTS_INDEX = "an index of weights in several files", "join the files to one, and --weights with that"
+    WEIGHTS_INDEX = "an index of weights in several files", LOAD
     ENGINE = "a TensorRT engine", RUN
     ULTRALYTICS_ENGINE = (
         "a TensorRT engine behind metadata of Ultralytics",
@@ -109,7 +109,7 @@ TRACES = (FileType.TRACE, FileType.ONNX_PROFILE)
 def wrong_file(path: Path, kind: FileKind, expected: str) -> InferlensError:
     """Return the error that names what a file is, what was expected, and the command that takes the file."""
     hint = kind.kind.value[1].format(path=path)
-    if kind.packing and kind.kind not in TRACES:
+    if kind.packing and kind.kind not in (*TRACES, FileType.EMPTY):
         hint = f"unpack it ({kind.packing} -d {path})"
     return InferlensError(f"{path} is {kind.title}.", expected=expected, hint=hint)
 

@@ -321,6 +321,7 @@ _LATEST = 2**62 // 1000
 # Bytes of columns that need no question: small traces are read in less time than the question takes.
 _UNASKED = 2**25
 # What is derived from columns takes about three times their memory.
+_CUT_OFF = 0.05  # of the launches
 _SHARE = 4
 _NAMED = 5  # unknown categories in a message
 # Which of the parts beside all events one of a category is in, by the category's number.
@@ -373,6 +374,7 @@ class TraceBuilder:
         begin, thread, duration = main["begin"], main["thread"], main["duration"]
         gpu, calls = GpuEvents(**self._joined(GpuEvents)), Calls(**self._joined(Calls))
         scopes, memory = Scopes(**self._joined(Scopes)), Allocations(**self._joined(Allocations))
+        self._remark_lost_kernels(gpu, calls, main["name"][calls.row])
         if self._unknown:
             self._remarks[self._unknown_share(len(begin), int(duration[gpu.row].sum()))] += 1
         inner_last = (-duration[scopes.row], begin[scopes.row], thread[scopes.row])
@@ -388,6 +390,14 @@ class TraceBuilder:
             about=about,
             notes=sentences(self._remarks),
         )
+
+    def _remark_lost_kernels(self, gpu: GpuEvents, calls: Calls, names: Ints) -> None:
+        """Remark launches whose kernels are missing, unless they are as few as a profiler's end cuts off."""
+        launch = np.array(["launchkernel" in name.lower() for name in self._names], dtype=bool)[names]
+        lost = launch & ~np.isin(calls.correlation, gpu.correlation)
+        if len(gpu) and lost.sum() > _CUT_OFF * launch.sum():
+            what = "launch kernels that are missing in the trace: it shows less work than there was"
+            self._remarks[what] += int(lost.sum())
 
     def _keep(self, form: type[Any], columns: dict[str, Any]) -> None:
         self._columns.setdefault(form, []).append(columns)

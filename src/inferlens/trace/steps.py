@@ -165,7 +165,9 @@ def steps_of(trace: Trace, launch_links: LaunchLinks) -> Steps:
             from_[place] = max(before, begin[place])
             until[place] = max(end[place], ends[inside == place].max(initial=end[place]), from_[place])
             before = until[place]
-    return Steps(np.array(names, dtype=object), begin, end, from_, until, launched, _kept(launched))
+    kept = _kept(launched)
+    timed = kept & (end > begin)  # a step that the profiler left open has no duration
+    return Steps(np.array(names, dtype=object), begin, end, from_, until, launched, timed if timed.any() else kept)
 
 
 def _on_the_host(trace: Trace) -> tuple[list[str], Ints, Ints]:

@@ -353,7 +353,5 @@ def host_array(tensor: Any) -> Array:
     """A copy of a tensor on the host, floats as float32; the runner may overwrite the tensor itself."""
     import torch
 
-    tensor = tensor.detach().resolve_conj().resolve_neg()
-    if tensor.is_floating_point():
-        tensor = tensor.to(torch.float32)
-    return np.array(tensor.cpu().numpy(), order="C", copy=True)
+    tensor = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+    return np.array(tensor.to_dense().numpy(force=True), order="C", copy=True)

@@ -61,7 +61,10 @@ def document(
     """
 
     def load(file: Path) -> Analysis:
-        return Analysis(read(file), step)
+        trace = read(file)
+        if not len(trace.begin):
+            raise InferlensError(f"{file} is a trace without events.", hint="profile more steps")
+        return Analysis(trace, step)
 
     check_choice("format", format, FORMATS)
     views, keys = _words("view", view, VIEWS), _words("--by", by, BY)
