@@ -160,7 +160,7 @@ def one_node(path: Path, shape: list[int], outputs: list[str]) -> Path:
 
 
 def test_graphs_without_elements_or_with_one_output_twice_are_one_message(tmp_path: Path) -> None:
-    with pytest.raises(InferlensError, match="The input 'x' of .* has a dimension of size 0"):
+    with pytest.raises(InferlensError, match=r"The input 'x' of .* has a dimension of size 0"):
         find(str(one_node(tmp_path / "empty.onnx", [0, 8], ["y"])))
     with pytest.raises(InferlensError, match="lists its output 'y' twice"):
         find(str(one_node(tmp_path / "twice.onnx", [1, 8], ["y", "y"])))
