@@ -74,10 +74,11 @@ def test_the_time_left_is_that_of_the_cases_that_are_left_in_whatever_order_they
 
 
 def test_the_time_left_says_that_rounds_follow_where_cases_meet() -> None:
-    same, apart = [case("pytorch"), case("openvino")], [case(batch=1), case(batch=8)]
-    for ways, end in ((same, "(about 20 s left, then rounds)"), (apart, "(about 20 s left)")):
-        lines = told(ways, [record(ways[0], samples=(0.01,) * 9)], rounds=True)
-        assert lines[-1].endswith(end)
+    same = [case("pytorch"), case("openvino"), case("onnxruntime:cpu")]
+    apart = [case(batch=1), case(batch=8), case(batch=9)]
+    for ways, ends in ((same, ("ms", "(about 20 s left, then rounds)")), (apart, ("left)", "(about 20 s left)"))):
+        lines = told(ways, [record(way, samples=(0.01,) * 9) for way in ways[:2]], rounds=True)
+        assert [line.endswith(end) for line, end in zip(lines[-2:], ends, strict=True)] == [True, True], lines
 
 
 def test_the_clock_runs_on_once_each_case_was_measured() -> None:

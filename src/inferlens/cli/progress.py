@@ -123,8 +123,9 @@ class Bar(Observer):
         if ran:
             self._seconds[case.digest] = now - self._since
         self._since = now
-        left = self._seconds_left()
-        then = ", then rounds" if self._rounds and may_meet(self._cases) else ""
+        meet = self._rounds and may_meet(self._cases)
+        left = self._seconds_left(loads_all=meet)
+        then = ", then rounds" * meet
         remarks = ["best so far"] * best + ([f"{units.about(left)} left{then}"] if left else [])
         place = f"[{self._done}/{len(self._cases)}]"
         self._say(f"{place} {self._short(case)} {one_line(how)}" + (f"  ({'; '.join(remarks)})" if remarks else ""))
@@ -137,12 +138,15 @@ class Bar(Observer):
         race = f"{case.model.rpartition(':')[2]}{batch}, " if len(works) > 1 else ""
         self._say(f"{race}{'final ' if finals else ''}round {number}{of}: {standing}")
 
-    def _seconds_left(self) -> float:
-        """For the cases still to come, from those that are over; 0 if there are none of either."""
+    def _seconds_left(self, *, loads_all: bool) -> float:
+        """Return the seconds of the cases to come, from those that are over; 0 if they are not known.
+
+        With ``loads_all`` the time of the first case tells nothing of the others, which loaded and built meanwhile.
+        """
         known = self._seconds
         able = {planned.case.digest for planned in self._cases if not planned.refusal}
         coming = [digest for digest in (+self._left).elements() if digest in able]
-        if not self.foresees or not known:
+        if not self.foresees or len(known) <= loads_all:
             return 0.0
         took = [*known.values()]
         typical = mean(took[1:] or took)  # the reference is computed in the first's time, and others load
