@@ -7,6 +7,7 @@ names and reasons, which may come from anywhere, through ``plain``.
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -251,17 +252,18 @@ def table_of(
     comparisons = by(table, "comparison")
     several = len(comparisons) > 1
     columns = [_column(column, table) for column in columns]
-    lines, hidden, shown = [], 0, list[Row]()
+    lines, hidden, shown = [], list[Row](), list[Row]()
     for each in comparisons:
         first = _first(each, most)
-        hidden += len(each) - len(first)
+        hidden += [row for row in each if row not in first]
         shown += first
         for row in first:
             style = "dim" if not row.ok else "red" if row.agrees is False else "bold green" if row.fastest else ""
             number = "" if row.place is None or (row.is_reference and row.place != 1) else str(row.place)
             ends = several and row is first[-1] and each is not comparisons[-1] and len(first) > 1
             lines.append(Line.of(row.way, columns, row, indent=f"{number:>2} ", style=style, ends=ends))
-    more = f"{plural(hidden, 'more row')}: --top {max(map(len, comparisons))}, or --format csv" if hidden else ""
+    count = f"{plural(len(hidden), 'more row')}{_failures(hidden, shown)}"
+    more = f"{count}: --top {max(map(len, comparisons))}, or --format csv" if hidden else ""
     if hidden and several and len(lines) == len(comparisons):
         more = f"Only the first row of each comparison is shown. {more}"
     return Table(
@@ -269,6 +271,18 @@ def table_of(
         notes=[each for each in (more, *notes_beneath(table, where, shown)) if each],
         answer=_answer(table), sentences=[*shortest_p95(comparisons), *growth(comparisons)], fold=True,
     )  # fmt: skip
+
+
+def _failures(hidden: Sequence[Row], shown: Sequence[Row]) -> str:
+    """Return which hidden ways did not run right, or which precisions if no row of them is shown, in parentheses."""
+    precisions = {row.precision for row in shown}
+    failed = Counter(
+        (row.way if row.precision in precisions else row.precision, row.outputs if row.ok else row.status)
+        for row in hidden
+        if not row.ok or row.agrees is False
+    )
+    words = [f"{name} {word}" + f" in {count}" * (count > 1) for (name, word), count in failed.items()]
+    return f" ({', '.join(words[:3])}{', …' * (len(words) > 3)})" if words else ""
 
 
 def _answer(table: Sequence[Row]) -> list[str]:
