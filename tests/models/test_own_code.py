@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from inferlens.errors import InferlensError
-from inferlens.models.resolve import find
+from inferlens.models.resolve import find, load
 from inferlens.models.sources import own_code
+from inferlens.spec.case import Case, TensorSpec
 from tests.models.loading import loaded
 
 MODEL = "import torch\n{imports}\ndef build(): return {layer}, torch.zeros(1, {size})\n"
@@ -102,3 +103,43 @@ def test_a_checkout_comes_before_an_installed_package(here: Path, monkeypatch: p
     first = next(path for path in sys.path if (Path(path) / "random.py").exists())
     assert first in own_code.library_paths()
     assert torch.nn  # which nothing has replaced
+
+
+TWO_INPUTS = """
+import torch
+
+class Difference(torch.nn.Module):
+    def forward(self, left, right, scale=None):
+        return left - right if scale is None else (left - right) * scale
+
+def build():
+    return Difference()
+
+def one():
+    return torch.nn.ReLU()
+"""
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (("left=2:float32", "rigth=2:float32"), "There is no argument of forward 'rigth'"),
+        (("left=2:float32",), "forward also takes right"),
+    ],
+)
+def test_inputs_are_arguments_of_forward(here: Path, inputs: tuple[str, ...], message: str) -> None:
+    (here / "pair.py").write_text(TWO_INPUTS, "utf-8")
+    case = Case(model="factory:pair.py:build", backend="", inputs=TensorSpec.parse_all(inputs))
+    with pytest.raises(InferlensError, match=message):
+        load(case)
+
+
+def test_inputs_go_by_their_names_in_whatever_order_they_are_given(here: Path) -> None:
+    (here / "pair.py").write_text(TWO_INPUTS, "utf-8")
+    given = TensorSpec.parse_all(("scale=2:float32", "right=2:float32", "left=2:float32"))
+    model = load(Case(model="factory:pair.py:build", backend="", inputs=given))
+    values = {"scale": torch.full((2,), 10.0), "right": torch.ones(2), "left": torch.full((2,), 4.0)}
+    assert model.module is not None
+    assert model.module(*(values[spec.name] for spec in model.inputs)).tolist() == [30.0, 30.0]
+    single = Case(model="factory:pair.py:one", backend="", inputs=TensorSpec.parse_all(["x=2:float32"]))
+    assert load(single).inputs[0].name == "x"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from types import new_class
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from inferlens.errors import InferlensError, is_short_of_memory
+from inferlens.errors import InferlensError, check_choice, is_short_of_memory
 from inferlens.models.model import Array, Format, Model, ModelInfo
 from inferlens.models.sources.base import Opened
 from inferlens.reasons import reason
 from inferlens.spec.case import TensorSpec, with_batch
+from inferlens.units import listing
 
 if TYPE_CHECKING:
     import torch
@@ -221,14 +223,48 @@ def named_tensors(module: torch.nn.Module, example: Any) -> dict[str, torch.Tens
     return {str(name): value for name, value in values.items()}
 
 
+def called_by_name(module: torch.nn.Module, specs: Sequence[TensorSpec]) -> torch.nn.Module:
+    """Return a module that takes inputs by their names, which are arguments of its ``forward``.
+
+    A single input of a single argument may have any name. Raises InferlensError if a name is no argument, or an
+    argument without a default has no input.
+    """
+    parameters, names = _arguments(module), [spec.name for spec in specs]
+    kinds = {argument.kind for argument in parameters.values()}
+    needed = needed_arguments(module)
+    if not parameters or inspect.Parameter.VAR_POSITIONAL in kinds or len(names) == len(parameters) == 1:
+        return module
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        for name in names:
+            check_choice("argument of forward", name, parameters)
+    if missing := [name for name in needed if name not in names]:
+        known = specs[0]
+        raise InferlensError(
+            f"forward also takes {listing(missing)}.",
+            expected=f"an --input for each of {listing(needed)}",
+            hint=" ".join(f"--input {msgspec.structs.replace(known, name=name).asked}" for name in missing),
+        )
+    return module if names == [*parameters][: len(names)] else by_position(module, names)
+
+
+def _arguments(module: torch.nn.Module) -> Mapping[str, inspect.Parameter]:
+    """Return the arguments of ``forward`` by name; none where they are not known."""
+    with suppress(TypeError, ValueError):
+        return inspect.signature(module.forward).parameters
+    return {}
+
+
+def needed_arguments(module: torch.nn.Module) -> list[str]:
+    """Return the names of the arguments of ``forward`` that have no default."""
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    arguments = _arguments(module).values()
+    return [one.name for one in arguments if one.default is one.empty and one.kind not in several]
+
+
 def argument_names(module: torch.nn.Module, count: int) -> list[str]:
     """Names of the first ``count`` arguments of ``forward``, made up where it has no names for them."""
-    try:
-        parameters = list(inspect.signature(module.forward).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [parameter.name for parameter in parameters if parameter.kind in kinds]
+    names = [name for name, argument in _arguments(module).items() if argument.kind in kinds]
     return names[:count] if len(names) >= count else [f"input{index}" for index in range(count)]
 
 

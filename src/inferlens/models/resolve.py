@@ -25,7 +25,15 @@ from inferlens.errors import (
     suggestion,
 )
 from inferlens.models.dimensions import missing_sizes, share_sizes, with_dims
-from inferlens.models.inputs import argument_names, draw, own_precision, own_type, try_inputs
+from inferlens.models.inputs import (
+    argument_names,
+    called_by_name,
+    draw,
+    needed_arguments,
+    own_precision,
+    own_type,
+    try_inputs,
+)
 from inferlens.models.model import Model, ModelInfo, Problem
 from inferlens.models.samples import RANDOM, Samples, read
 from inferlens.models.sources import own_code
@@ -206,6 +214,8 @@ def _opened(case: Case, trust: bool, live: Path | None) -> Opened:
     opened = source.open(name, LoadRequest(weights=case.weights, trust=trust, live=live))
     if opened.module is not None and opened.format == "module":  # stored programs are what they are
         opened.module.eval().requires_grad_(False)
+        if case.inputs and not opened.inputs:
+            return replace(opened, module=called_by_name(opened.module, case.inputs))
     return opened
 
 
@@ -351,11 +361,12 @@ def _inputs(opened: Opened, case: Case) -> tuple[TensorSpec, ...]:
 
 def _guess(opened: Opened) -> TensorSpec:
     """An image, if the model takes one: most models whose inputs nobody tells do."""
-    image, why = TensorSpec("x", (1, 3, 224, 224)), None
+    image, why, names = TensorSpec("x", (1, 3, 224, 224)), None, list[str]()
     if opened.module is not None:
         import torch
 
         image = msgspec.structs.replace(image, name=argument_names(opened.module, 1)[0])
+        names = needed_arguments(opened.module)
         try:
             with torch.inference_mode():
                 opened.module(torch.zeros(image.shape, dtype=own_type(opened)))
@@ -365,7 +376,7 @@ def _guess(opened: Opened) -> TensorSpec:
     raise InferlensError(
         "What to feed this model is not known.",
         expected="an --input for each of its arguments",
-        hint=f"--input {image.name}=1x3x32x32:float32",
+        hint=" ".join(f"--input {name}=1x3x32x32:float32" for name in names or [image.name]),
     ) from why
 
 
