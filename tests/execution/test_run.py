@@ -28,6 +28,7 @@ from inferlens.measure.monitor import quiet
 from inferlens.models.model import ModelInfo
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import Record
+from inferlens.record.store import alone_in
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
 from tests.analysis.interference.logs import cpu_log, during
@@ -355,3 +356,12 @@ def test_a_run_waits_for_a_quiet_machine_if_asked(tmp_path: Path, monkeypatch: p
     first, last = said
     assert first == "Waiting up to 10 min 00 s for a quiet machine: python uses 0.9 of 2 CPUs."
     assert last.startswith("The machine is quiet after ")
+
+
+def test_two_runs_at_once_of_a_model_do_not_share_a_folder(tmp_path: Path) -> None:
+    words: dict[str, Any] = {"backend": "fake:steady", "iterations": 5, "quick": True, "output": tmp_path}
+    with alone_in(tmp_path / "demo"), pytest.raises(InferlensError, match="Another run measures into .*demo"):
+        inferlens.bench("fake:demo", **words)
+    assert not list((tmp_path / "demo").iterdir())
+    (record,) = inferlens.bench("fake:demo", **words)
+    assert record.status == "ok"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,7 +19,7 @@ from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import first_rounds, hold_first_round, hold_rounds, screening_budget
 from inferlens.execution.survey import Named, named
 from inferlens.record.record import CUT_SHORT, Record
-from inferlens.record.store import Store
+from inferlens.record.store import Store, alone_in, safe_name
 from inferlens.spec.plan import Plan
 
 
@@ -41,7 +44,11 @@ def run(plan: Plan, observer: Observer, model: Named | None = None) -> list[Reco
         cases = under_way.cases()
         orders = [measuring_order(each, plan.repeats, plan.seed) for each in cases.values()]
         observer.planned([planned for order in orders for planned, _ in order])
-        with resumable(under_way):
+        names = sorted({safe_name(planned.found.name) for planned in itertools.chain(*cases.values())})
+        with ExitStack() as stack:
+            for name in names:  # rows of two runs at once tell nothing of each other
+                stack.enter_context(alone_in(Path(plan.output) / name))
+            stack.enter_context(resumable(under_way))
             jobs = under_way.race_jobs(CasesJob, cases)
             try:
                 under_way.do(race, jobs)

@@ -83,7 +83,11 @@ def alone_in(folder: Path) -> Iterator[None]:
     descriptor = os.open(made(folder), os.O_RDONLY)
     try:
         if not locked(descriptor):
-            raise InferlensError(f"Another run writes into {folder}.", hint="--output with another folder")
+            raise InferlensError(
+                f"Another run measures into {folder}.",
+                expected="one run at a time, because two disturb each other",
+                hint="wait for it, or --output with another folder",
+            )
         yield
     finally:
         os.close(descriptor)

@@ -257,7 +257,7 @@ def test_the_winner_meets_what_bench_would_find(tmp_path: Path, monkeypatch: pyt
 
 
 def test_one_at_a_time_has_a_folder(tmp_path: Path) -> None:
-    with alone_in(tmp_path / "demo"), pytest.raises(InferlensError, match="Another run writes into"):
+    with alone_in(tmp_path / "demo"), pytest.raises(InferlensError, match="Another run measures into"):
         tune(tmp_path)
 
 
