@@ -86,5 +86,5 @@ def worked(layers: list[Layer], work: Work | None = CHAIN, **fields: Any) -> Pro
 def nasty() -> Profile:
     """Names that break out of whatever they stand in."""
     work = work_of(module(NASTY, flops=10, weights=1, outputs=1, given=1), module("." * 500, flops=1, outputs=1))
-    layers = [timed(NASTY, 1e-3, NASTY, kind=NASTY), timed("", 1e-3, "." * 500), timed("x", 1e-3)]
+    layers = [timed(NASTY, 10e-3, NASTY, kind=NASTY), timed("", 1e-3, "." * 500), timed("x", 1e-3)]
     return worked(layers, work, of=case(model=NASTY))

@@ -7,11 +7,12 @@ import pytest
 
 from inferlens.analysis.profile.layers import runs_of
 from inferlens.analysis.profile.modules import flops_of, module_table, rule_of
+from inferlens.analysis.profile.part_work import work_of as units_of
 from inferlens.analysis.profile.roofline import Floor, Roofline, precision_of, roofline
 from inferlens.errors import InferlensError
-from inferlens.record.layer_profile import Profile
+from inferlens.record.layer_profile import Layer, Profile, Tensor
 from inferlens.record.record import Warning
-from inferlens.record.work import Work
+from inferlens.record.work import OperatorWork, Work
 from tests.analysis.profile.floors import CHAIN, MEGA, ceilings, module, operator, timed, work_of, worked
 from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels
 from tests.analysis.profile.samples import failed, unprofiled
@@ -280,3 +281,29 @@ def test_the_tree_splits_by_the_flops_of_any_profile_that_knows_them() -> None:
         table = module_table(runs, rule="split")  # type: ignore[arg-type]
         (conv,) = [each for each in table.rows if each.path == ("conv",)]
         assert conv.cells[0].times.typical == pytest.approx(share)  # type: ignore[union-attr]
+
+
+def test_products_of_one_module_are_told_apart_by_their_shapes() -> None:
+    """Attention of one query: the backend computes the keys and values first."""
+
+    def of(name: str, inner: int, rows: int, columns: int, time: float) -> Layer:
+        shapes = [Tensor(shape=(rows, inner)), Tensor(shape=(inner, columns))]
+        layer = timed(name, time, "attention", kind="MatMul")
+        return msgspec.structs.replace(layer, inputs=tuple(shapes), outputs=(Tensor(shape=(rows, columns)),))
+
+    keys = OperatorWork(module="attention", operator="aten.mm", flops=2.0 * 196 * 256 * 512)
+    query = OperatorWork(module="attention", operator="aten.addmm", flops=2.0 * 256 * 256)
+    work = work_of(module("attention", flops=51), operators=(query, keys))
+    layers = [of("keys", 256, 196, 512, 60e-3), of("query", 256, 1, 256, 1e-3)]
+    units, unplaced = units_of(layers, work)
+    assert [unit.work.flops for unit in units if unit.work] == [keys.flops, query.flops]
+    assert unplaced == ()
+    other = [of("keys", 256, 196, 512, 60e-3), of("other", 256, 7, 256, 1e-3)]
+    known, unknown = units_of(other, work)[0]
+    assert (known.work and known.work.flops, unknown.work) == (keys.flops, None)
+
+
+def test_a_layer_faster_than_the_device_has_other_work() -> None:
+    of = found(worked([timed("conv", 30e-3, "conv"), timed("head", 0.5e-3, "head", kind="MatMul")]))
+    assert of.rate == 1e9
+    assert [row.flops for row in of.rows] == [20e6, None]

@@ -6,7 +6,8 @@ have computed it; where several could, none of them has known work, for a wrong 
 - All operators of a module that one layer names are that layer's.
 - Kernels that one operator launched one after the other (a fill, a change of memory order, the product) are one *unit*.
 - FLOPs are of units that compute with matrices, as their operator, kind or name says. Of a module with several products
-  these go in order to as many such units; attention may be one unit, or two products.
+  these go to units whose shapes make as many FLOPs; where shapes are not known, in order to as many such units.
+  Attention may be one unit, or two products.
 - Other operators of a module go to its other units where their names are the same, or where they are as many calls of
   one operator.
 - A module that no layer names is part of the layer that is the module around it. If it has no FLOPs it is else part of
@@ -17,6 +18,7 @@ A tensor that is made and read within a unit does not go through memory, and is 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -35,6 +37,8 @@ _MATRIX = re.compile(
     r"|fully_?connected|inner_?product|attention|sdpa|mha|flash|fprop|cutlass|xmma|nvjet|correlation|dense",
     re.IGNORECASE,
 )
+_PRODUCT = re.compile(r"matmul|gemm|fully_?connected", re.IGNORECASE)
+_ALIKE = 0.01  # by which FLOPs of an operator and of a layer's shapes may differ
 # What computes no products, whatever its name says besides: generated pointwise kernels and reductions are named after
 # the operators around them. Then what is launched beside a product, PyTorch's own kernels, and kinds that move data.
 _GENERATED = re.compile(
@@ -220,9 +224,11 @@ class _Placed:
         ]  # fmt: skip
 
     def _matched(self, products: Sequence[int], able: Sequence[int]) -> list[tuple[int, int]]:
-        """Pairs of products and units, in the order of both; those that are sure."""
+        """Pairs of products and units, by their shapes or else in the order of both; those that are sure."""
         if len(able) == 1:
             return [(place, able[0]) for place in products]
+        if by_shape := self._of_one_size(products, able):
+            return by_shape
         attends = [bool(_ATTENTION.search(self._operators[place].operator)) for place in products]
         is_one = [any(_ATTENTION.search(_own(part) + _operators(part)) for part in self._of(user)) for user in able]
         if attends == is_one:
@@ -238,6 +244,20 @@ class _Placed:
                 pairs += [] if both and next(units) is not None else [pair]
             return pairs
         return []
+
+    def _of_one_size(self, products: Sequence[int], able: Sequence[int]) -> list[tuple[int, int]]:
+        """Pairs of products and units of as many FLOPs; none if the shapes of a unit do not tell these."""
+        sizes = {user: _flops_of_shapes([*self._of(user)]) for user in able}
+        if not all(sizes.values()):
+            return []
+        pairs = []
+        for place in products:
+            flops = self._operators[place].flops
+            user = next((user for user, size in sizes.items() if size and abs(flops / size - 1) < _ALIKE), None)
+            if user is not None:
+                pairs.append((place, user))
+                del sizes[user]
+        return pairs
 
     def _named(self, others: Sequence[int], rest: Sequence[int]) -> list[tuple[int, int]]:
         """Pairs of operators and the units that operators of their names launched; all of them, or none."""
@@ -273,6 +293,17 @@ class _Placed:
 
     def _of(self, user: int) -> Iterator[Part]:
         return (self._parts[place] for place in self._units[user])
+
+
+def _flops_of_shapes(unit: Sequence[Part]) -> float | None:
+    """Return the FLOPs of a product of two matrices by its shapes; ``None`` if the unit is none, or has no shapes."""
+    layer = unit[0]
+    if len(unit) > 1 or not isinstance(layer, Layer) or not _PRODUCT.search(layer.kind):
+        return None
+    if len(layer.inputs) < 2 or not layer.outputs or not layer.inputs[0].shape or not layer.outputs[0].shape:
+        return None
+    depth = layer.inputs[0].shape[-1]
+    return 2.0 * depth * math.prod(layer.outputs[0].shape) if depth in layer.inputs[1].shape else None
 
 
 def _own(part: Part) -> str:

@@ -11,11 +11,14 @@ layers together are so far above their floors that neither arithmetic nor memory
 of rows time less floor is what can be won, wherever that is claimed.
 
 No layer is below its floor. The rate is the best that was measured, or that a layer of some weight reached, whichever
-is more; and a layer that moved its bytes faster than was measured has reached what there is to reach.
+is more; and a layer that moved its bytes faster than was measured has reached what there is to reach. A layer that is
+much faster than the measured rate has other work than was counted: its work is not known. Convolutions may need fewer
+FLOPs than are counted (A. Lavin, S. Gray, "Fast algorithms for convolutional neural networks", CVPR 2016).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
@@ -38,7 +41,10 @@ NAMED = "inference_precision"  # the fact of a backend that may compute in anoth
 PRECISIONS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 
 WEIGHTY = 0.01  # of a run, for a layer's rate to be taken for one that the device can reach
+FASTER = 1.5  # times the measured rate, which a layer may reach: the rate is that of other sizes
+MOST_SAVED = 4.0  # times it, for a convolution of 3x3 by tiles of 4x4
 FAR = 20.0  # times the floors, for what bounds a run to be something else
+_CONVOLUTION = re.compile(r"conv(?!er)|fprop|winograd", re.IGNORECASE)
 _MOST_UNKNOWN = 0.1  # of the time of several layers, for what is known of the rest to be said of all
 
 
@@ -163,12 +169,13 @@ def roofline(
         )  # fmt: skip
         rows += [row] if longest.times else []
         works += [unit.work] if longest.times else []
+    measured = max(ceilings.rates.get(precision, 0.0), 0.0)
+    works = [None if done and _too_fast(row, done, measured) else done for row, done in zip(rows, works, strict=True)]
     reached = [
         done.flops / row.time
         for row, done in zip(rows, works, strict=True)
         if done and row.time >= WEIGHTY * sum(each.time for each in rows) > 0
     ]
-    measured = max(ceilings.rates.get(precision, 0.0), 0.0)
     rate = max(measured, *reached, 0.0) if measured else None
     rows = [_floored(*each, rate, ceilings, weights) for each in zip(rows, works, strict=True)]
     if by == "module":
@@ -200,6 +207,12 @@ def precision_of(profile: Profile, record: Record | None = None) -> str:
     warnings = (*profile.warnings, *(record.warnings if record else ()))
     lowered = case.options.get("tf32") in (True, "true") or any(each.code == LOWERED for each in warnings)
     return "tf32" if case.precision == "fp32" and case.device != "cpu" and lowered else case.precision
+
+
+def _too_fast(row: Floor, done: PartWork, rate: float) -> bool:
+    """Return whether a row did its FLOPs faster than any layer of its kind can, at this measured rate."""
+    most = MOST_SAVED if _CONVOLUTION.search(f"{row.kind} {row.name}") else FASTER
+    return bool(rate) and done.flops > most * rate * row.time
 
 
 def _floored(row: Floor, done: PartWork | None, rate: float | None, ceilings: Ceilings, weights: float) -> Floor:
