@@ -11,12 +11,12 @@ import pytest
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Outputs, Preparation, Runner
-from inferlens.measure import agreement
 from inferlens.measure.agreement import Expected, judge, observe
 from inferlens.measure.feeding import Feeding
 from inferlens.models.inputs import make_inputs, own_precision, spec_of
 from inferlens.models.model import Model
 from inferlens.models.sources.base import Opened
+from inferlens.models.weights import buffers, restore
 from inferlens.record.record import Behavior
 from inferlens.spec.case import Case, TensorSpec
 
@@ -133,9 +133,9 @@ def test_an_export_that_froze_the_state_is_not_right(tmp_path: Path, backend: st
     behavior, expected = observed(runner, model)
     module = Counter()
     runner, model, _ = prepared(tmp_path, module, backend)
-    start = agreement.buffers(module)
+    start = buffers(module)
     with runner:
-        agreement.restore(module, start)
+        restore(module, start)
         calls = [runner.collect(runner.infer(runner.place(make_inputs(model, 0)))) for _ in range(2)]
     result = judge(calls, Expected("pytorch fp32 on cpu", behavior, expected), 1e-4)
     assert (result.agrees, result.state) == (state == "kept", state)

@@ -192,6 +192,12 @@ def test_launches_whose_kernels_the_profiler_lost_are_counted() -> None:
     assert read(text(*events[:17], *events[10:], *(kernel(n, 10 * n + 5, 2) for n in (8, 9, 10)))).notes == ()
 
 
+def test_launches_into_a_graph_run_nothing() -> None:
+    events = [launch(1, 0, name="cudaStreamBeginCapture")] + [launch(number, 10 * number) for number in range(2, 9)]
+    events += [launch(9, 95, name="cudaStreamEndCapture"), launch(10, 100), kernel(10, 105, 2)]
+    assert read(text(*events)).notes == ()
+
+
 def test_a_step_that_the_profiler_left_open_does_not_count() -> None:
     events = [step(number, 1000 * number, 900) for number in range(3)] + [step(3, 3000, -1)]
     events += [event("aten::mm", 1000 * number + 10, 100) for number in range(4)]

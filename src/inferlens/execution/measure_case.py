@@ -29,6 +29,7 @@ from inferlens.measure.feeding import Feeding
 from inferlens.measure.series import Turn
 from inferlens.models import inputs
 from inferlens.models.model import Model, Problem
+from inferlens.models.weights import buffers, restore
 from inferlens.record.record import (
     EMPTY_KERNEL,
     KEEPS_STATE,
@@ -149,7 +150,7 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
     mode = "latency" if case.one_at_a_time else job.budget.mode
     model = child.load()
     arrays = inputs.make_inputs(model, case.seed)
-    start = agreement.buffers(model.module) if KEEPS_STATE in job.reference.behavior else {}
+    start = buffers(model.module) if KEEPS_STATE in job.reference.behavior else {}
     runner = child.prepare(model)
     _warn_of_one_shape(model, child)
     if alone := child.backend.times_kernels(case, built=job.built):  # nothing else may use the device meanwhile
@@ -158,7 +159,7 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
         child.runner = runner
         feeding = Feeding(runner, model, case, arrays, child.preparation, renews=_renews(job))
         child.turn.ready(gpu=case.device != "cpu")
-        agreement.restore(model.module, start)
+        restore(model.module, start)
         calls = _first_calls(job, child, runner, feeding)
         if not (alone and job.one_turn):
             _wait(job, child)
@@ -275,9 +276,11 @@ def _throughput(
             "Judge by the latency, which is without it.",
         )
     if (depth or 1) > 1 and not (runner.clock.asynchronous or callers):
+        renewed = feeding.caller is not runner
+        why = f"Calls {'of a model that writes into its inputs' if renewed else 'of this backend'} cannot overlap here"
         child.preparation.warn(
             "one-in-flight",
-            "Calls of this backend cannot overlap on the CPU: one is in flight, whatever the depth.",
+            f"{why}: one is in flight, whatever the depth.",
             "Compare its throughput with the others' at --depth 1.",
         )
     return series.throughput(

@@ -94,7 +94,7 @@ def with_dims(
     """
     every = dict.fromkeys(name for own in names.values() for name in own if name)
     if not every:
-        raise InferlensError("The model's inputs have no named dimensions.", hint="--input NAME=SHAPE:TYPE")
+        raise no_names()
     for dim in dims:
         check_choice("dimension of an input", dim.name, [*every, *(term for name in every for term in _terms(name))])
     given = {spec.name: spec for spec in asked}
@@ -102,6 +102,11 @@ def with_dims(
     wanted = {dim.name for dim in dims}
     sized = {spec.name for spec in shared for name in _labels(spec, names) if wanted & {name, *_terms(name)}}
     return tuple(spec for spec in shared if spec.name in {*given, *sized})
+
+
+def no_names() -> InferlensError:
+    """Return the error of a model without dimensions that have names."""
+    return InferlensError("The model's inputs have no named dimensions.", hint="without --dim, an --input for each")
 
 
 def missing_sizes(specs: Iterable[TensorSpec], names: Dimensions) -> InferlensError | None:

@@ -24,7 +24,7 @@ from inferlens.errors import (
     paths_like,
     suggestion,
 )
-from inferlens.models.dimensions import missing_sizes, share_sizes, with_dims
+from inferlens.models.dimensions import missing_sizes, no_names, share_sizes, with_dims
 from inferlens.models.inputs import (
     argument_names,
     called_by_name,
@@ -92,7 +92,8 @@ def _file_source(path: Path) -> str:
     kind = file_kind(path).kind
     if kind is FileType.EXPORTED and by_suffix == TorchTensorRtFile.prefix:  # it may hold no engine
         return by_suffix
-    return BY_KIND.get(kind) or by_suffix or TorchFile.prefix
+    could_be_a_name = path.name == str(path) and not path.suffix
+    return BY_KIND.get(kind) or by_suffix or TorchFile.prefix * (not could_be_a_name)
 
 
 def _bare(name: str) -> ModelInfo:
@@ -269,6 +270,8 @@ def sized(found: ModelInfo, dims: Sequence[TensorSpec], asked: Sequence[TensorSp
     """Return what is known of a model, with the inputs that sizes by name and inputs asked for mean."""
     if not dims:
         return found
+    if found.format == "module":
+        raise no_names()
     found.check(trust)
     opened = _opened(Case(model=found.spec, backend=""), trust, None)
     inputs = with_dims(opened.inputs, asked, opened.dimensions, dims)

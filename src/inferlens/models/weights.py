@@ -252,6 +252,8 @@ def _read_parts(index: Path, trust: bool) -> dict[str, Any]:
                 expected="every file of the index in the same folder",
                 hint="copy or download it, too",
             )
+        if file_kind(index.parent / name).kind is FileType.WEIGHTS_INDEX:
+            raise InferlensError(f"{index} names another index, {name}.", expected="files of tensors")
         parts |= _read_weights(index.parent / name, trust)
     return parts
 
@@ -266,7 +268,8 @@ def _with_tied(state: dict[str, torch.Tensor], module: torch.nn.Module) -> dict[
     """Return the state with tensors that the module has under several names, of which safetensors keeps one."""
     tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     known = {id(tensor): state[name] for name, tensor in tensors if name in state}
-    return {name: known[id(tensor)] for name, tensor in tensors if id(tensor) in known} | state
+    own = module.state_dict()
+    return {name: known[id(tensor)] for name, tensor in tensors if id(tensor) in known and name in own} | state
 
 
 def unwrapped_module(content: Any) -> tuple[torch.nn.Module | None, str]:
@@ -339,12 +342,36 @@ def fingerprint(module: torch.nn.Module) -> str:
         if not isinstance(tensor, torch.Tensor):
             continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        plain = tensor.detach().cpu()
-        plain = plain.dequantize() if plain.is_quantized else plain.to_dense()
-        digest.update(plain.contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(bits(tensor).cpu().numpy())
     return digest.hexdigest()
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a tensor's values, of any type and layout, where the tensor is."""
+    import torch
+
+    plain = tensor.detach()
+    plain = plain.dequantize() if plain.is_quantized else plain.to_dense()
+    return plain.contiguous().reshape(-1).view(torch.uint8)
 
 
 def parameter_count(module: torch.nn.Module) -> int:
     """Number of parameters, shared ones once, buffers not counted."""
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def buffers(module: torch.nn.Module | None) -> dict[str, torch.Tensor]:
+    """Return copies of a module's buffers, by name."""
+    return {name: buffer.detach().clone() for name, buffer in module.named_buffers()} if module is not None else {}
+
+
+def restore(module: torch.nn.Module | None, state: Mapping[str, torch.Tensor]) -> None:
+    """Give a module the buffers in ``state`` again: tracing and capturing call it before it is timed."""
+    if module is None:
+        return
+    for name, buffer in [*module.named_buffers()]:
+        if name in state and buffer.shape == state[name].shape:
+            buffer.copy_(state[name])
+        elif name in state:
+            owner, _, own_name = name.rpartition(".")
+            setattr(module.get_submodule(owner), own_name, state[name].clone())

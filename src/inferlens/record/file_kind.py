@@ -10,9 +10,11 @@ import pickletools
 import re
 import struct
 import zipfile
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -52,7 +54,7 @@ class FileType(Enum):
     )
     OPENVINO = "a graph of OpenVINO (IR)", RUN
     RECORD = "a record of Inferlens", SHOW
-    PROFILE = "a profile of Inferlens", "inferlens profile --show, or inferlens report {path}"
+    PROFILE = "a profile of Inferlens", "inferlens modules {path}, or inferlens report {path}"
     OWN = "a JSON file of Inferlens", "inferlens show with the folder that it lies in"
     TRACE = "a trace in Chrome's format", TRACE
     ONNX_PROFILE = "a profile of ONNX Runtime", TRACE
@@ -74,7 +76,7 @@ class FileType(Enum):
     XML = "an XML document that is no model, such as the error of a file server", DOWNLOAD
     OTHER_MODEL = "a model in a format that is not supported", CONVERT
     ARCHIVE = "an archive", "unpack it, and give the file in it"
-    DAMAGED = "a zip archive, as PyTorch writes it too, that is cut short or damaged", "copy or export it again"
+    DAMAGED = "a zip archive that is cut short or damaged, such as a PyTorch file", "copy or export it again"
     JSON = "a JSON file of another tool", AGAIN
     PICKLE = "a pickle of something else", AGAIN
     DATA = "a file of data", AGAIN
@@ -104,6 +106,8 @@ MODELS = (
     FileType.OPENVINO,
 )  # fmt: skip
 TRACES = (FileType.TRACE, FileType.ONNX_PROFILE)
+COMPILED_PROGRAM = "an exported program that Torch-TensorRT compiled"
+READABLE = (FileType.RECORD, FileType.PROFILE, FileType.OWN, *TRACES)  # by a report
 
 
 def wrong_file(path: Path, kind: FileKind, expected: str) -> InferlensError:
@@ -114,11 +118,11 @@ def wrong_file(path: Path, kind: FileKind, expected: str) -> InferlensError:
     return InferlensError(f"{path} is {kind.title}.", expected=expected, hint=hint)
 
 
-def refuse_other_files(paths: Iterable[Path], right: FileType, noun: str) -> None:
-    """Raise the error of :func:`wrong_file` for the first path that is a file of another kind than ``right``."""
+def refuse_other_files(paths: Iterable[Path], right: Sequence[FileType], noun: str) -> None:
+    """Raise the error of :func:`wrong_file` for the first path that is a file of none of the ``right`` kinds."""
     for path in paths:
         with suppress(OSError):
-            if path.is_file() and (kind := file_kind(path)).kind is not right:
+            if path.is_file() and (kind := file_kind(path)).kind not in right:
                 raise wrong_file(path, kind, expected=f"a {noun}")
 
 
@@ -127,7 +131,20 @@ def file_kind(source: Path | bytes) -> FileKind:
 
     Raises OSError if the file cannot be read.
     """
-    with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+    if isinstance(source, Path):
+        facts = source.stat()
+        return _kind_of_file(source.resolve(), facts.st_mtime_ns, facts.st_size)
+    return _kind_of(io.BytesIO(source))
+
+
+@lru_cache
+def _kind_of_file(path: Path, modified: int, size: int) -> FileKind:  # noqa: ARG001 - a changed file is read again
+    with path.open("rb") as file:
+        return _kind_of(file)
+
+
+def _kind_of(source: IO[bytes]) -> FileKind:
+    with source as file:
         packing, opened = _packing(file)
         head = _start(opened)
         file.seek(0)
@@ -317,7 +334,7 @@ def _archive(file: IO[bytes]) -> FileKind:
     try:
         with zipfile.ZipFile(file) as archive:
             return _zip(archive)
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError):
+    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, NotImplementedError, RuntimeError, EOFError):
         return FileKind(FileType.DAMAGED)
 
 
@@ -333,7 +350,7 @@ def _zip(archive: zipfile.ZipFile) -> FileKind:
         return FileKind(FileType.AOTI)
     if programs or parts(r"/archive_format$"):
         compiled = any(b"torch.ops.tensorrt" in _part(archive, name) for name in programs)
-        return FileKind(FileType.TORCH_TENSORRT if compiled else FileType.EXPORTED)
+        return FileKind(FileType.TORCH_TENSORRT, COMPILED_PROGRAM) if compiled else FileKind(FileType.EXPORTED)
     if parts(r"/constants\.pkl$") and any("/code/" in name for name in slashed):
         compiled = any(b"torch.classes.tensorrt" in _part(archive, name) for name in parts(r"/code/.*\.py$"))
         return FileKind(FileType.TORCH_TENSORRT if compiled else FileType.TORCHSCRIPT)
@@ -463,7 +480,7 @@ def _pickle(outline: Outline) -> FileKind:
     if not isinstance(outline, dict):
         what = "a tensor without a name" if outline == TENSOR else f"a pickle of {str(outline).replace(' ', '.')}"
         return FileKind(FileType.PICKLE, what if outline != OTHER and isinstance(outline, str) else "")
-    if {"segments", "device_traces"} <= outline.keys() or "segments" in outline:
+    if "segments" in outline:
         return FileKind(FileType.MEMORY_SNAPSHOT)
     if MODULE in outline.values():
         key = next(key for key, value in outline.items() if value == MODULE)

@@ -214,9 +214,8 @@ def read_all(
     files = _files_under(paths, pattern, noun, hint)
     found = {file: made for file in files if (made := read_one(file, read, problems)) is not None}
     if not found:
-        refuse_other_files(
-            paths, {"record": FileType.RECORD, "profile": FileType.PROFILE}.get(noun, FileType.OWN), noun
-        )
+        right = {"record": FileType.RECORD, "profile": FileType.PROFILE}.get(noun, FileType.OWN)
+        refuse_other_files(paths, [right], noun)
         what = f"There is no {noun} in {', '.join(map(str, paths))}. {' '.join(problems)}"
         raise InferlensError(what.strip(), hint=hint)
     return found

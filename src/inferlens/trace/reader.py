@@ -374,7 +374,7 @@ class TraceBuilder:
         begin, thread, duration = main["begin"], main["thread"], main["duration"]
         gpu, calls = GpuEvents(**self._joined(GpuEvents)), Calls(**self._joined(Calls))
         scopes, memory = Scopes(**self._joined(Scopes)), Allocations(**self._joined(Allocations))
-        self._remark_lost_kernels(gpu, calls, main["name"][calls.row])
+        self._remark_lost_kernels(gpu, calls, main["name"][calls.row], begin[calls.row])
         if self._unknown:
             self._remarks[self._unknown_share(len(begin), int(duration[gpu.row].sum()))] += 1
         inner_last = (-duration[scopes.row], begin[scopes.row], thread[scopes.row])
@@ -391,9 +391,17 @@ class TraceBuilder:
             notes=sentences(self._remarks),
         )
 
-    def _remark_lost_kernels(self, gpu: GpuEvents, calls: Calls, names: Ints) -> None:
-        """Remark launches whose kernels are missing, unless they are as few as a profiler's end cuts off."""
-        launch = np.array(["launchkernel" in name.lower() for name in self._names], dtype=bool)[names]
+    def _remark_lost_kernels(self, gpu: GpuEvents, calls: Calls, names: Ints, begin: Ints) -> None:
+        """Remark launches whose kernels are missing, unless they are as few as a profiler's end cuts off.
+
+        What is launched while a graph is captured does not run then.
+        """
+        launch, captures, ends = (
+            np.array([word in name.lower() for name in self._names], dtype=bool)[names]
+            for word in ("launchkernel", "begincapture", "endcapture")
+        )
+        inside = [np.searchsorted(np.sort(begin[edge]), begin, "right") for edge in (captures, ends)]
+        launch &= inside[0] <= inside[1]
         lost = launch & ~np.isin(calls.correlation, gpu.correlation)
         if len(gpu) and lost.sum() > _CUT_OFF * launch.sum():
             what = "launch kernels that are missing in the trace: it shows less work than there was"

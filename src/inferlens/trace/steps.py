@@ -174,7 +174,7 @@ def _on_the_host(trace: Trace) -> tuple[list[str], Ints, Ints]:
     annotations = trace.scopes.row[trace.category[trace.scopes.row] == Category.ANNOTATION]
     for prefix in PREFIXES:
         rows = annotations[trace.starting(annotations, prefix)]
-        if not len(rows):
+        if not len(rows) or (prefix == PREFIXES[1] and set(trace.names_of(rows)) != {prefix}):
             continue
         # A trace of several processes has each step several times; those of the first thread are the steps.
         rows = rows[trace.thread[rows] == trace.thread[rows[0]]]

@@ -126,14 +126,14 @@ def _behavior(agreement: Agreement) -> Iterator[Note]:
     """Yield what the reference shows of the model."""
     behavior = agreement.behavior
     if why := behavior.get(WRITES_INPUTS):
-        yield note("writes-inputs", _sentence(f"{why}: each call got it anew, outside of its latency"))
+        yield note("writes-inputs", _sentence(f"{why}: it was restored before each call, outside of the latency"))
     if (why := behavior.get(KEEPS_STATE)) and agreement.state == "kept":
         yield note("keeps-state", _sentence(f"{why}: two calls were compared"), "Ways that lose it are not ranked.")
     if why := behavior.get(RANDOM):
         hint = "model.eval(), or the noise as an input of the model."
         yield note("random-outputs", _sentence(f"{why}: not compared"), hint)
     if why := behavior.get(NOT_FINITE):
-        hint = "Check that a mask makes them."
+        hint = "Check that a mask causes them."
         yield note("nonfinite-outputs", _sentence(f"{why}: their places and the rest were compared"), hint)
 
 

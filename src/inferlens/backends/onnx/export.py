@@ -146,7 +146,10 @@ def check_outputs(model: Model) -> None:
     if model.format != "onnx" or model.path is None:
         return
     for value in onnx_graph(model.path).graph.output:
-        if (kind := value.type.WhichOneof("value").removesuffix("_type")) not in ("tensor", "sparse_tensor"):
+        if (kind := (value.type.WhichOneof("value") or "tensor_type").removesuffix("_type")) not in (
+            "tensor",
+            "sparse_tensor",
+        ):
             raise Unsupported(
                 f"The output '{value.name}' is a {kind}, and only tensors are supported here.",
                 hint="--backend onnxruntime:cpu, or an export without it, such as options={'zipmap': False}",

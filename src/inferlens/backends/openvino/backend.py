@@ -123,7 +123,7 @@ class OpenVino(Backend, Quantizer, Deployer):
         if model.format == "openvino" and model.path is not None:
             return OpenVinoRunner(model.path, model, case, preparation, self.parse_options(case))
         plain, path = None, measured(preparation, ".xml") or onnx_file(model, case, preparation, "fp32")
-        if path.suffix == ".onnx" and to_quantize(model, case):
+        if path.suffix != ".xml" and to_quantize(model, case):
             path, plain = beside_record(preparation, quantized_ir(path, model, case, preparation)), path
         return OpenVinoRunner(path, model, case, preparation, self.parse_options(case), plain)
 

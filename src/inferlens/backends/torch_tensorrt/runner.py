@@ -28,6 +28,7 @@ from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.models.provenance import Provenance
 from inferlens.reasons import reason
+from inferlens.record.file_kind import COMPILED_PROGRAM, file_kind
 from inferlens.record.layer_profile import Layers
 from inferlens.record.partition import Segment
 from inferlens.record.record import Gpu
@@ -144,7 +145,7 @@ def open_module(path: Path) -> Any:
 
     try:
         with quiet():
-            if path.suffix in (".ep", ".pt2"):
+            if path.suffix in (".ep", ".pt2") or file_kind(path).title == COMPILED_PROGRAM:
                 return torch.export.load(str(path)).module()
             return torch.jit.load(str(path), map_location="cuda")
     except Exception as error:  # unpickling can raise anything, and so can the engine inside

@@ -27,6 +27,7 @@ from inferlens.backends.torchscript.layers import Modules, ScriptNames
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
 from inferlens.models.sources.files import input_note
+from inferlens.models.weights import buffers, restore
 from inferlens.reasons import reason
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import HALF, Case, Option, TensorSpec
@@ -181,7 +182,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
     def _traced(self, module: Any) -> Any:
         import torch
 
-        feed = self.seeded_feed()
+        feed, state = self.seeded_feed(), buffers(module)
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", torch.jit.TracerWarning)
@@ -191,6 +192,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
                 # A trace returns tensors, tuples, lists and dictionaries of one type; any other output is flattened.
                 self._wrapped = WRAPPED
                 traced = torch.jit.trace(flat_outputs(module), feed, check_trace=False, strict=False)
+        restore(module, state)  # which tracing has changed, and a file would keep
         # Values that became constants. Mostly they are shapes and harmless; where not, the outputs disagree.
         self.preparation.facts["trace_warnings"] = [reason(str(warning.message)) for warning in heard]
         return traced

@@ -111,7 +111,12 @@ class Live(Source):
         import torch
 
         assert request.live
-        module, example = cloudpickle.loads(request.live.read_bytes())
+        here = os.getcwd()
+        sys.path.insert(0, here)  # where the program that has the module may have found its code, before libraries
+        try:
+            module, example = cloudpickle.loads(request.live.read_bytes())
+        finally:
+            sys.path.remove(here)
         if isinstance(module, bytes):
             module = torch.jit.load(io.BytesIO(module))
         return with_example(module, example, weights="as handed over", source=f"live {name}")

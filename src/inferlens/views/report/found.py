@@ -15,7 +15,7 @@ from inferlens.analysis.findings import Finding, trace_findings
 from inferlens.analysis.profile.kernels import short_name
 from inferlens.analysis.tuned import Tuned, beneath, load_tuned, tunings_in
 from inferlens.errors import InferlensError, paths_like
-from inferlens.record.file_kind import FileType, refuse_other_files
+from inferlens.record.file_kind import READABLE, refuse_other_files
 from inferlens.record.files import files_under
 from inferlens.record.quantization import KEPT, Quantization
 from inferlens.record.quantization import read as read_quantization
@@ -283,7 +283,7 @@ def found_in(paths: Sequence[Path]) -> Found:
     # What a tuning left ready to be used is shown with it.
     found.records = [each for each in found.records if found.folders.get(each.id) not in winners]
     if not (found.records or found.profiles.profiles or found.tunings or found.quantizations or found.traces):
-        refuse_other_files(paths, FileType.RECORD, "record, profile, tuning or trace")
+        refuse_other_files(paths, READABLE, "record, profile, tuning or trace")
         what = f"There is nothing to report in {', '.join(map(str, paths))}. {' '.join(found.problems[:2])}"
         raise InferlensError(
             what.strip(), expected="records, profiles, tunings or traces", hint="inferlens bench MODEL"
