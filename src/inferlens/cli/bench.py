@@ -34,6 +34,8 @@ SECONDS = "Time for the latency samples. [dim]Default: as --half-width says.[/di
 SHOWN = ("wide", "columns", "top", "bars", "file")  # options of what is shown
 OWN = ("format", "json", "dry_run", "nvtx", *SHOWN)  # options that are no words of a plan
 DRY_RUN = "List the cases and how long they may take; run none."
+LINES_OF_A_REASON = 2  # why cases cannot run
+MOST_NAMED = 3  # cases that cannot run for one reason
 MOST_LISTED = 18  # cases of --dry-run, so that all of it fits on a screen
 
 
@@ -179,25 +181,26 @@ def listed(plan: Plan) -> Document:
     seconds = seconds_of(cases, plan)
     whole = sum(seconds) * max(plan.repeats, 1)
     able = [not each.refusal for each in cases]
-    ordered = sorted(zip(cases, seconds, on, strict=True), key=lambda each: each[0].refusal is not None)
-    titles = ("time", "cannot run, because") if not all(able) else ("time",)
-    columns = [Column("", title, numeric=False, most=50) for title in titles]
     several = len({each.case.model for each in cases}) > 1
-    lines = [
-        Line(
-            " ".join(filter(None, [kind, each.found.name * several, each.case.label])),
-            ("" if each.refusal else units.about(took), each.refusal.what if each.refusal else "")[: len(columns)],
-        )
-        for each, took, kind in ordered
-    ]
-    more = len(lines) - MOST_LISTED
+    lines, refused = [], dict[str, list[str]]()
+    for planned, took, kind in zip(cases, seconds, on, strict=True):
+        name = " ".join(filter(None, [kind, planned.found.name * several, planned.case.label]))
+        if planned.refusal:
+            refused.setdefault(planned.refusal.what, []).append(name)
+        else:
+            lines.append(Line(name, (units.about(took),)))
+    room = MOST_LISTED - LINES_OF_A_REASON * len(refused)
+    more = len(lines) - max(room, 1)
     said = [f"{units.plural(more, 'more case')}: --json lists all of them."] if more > 0 else []
-    each = f" in {plan.repeats} processes each" if plan.repeats > 1 else ""
+    for what, names in refused.items():
+        others = f" and {len(names) - MOST_NAMED} more" * (len(names) > MOST_NAMED)
+        said.append(f"Cannot run: {', '.join(names[:MOST_NAMED])}{others}: {what}")
+    often = f" in {plan.repeats} processes each" if plan.repeats > 1 else ""
     there = "there" if under_way.apart else "here"
     can = f", {sum(able)} of them can run {there}" if not all(able) else ""
     race = not plan.repeats and may_meet(cases)
     then = f", then rounds: {units.about(plan.within)} (--within)" if race else ""
-    said.append(f"{units.plural(len(cases), 'case')}{can}{each}{f': {units.about(whole)}{then}' if whole else ''}.")
+    said.append(f"{units.plural(len(cases), 'case')}{can}{often}{f': {units.about(whole)}{then}' if whole else ''}.")
     data = [
         {
             "case": each.case,
@@ -207,4 +210,5 @@ def listed(plan: Plan) -> Document:
         }
         for each, took, kind in zip(cases, seconds, on, strict=True)
     ]
-    return Document(lambda: [Table("", "case", columns, lines[:MOST_LISTED]), *said], data=lambda: data)
+    table = [Table("", "case", [Column("", "time", numeric=False)], lines[: max(room, 1)])] if lines else []
+    return Document(lambda: [*table, *said], data=lambda: data)

@@ -156,7 +156,7 @@ def _verdict(of: ComparedCase) -> str:
 
 
 def _stopped(side: Side) -> str:
-    reason = without_middle(plain(side.reason).partition(". ")[0].rstrip("."), _LONGEST)
+    reason = plain(side.reason).rstrip(".")
     return f"{side.state} ({reason})" if reason else side.state
 
 
