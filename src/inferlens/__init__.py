@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from os import PathLike
+    from pathlib import Path
 
     from inferlens.analysis.compare.ab_result import ABResult
     from inferlens.analysis.compare.ab_steps import ABSteps
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ABResult", "ABSteps", "Budget", "Case", "Compared", "Finding", "InferlensError", "Plan", "Profile", "Quantization",
-    "Record", "Records", "TensorSpec", "Tuning", "__version__", "ab", "ab_steps", "bench", "compare", "findings",
-    "load", "load_profiles", "load_records", "load_trace", "profile", "quantize", "tune",
+    "Record", "Records", "TensorSpec", "Tuning", "__version__", "ab", "ab_steps", "bench", "compare", "export",
+    "findings", "load", "load_profiles", "load_records", "load_trace", "profile", "quantize", "tune",
 ]  # fmt: skip
 
 _HOMES = {
@@ -203,3 +204,31 @@ def load(results: str | PathLike[str], *, rebuild: bool = False, trust: bool = F
 
     record, folder = best_case(results)
     return loaded(record, folder, rebuild=rebuild, trust=trust, copy=copy)
+
+
+def export(
+    results: str | PathLike[str], output: str | PathLike[str], *, rebuild: bool = False, trust: bool = False
+) -> Path:
+    """Write the fastest case of a folder of results, or the case of a folder, as files that run without Inferlens.
+
+    The new folder ``output`` gets the model, ``run.py`` and ``requirements.txt``. The script is run once, and its
+    outputs are checked.
+
+    Args:
+        results: such as ``results/resnet50``, or the folder of one case in it.
+        output: a folder that is new or empty.
+        rebuild, trust: as of :func:`load`.
+
+    Returns:
+        The folder.
+
+    Raises InferlensError if the case is in no file, does not fit this machine, or the script's outputs are wrong.
+    """
+    from pathlib import Path
+
+    from inferlens.execution.deploy.files import write
+    from inferlens.views.python import best_case
+
+    folder = Path(output)
+    write(*best_case(results), folder, rebuild=rebuild, trust=trust)
+    return folder

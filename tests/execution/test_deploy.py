@@ -442,6 +442,15 @@ def test_a_folder_that_holds_something_stays(one: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
 
 
+def test_python_writes_the_same_files(one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stay(monkeypatch)
+    folder = inferlens.export(one, tmp_path / "deploy")
+    assert folder == tmp_path / "deploy"
+    assert sorted(path.name for path in folder.iterdir()) == ["model.onnx", "requirements.txt", "run.py"]
+    with pytest.raises(InferlensError, match="deploy is there already"):
+        inferlens.export(one, folder)
+
+
 @pytest.mark.parametrize(
     ("changed_run", "words"),
     [

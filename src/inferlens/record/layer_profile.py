@@ -177,6 +177,10 @@ class Profile(Struct, frozen=True, kw_only=True):
     facts: dict[str, Any] = {}
     warnings: tuple[Warning, ...] = ()
 
+    def __repr__(self) -> str:
+        """Return the case in a line: its numbers are thousands."""
+        return f"<Profile of {self.model.name}, {self.case.label}: {len(self.parts)} {self.level}s, {self.status}>"
+
     @property
     def found(self) -> Layers | Kernels | None:
         """Its layers, or its kernels."""

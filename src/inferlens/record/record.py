@@ -281,6 +281,10 @@ class Record(Struct, frozen=True, kw_only=True):
             gpus = tuple(sorted(gpus, key=lambda gpu: gpu.uuid != used))
             msgspec.structs.force_setattr(self, "environment", msgspec.structs.replace(self.environment, gpus=gpus))
 
+    def __repr__(self) -> str:
+        """Return the case in a line; ``print(record)`` and notebooks would show thousands of numbers else."""
+        return f"<Record of {self.model.name}, {self.case.label}: {self.reason or self.status}>"
+
     def measurement(self, metric: Metric) -> Measurement | None:
         """What was measured of ``metric``; ``None`` if it was not."""
         return next((m for m in self.measurements if m.metric == metric), None)

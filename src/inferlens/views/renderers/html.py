@@ -195,7 +195,9 @@ def _bar(value: float | None, most: float) -> Any:
     if value is None:
         return ""
     width = 100 * min(max(value / most, 0.0), 1.0)
-    return _safe(f'<svg class="bar" aria-hidden="true"><rect width="{width:.3g}%"/></svg>')
+    # Sizes and color are for pages without this one's style, such as a notebook.
+    sizes, rect = 'width="60" height="4" fill="steelblue"', f'<rect width="{width:.3g}%" height="4"/>'
+    return _safe(f'<svg class="bar" {sizes} aria-hidden="true">{rect}</svg>')
 
 
 def _drawn(picture: Picture) -> Any:
