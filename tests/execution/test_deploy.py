@@ -444,6 +444,10 @@ def test_a_folder_that_holds_something_stays(one: Path, tmp_path: Path) -> None:
 
 def test_python_writes_the_same_files(one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stay(monkeypatch)
+    random = msgspec.structs.replace(load_records(one)[0].model, weights="random, seed 0")
+    changed(one, model=random)
+    with pytest.warns(UserWarning, match="Its weights are random"), inferlens.load(one):
+        pass
     folder = inferlens.export(one, tmp_path / "deploy")
     assert folder == tmp_path / "deploy"
     assert sorted(path.name for path in folder.iterdir()) == ["model.onnx", "requirements.txt", "run.py"]

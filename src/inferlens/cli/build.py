@@ -228,8 +228,7 @@ def _deploy(results: Path, output: Path, limit: float, **words: bool) -> None:
     with screen.busy(f"{record.model.name}: {record.case.label}") as phase:
         done = write(record, folder, output, phase=phase, timeout=limit, **words)
     screen.warnings(done.warnings)
-    if record.model.weights.startswith("random"):
-        screen.note("Its weights are random: inferlens bench --weights measures and keeps your own.")
+    screen.notes(filter(None, [record.model.weights_note]))
     files = units.listing(sorted(path.name for path in output.iterdir()))
     screen.note(f"Wrote {record.model.name}, {record.case.label}, to {output}: {files}. Run it: python {output}/run.py")
 

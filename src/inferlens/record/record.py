@@ -195,6 +195,9 @@ class Environment(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, gpus=tuple(sorted(self.gpus, key=lambda gpu: gpu.uuid)))
 
 
+RANDOM_WEIGHTS = "Its weights are random; --weights FILE measures and keeps your own."
+
+
 class ModelFacts(Struct, frozen=True, kw_only=True):
     """The model as it was run: its actual inputs and what identifies its weights."""
 
@@ -204,6 +207,11 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     weights: str = ""
     weights_sha256: str = ""
     source: str = ""
+
+    @property
+    def weights_note(self) -> str:
+        """What a user of the model must know of its weights; empty if they are not random."""
+        return RANDOM_WEIGHTS if self.weights.startswith("random") else ""
 
 
 class Artefact(Struct, frozen=True):

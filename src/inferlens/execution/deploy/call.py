@@ -6,6 +6,7 @@ import dataclasses
 import math
 import sys
 import tempfile
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -152,6 +153,8 @@ def load(
 ) -> Deployed:
     """Return the case of a record in ``folder``, prepared in this process and called a few times."""
     way = chosen(record, folder, rebuild=rebuild, model=model)
+    if record.model.weights_note:
+        warnings.warn(record.model.weights_note, stacklevel=3)
     if refusal := way.backend.capabilities().refusal(way.case, way.info):
         raise refusal
     with ExitStack() as stack:

@@ -292,6 +292,7 @@ def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
     if tuned.folder:
         folder = plain(tuned.folder)
         said += [f"Use it: inferlens.load('{folder}'), or inferlens export --best {folder} -o deploy"]
+        said += sorted(filter(None, {record.model.weights_note for one in tuned.trials for record in one.records}))
         said += [f"Repeat it: inferlens bench {folder}/best.toml"]
     return said
 

@@ -198,6 +198,8 @@ def _more(table: Sequence[Row], lines: Sequence[AnswerLine], found: Found) -> It
         where = f" at {listing([where for where, _ in each])}" if len(leads) > 1 else ""
         folder = shlex.quote(str(found.folders[each[0][1].id]))
         yield f"Use it{where}: inferlens export --best {folder} --output deploy"
+    weights = {record.id: record.model.weights_note for record in found.records}
+    yield from dict.fromkeys(filter(None, (weights[each[0][1].id] for each in leads)))
     best = next((row for row in table if row.fastest), None)
     if best and not found.profiles.profiles:
         yield f"Where does the time go? {best.profile}"
