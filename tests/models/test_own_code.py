@@ -83,7 +83,7 @@ def test_a_neighbor_that_a_library_hides_is_named(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("mode.py:build", "model.py"), ("model.py", "model.py:FUNCTION"), ("model.py:buil", "build")]
+    ("name", "hint"), [("mode.py:build", "model.py"), ("model.py", "model.py:build"), ("model.py:buil", "build")]
 )
 def test_a_path_that_names_no_factory_is_one_message(here: Path, name: str, hint: str) -> None:
     write(here)

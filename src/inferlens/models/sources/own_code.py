@@ -6,6 +6,7 @@ lives as long as the run. cloudpickle takes classes of ``__main__`` and of noteb
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import inspect
 import io
@@ -40,9 +41,12 @@ class Factory(Source):
         module, _, factory = name.partition(":")
         file = code_file(module)
         if module.endswith(".py") and not (file and factory):
-            what = "names no factory in it" if file else "does not exist"
-            hint = f"{module}:FUNCTION" if file else paths_like(Path(module))
-            raise InferlensError(f"The file {name} {what}.", expected="path/to/file.py:factory", hint=hint)
+            what, names = "names no factory in it" if file else "does not exist", _factories(file)
+            expected = (
+                f"one of {', '.join(f'{module}:{one}' for one in names[:5])}" if names else "path/to/file.py:factory"
+            )
+            hint = f"{module}:{names[0] if names else 'FUNCTION'}" if file else paths_like(Path(module))
+            raise InferlensError(f"The file {name} {what}.", expected=expected, hint=hint)
         if not (file or _origin(module)) or not factory:
             raise InferlensError(
                 f"'{name}' is neither a model of a known source nor an importable factory.",
@@ -193,6 +197,21 @@ def import_from_here() -> None:
     """Let modules be imported from the working directory too, after the standard library and installed packages."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+
+
+def _factories(file: Path | None) -> list[str]:
+    """Return the names of the functions in a file that need no arguments; the file is not run."""
+    with suppress(SyntaxError, ValueError):
+        tree = ast.parse(file.read_bytes()) if file else ast.Module([], [])
+        functions = [(node.name, node.args) for node in tree.body if isinstance(node, ast.FunctionDef)]
+        return [
+            name
+            for name, given in functions
+            if len(given.posonlyargs + given.args) == len(given.defaults)
+            and None not in given.kw_defaults
+            and not name.startswith("_")
+        ]
+    return []
 
 
 def code_file(module: str) -> Path | None:
