@@ -77,6 +77,14 @@ def test_without_a_process_there_is_no_state_and_a_single_case_wins():
     assert (found.leader, found.decided, found.chance) == ("a", True, 1.0)
 
 
+def test_a_process_by_itself_makes_no_leader_once_there_are_rounds():
+    """The best case was slow when it was measured alone, where another one was fast."""
+    best = Entry(rounds={number: 0.0 for number in range(4)}, alone=[0.33], usual=GPU_NOISE)
+    found = state(raced([1.05] * 4, best=best, other=alone(1.2)))
+    assert found.leader == "best"
+    assert "a" not in found.open
+
+
 def test_the_leader_is_the_one_that_no_other_beats():
     data = RaceData(
         {

@@ -113,13 +113,17 @@ class RaceData:
         )
 
     def _leader(self, names: Sequence[str]) -> tuple[str, dict[str, LogRatio]]:
-        """Return the case that no other one beats, and the others against it, beginning with the smallest mean."""
+        """Return the case that no other one beats, and the others against it, beginning with the smallest mean.
+
+        Once there are rounds, a process by itself makes no leader: it may have been much slower or faster by chance.
+        """
         raced = [name for name in names if self.entries[name].rounds]
         leader = min(raced or names, key=lambda name: self.entries[name].level)
         rivals = self._rivals(leader, names)
         for _ in names:  # differences within rounds need not agree with means over different rounds
-            fastest = next(iter(rivals), leader)
-            if fastest == leader or rivals[fastest].log >= 0.0:
+            beats = (name for name, rival in rivals.items() if rival.log < 0.0 and (rival.rounds or not raced))
+            fastest = next(beats, leader)
+            if fastest == leader:
                 break
             leader, rivals = fastest, self._rivals(fastest, names)
         return leader, rivals
