@@ -121,7 +121,7 @@ def test_a_factory_with_and_without_example_inputs(tmp_path: Path, monkeypatch: 
     assert len(answer(two)) == 2
     assert make_inputs(loaded("my_models:two", batch=3), 0)["ids"].tolist() == [[0, 1, 2], [3, 4, 5], [0, 1, 2]]
     assert loaded("my_models:image").inputs[0].shape == (1, 3, 224, 224)
-    for name, words in {"text": "--input", "wrong": "gives a int", "txt": "did you mean text?"}.items():
+    for name, words in {"text": "--input", "wrong": "returns a value of type int", "txt": "did you mean text?"}.items():
         with pytest.raises(InferlensError) as raised:
             loaded(f"my_models:{name}")
         assert words in str(raised.value)

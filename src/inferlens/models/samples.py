@@ -224,7 +224,7 @@ def _given(made: Iterable[Any], specs: tuple[TensorSpec, ...], asked: str) -> It
         values = by_name(given, specs)
         if not values:
             raise InferlensError(
-                f"{asked} gives a {type(each).__name__}.", expected="arrays, or pairs of them and a label"
+                f"{asked} yields values of type {type(each).__name__}.", expected="arrays, or pairs of them and a label"
             )
         yield Sample({name: np.asarray(value) for name, value in values.items()}, label)
 

@@ -302,7 +302,8 @@ def _module(made: Any, name: str) -> Any:
 
     if not isinstance(made, torch.nn.Module):
         raise InferlensError(
-            f"{name} gives a {type(made).__name__}.", expected="an nn.Module, or (nn.Module, example inputs)"
+            f"{name} returns a value of type {type(made).__name__}.",
+            expected="an nn.Module, or (nn.Module, example inputs)",
         )
     return made
 
