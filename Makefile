@@ -1,15 +1,17 @@
 # Two commands on a fresh machine with Python 3.10 to 3.13 and make:
-#   make bench   sets everything up and measures resnet18 on every backend that works here
-#   make test    sets everything up, checks the code and runs the tests
+#   make bench   sets up what a race needs and measures resnet18 on every backend that works here
+#   make test    sets up the rest, checks the code and runs the tests
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+RACE := $(VENV)/.race
 READY := $(VENV)/.ready
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .PHONY: bench test lint test-gpu benchmark docs schema clean
 
-bench: $(READY)
+bench: $(RACE)
 	$(BIN)/inferlens bench resnet18
 
 # Each file of tests stays in one of two processes.
@@ -34,10 +36,16 @@ docs: $(READY)
 	$(BIN)/inferlens report examples/h200 --output docs/measured-on-an-h200.html
 	$(BIN)/zensical build --strict --config-file mkdocs.yml
 
-$(READY): pyproject.toml constraints.txt
-	@echo "Setting up $(VENV): PyTorch, ONNX Runtime, OpenVINO and what they need, some 4 GB to fetch and 8 GB on disk, a few minutes the first time."
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+$(RACE): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): PyTorch, ONNX Runtime, OpenVINO and models, a few minutes the first time. Most of it is CUDA"
+	@echo "libraries, which PyTorch's usual package brings; a CPU build of PyTorch that is in $(VENV) already is kept."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) '.[models,onnx,openvino]'
+	@touch $(RACE)
+
+$(READY): $(RACE)
+	@echo "Setting up what tests and all extras need: Ray, TensorRT for RTX, ModelOpt, a browser's driver and more."
+	$(INSTALL) '.[dev]'
 	@touch $(READY)
 
 schema: $(READY)
