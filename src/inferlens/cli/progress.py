@@ -190,8 +190,10 @@ def ending(record: Record) -> str:
         return f"{record.status}: {record.reason}"
     latency, calls = latencies(record).for_median, steady_samples(record, "throughput").for_median
     told = units.duration(median(latency)) if latency else f"{units.rate(median(calls))} calls/s" if calls else "done"
-    wrong = record.agreement is not None and record.agreement.agrees is False
-    return f"{told}{', outputs wrong' if wrong else ''}"
+    agreement = record.agreement
+    wrong = agreement is not None and agreement.agrees is False
+    word = ", state lost" if agreement and agreement.state == "lost" else ", outputs wrong"
+    return told + word * wrong
 
 
 class RoundsBar(Bar):

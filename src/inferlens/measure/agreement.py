@@ -64,7 +64,7 @@ def observe(runner: Runner, model: Model, arrays: Inputs, call: Callable[[Any], 
             behavior[RANDOM] = "two calls of the reference with the same inputs give different outputs"
         else:
             where = listing([repr(name) for name in changed[:3]])
-            behavior[KEEPS_STATE] = f"the model keeps state in {where}: a second call gives other outputs"
+            behavior[KEEPS_STATE] = f"the model keeps state in {where}, so a second call gives other outputs"
     values = [flat(output) for output in first if output.dtype.kind not in TEXT]
     if odd := sum(int((~np.isfinite(value)).sum()) for value in values):
         behavior[NOT_FINITE] = f"{odd:,} of {sum(map(len, values)):,} output values of the reference are NaN or inf"
@@ -87,7 +87,7 @@ def judge(calls: Sequence[Outputs], expected: Expected, tolerance: float) -> Agr
         change = compare(expected.calls[1], expected.calls[0], tolerance, name)
         told = change.agrees is False and None not in (change.rel_l2, *(each.rel_l2 for each in results))
         lost = told and _kept_share(calls, expected.calls) < 0.5
-        reason = "state lost: its second call does not change as the reference's does"
+        reason = "state lost: its second call ignores the first"
         result = replace(first, agrees=False, reason=reason) if lost else result
         result = replace(result, state="lost" if lost else "kept")
     return replace(result, behavior=behavior)

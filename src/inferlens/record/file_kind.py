@@ -58,10 +58,10 @@ class FileType(Enum):
     OWN = "a JSON file of Inferlens", "inferlens show with the folder that it lies in"
     TRACE = "a trace in Chrome's format", TRACE
     ONNX_PROFILE = "a profile of ONNX Runtime", TRACE
-    TRTEXEC_TIMES = "a file of run times from trtexec (--exportTimes)", "inferlens bench with the engine"
-    TRTEXEC_PROFILE = "a file of layer times from trtexec (--exportProfile)", "inferlens profile with the engine"
+    TRTEXEC_TIMES = "a file of run times from trtexec (--exportTimes)", "inferlens bench ENGINE_FILE"
+    TRTEXEC_PROFILE = "a file of layer times from trtexec (--exportProfile)", "inferlens profile ENGINE_FILE"
     TRTEXEC_LAYERS = "a list of the layers of a TensorRT engine (trtexec --exportLayerInfo)", "inferlens graph {path}"
-    TRTEXEC_OUTPUT = "a file of outputs from trtexec (--exportOutput)", "inferlens bench with the engine"
+    TRTEXEC_OUTPUT = "a file of outputs from trtexec (--exportOutput)", "inferlens bench ENGINE_FILE"
     MEMORY_TIMELINE = (
         "a memory timeline of PyTorch's profiler",
         "inferlens trace with what export_chrome_trace writes when profile_memory=True",

@@ -1,7 +1,8 @@
 """The steps of a trace, what their time went to, and why GPUs were idle in them.
 
-``torch.profiler.profile.step()`` writes ``ProfilerStep#N`` around each. As torch-tb-profiler has it, a step lasts until
-the last GPU event that was launched in it has ended, and begins when the one before has. A trace without steps is one.
+``torch.profiler.profile.step()`` writes ``ProfilerStep#N`` around each, and ONNX Runtime ``model_run`` around a run. As
+torch-tb-profiler has it, a step lasts until the last GPU event that was launched in it has ended, and begins when the
+one before has. A trace without steps is one.
 
 Each moment of a step counts once, for what stands first among what went on in it. Names and order are
 torch-tb-profiler's: a kernel goes before a copy, and what the host does counts while no GPU works.

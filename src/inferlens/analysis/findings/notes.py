@@ -107,7 +107,11 @@ def _ended(runs: CaseRuns) -> Iterator[Note]:
         yield note("unchecked", _sentence(f"Outputs not checked: {why}"), "Look at its outputs before you rely on it.")
     elif not agreement.agrees:
         code, says = ("state-lost", "") if agreement.state == "lost" else ("wrong-outputs", "Wrong outputs: ")
-        hint = "Do not use it; another precision may be right." if says else "A way that keeps the model's state."
+        hint = (
+            "Do not use it; another precision may be right."
+            if says
+            else "Use a way that keeps the state, or make the state an input and an output."
+        )
         yield note(code, _sentence(f"{says}{agreement.reason or 'no reason is known'}"), hint)
     failed = [each for each in runs.records if each.status != "ok"]
     if failed:
@@ -128,7 +132,9 @@ def _behavior(agreement: Agreement) -> Iterator[Note]:
     if why := behavior.get(WRITES_INPUTS):
         yield note("writes-inputs", _sentence(f"{why}: it was restored before each call, outside of the latency"))
     if (why := behavior.get(KEEPS_STATE)) and agreement.state == "kept":
-        yield note("keeps-state", _sentence(f"{why}: two calls were compared"), "Ways that lose it are not ranked.")
+        yield note(
+            "keeps-state", _sentence(f"{why}. Two calls in a row were compared"), "Ways that lose it are not ranked."
+        )
     if why := behavior.get(RANDOM):
         hint = "model.eval(), or the noise as an input of the model."
         yield note("random-outputs", _sentence(f"{why}: not compared"), hint)
