@@ -79,7 +79,7 @@ def test_without_a_process_there_is_no_state_and_a_single_case_wins():
 
 def test_a_process_by_itself_makes_no_leader_once_there_are_rounds():
     """The best case was slow when it was measured alone, where another one was fast."""
-    best = Entry(rounds={number: 0.0 for number in range(4)}, alone=[0.33], usual=GPU_NOISE)
+    best = Entry(rounds=dict.fromkeys(range(4), 0.0), alone=[0.33], usual=GPU_NOISE)
     found = state(raced([1.05] * 4, best=best, other=alone(1.2)))
     assert found.leader == "best"
     assert "a" not in found.open
