@@ -342,7 +342,7 @@ def fingerprint(module: torch.nn.Module) -> str:
         if not isinstance(tensor, torch.Tensor):
             continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(bits(tensor).cpu().numpy())
+        digest.update(bits(tensor).numpy(force=True))
     return digest.hexdigest()
 
 
