@@ -189,8 +189,8 @@ def listed(plan: Plan) -> Document:
             refused.setdefault(planned.refusal.what, []).append(name)
         else:
             lines.append(Line(name, (units.about(took),)))
-    room = MOST_LISTED - LINES_OF_A_REASON * len(refused)
-    more = len(lines) - max(room, 1)
+    room = max(MOST_LISTED - LINES_OF_A_REASON * len(refused), 1)
+    more = len(lines) - room
     said = [f"{units.plural(more, 'more case')}: --json lists all of them."] if more > 0 else []
     for what, names in refused.items():
         others = f" and {len(names) - MOST_NAMED} more" * (len(names) > MOST_NAMED)
@@ -210,5 +210,5 @@ def listed(plan: Plan) -> Document:
         }
         for each, took, kind in zip(cases, seconds, on, strict=True)
     ]
-    table = [Table("", "case", [Column("", "time", numeric=False)], lines[: max(room, 1)])] if lines else []
+    table = [Table("", "case", [Column("", "time", numeric=False)], lines[:room])] if lines else []
     return Document(lambda: [*table, *said], data=lambda: data)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 LEAST_CLASSES = 10
-SAME = 1e-6  # relative L2 error between two calls that counts as none, where a buffer or a generator has changed
+SAME = 1e-6  # relative L2 error between two calls that counts as none, where a buffer has changed
 TEXT = "SUO"  # NumPy's kinds of text
 
 
