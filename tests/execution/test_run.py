@@ -345,6 +345,19 @@ def test_the_plain_way_is_measured_in_place_of_a_recommended_one_that_fails(
 
 
 @pytest.mark.usefixtures("one_process")
+def test_a_plain_way_that_stands_in_begins_in_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = (
+        Recommendation("steady", "cpu", {"trouble": "raise", "when": "enter"}),
+        Recommendation("fast", "cpu", {"latency": 8.0}),
+    )
+    monkeypatch.setattr(Fake, "recommended", ways)
+    records = inferlens.bench("fake:demo", iterations=5, output=tmp_path)
+    plain = [record.repeat for record in records if record.case.way == "fake:steady"]
+    assert plain
+    assert 0 not in plain, "never measured by itself"
+
+
+@pytest.mark.usefixtures("one_process")
 def test_a_run_waits_for_a_quiet_machine_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     ear = Observer()

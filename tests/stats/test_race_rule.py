@@ -65,6 +65,18 @@ def test_a_case_that_was_in_no_round_is_compared_by_what_it_took_alone():
     assert (found.decided, found.rivals["slow"].rounds) == (True, 0)
 
 
+def test_cases_that_never_met_are_compared_through_the_one_that_both_met():
+    """Alone, the machine was twice as slow for the second one; beside the third one it was not."""
+    slow = Entry(rounds={0: math.log(8.0), 1: math.log(8.1)}, alone=[math.log(8.0)], usual=GPU_NOISE)
+    late = Entry(rounds={2: math.log(1.0), 3: math.log(1.01)}, alone=[math.log(2.0)], usual=GPU_NOISE)
+    once = Entry(alone=[math.log(4.0)], usual=GPU_NOISE)
+    fast = Entry(rounds=dict.fromkeys(range(4), 0.0), alone=[0.0], usual=GPU_NOISE)
+    data = RaceData({"slow": slow, "late": late, "once": once, "fast": fast})
+    met, unmet = data.difference("slow", "late"), data.difference("slow", "once")
+    assert (met.ratio, met.rounds) == (pytest.approx(1 / 8, rel=0.02), 2)
+    assert (unmet.ratio, unmet.replicated) == (pytest.approx(4 / 8.05, rel=0.01), False)
+
+
 def test_cases_that_were_measured_once_are_decided_if_they_are_far_apart():
     assert state(RaceData({"a": alone(1.0), "b": alone(4.0)})).decided
     found = state(RaceData({"a": alone(1.0), "b": alone(1.3)}))

@@ -92,21 +92,27 @@ def race(job: CasesJob, observer: Observer) -> None:
             if len(before_stop) < len(few):
                 observer.discarded(before_stop)
                 add(hold_first_round(scheduler, few))
-        if plain := plain_ways(cases, known):
-            for planned in plain:
-                observer.remark(f"{planned.case.label}: {planned.note}")
-            order += measure(plain)
-        screened = [(planned, known[planned.case.digest, repeat]) for planned, repeat in order]
-        if not plan.repeats and not job.given_up:
-            hold_rounds(scheduler, screened, [record for record in before if record.repeat])
+        plain = plain_ways(cases, known)
+        for planned, _ in plain:
+            observer.remark(f"{planned.case.label}: {planned.note}")
+        rounds = not plan.repeats and not job.given_up
+        raced = {planned.case.work for planned, repeat in order if known[planned.case.digest, repeat].ranked and rounds}
+        order += measure([planned for planned, _ in plain if planned.case.work not in raced])
+        if rounds:
+            screened = [(planned, known[planned.case.digest, repeat]) for planned, repeat in order]
+            stand_ins = [(planned, record) for planned, record in plain if planned.case.work in raced]
+            hold_rounds(scheduler, screened, stand_ins, [record for record in before if record.repeat])
 
 
-def plain_ways(cases: Sequence[Planned], known: Mapping[tuple[str, int], Record]) -> list[Planned]:
-    """Return the plain ways to measure in place of recommended ones that failed where the plain ones may run."""
+def plain_ways(cases: Sequence[Planned], known: Mapping[tuple[str, int], Record]) -> list[tuple[Planned, Record]]:
+    """Return the plain ways to measure in place of recommended ones that failed where the plain ones may run.
+
+    Each has the record of the way that failed.
+    """
     first = {digest: record for (digest, repeat), record in known.items() if repeat <= 1}
     tried = [(planned.fallback, first.get(planned.case.digest)) for planned in cases]
     found = {
-        plain.case.digest: plain
+        plain.case.digest: (plain, record)
         for plain, record in tried
         if plain and record and not record.ranked and record.status != "timed out"
         if record.phases and record.phases[-1].name not in ("load", "export")

@@ -27,7 +27,7 @@ from inferlens.measure.monitor.gpu import gpu_before
 from inferlens.record.record import IN_TURNS, Metric, Record
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import references
-from inferlens.stats.race_rule import CLOSE, LEAST_ROUNDS, MOST_ROUNDS, USUAL_ROUNDS
+from inferlens.stats.race_rule import CLOSE, LEAST_ROUNDS, MOST_ROUNDS, USUAL_ROUNDS, RaceState
 from inferlens.units import ratio, ratio_range
 
 REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speedups are known
@@ -41,10 +41,14 @@ AT_ONCE_SECONDS = 8.0  # seconds of all their processes together: less than it t
 
 @dataclass
 class Entrant:
-    """A case of a race with its records so far: of one that was measured before the race, that record is the first."""
+    """A case of a race with its records so far: of one that was measured before the race, that record is the first.
+
+    ``stands_for`` is the record of the case in whose place this one is measured, if it is.
+    """
 
     planned: Planned
     records: list[Record] = field(default_factory=list)
+    stands_for: Record | None = None
 
     @property
     def id(self) -> str:
@@ -55,6 +59,11 @@ class Entrant:
     def runs(self) -> CaseRuns:
         """Its processes."""
         return CaseRuns(tuple(self.records))
+
+    @property
+    def sizing(self) -> Record | None:
+        """The record that tells how much memory a process of it needs; ``None`` before there is one."""
+        return self.records[0] if self.records else self.stands_for
 
 
 class RoundLog(Protocol):
@@ -114,7 +123,7 @@ class FastestRule(RaceRule):
     """Finds the fastest case: those that may be it meet until none of them can be faster than the leader.
 
     The reference takes part in the first round, so that speedups are known; and in the second one, if the others of
-    that tell no noise. With ``thorough`` there are up to as many
+    that tell no noise. A case without a record takes part in the next round. With ``thorough`` there are up to as many
     rounds as were asked for, and not fewer.
     """
 
@@ -124,21 +133,29 @@ class FastestRule(RaceRule):
 
     def meeting(self, rounds: Rounds, number: int) -> Sequence[str]:
         """See :class:`RaceRule`."""
-        race = rounds.race
-        state = race.state
-        if state is None or not state.rivals:
+        state = rounds.race.state
+        if state is None:
             return []
+        unmeasured = [name for name, entrant in rounds.able.items() if not entrant.records]
+        names = [*self._rivals(rounds, state, number), *unmeasured]
+        return names and [state.leader, *names]
+
+    def _rivals(self, rounds: Rounds, state: RaceState, number: int) -> Sequence[str]:
+        """Return those that meet the leader in the round after ``number`` rounds."""
+        if not state.rivals:
+            return []
+        race = rounds.race
         best, following = state.leader, next(iter(state.rivals))
         if number == 0:
             once = {name: entry.level for name, entry in race.entries.items()}
             limit = once[best] + math.log(race.entries[best].usual.reach)
-            return [best, following, *(name for name in once if once[name] <= limit), *rounds.references()]
+            return [following, *(name for name in once if once[name] <= limit), *rounds.references()]
         if number < LEAST_ROUNDS:
             reach = race.entries[best].usual.reach
             near = [name for name, rival in state.rivals.items() if rival.ratio <= (CLOSE if rival.rounds else reach)]
-            return [best, *(near or [following, *rounds.references()])]
+            return near or [following, *rounds.references()]
         if state.open or number < self.rounds:
-            return [best, *(state.open or [following])]
+            return state.open or [following]
         return []
 
 
@@ -190,10 +207,16 @@ def hold_first_round(scheduler: Scheduler, cases: Sequence[Planned]) -> list[Rec
     return list(records_of_rounds(scheduler, [(planned, 1) for planned in cases], together=True, only_right=False))
 
 
-def hold_rounds(scheduler: Scheduler, screened: Iterable[tuple[Planned, Record]], known: Iterable[Record] = ()) -> None:
+def hold_rounds(
+    scheduler: Scheduler,
+    screened: Iterable[tuple[Planned, Record]],
+    stand_ins: Iterable[tuple[Planned, Record]] = (),
+    known: Iterable[Record] = (),
+) -> None:
     """Hold the rounds of cases that were measured once; those that do the same work race each other.
 
-    Records that are ``known`` of rounds that were held before are not made again.
+    A stand-in begins in the next round: it has the record of the case in whose place it is measured. Records that are
+    ``known`` of rounds that were held before are not made again.
     """
     before: dict[int, dict[str, Record]] = {}
     for record in known:
@@ -202,6 +225,8 @@ def hold_rounds(scheduler: Scheduler, screened: Iterable[tuple[Planned, Record]]
     for planned, record in screened:
         if record.ranked:
             races.setdefault(planned.case.work, []).append(Entrant(planned, [record]))
+    for planned, record in stand_ins:
+        races[planned.case.work].append(Entrant(planned, stands_for=record))
     end = time.monotonic() + scheduler.plan.within
     left = [entrants for entrants in races.values() if len(entrants) > 1]
     while left:
@@ -286,10 +311,11 @@ class Rounds:
         """Return how many rounds are held at once, from ``number`` on; one if processes take no turns."""
         if (self.log and self.log.replays) or len(meeting) == 1 or number in self.known or self.scheduler.one_at_a_time:
             return 1
-        if not all(entrant.records for entrant in meeting):
+        sizing = [entrant.sizing for entrant in meeting if entrant.sizing]
+        if len(sizing) < len(meeting):
             return 1
-        taking_turns = number == 1 or all(IN_TURNS in entrant.records[-1].facts for entrant in meeting)
-        return rounds_at_once([entrant.records[0] for entrant in meeting]) if taking_turns else 1
+        taking_turns = number == 1 or all(IN_TURNS in one.records[-1].facts for one in meeting if one.records)
+        return rounds_at_once(sizing) if taking_turns else 1
 
     def _hold(self, rounds: Mapping[int, Sequence[Entrant]]) -> None:
         """Measure a process of each case of some rounds, or take the records of a round that was held before."""
@@ -344,8 +370,9 @@ class Rounds:
         """
         if len(order) < 2 or any(entrant.planned.refusal for entrant in order):
             return False
-        if all(entrant.records for entrant in order):
-            return fit_together([entrant.records[0] for entrant in order])
+        sizing = [entrant.sizing for entrant in order if entrant.sizing]
+        if len(sizing) == len(order):
+            return fit_together(sizing)
         return all(entrant.planned.case.device == "cpu" for entrant in order)
 
 

@@ -83,13 +83,13 @@ def judge(calls: Sequence[Outputs], expected: Expected, tolerance: float) -> Agr
     pairs = zip(calls, expected.calls if KEEPS_STATE in behavior else [expected.calls[0]] * len(calls), strict=False)
     results = [compare(*pair, tolerance, name) for pair in pairs]
     first, result = results[0], reduce(worse, results)
-    if KEEPS_STATE in behavior and len(calls) > 1 and first.agrees is not False:
+    if KEEPS_STATE in behavior and len(calls) > 1:
         change = compare(expected.calls[1], expected.calls[0], tolerance, name)
         told = change.agrees is False and None not in (change.rel_l2, *(each.rel_l2 for each in results))
         lost = told and _kept_share(calls, expected.calls) < 0.5
         reason = "state lost: its second call ignores the first"
         result = replace(first, agrees=False, reason=reason) if lost else result
-        result = replace(result, state="lost" if lost else "kept")
+        result = replace(result, state="lost" if lost else "kept" if first.agrees is not False else "")
     return replace(result, behavior=behavior)
 
 

@@ -175,6 +175,22 @@ def unpaired_difference(base: Sequence[float], candidate: Sequence[float], usual
     )
 
 
+def chained_difference(first: LogRatio, second: LogRatio) -> LogRatio:
+    """Return the difference of two cases from those of both with a third one.
+
+    The degrees of freedom are those of B. L. Welch, "The generalization of 'Student's' problem", Biometrika 34 (1947).
+    """
+    error = math.hypot(first.error, second.error)
+    return LogRatio(
+        log=first.log + second.log,
+        error=error,
+        freedom=error**4 / (first.error**4 / first.freedom + second.error**4 / second.freedom),
+        rounds=min(first.rounds, second.rounds),
+        noise=max(first.noise, second.noise),
+        replicated=first.replicated and second.replicated,
+    )
+
+
 def look_error(difference: LogRatio, level: float) -> float:
     """Return the probability of error that one look at a race may use, at an overall confidence ``level``.
 

@@ -17,7 +17,15 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
-from inferlens.stats.comparison import CPU_NOISE, LogRatio, Noise, look_error, paired_difference, unpaired_difference
+from inferlens.stats.comparison import (
+    CPU_NOISE,
+    LogRatio,
+    Noise,
+    chained_difference,
+    look_error,
+    paired_difference,
+    unpaired_difference,
+)
 from inferlens.stats.intervals import student_quantile
 
 LEAST_ROUNDS, USUAL_ROUNDS, MOST_ROUNDS = 2, 10, 20  # of a race; MOST_ROUNDS with --thorough
@@ -63,7 +71,10 @@ class RaceData:
         self.entries = {name: entry for name, entry in entries.items() if entry.rounds or entry.alone}
 
     def difference(self, base: str, candidate: str) -> LogRatio | None:
-        """Return the candidate against the base; ``None`` if one of them has no process."""
+        """Return the candidate against the base; ``None`` if one of them has no process.
+
+        Two cases that were never in one round are compared through the case that was in most rounds.
+        """
         if base not in self.entries or candidate not in self.entries:
             return None
         one, other = self.entries[base], self.entries[candidate]
@@ -71,8 +82,19 @@ class RaceData:
         paired = paired_difference(one.rounds, other.rounds, usual, self._borrowed(base, candidate))
         if paired:
             return paired
+        if self._common not in ("", base, candidate):
+            steps = self.difference(base, self._common), self.difference(self._common, candidate)
+            if steps[0] and steps[1] and (steps[0].rounds or steps[1].rounds):
+                return chained_difference(steps[0], steps[1])
         first, second = (list(entry.alone) or list(entry.rounds.values()) for entry in (one, other))
         return unpaired_difference(first, second, usual)
+
+    @cached_property
+    def _common(self) -> str:
+        """The fastest of the cases that were in most rounds; empty without rounds."""
+        most = max((len(entry.rounds) for entry in self.entries.values()), default=0)
+        names = [name for name, entry in self.entries.items() if most and len(entry.rounds) == most]
+        return min(names, key=lambda name: self.entries[name].level, default="")
 
     @cached_property
     def _squares(self) -> dict[frozenset[str], tuple[float, int]]:
@@ -80,9 +102,7 @@ class RaceData:
         raced = {name: entry for name, entry in self.entries.items() if entry.rounds}
         if len(raced) < 3:
             return {}
-        most = max(len(entry.rounds) for entry in raced.values())
-        leader = min((name for name in raced if len(raced[name].rounds) == most), key=lambda name: raced[name].level)
-        squares = {}
+        leader, squares = self._common, {}
         for name, entry in raced.items():
             own = [log - raced[leader].rounds[key] for key, log in entry.rounds.items() if key in raced[leader].rounds]
             if name != leader and len(own) > 1 and abs(float(np.mean(own))) < math.log(CLOSE):
