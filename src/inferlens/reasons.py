@@ -63,6 +63,8 @@ _CUTS = [
         (rf"^(?:\d+: (?=\[)|{_SOURCE}:\d+:? |ERROR: |\[\d+\] |\[\w+\.cpp::[^\]]*\] )+|\[\S+\.\w+:\d+: \w+\] ", ""),
         (r"^I[A-Z]\w+::\w+: |Error Code \d+: |\s*\bIn \w+ at [^\s)]+|\bIn function \w+:\s*", ""),
         (r"\[Error thrown at [^\]]*\]\s*(?:Expected .*? to be true but got false\s+(?=\S))?", ""),
+        (r"\bIn node -1 with name:\s+and operator:\s*: ", ""),
+        (r"\b([A-Z][\w ]{9,}: )(?=\1)", ""),
         (r"\s*\(\w+\): [A-Z_]{8,}(?=: )|Parameter check failed at: \S+, condition: ", ""),
         (r"Assertion failed: .*? && \"([^\"]*)\"", r"\1"),
         (r"Assertion failed: .*?: (?=[A-Z])", ""),

@@ -288,6 +288,7 @@ def test_the_command_keeps_and_shows_them(tmp_path: Path) -> None:
     assert {"convolution", "linear"} <= {module for row in case["rows"] for module in row["modules"]}
 
 
+@pytest.mark.alone
 def test_the_table_of_modules_is_of_the_kernels_of_every_way(tmp_path: Path) -> None:
     """Without a level: nearly all of the time lies in modules, and nothing is scaled, whatever profiling cost."""
     profiles = inferlens.profile(
@@ -340,6 +341,7 @@ def timm_model(name: str, batch: int) -> Model:
     return Model(f"timm:{name}", name, "module", (spec,), module=timm.create_model(name, pretrained=False).eval())
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", ["resnet18", "convnext_tiny"])
 @pytest.mark.parametrize(
     ("label", "options"),

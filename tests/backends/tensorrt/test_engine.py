@@ -26,6 +26,7 @@ from inferlens.models.sources.compiled import whole
 from inferlens.record.files import sha256
 from inferlens.spec.case import Case, TensorSpec
 from tests.backends import small
+from tests.backends.tensorrt import without_gpu
 from tests.backends.tensorrt.conftest import TARGETS
 
 PAGE = Path(__file__).parents[3] / "docs" / "tensorrt.md"
@@ -180,6 +181,7 @@ def test_what_cannot_be_written_or_read_is_one_message(job: Any, made: Built, tm
 # What the builder says
 
 
+@without_gpu
 def test_what_needs_a_gpu_is_refused(job: Any, preparation: Preparation) -> None:
     with pytest.raises(Unsupported, match=r"cannot build the engine: .+") as raised:
         built(job(refittable=True, compute_capability="8.9"), preparation)

@@ -25,6 +25,7 @@ from inferlens.record.record import Gpu
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
 from tests.backends import small
+from tests.backends.tensorrt import without_gpu
 
 H200 = Gpu(name="NVIDIA H200", compute_capability="9.0")
 A100 = Gpu(name="NVIDIA A100-SXM4-80GB", compute_capability="8.0")
@@ -73,6 +74,7 @@ def test_a_description_of_another_version_is_one_sentence(version: str, made: Bu
         check_engine(made.path, read, rtx, None)
 
 
+@without_gpu
 def test_the_runtime_has_the_last_word(made: Built, rtx: Flavour, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a GPU it does not know, and is not asked."""
     with pytest.raises(Unsupported, match=r"cannot run here, on NVIDIA H200 with .*Error reading CUDA GPU properties"):

@@ -18,6 +18,7 @@ from inferlens.backends.tensorrt.network import network
 from inferlens.errors import Unsupported
 from inferlens.spec.case import TensorSpec
 from tests.backends.quantized import quantized_file
+from tests.backends.tensorrt import without_gpu
 
 EVIL = "evil\x1b[31m\nError: fake"
 SCOPES = "['', 'encoder', 'encoder.layers.3', 'encoder.layers.3.warp', 'warp']"
@@ -64,6 +65,7 @@ class Places(torch.nn.Module):
         return torch.nonzero(x > 0)
 
 
+@without_gpu
 def test_an_unsupported_operator_is_named_with_its_module(tmp_path: Path, rtx: Flavour) -> None:
     """A custom operator deep in a module; and NonZero, for which the parser looks for a plugin that there is not."""
     node = helper.make_node("Warp", ["a"], ["y"], name="node_warp", domain="acme")
@@ -79,6 +81,7 @@ def test_an_unsupported_operator_is_named_with_its_module(tmp_path: Path, rtx: F
         assert f"({operator}, in the module {module}): it has no such operator." in raised.value.what
 
 
+@without_gpu
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
 @pytest.mark.parametrize("layers", ["linear", "convolution"])
 def test_quantized_graphs_build_as_they_are(

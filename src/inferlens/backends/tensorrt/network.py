@@ -103,7 +103,8 @@ def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
     module = ""
     with suppress(Exception):  # this only adds to a message
         module = origins(path).by_name[name].modules[-1]
-    where = f"the ONNX node '{name}' ({operator}{f', in the module {module}' if module else ''})"
+    label = f" '{name}'" if name else ""
+    where = f"the ONNX node{label} ({operator}{f', in the module {module}' if module else ''})"
     return Unsupported(
         one_line(f"{flavour.title} cannot take {where if operator else 'the graph'}: {reason}."),
         hint="another operator in the model, a plugin (option plugins), or --backend onnxruntime:cuda",
