@@ -136,7 +136,8 @@ class FastestRule(RaceRule):
         state = rounds.race.state
         if state is None:
             return []
-        unmeasured = [name for name, entrant in rounds.able.items() if not entrant.records]
+        begins = number == rounds.held
+        unmeasured = [name for name, entrant in rounds.able.items() if begins and not entrant.records]
         names = [*self._rivals(rounds, state, number), *unmeasured]
         return names and [state.leader, *names]
 
