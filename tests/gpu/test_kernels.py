@@ -267,7 +267,8 @@ def test_kernels_and_layers_of_onnxruntime(options: dict[str, bool], name: str, 
     layers = layers_of("onnxruntime:cuda", vision(name), tmp_path, "fp16", **options)
     assert known(layers) >= 0.95, layers.absent
     placed = {each.layer for each in found.kernels if each.layer}
-    assert placed == {layer.name for layer in layers.layers if layer.modules or layer.details.get("inserted")}
+    timed = [layer for layer in layers.layers if any(layer.times)]  # a graph may drop copies that change nothing
+    assert placed == {layer.name for layer in timed if layer.modules or layer.details.get("inserted")}
     took = sum(float(np.median(each.times)) for each in layers.layers)
     assert took == pytest.approx(seconds(found) / RUNS, rel=0.25)
 
