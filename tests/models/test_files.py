@@ -53,7 +53,7 @@ def test_open_dimensions_are_asked_for_and_then_taken(files: Path) -> None:
         loaded(files / "free.onnx")
     assert raised.value.hint == "--dim height=128"
     model = loaded(files / "free.onnx", inputs=(TensorSpec("input", (1, 3, 10, 8)),), batch=5)
-    assert model.inputs == (TensorSpec("input", (5, 3, 10, 8)),)
+    assert model.inputs == (TensorSpec("input", (5, 3, 10, 8), names=("", "", "height", "")),)
     with pytest.raises(InferlensError, match="does not take"):
         loaded(files / "free.onnx", inputs=(TensorSpec("input", (1, 4, 10, 8)),))
 

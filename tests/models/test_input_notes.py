@@ -49,7 +49,7 @@ def test_torchscript_runs_at_the_type_it_is_in_and_at_other_shapes_than_noted(tm
     assert [spec.shape for spec in loaded(path, batch=5).inputs] == [(5, 12), (5, 12)]
     wide = tuple(TensorSpec(spec.name, (3, 99), spec.dtype) for spec in SPECS)
     assert [spec.shape for spec in loaded(path, inputs=wide).inputs] == [(3, 99), (3, 99)]
-    ranges = TensorSpec.parse_all(["a=1..4x12:int64:opt=2", "b=1..4x12:float32:opt=2"])
+    (ranges,) = TensorSpec.parse_all(["a=1..4x12:int64:opt=2", "b=1..4x12:float32:opt=2"])
     assert loaded(stored(tmp_path / "m.pt", input_note(ranges, "float32"))).inputs == ranges
 
 

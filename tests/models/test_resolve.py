@@ -15,6 +15,7 @@ from inferlens.models.model import Model
 from inferlens.models.resolve import check, find, load, with_layers
 from inferlens.models.sources import own_code
 from inferlens.spec.case import Case, TensorSpec
+from inferlens.spec.plan import Plan
 from tests.models.loading import Bomb, loaded
 
 
@@ -90,8 +91,7 @@ def test_models_by_name_and_their_inputs() -> None:
 )
 def test_whether_a_model_has_convolutions_is_known_without_its_weights(name: str, convolutional: bool) -> None:
     info = find(name)
-    case = Case(model=info.spec, backend="")
-    assert with_layers(check(info, case, (1,))).convolutional is convolutional
+    assert with_layers(check(info, Plan(model=(name,)))).convolutional is convolutional
 
 
 def test_inputs_asked_for_replace_the_models_own_and_the_others_have_the_batch_too() -> None:

@@ -71,7 +71,7 @@ def test_the_text_of_an_input_is_read_as_that_input(name: str, shape: list[int],
 
 
 def test_inputs_are_each_given_once() -> None:
-    assert TensorSpec.parse_all(["x=2x4", "x:0=3x4"]) == (TensorSpec("x", (2, 4)), TensorSpec("x:0", (3, 4)))
+    assert TensorSpec.parse_all(["x=2x4", "x:0=3x4"]) == ((TensorSpec("x", (2, 4)), TensorSpec("x:0", (3, 4))),)
     with pytest.raises(InferlensError, match="The input 'x' is given twice"):
         TensorSpec.parse_all(["x=2x4", "y=1", "x=3x4"])
 
@@ -100,7 +100,7 @@ def test_a_batch_is_in_the_range_and_of_all_inputs_that_share_it() -> None:
     free, fixed = (with_batch((TensorSpec.parse(text),), 4)[0] for text in ("x=1..16x3", "x=1..16x3:opt=2"))
     assert free.profile == ((1, 3), (4, 3), (16, 3))  # without an optimum the measured batch is it
     assert (fixed.shape, fixed.profile) == ((4, 3), ((1, 3), (2, 3), (16, 3)))
-    specs = TensorSpec.parse_all(["ids=2..8x16:opt=2", "mask=2..8x16", "t=1..9x2"])
+    (specs,) = TensorSpec.parse_all(["ids=2..8x16:opt=2", "mask=2..8x16", "t=1..9x2"])
     assert [spec.shape for spec in with_batch(specs, 4)] == [(4, 16), (4, 16), (9, 2)]
     for batch in (1, 9):
         with pytest.raises(Unsupported, match=f"Batch {batch} is outside of the range of the input 'ids'"):

@@ -366,7 +366,7 @@ def test_other_commands_have_one_case_of_each_backend() -> None:
 def test_with_dynamic_shapes_the_plain_way_runs_and_says_why() -> None:
     able = {"onnxruntime": Capabilities(formats=("module",), supports=(Support("cuda", "cuda", FLOATS),))}
     shapes = (TensorSpec.parse("x=1..8x3x224x224"),)
-    (planned,) = expand(replace(RECOMMENDED, input=shapes), [RESNET], able)
+    (planned,) = expand(replace(RECOMMENDED, input=(shapes,)), [RESNET], able)
     assert (planned.case.options, planned.note) == ({}, "In place of cuda_graph=true, which needs fixed shapes.")
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from inferlens.cli.commands import app
 from inferlens.record.machine import Marks
-from inferlens.record.record import IN_TURNS, Environment
+from inferlens.record.record import IN_TURNS, Environment, ModelFacts, Record
 from inferlens.spec.case import Budget, TensorSpec
 from inferlens.spec.plan import words_of
 from inferlens.views.answer import answers
@@ -166,7 +166,7 @@ def test_the_command_that_decides_has_all_words_of_the_plan() -> None:
     sides = [told.pop(side) for side in "ab"]
     assert (told["weights"], told["seed"]) == ("my weights.pth", 3)
     assert {words_of(side, ["pytorch", "openvino"])["backend"] for side in sides} == {"pytorch", "openvino"}
-    assert TensorSpec.parse_all(told["input"]) == fields["inputs"]
+    assert TensorSpec.parse_all(told["input"]) == (fields["inputs"],)
     assert (told["threshold"], told["level"]) == ("1%", "90%")
     assert (told["iterations"], told["warmup"], told["timeout"]) == (60, 2, "90s")
 
@@ -217,6 +217,20 @@ def test_of_several_batch_sizes_it_says_where_throughput_stops_growing():
         record(case(batch=batch), median=0.01 * batch, rate=rate) for batch, rate in ((1, 90), (8, 50), (32, 12.6))
     ]
     assert "Throughput stops growing at batch 8: 400 items a second." in shown(records)
+
+
+def test_of_several_sizes_it_says_by_how_much_the_time_grows() -> None:
+    records = [sized(length, median) for length, median in ((32, 0.01), (64, 0.02), (256, 0.16))]
+    assert [each.where for each in answers(rows(records))] == [f"sequence_length {size}" for size in (32, 64, 256)]
+    said = "From sequence_length 32 to 256 (8.00x) the fastest takes 16.0x the time, most steeply from 64 to 256."
+    assert said in shown(records, width=120)
+
+
+def sized(length: int, median: float) -> Record:
+    """A record of rows of token numbers, without names for its dimensions."""
+    facts = ModelFacts(name="bert", inputs=(TensorSpec("ids", (1, length), "int64"),))
+    inputs = () if length == 32 else facts.inputs  # the model's own length is one of them
+    return record(case(inputs=inputs), samples=(median,) * 100, model=facts)
 
 
 def test_answers_alone_say_the_precision_and_the_reference() -> None:

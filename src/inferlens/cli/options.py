@@ -22,9 +22,9 @@ _BACKENDS = (
 )
 _PRECISIONS = "fp32, fp16, bf16, int8, fp8, with commas; the last two of a quantized ONNX file, or by --calibration. \
 [dim]Default: the file's own, else fp32.[/dim]"
-_INPUT = "An input, as NAME=1x3x224x224:float32 or NAME=1x128:int64:0..1000; NAME=1..16x3x224x224:opt=2 prepares for a \
-range of sizes; repeatable."
-_DIM = "A size by the name that a file gives the dimension, as sequence_length=128, for all inputs; or a range, as \
+_INPUT = "An input, as NAME=1x3x224x224:float32, NAME=1x128:int64:0..1000, or NAME=1x32,1x128 for several shapes; \
+NAME=1..16x3x224x224:opt=2 prepares for a range of sizes; repeatable."
+_DIM = "Sizes of a dimension of all inputs by its name, as sequence_length=32,128 or image_size=224; or a range, as \
 sequence_length=1..512:opt=128; repeatable."
 _OPTION = "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'."
 _PYTHON = "The interpreter of another virtual environment, such as old/bin/python; several of them, with commas."

@@ -134,8 +134,8 @@ class Bar(Observer):
     def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:
         of = f" of {finals}" if number <= finals else ""
         case, works = contenders[0], {planned.case.work for planned in self._cases}
-        batch = f" batch {case.batch}" if case.batch else ""
-        race = f"{case.model.rpartition(':')[2]}{batch}, " if len(works) > 1 else ""
+        named = f"{case.model.rpartition(':')[2]} {case.sizes_label}".rstrip()
+        race = f"{named}, " if len(works) > 1 else ""
         self._say(f"{race}{'final ' if finals else ''}round {number}{of}: {standing}")
 
     def _seconds_left(self, *, loads_all: bool) -> float:
@@ -168,7 +168,10 @@ class Bar(Observer):
         words = [case.model.rpartition(":")[2]] if len({each.model for each in cases}) > 1 else []
         varied = [axis for axis in AXES if len({getattr(each, axis.name) for each in cases}) > 1]
         case = shown_together([case, *cases])[0]
-        said = ", ".join(word for axis in varied for word in axis.words(case))
+        sizes = [
+            f"{name} {size}" for name, size in case.sizes.items() if len({each.sizes.get(name) for each in cases}) > 1
+        ]
+        said = ", ".join([*(word for axis in varied for word in axis.words(case)), *sizes])
         return " ".join(filter(None, [*words, case.backend_label, said, case.options_label]))
 
     def _draw(self, what: str, share: float = 0.0) -> None:

@@ -15,9 +15,9 @@ from inferlens.views.table import FORMATS, Document
 
 RUNS = "newest, or all: each run in a table of its own."
 BY = "A table of two axes: ways down, across the values of precision, batch, threads, device, backend, calibration, \
-model or machine."
+model or machine, or of a dimension such as sequence_length."
 PLOTTED = "The file to write; .svg, .png, .pdf or .html decides its format."
-TOP = "Ways to draw at most, the fastest first. [dim]Default: 30; of several batch sizes 8.[/dim]"
+TOP = "Ways to draw at most, the fastest first. [dim]Default: 30; of several sizes 8.[/dim]"
 AGAINST = "Draw each way as a point, its latency against: error (of its outputs), accuracy, memory or energy."
 THEME = "auto, light or dark. [dim]Default: light, and in HTML what the reader's system is set to.[/dim]"
 BASE = "What to compare with: a folder with records, at any height, or a record file."

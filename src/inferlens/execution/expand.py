@@ -15,7 +15,8 @@ import msgspec
 from inferlens.backends import BACKENDS, importable, reference_of
 from inferlens.backends.base import Capabilities
 from inferlens.errors import InferlensError, Unsupported, one_of, suggestion
-from inferlens.models.model import ModelInfo
+from inferlens.models.model import InputsAtBatch, ModelInfo
+from inferlens.models.resolve import feeds
 from inferlens.spec.case import AXES, FLAGS, QUANTIZED, Axis, Case, split_label
 from inferlens.spec.plan import Plan
 from inferlens.units import listing, plural
@@ -92,9 +93,9 @@ def expand(
     found = list(found)
     for model in found:
         model.check(plan.trust, alone=len(found) == 1)
-        for batch in batches(plan, model):
-            for case, note in _cases(plan, model, batch, anywhere or capabilities):
-                refusal = model.refusal(batch) or capabilities[case.backend].refusal(case, model)
+        for feed in feeds(plan, model):
+            for case, note in _cases(plan, model, feed, anywhere or capabilities):
+                refusal = model.refusal(feed) or capabilities[case.backend].refusal(case, model)
                 planned.setdefault(case.digest, Planned(case, model, refusal, note))
     if not planned:
         raise nothing_runs(found, plan.device, capabilities)
@@ -128,20 +129,14 @@ def cases_on(plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabiliti
     model.check(plan.trust)
     here = {support.device for can in capabilities.values() for support in can.takes(model.format)}
     plan = msgspec.structs.replace(plan, device=plan.device or ("cpu" if "cpu" in here else "cuda",))
-    return [case for batch in batches(plan, model) for case, _ in _cases(plan, model, batch, capabilities)]
-
-
-def batches(plan: Plan, model: ModelInfo) -> tuple[int | None, ...]:
-    """The batches that a plan means; when none was asked for, that of the inputs asked for, else the model's."""
-    inputs = model.inputs or plan.input
-    asked = inputs[0].shape if inputs else ()
-    return plan.batch or (asked[0] if asked else model.batch,)
+    return [case for feed in feeds(plan, model) for case, _ in _cases(plan, model, feed, capabilities)]
 
 
 def _cases(
-    plan: Plan, model: ModelInfo, batch: int | None, capabilities: Mapping[str, Capabilities]
+    plan: Plan, model: ModelInfo, feed: InputsAtBatch, capabilities: Mapping[str, Capabilities]
 ) -> Iterator[tuple[Case, str]]:
-    """Yield the cases of a model at a batch, and what plain ones stand for."""
+    """Yield the cases of a model with inputs at a batch, and what plain ones stand for."""
+    inputs, batch = feed
     default = default_device(capabilities.values())
     for backend, variant in _backends(plan, model, capabilities, plan.device or (default,)):
         for device in plan.device or (_device_for(capabilities[backend], variant, default),):
@@ -158,7 +153,7 @@ def _cases(
                     model=model.spec,
                     backend=backend,
                     variant=installed(backend, capabilities[backend]) if chosen is None else chosen,
-                    inputs=model.inputs or plan.input,
+                    inputs=inputs,
                     weights=plan.weights,
                     calibration=plan.calibration,
                     keep=plan.keep if chosen_at["precision"] in QUANTIZED else "",

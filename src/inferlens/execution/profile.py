@@ -107,7 +107,7 @@ def profile(
     rotate: bool = False,
     option: Texts | Mapping[str, Any] | None = None,
     input: Texts | None = None,
-    dim: Texts | Mapping[str, int | str] | None = None,
+    dim: Texts | Mapping[str, Numbers] | None = None,
     weights: str | PathLike[str] | None = None,
     calibration: str | PathLike[str] | None = None,
     keep: Texts | None = None,

@@ -22,7 +22,7 @@ from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, merged
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child_process
-from inferlens.execution.expand import Planned, backends_named, batches, check_words, expand, refuse_if_none_runs
+from inferlens.execution.expand import Planned, backends_named, check_words, expand, refuse_if_none_runs
 from inferlens.execution.protocol import Job
 from inferlens.execution.worker import Child
 from inferlens.measure import environment, interpreter
@@ -30,7 +30,6 @@ from inferlens.models import resolve
 from inferlens.models.model import ModelInfo
 from inferlens.reasons import reason
 from inferlens.record.record import Environment
-from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan, refuse_unknown
 
 TIMEOUT = 300.0
@@ -155,12 +154,12 @@ def check_interpreters(pythons: Iterable[str]) -> None:
 
 def found(plan: Plan, model: Named | None = None) -> list[ModelInfo]:
     """What the plan's models are, each loaded once to see that it can be, and that it takes the inputs and weights."""
-    job = LookupJob(names=plan.model, checkout=plan.checkout, python="".join(plan.python[:1]), plan=plan, sizes=plan)
+    job = LookupJob(names=plan.model, checkout=plan.checkout, python="".join(plan.python[:1]), plan=plan, checks=True)
     if model and model.found:
         job = replace(job, known=model.found, live=model.live)
     outcome = child_process.launch(models, job, timeout=TIMEOUT)
     if not outcome.answered:  # a model that ends the process may do so in a case: the row has the reason
-        outcome = child_process.launch(models, replace(job, plan=None), timeout=TIMEOUT)
+        outcome = child_process.launch(models, replace(job, checks=False), timeout=TIMEOUT)
     return outcome.found(f"Looking up {', '.join(plan.model)} failed")
 
 
@@ -223,42 +222,32 @@ def environment_by(python: str) -> Environment:
 
 
 class LookupJob(NamesJob, frozen=True, kw_only=True):
-    """Models to look up, or already known; to check for ``plan``, and to size as ``sizes`` says, if there is one."""
+    """Models to look up, or already known; of a plan, whether they are also loaded and checked for it."""
 
     known: list[ModelInfo] | None = None
     plan: Plan | None = None
-    sizes: Plan | None = None
+    checks: bool = False
     live: str | None = None
 
 
 def models(job: LookupJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - there is no case
     """What every name means, and what the plan asks of it that it cannot do."""
     found, plan = job.known or [resolve.find(name) for name in job.names], job.plan
+    live = Path(job.live) if job.live else None
     for model in found if job.checkout else ():
         resolve.check_place(model.spec, job.checkout)
-    if sizes := job.sizes:
-        found = [resolve.sized(model, sizes.dim, sizes.input, trust=sizes.trust) for model in found]
     if not plan:
         return found
-    checked = []
+    if not job.checks:
+        return [resolve.sized(model, plan, live) for model in found]
     for model in found:
         model.check(plan.trust, alone=len(found) == 1)
-        case = Case(
-            model=model.spec,
-            backend="",
-            inputs=model.inputs or plan.input,
-            weights=plan.weights,
-            calibration=plan.calibration,
-            keep=plan.keep,
-            seed=plan.seed,
-        )
-        live = Path(job.live) if job.live else None
-        checked.append(resolve.check(model, case, batches(plan, model), trust=plan.trust, live=live))
+    checked = [resolve.check(model, plan, live) for model in found]
     return [resolve.with_layers(model) for model in checked] if plan.recommended else checked
 
 
-def find(names: Sequence[str], checkout: str = "", python: str = "", sizes: Plan | None = None) -> list[ModelInfo]:
+def find(names: Sequence[str], checkout: str = "", python: str = "", plan: Plan | None = None) -> list[ModelInfo]:
     """What each model's name means in a checkout; ``InferlensError`` for the first that means nothing."""
-    job = LookupJob(names=tuple(names), checkout=checkout, python=python, sizes=sizes)
+    job = LookupJob(names=tuple(names), checkout=checkout, python=python, plan=plan)
     outcome = child_process.launch(models, job, timeout=TIMEOUT)
     return outcome.found(f"Looking up {', '.join(names)} failed")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Format = Literal["module", "torchscript", "exported", "onnx", "openvino", "engine", "torch_tensorrt", "fake"]
 Array = NDArray[np.generic]
+InputsAtBatch = tuple[tuple[TensorSpec, ...], int | None]  # what a case says of its inputs
 
 
 TRUST = "--trust, if you trust its author"
@@ -59,8 +60,8 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
             its precision that of what it was compiled from; and the format of that.
         danger: what of the file can run code when it is opened, one sentence; empty if nothing is known of such.
         problem: why the file cannot run with what is installed here.
-        unfit: batches that were asked for and the file does not take, and why.
-        inputs: what a plan asks of its inputs, where it gives sizes by the names of dimensions; else empty.
+        unfit: inputs and batches that were asked for and the file does not take, and why.
+        inputs: the sets of inputs that a plan asks for, with sizes by name; empty until it was asked.
         convolutional: whether it has 2-D convolutions, as far as that was asked.
     """
 
@@ -74,13 +75,13 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     origin_format: Format | None = None
     danger: str = ""
     problem: Problem | None = None
-    unfit: tuple[tuple[int | None, Problem], ...] = ()
-    inputs: tuple[TensorSpec, ...] = ()
+    unfit: tuple[tuple[InputsAtBatch, Problem], ...] = ()
+    inputs: tuple[tuple[TensorSpec, ...], ...] = ()
     convolutional: bool = False
 
-    def refusal(self, batch: int | None) -> Unsupported | None:
-        """Why it cannot run at this batch, whatever the backend; ``None`` if nothing is known against it."""
-        problem = self.problem or dict(self.unfit).get(batch)
+    def refusal(self, feed: InputsAtBatch) -> Unsupported | None:
+        """Why it cannot run with these inputs, whatever the backend; ``None`` if nothing is known against it."""
+        problem = self.problem or dict(self.unfit).get(feed)
         return problem.refusal() if problem else None
 
     def check(self, trusted: bool, alone: bool = True) -> None:

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+import itertools
 import traceback
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,6 @@ from inferlens.errors import (
     paths_like,
     suggestion,
 )
-from inferlens.models.dimensions import missing_sizes, no_names, share_sizes, with_dims
 from inferlens.models.inputs import (
     argument_names,
     called_by_name,
@@ -34,7 +33,7 @@ from inferlens.models.inputs import (
     own_type,
     try_inputs,
 )
-from inferlens.models.model import Model, ModelInfo, Problem
+from inferlens.models.model import InputsAtBatch, Model, ModelInfo, Problem
 from inferlens.models.samples import RANDOM, Samples, read
 from inferlens.models.sources import own_code
 from inferlens.models.sources.base import LoadRequest, Opened, Source
@@ -48,7 +47,9 @@ from inferlens.reasons import reason
 from inferlens.record.file_kind import FileType, file_kind
 from inferlens.record.record import ModelFacts
 from inferlens.spec.case import Case, TensorSpec, with_batch
+from inferlens.spec.dimensions import missing_sizes, share_sizes, with_dims, with_names, without_usual_names
 from inferlens.spec.keep import EXPORTED, check_kept, kept
+from inferlens.spec.plan import Plan
 
 if TYPE_CHECKING:
     import torch
@@ -220,26 +221,30 @@ def _opened(case: Case, trust: bool, live: Path | None) -> Opened:
     return opened
 
 
-def check(
-    found: ModelInfo, case: Case, batches: Sequence[int | None], *, trust: bool = False, live: Path | None = None
-) -> ModelInfo:
-    """``found`` with what is known to stand against some of the ``batches``.
+def check(found: ModelInfo, plan: Plan, live: Path | None = None) -> ModelInfo:
+    """Return what is known of a model, with the inputs that ``plan`` asks for, and which of them the model refuses.
 
-    ``case`` is what all cases share: the model, its weights, seed and inputs. Raises InferlensError if the model cannot
-    be loaded, or does not take the weights or the inputs.
+    Raises InferlensError if the model cannot be loaded, or does not take the weights or the inputs.
     """
-    source = BY_PREFIX[found.spec.partition(":")[0]]
-    if source.vouched and not (case.inputs or case.weights or case.calibration not in ("", RANDOM) or case.keep):
+    source, trust = BY_PREFIX[found.spec.partition(":")[0]], plan.trust
+    shared = {name: getattr(plan, name) for name in ("weights", "calibration", "keep", "seed")}
+    case = Case(model=found.spec, backend="", inputs=plan.input[0], **shared)
+    asks = any(case.inputs) or any(plan.dim[0]) or case.weights or case.calibration not in ("", RANDOM) or case.keep
+    if source.vouched and not asks:
         return found
     try:
         opened = _opened(case, trust, live)
         _given_weights(opened, case, trust)
         if not (case.inputs or opened.inputs):
             opened = replace(opened, inputs=(_guess(opened),))
+        found = _with_inputs(found, opened, plan)
     except MissingLibrary:
+        if any(plan.dim[0]):
+            raise
         return found  # which backends say, too
     except Unsupported as error:
-        return msgspec.structs.replace(found, unfit=tuple((batch, Problem.of(error)) for batch in batches))
+        problem = Problem.of(error)
+        return msgspec.structs.replace(found, unfit=tuple((feed, problem) for feed in feeds(plan, found)))
     except InferlensError:
         raise
     except Exception as error:
@@ -253,29 +258,40 @@ def check(
         nodes = [name for name in kept(case) if name.startswith(EXPORTED)]
         check_kept(case, [*(name for name, _ in opened.module.named_modules()), *nodes])
     found = msgspec.structs.replace(found, precision=own_precision(opened) or found.precision)
-    fits, unfit = [], []
-    for batch in batches:
+    fits, unfit = dict[tuple[TensorSpec, ...], tuple[TensorSpec, ...]](), list[tuple[InputsAtBatch, Problem]]()
+    for inputs, batch in feeds(plan, found):
         try:
-            fits.append(_inputs(opened, msgspec.structs.replace(case, batch=batch)))
+            fits[inputs] = _inputs(opened, msgspec.structs.replace(case, inputs=inputs, batch=batch))
         except Unsupported as error:
-            unfit.append((batch, Problem.of(error)))
-    if fits and (data := _calibration(case, fits[0])):
-        next(data.feeds(1))
-    if fits and (case.inputs or not source.vouched):
-        try_inputs(opened, fits[0], found, asked=bool(case.inputs))
+            unfit.append(((inputs, batch), Problem.of(error)))
+    for inputs, specs in fits.items():
+        if data := _calibration(case, specs):
+            next(data.feeds(1))
+        if inputs or not source.vouched:
+            try_inputs(opened, specs, found, asked=bool(inputs))
     return msgspec.structs.replace(found, unfit=tuple(unfit), convolutional=_convolutional(opened.module))
 
 
-def sized(found: ModelInfo, dims: Sequence[TensorSpec], asked: Sequence[TensorSpec], *, trust: bool) -> ModelInfo:
-    """Return what is known of a model, with the inputs that sizes by name and inputs asked for mean."""
-    if not dims:
+def feeds(plan: Plan, found: ModelInfo) -> list[InputsAtBatch]:
+    """Return the inputs that a plan asks for, at each batch; by default that of these inputs, or else the model's."""
+    every = []
+    for inputs in found.inputs or plan.input:
+        own = inputs[0].shape[0] if inputs and inputs[0].shape else found.batch
+        every += [(inputs, batch) for batch in plan.batch or (own,)]
+    return every
+
+
+def sized(found: ModelInfo, plan: Plan, live: Path | None) -> ModelInfo:
+    """Return what is known of a model, with the inputs that a plan asks for where it gives sizes by name."""
+    if not any(plan.dim):
         return found
-    if found.format == "module":
-        raise no_names()
-    found.check(trust)
-    opened = _opened(Case(model=found.spec, backend=""), trust, None)
-    inputs = with_dims(opened.inputs, asked, opened.dimensions, dims)
-    return msgspec.structs.replace(found, inputs=inputs)
+    found.check(plan.trust)
+    return _with_inputs(found, _opened(Case(model=found.spec, backend=""), plan.trust, live), plan)
+
+
+def _with_inputs(found: ModelInfo, opened: Opened, plan: Plan) -> ModelInfo:
+    pairs = itertools.product(plan.input, plan.dim)
+    return msgspec.structs.replace(found, inputs=tuple(with_dims(opened.inputs, asked, dims) for asked, dims in pairs))
 
 
 def with_layers(found: ModelInfo) -> ModelInfo:
@@ -340,26 +356,25 @@ def _inputs(opened: Opened, case: Case) -> tuple[TensorSpec, ...]:
     Those not asked for follow the model's own first input, whose batch they share.
     """
     if not opened.inputs:
-        return with_batch(case.inputs or (_guess(opened),), case.batch)
-    own = {spec.name: spec for spec in opened.inputs}
-    asked = {spec.name: spec for spec in case.inputs}
+        return without_usual_names(opened.inputs, with_batch(case.inputs or (_guess(opened),), case.batch))
+    known, given = with_names(opened.inputs, case.inputs)
+    own, asked = ({spec.name: spec for spec in specs} for specs in (known, given))
     for name, spec in asked.items():
         check_choice("input", name, own)
         if spec.low is None and spec.dtype == own[name].dtype:
             asked[name] = msgspec.structs.replace(spec, low=own[name].low, high=own[name].high)
     at_batch = with_batch(tuple((own | asked).values()), case.batch)
-    others = {spec.name: spec for spec in with_batch(opened.inputs, case.batch)}
+    others = {spec.name: spec for spec in with_batch(known, case.batch)}
     found = tuple(spec if spec.name in asked else others[spec.name] for spec in at_batch)
-    names = opened.dimensions
-    if case.batch is not None and (first := names.get(found[0].name, ())[:1]) not in ((), ("",)):
-        sizes = {spec.name: (case.batch, *spec.shape[1:]) for spec in found if names[spec.name][:1] == first}
+    if case.batch is not None and any(first := found[0].names[:1]):
+        sizes = {spec.name: (case.batch, *spec.shape[1:]) for spec in found if spec.names[:1] == first}
         found = tuple(msgspec.structs.replace(spec, shape=sizes.get(spec.name, spec.shape)) for spec in found)
-    found = share_sizes(found, asked, names)
-    if error := missing_sizes(found, names):
+    found = share_sizes(found, asked)
+    if error := missing_sizes(found):
         raise error
     for spec in found:
         _check_sizes(spec, opened)
-    return found
+    return without_usual_names(opened.inputs, found)
 
 
 def _guess(opened: Opened) -> TensorSpec:

@@ -30,17 +30,19 @@ DTYPES = (
 
 Option = bool | int | float | str
 NUMBER = r"[0-9]{1,9}"  # longer ones are no sizes, and int() refuses very long ones with words of its own
-SIZE = rf"{NUMBER}(\.\.{NUMBER})?"
+SIZE = rf"{NUMBER}(?:\.\.{NUMBER})?"
+SHAPE = rf"{SIZE}(?:x{SIZE})*"
 # A name may hold anything, as TensorFlow's "x:0" does, also a "=": it ends at the first one that a shape follows. The
 # sizes at the end of "...:opt=2" are never one.
 _TENSOR = re.compile(
-    rf"(?P<name>.+?)((?<!:opt)=|=(?![0-9x]*$))(?P<shape>scalar|{SIZE}(x{SIZE})*)(:(?P<dtype>[a-z]\w*))?"
+    rf"(?P<name>.+?)((?<!:opt)=|=(?![0-9x]*$))(?P<shape>scalar|{SHAPE})(:(?P<dtype>[a-z]\w*))?"
     rf"(:(?P<low>-?[0-9]{{1,18}})\.\.(?P<high>-?[0-9]{{1,18}}))?(:opt=(?P<best>{NUMBER}(x{NUMBER})*))?",
     re.DOTALL,
 )
+_SHAPES = re.compile(rf"(?P<name>.+?)=(?P<shapes>{SHAPE}(?:,{SHAPE})+)(?P<rest>(?::.*)?)", re.DOTALL)
 _FORM = (
-    "NAME=1x3x224x224:float32, NAME=1x128:int64:0..1000 for integers in a range, "
-    "NAME=1..16x3x224x224 for a range of sizes"
+    "NAME=1x3x224x224:float32, NAME=1x128:int64:0..1000 for integers in a range, NAME=1x32,1x128:int64 for "
+    "several shapes, NAME=1..16x3x224x224 for a range of sizes"
 )
 Shape = tuple[int, ...]
 
@@ -50,7 +52,8 @@ class TensorSpec(Struct, frozen=True):
 
     ``shape`` is the one that is measured. ``low`` and ``high`` bound the values of integers (``high`` exclusive). Where
     sizes have a range, ``least``, ``best`` and ``most`` are the shapes a model is prepared for; ``best`` is empty where
-    the measured shape is the one to be fastest at.
+    the measured shape is the one to be fastest at. ``names`` are those of the dimensions, where they are known; empty
+    texts for dimensions without one.
     """
 
     name: str
@@ -61,6 +64,7 @@ class TensorSpec(Struct, frozen=True):
     least: Shape = ()
     best: Shape = ()
     most: Shape = ()
+    names: tuple[str, ...] = ()
 
     @staticmethod
     def parse(text: str) -> TensorSpec:
@@ -90,14 +94,33 @@ class TensorSpec(Struct, frozen=True):
         return TensorSpec(match["name"], best or most, dtype, low, high, least, best, most)
 
     @staticmethod
-    def parse_all(texts: Iterable[str]) -> tuple[TensorSpec, ...]:
-        """One spec of each text, as :meth:`parse` reads it; no two of the same input."""
-        specs = tuple(map(TensorSpec.parse, texts))
-        names = [spec.name for spec in specs]
+    def parse_list(text: str) -> list[TensorSpec]:
+        """Return the specs of a text such as ``ids=1x32,1x128:int64``, or the single one that :meth:`parse` reads."""
+        if match := _SHAPES.fullmatch(text.strip()):
+            return [TensorSpec.parse(f"{match['name']}={shape}{match['rest']}") for shape in match["shapes"].split(",")]
+        return [TensorSpec.parse(text)]
+
+    @staticmethod
+    def parse_all(texts: Iterable[str]) -> tuple[tuple[TensorSpec, ...], ...]:
+        """Return the sets of inputs that texts describe: the first shapes of all, then the second ones, and so on.
+
+        An input of a single shape has it in every set. Raises InferlensError if an input is given twice, or inputs have
+        different numbers of shapes.
+        """
+        inputs = [TensorSpec.parse_list(text) for text in texts]
+        names = [specs[0].name for specs in inputs]
         for name in names:
             if names.count(name) > 1:
-                raise InferlensError(f"The input '{name}' is given twice.", expected="one shape for each input")
-        return specs
+                what = f"The input '{name}' is given twice."
+                raise InferlensError(what, expected="one --input for each, its shapes with commas")
+        counts = {len(specs) for specs in inputs} - {1}
+        if len(counts) > 1:
+            raise InferlensError(
+                f"Inputs have {' and '.join(map(str, sorted(counts)))} shapes.",
+                expected="as many of each, for shapes that belong together, or one",
+            )
+        count = max(counts, default=1)
+        return tuple(zip(*(specs * (count // len(specs)) for specs in inputs), strict=True)) or ((),)
 
     @property
     def dynamic(self) -> bool:
@@ -158,6 +181,13 @@ def with_batch(specs: tuple[TensorSpec, ...], batch: int | None) -> tuple[Tensor
             raise Unsupported(what, expected=f"{bounds[0]} to {bounds[1]}")
         made.append(msgspec.structs.replace(spec, shape=(batch, *spec.shape[1:])) if shares else spec)
     return tuple(made)
+
+
+def sizes_of(specs: Sequence[TensorSpec]) -> dict[str, int]:
+    """Return the measured sizes of named dimensions; without the batch, and without sums of other names."""
+    batch = specs[0].names[:1] if specs else ()
+    pairs = (pair for spec in specs for pair in zip(spec.names, spec.shape, strict=False))
+    return {name: size for name, size in pairs if name and name not in batch and "+" not in name}
 
 
 class Axis(NamedTuple):
@@ -266,6 +296,17 @@ class Case(Struct, frozen=True, kw_only=True):
         return self.model, self.batch, self.inputs, self.io, self.cold, self.rotate
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Sizes that were asked for, by the names of dimensions."""
+        return sizes_of(self.inputs)
+
+    @property
+    def sizes_label(self) -> str:
+        """``batch 8, sequence_length 32``; empty where nothing is known."""
+        sizes = {"batch": self.batch, **self.sizes}
+        return ", ".join(f"{name} {size}" for name, size in sizes.items() if size)
+
+    @property
     def one_at_a_time(self) -> bool:
         """Whether something happens between any two calls, so that throughput means nothing."""
         return self.cold or self.rotate
@@ -285,8 +326,13 @@ class Case(Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """The case in one line, without its model."""
-        words = [word for axis in AXES for word in axis.words(self)]
-        return " ".join([self.backend_label, *words, self.options_label]).rstrip()
+        return " ".join(self.words())
+
+    def words(self, *unsaid: str) -> list[str]:
+        """Backend, what else is said of the case but for the axes and sizes ``unsaid``, and its options; none empty."""
+        said = (word for axis in AXES if axis.name not in unsaid for word in axis.words(self))
+        sizes = (f"{name}={size}" for name, size in self.sizes.items() if name not in unsaid)
+        return [word for word in (self.backend_label, *said, *sizes, self.options_label) if word]
 
     @property
     def way(self) -> str:
@@ -304,8 +350,10 @@ class Case(Struct, frozen=True, kw_only=True):
     @property
     def digest(self) -> str:
         """Twelve hexadecimal digits that two cases share only if they are equal."""
-        said = msgspec.json.encode(self, order="deterministic")
-        said = said.replace(b',"python":""}', b"}")  # as it was called before there were interpreters, folders included
+        unnamed = tuple(msgspec.structs.replace(spec, names=()) for spec in self.inputs)
+        said = msgspec.json.encode(msgspec.structs.replace(self, inputs=unnamed), order="deterministic")
+        for later in (b',"python":""', b',"names":[]'):  # records from before these fields keep their digests
+            said = said.replace(later, b"")
         return hashlib.sha256(said).hexdigest()[:12]
 
     @property

@@ -7,6 +7,7 @@ axis, ``AXIS=VALUE``, or an option of the backend as ``NAME=VALUE`` or ``BACKEND
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
@@ -87,7 +88,7 @@ OTHERS = ("input", "weights", "calibration", "keep", "seed", "checkout")  # what
 Texts = str | Sequence[str]
 Numbers = int | str | Sequence[int]
 Duration = float | str
-_DIM_FORM = "NAME=128, or NAME=1..512:opt=128 for a range, each name once"
+_DIM_FORM = "NAME=128, NAME=32,128 for several, or NAME=1..512:opt=128 for a range, each name once"
 _FORM = "a backend, and words such as fp16, batch=8, threads=1, cuda or an option of the backend as NAME=VALUE"
 
 
@@ -98,8 +99,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         backend: ``name`` or ``name:variant``; empty is every backend that works here, ``all`` every variant of them.
         precision, batch, device, threads, io, cold, rotate, depth, python: axes, as in a :class:`Case`.
         option: values by ``backend.option``.
-        input: inputs that replace the model's own.
-        dim: sizes of the inputs' named dimensions, of which each is the shape of a spec.
+        input: sets of inputs that replace the model's own.
+        dim: sets of sizes of the inputs' named dimensions, each size the shape of a spec.
         calibration: data that inputs come from and ranges of what is quantized are found with, or ``random``.
         keep: layers that are not quantized, of cases that are.
         accuracy: data that each case's answers are evaluated on, or a function that does it.
@@ -126,8 +127,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     depth: tuple[int, ...] = ()
     python: tuple[str, ...] = ()
     option: dict[str, tuple[str, ...]] = {}
-    input: tuple[TensorSpec, ...] = ()
-    dim: tuple[TensorSpec, ...] = ()
+    input: tuple[tuple[TensorSpec, ...], ...] = ((),)
+    dim: tuple[tuple[TensorSpec, ...], ...] = ((),)
     weights: str | None = None
     calibration: str = ""
     keep: str = ""
@@ -380,18 +381,24 @@ def option_values(value: Any) -> dict[str, tuple[str, ...]]:
     return flat
 
 
-def dims_of(value: Any) -> tuple[TensorSpec, ...]:
-    """Return sizes by name from ``NAME=SIZE`` texts, or from a table of them. Raises InferlensError for other forms."""
-    given = [f"{name}={size}" for name, size in value.items()] if isinstance(value, Mapping) else listed(value)
+def dims_of(value: Any) -> tuple[tuple[TensorSpec, ...], ...]:
+    """Return every combination of sizes from ``NAME=SIZE,SIZE`` texts, or from a table of sizes by name.
+
+    Raises InferlensError for other forms.
+    """
+    given = listed(value)
+    if isinstance(value, Mapping):
+        given = tuple(f"{name}={','.join(map(str, listed(sizes)))}" for name, sizes in value.items())
     refusal = InferlensError(f"'{', '.join(map(str, given))[:100]}' gives no size of a dimension.", expected=_DIM_FORM)
     try:
-        dims = tuple(TensorSpec.parse(str(text)) for text in given)
+        dims = [TensorSpec.parse_list(str(text)) for text in given]
     except InferlensError as error:
         raise refusal from error
-    names = {dim.name for dim in dims}
-    if len(names) < len(dims) or any(len(dim.shape) != 1 or ":" in str(dim).removesuffix(":float32") for dim in dims):
+    every = [dim for sizes in dims for dim in sizes]
+    names = {dim.name for dim in every}
+    if len(names) < len(dims) or any(len(dim.shape) != 1 or ":" in str(dim).removesuffix(":float32") for dim in every):
         raise refusal
-    return dims
+    return tuple(itertools.product(*dims))
 
 
 def toml_words(path: Path, what: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from inferlens.record.record import AGREEMENT
 from inferlens.units import drop, duration, listing, percent, rate, ratio, ratio_range, score
 from inferlens.views.plain import plain
-from inferlens.views.rows import OF_OUTPUTS, Row, by, ways
+from inferlens.views.rows import OF_OUTPUTS, Row, at, by, varying, ways
 
 _TF32 = "(TF32)"
 LINE = 100  # characters of an answer among many
@@ -24,7 +24,7 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
     """The answer of one comparison.
 
     Attributes:
-        where: of what it is, where there are several: model, device, batch.
+        where: of what it is, where there are several: model, device, sizes.
         head: ``FASTEST``, ``LIKELY FASTEST`` while others may be faster, or ``NONE`` if nothing ran right; empty of a
             single way, which is beside no other.
         who: the way that it is, with its time.
@@ -199,13 +199,12 @@ def likely(chance: float | None) -> str:
 
 
 def _where(rows: Sequence[Row], table: Sequence[Row], tables: Sequence[Sequence[Row]]) -> str:
-    """Of what an answer is, in a few words: its model and device, where they differ among ``tables``, and the batch."""
+    """Of what an answer is, in a few words: its model, device and sizes, where they differ among ``tables``."""
     row = next((row for row in rows if row.ok), rows[0])
     words = [plain(row.model.rpartition(":")[2])] if tables else []
     if len({each.device_name for one in tables for each in one}) > 1:
         words.append(plain(row.device_name))
-    if row.batch is not None and len({each.batch for one in (table, *tables) for each in one}) > 1:
-        words.append(f"batch {row.batch}")
+    words += filter(None, [at(row, varying(each for one in (table, *tables) for each in one))])
     if len({(each.io, each.call_mode) for each in table}) > 1:
         words.append(" ".join(filter(None, (row.call_mode, f"--io {row.io}"))))
     return ", ".join(words)

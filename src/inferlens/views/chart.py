@@ -35,7 +35,7 @@ from inferlens.views.picture import (
 from inferlens.views.plain import plain, without_middle
 from inferlens.views.records import COLUMNS, headline
 from inferlens.views.renderers.terminal import wrap
-from inferlens.views.rows import OF_OUTPUTS, Row, by, rows
+from inferlens.views.rows import OF_OUTPUTS, Row, at, by, rows, varying
 from inferlens.views.table import Column
 
 WIDTH = 736  # of all panels beside each other, in pixels
@@ -97,22 +97,18 @@ def drawn(row: Row) -> bool:
 
 
 def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) -> dict[str, Any]:
-    """One model on one machine: lines over the batch sizes if there are several, bars for each of them."""
+    """One model on one machine: lines over each dimension of several sizes, bars for each of them."""
     names = names_of(table)
     comparisons = by(table, "comparison")
     several = len(comparisons) > 1
     keys = {row.id: names[row.id] if several else plain(row.backend) for row in table}
-    if len({row.batch for row in table}) > 1 < len({row.io for row in table}):  # each is a line of its own
+    if varying(table) and len({row.io for row in table}) > 1:  # each is a line of its own
         keys = {row.id: f"{names[row.id]}, {row.io} io" for row in table}
     first = _first(comparisons, names, top or (MOST_OF_EACH if several else MOST))
     chosen = [row for row in table if names[row.id] in first]
     able = [row for row in chosen if drawn(row)]
-    largest_first = sorted(able, key=lambda row: (-(row.batch or 0), _seconds(row)))
-    series = list(dict.fromkeys(keys[row.id] for row in largest_first))
     shades = {keys[row.id]: colours[plain(row.backend)] for row in chosen}
-    panels = (
-        [_lines(able, keys, {name: shades[name] for name in series})] if len({row.batch for row in able}) > 1 else []
-    )
+    panels = [_lines(able, keys, shades, name) for name in varying(able)]
     few = comparisons if len(comparisons) <= MOST_BARS or not panels else [comparisons[0], comparisons[-1]]
     for each in few:
         where = where_of(each, comparisons)
@@ -186,12 +182,9 @@ def leading(comparisons: Sequence[Sequence[Row]], names: Mapping[str, str]) -> d
 
 def where_of(rows: Sequence[Row], comparisons: Sequence[Sequence[Row]]) -> str:
     """What tells one comparison from the others."""
-    told = {
-        "batch": f"batch {rows[0].batch}",
-        "io": f"{rows[0].io} io",
-        "call_mode": rows[0].call_mode or "repeated",
-    }
-    return plain(", ".join(told[name] for name in told if len({getattr(each[0], name) for each in comparisons}) > 1))
+    told = {"io": f"{rows[0].io} io", "call_mode": rows[0].call_mode or "repeated"}
+    words = [told[name] for name in told if len({getattr(each[0], name) for each in comparisons}) > 1]
+    return plain(", ".join(filter(None, [at(rows[0], varying(each[0] for each in comparisons)), *words])))
 
 
 def _word(row: Row) -> str:
@@ -266,13 +259,18 @@ def _bars(
     return stacked(panels, across=True, of=values, spacing=_BETWEEN, **heading)
 
 
-def _lines(rows: Sequence[Row], keys: dict[str, str], shades: Mapping[str, str]) -> dict[str, Any]:
-    """What was measured against the batch size, one line for each series; those of one colour are dashed otherwise."""
-    values = [_values(row, keys) for row in rows if row.batch]
-    batches = sorted({each["batch"] for each in values})
-    axis: Part = {"values": batches, "format": "d", "labelOverlap": True}
+def _lines(rows: Sequence[Row], keys: dict[str, str], colours: Mapping[str, str], name: str) -> dict[str, Any]:
+    """What was measured against a dimension, one line for each series; those of one colour are dashed otherwise."""
+    others = [each for each in varying(rows) if each != name]
+    sized = [row for row in rows if row.dimensions.get(name)]
+    largest_first = sorted(sized, key=lambda row: (-(row.dimensions[name] or 0), _seconds(row)))
+    named = {row.id: ", ".join(filter(None, [keys[row.id], at(row, others)])) for row in sized}
+    shades = {named[row.id]: colours[keys[row.id]] for row in largest_first}
+    values = [{**_values(row, named), "size": row.dimensions[name]} for row in sized]
+    axis: Part = {"values": sorted({each["size"] for each in values}), "format": "d", "labelOverlap": True}
     scale: Part = {"type": "log", "base": 2, "nice": False}
-    x = field("batch:Q", title="batch size (log scale)", scale=scale, axis=axis)
+    title = f"{'batch size' if name == 'batch' else plain(name)} (log scale)"
+    x = field("size:Q", title=title, scale=scale, axis=axis)
     columns_of_legend = max(1, 110 // (max(map(len, shades)) + 8))
     legend = {"title": None, "orient": "top", "columns": columns_of_legend, "offset": 16}
     domain, alike = [*shades], Counter[str]()
@@ -313,7 +311,6 @@ def _values(row: Row, keys: dict[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {
         "case": plain(row.name),
         "colour": keys[row.id],
-        "batch": row.batch,
         "low": None if row.p5 is None or not drawn(row) else 1e3 * row.p5,
         "high": None if row.p95 is None or not drawn(row) else 1e3 * row.p95,
         "opacity": 1.0 if drawn(row) else 0.65,

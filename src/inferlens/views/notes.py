@@ -18,7 +18,7 @@ from inferlens.record.record import Record, machine_name
 from inferlens.units import listing, plural
 from inferlens.views.plain import plain
 from inferlens.views.renderers import terminal
-from inferlens.views.rows import Row, rows
+from inferlens.views.rows import Row, at, rows, varying
 from inferlens.views.table import Column, Document, Line, Table
 
 SCHEMA = "inferlens.warnings/1"
@@ -130,14 +130,14 @@ def _who(names: Sequence[str], cases: int) -> str:
 def _names(shown: Sequence[Row]) -> list[str]:
     """What tells each case from the others, its backend first."""
     models = len({row.model for row in shown}) > 1
-    batches = len({row.batch for row in shown}) > 1
+    sizes = varying(shown)
     every = [row.name.split() for row in shown]
     common = set(every[0][1:]).intersection(*every) if every else set()
     names = []
     for row, words in zip(shown, every, strict=True):
         own = [words[0], *(word for word in words[1:] if word not in common)]
         model = [row.model.rpartition(":")[2]] if models else []
-        names.append(plain(" ".join([*model, *own, *([f"batch {row.batch}"] if batches else [])])))
+        names.append(plain(" ".join([*model, *own, at(row, sizes)])))
     return names
 
 

@@ -7,7 +7,7 @@ import unicodedata
 
 from msgspec.structs import replace
 
-from inferlens.spec.case import AXES, CALL_MODE, Case
+from inferlens.spec.case import CALL_MODE, Case
 from inferlens.spec.plan import bench_words
 
 
@@ -27,12 +27,6 @@ def without_middle(text: str, longest: int) -> str:
 def without_end(text: str, longest: int) -> str:
     """A text without its end, if it is longer."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
-
-def words_of(case: Case, *unsaid: str) -> list[str]:
-    """Backend, what else is said of a case but for the axes ``unsaid``, and its options; none of them empty."""
-    said = (word for axis in AXES if axis.name not in unsaid for word in axis.words(case))
-    return [word for word in (case.backend_label, *said, case.options_label) if word]
 
 
 def profile_command(case: Case, *, gpu: bool) -> str:

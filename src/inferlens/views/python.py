@@ -167,8 +167,8 @@ class Records(Sequence[Record]):
         """
         frames = library("polars", extra="frames")
         of: dict[object, Any] = {str: frames.String, bool: frames.Boolean, int: frames.Int64, float: frames.Float64}
-        _, lines = fields_of(self.rows)
-        schema = {name: of.get(kind, frames.List(frames.String)) for name, kind in _kinds().items()}
+        names, lines = fields_of(self.rows)
+        schema = {name: of.get(kind, frames.List(frames.String)) for name, kind in _kinds(names).items()}
         frame: polars.DataFrame = frames.DataFrame(lines, schema=schema, orient="row")
         return frame
 
@@ -181,7 +181,7 @@ class Records(Sequence[Record]):
         frames = library("pandas", extra="frames")
         of: dict[object, str] = {bool: "boolean", int: "Int64", float: "float64"}
         names, lines = fields_of(self.rows)
-        kinds = {name: of.get(kind, "object") for name, kind in _kinds().items()}
+        kinds = {name: of.get(kind, "object") for name, kind in _kinds(names).items()}
         frame: pandas.DataFrame = frames.DataFrame(lines, columns=names).astype(kinds)
         return frame
 
@@ -272,12 +272,11 @@ def _place(record: Record) -> tuple[str, str]:
     return record.case.digest, machine_name(record.environment)
 
 
-def _kinds() -> dict[str, object]:
-    """The plain type of each column."""
+def _kinds(names: Iterable[str]) -> dict[str, object]:
+    """The plain type of each column; those that are no fields are sizes."""
     hints = get_type_hints(Row)
-    kinds = {
-        field.encode_name: hints[field.name] for field in msgspec.structs.fields(Row) if field.name != "machine_load"
-    }
+    known = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(Row)}
+    kinds = {name: known.get(name, int) for name in names}
     return {name: get_args(kind)[0] if isinstance(kind, types.UnionType) else kind for name, kind in kinds.items()}
 
 

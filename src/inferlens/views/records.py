@@ -6,11 +6,13 @@ names and reasons, which may come from anywhere, through ``plain``.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -42,7 +44,7 @@ from inferlens.units import (
 from inferlens.views.answer import DOUBTS, accuracy, answers, doubts
 from inferlens.views.plain import plain
 from inferlens.views.renderers import terminal
-from inferlens.views.rows import Row, by, fits, noted, rows, seconds_of, ways
+from inferlens.views.rows import Row, at, by, fits, noted, rows, seconds_of, varying, ways
 from inferlens.views.table import Column, Document, Line, Table, chosen, text
 
 SCHEMA = "inferlens.table/1"
@@ -189,11 +191,10 @@ def headline(table: Sequence[Row]) -> str:
     threads = sorted({row.cpus for row in usual if row.device == "cpu" and row.cpus})
     number = plural(threads[0], "thread") if len(threads) == 1 else f"{listing([*map(str, threads)])} threads"
     devices = [row.device_name + f", {number}" * (row.device == "cpu" and bool(threads)) for row in ran]
-    inputs = ran[0].inputs_any_batch if len({row.batch for row in table}) > 1 else ran[0].inputs
     prepared, precisions = {row.prepared for row in table}, {row.precision for row in table}
     words = [
         bare(ran[0].model),
-        inputs.replace(":float32", ""),
+        ran[0].inputs_but(varying(table)).replace(":float32", ""),
         f"prepared for {min(prepared)}" if len(prepared) == 1 and any(prepared) else "",
     ]
     words += [min(precisions) if len(precisions) == 1 else "", " and ".join(dict.fromkeys(devices))]
@@ -251,7 +252,7 @@ def table_of(
     """One model on one machine; ``where`` is the folder that its records lie in, ``most`` how many rows are shown."""
     comparisons = by(table, "comparison")
     several = len(comparisons) > 1
-    columns = [_column(column, table) for column in columns]
+    columns = [each for column in columns for each in (_column(column, table), *_sizes(column, table))]
     lines, hidden, shown = [], list[Row](), list[Row]()
     for each in comparisons:
         first = _first(each, most)
@@ -303,6 +304,17 @@ def _first(rows: Sequence[Row], most: int | None) -> list[Row]:
     reference = next((row for row in rows if row.is_reference), rows[0])
     first = list(rows[:most])
     return first if reference in first or most == 1 else [*first[:-1], reference]
+
+
+def _sizes(column: Column, table: Sequence[Row]) -> list[Column]:
+    """The columns after that of the batch: sizes in which rows differ."""
+    names = varying(table) if column.key == "batch" else []
+    size = partial(replace, column, key="dimensions", tells_apart=True)
+    return [size(title=name, write=partial(_size, name)) for name in names if name != column.key]
+
+
+def _size(name: str, sizes: Mapping[str, int | None]) -> str:
+    return text(sizes.get(name))
 
 
 def _column(column: Column, table: Sequence[Row]) -> Column:
@@ -378,10 +390,15 @@ def _next(shown: Sequence[Row], where: str | None) -> list[str]:
 
 
 def fields_of(shown: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
-    """The names of all fields, and the values of every row; its notes, which are the last, as texts."""
-    fields = [field for field in msgspec.structs.fields(Row) if field.name != "machine_load"]  # a note says it
-    lines = [[getattr(row, field.name) for field in fields[:-1]] + [list(map(str, row.notes))] for row in shown]
-    return [field.encode_name for field in fields], lines
+    """The names of all fields and sizes, and the values of every row; its notes, which are the last, as texts."""
+    left_out = ("machine_load", "sizes", "form")  # a note says it, columns of their own, the inputs
+    fields = [field for field in msgspec.structs.fields(Row) if field.name not in left_out]
+    sizes = list(dict.fromkeys(name for row in shown for name in row.sizes))
+    lines = [
+        [*(getattr(row, field.name) for field in fields[:-1]), *map(row.sizes.get, sizes), list(map(str, row.notes))]
+        for row in shown
+    ]
+    return [*(field.encode_name for field in fields[:-1]), *sizes, fields[-1].encode_name], lines
 
 
 def _in_flight(row: Row) -> str:
@@ -419,7 +436,7 @@ def remark(row: Row, *, builds: bool = True) -> str:
 
 def shortest_p95(comparisons: Sequence[Sequence[Row]]) -> list[str]:
     """Where another way than the fastest has the shortest p95 for sure."""
-    told = []
+    told, sizes = [], varying(row for each in comparisons for row in each)
     for each in comparisons:
         known = [row for row in each if row.ranked and row.p95 and row.p95_low and row.p95_high]
         fastest = [row for row in known if row.fastest]
@@ -427,25 +444,52 @@ def shortest_p95(comparisons: Sequence[Sequence[Row]]) -> list[str]:
             continue
         first, least = fastest[0], min(known, key=lambda row: row.p95 or 0.0)
         if not least.fastest and (least.p95_high or 0.0) < (first.p95_low or 0.0):
-            where = f" at batch {first.batch}" if len(comparisons) > 1 else ""
+            where = f" at {at(first, sizes)}" if sizes else ""
             both = duration(least.p95 or 0.0), duration(first.p95 or 0.0)
             told.append(f"{plain(least.way)}{where}, {both[0]} ({plain(first.way)} {both[1]})")
     return [f"Shortest p95: {listing(told)}."] if told else []
 
 
 def growth(comparisons: Sequence[Sequence[Row]]) -> list[str]:
+    """Say for each dimension how its sizes change what is fastest, at the largest sizes of the others."""
+    names, told = varying(row for each in comparisons for row in each), []
+    largest = {name: max(each[0].dimensions.get(name) or 0 for each in comparisons) for name in names}
+    for name in names:
+        fixed = [other for other in names if other != name]
+        alike = [each for each in comparisons if all(each[0].dimensions.get(one) == largest[one] for one in fixed)]
+        by_size = {each[0].dimensions.get(name): each for each in alike}
+        if None not in by_size and 1 < len(alike) == len(by_size):
+            where = f", at {at(alike[0][0], fixed)}" if fixed else ""
+            told += _throughput_growth(alike, where) if name == "batch" else _time_growth(name, alike, where)
+    return told
+
+
+def _throughput_growth(comparisons: Sequence[Sequence[Row]], where: str) -> list[str]:
     """Of several batch sizes, where throughput stops growing."""
     rated = [[row for row in each if row.ranked and row.items_per_second] for each in comparisons]
-    best = {row.batch: (row.items_per_second or 0.0, row) for each in rated if each for row in [max(each, key=_rate)]}
-    sizes = sorted(size for size in best if size is not None)
-    if len(sizes) < 2 or len(sizes) < len(comparisons):
+    best = {row.batch or 0: row for each in rated if each for row in [max(each, key=_rate)]}
+    if len(best) < len(comparisons):
         return []
-    most = max(best[size][0] for size in sizes)
-    enough = next(size for size in sizes if best[size][0] >= 0.95 * most)
-    grows = "still grows" if enough == sizes[-1] else "stops growing"
-    row = best[enough][1]
+    most = max(map(_rate, best.values()))
+    enough = next(size for size in sorted(best) if _rate(best[size]) >= 0.95 * most)
+    grows = "still grows" if enough == max(best) else "stops growing"
+    row = best[enough]
     by = f" by {plain(row.way)}" if any(len(each) > 1 for each in rated) else ""
-    return [f"Throughput {grows} at batch {enough}: {rate(_rate(row))} items a second{by}."]
+    return [f"Throughput {grows} at batch {enough}: {rate(_rate(row))} items a second{by}{where}."]
+
+
+def _time_growth(name: str, comparisons: Sequence[Sequence[Row]], where: str) -> list[str]:
+    """Of several sizes, by how much the shortest time grows, and between which two it grows most steeply."""
+    first = (row for each in comparisons for row in each if row.place == 1)
+    times = {row.sizes[name]: row.seconds_per_call for row in first if row.seconds_per_call}
+    if len(times) < len(comparisons):
+        return []
+    steps = list(pairwise(sorted(times)))
+    low, high = steps[0][0], steps[-1][1]
+    steepest = max(steps, key=lambda step: math.log(times[step[1]] / times[step[0]]) / math.log(step[1] / step[0]))
+    most = f", most steeply from {steepest[0]} to {steepest[1]}" if len(steps) > 1 else ""
+    both = ratio(high / low), ratio(times[high] / times[low])
+    return [f"From {plain(name)} {low} to {high} ({both[0]}) the fastest takes {both[1]} the time{most}{where}."]
 
 
 def _rate(row: Row) -> float:

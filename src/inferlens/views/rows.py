@@ -7,8 +7,9 @@ calls, never from 1 / latency. Speed-ups are between rows of one *comparison*: m
 from __future__ import annotations
 
 import math
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -24,11 +25,12 @@ from inferlens.analysis.objective import build_seconds, device_peak, host_peak
 from inferlens.analysis.race import FinalsAim, Race, race
 from inferlens.analysis.runs import CaseRuns, device_name, latest
 from inferlens.record.record import IN_TURNS, Record, card_name, machine_name
-from inferlens.spec.case import TensorSpec, bare, shown_together, with_batch
+from inferlens.spec.case import TensorSpec, bare, shown_together, sizes_of, with_batch
+from inferlens.spec.dimensions import with_names
 from inferlens.spec.plan import ab_words, plainness, unknown, words
 from inferlens.stats.intervals import ends
 from inferlens.units import moment, plural
-from inferlens.views.plain import plain, profile_command, words_of
+from inferlens.views.plain import plain, profile_command
 
 SAID_PARTLY = "(partly)"  # behind a precision: less than half of the multiply-adds are in it
 # Words for outputs that are not wrong and yet not what they should be, by the codes of notes.
@@ -50,7 +52,8 @@ class Row(Struct, frozen=True, kw_only=True):
         machine: what tells the machine from another; rows of two machines are never compared.
         device_name: name of the GPU, or of the CPU for cases on the CPU; with more where machines share it.
         hint: what may help one that did not run; of the likeliest, the command that decides between it and the next.
-        inputs: the actual inputs; ``batch`` is the number of items in one call.
+        inputs: the actual inputs; ``batch`` is the number of items in one call, ``sizes`` are those of the other named
+            dimensions, and ``form`` is the inputs with names in place of these, such as ``x={batch}x{width}:int64``.
         runs: how many runs of the case there are, of which this is the newest.
         run: when the run began, of rows that are shown run by run; rows of two runs are not compared then.
         prepared: the range of sizes it was prepared for, if for more than the measured ones.
@@ -95,12 +98,14 @@ class Row(Struct, frozen=True, kw_only=True):
     backend: str
     precision: str
     batch: int | None
+    sizes: dict[str, int]
     device: str
     device_name: str
     machine: str
     threads: int | None
     options: str
     inputs: str
+    form: str
     prepared: str
     io: str
     status: str
@@ -207,8 +212,8 @@ class Row(Struct, frozen=True, kw_only=True):
 
     @property
     def table(self) -> tuple[str, str, str, str]:
-        """Rows that share this go into one table: model, machine, inputs but for the batch, and the run."""
-        return self.model, self.machine, self.inputs_any_batch, self.run
+        """Rows that share this go into one table: model, machine, inputs but for sizes with names, and the run."""
+        return self.model, self.machine, self.form, self.run
 
     @property
     def comparison(self) -> tuple[str, str, str, int | None, str, str, str]:
@@ -216,9 +221,14 @@ class Row(Struct, frozen=True, kw_only=True):
         return self.model, self.machine, self.inputs, self.batch, self.io, self.call_mode, self.run
 
     @property
-    def inputs_any_batch(self) -> str:
-        """The inputs with ``N`` for the batch."""
-        return self.inputs if self.batch is None else self.inputs.replace(f"={self.batch}x", "=Nx")
+    def dimensions(self) -> dict[str, int | None]:
+        """The batch and all sizes, by name."""
+        return {"batch": self.batch, **self.sizes}
+
+    def inputs_but(self, names: Collection[str]) -> str:
+        """The inputs with these names in the place of sizes; ``N`` for the batch."""
+        sizes = {name: str(size) for name, size in self.dimensions.items() if name not in names}
+        return re.sub(r"\{(.+?)\}", lambda name: {"batch": "N", **sizes}.get(name[1], name[1]), self.form)
 
     @property
     def seconds_per_call(self) -> float | None:
@@ -233,6 +243,19 @@ def by(rows: Sequence[Row], name: str) -> list[list[Row]]:
     for row in rows:
         groups.setdefault(getattr(row, name), []).append(row)
     return list(groups.values())
+
+
+def varying(rows: Iterable[Row]) -> list[str]:
+    """Return the names of the dimensions in which rows differ, the batch first."""
+    every = [row.dimensions for row in rows]
+    names = dict.fromkeys(name for each in every for name in each)
+    return [name for name in names if len({each.get(name) for each in every}) > 1]
+
+
+def at(row: Row, names: Iterable[str]) -> str:
+    """Return the sizes of a row in words, such as ``batch 8, sequence_length 128``."""
+    sizes = row.dimensions
+    return plain(", ".join(f"{name} {sizes[name]}" for name in names if sizes.get(name) is not None))
 
 
 def seconds_of(table: Sequence[Row]) -> float | None:
@@ -271,7 +294,11 @@ def rows(
     models, tables = (list(dict.fromkeys(getattr(row, name) for row in named)) for name in ("model", "table"))
     comparisons = sorted(
         by(named, "comparison"),
-        key=lambda each: (models.index(each[0].model), tables.index(each[0].table), each[0].batch or 0),
+        key=lambda each: (
+            models.index(each[0].model),
+            tables.index(each[0].table),
+            [size or 0 for size in each[0].dimensions.values()],
+        ),
     )
     check_named(reference, named)
     found: list[Row] = []
@@ -309,7 +336,8 @@ def _named(runs: Sequence[CaseRuns]) -> list[Row]:
         if not inputs:
             fixed = (TensorSpec(spec.name, spec.shape, spec.dtype, spec.low, spec.high) for spec in case.inputs)
             inputs = with_batch(tuple(fixed), case.batch)
-        found.append(_row(run, inputs, words_of(shown, "batch", *["device"] * said)))
+        inputs, _ = with_names(inputs)
+        found.append(_row(run, inputs, shown.words("batch", *case.sizes, *["device"] * said)))
     return _told_apart(_machines_told_apart(found, runs))
 
 
@@ -367,6 +395,7 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> Row
         backend=case.backend_label,
         precision=case.precision,
         batch=inputs[0].shape[0] if inputs and inputs[0].shape else case.batch,
+        sizes=sizes_of(inputs),
         device=case.device,
         device_name=device_name(record),
         machine=machine_name(record.environment),
@@ -377,6 +406,7 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> Row
         options=case.options_label,
         profile=profile_command(case, gpu=bool(record.environment.gpus)),
         inputs=", ".join(map(str, inputs)),
+        form=", ".join(_form(spec, inputs[0].shape[0] if inputs[0].shape else None) for spec in inputs),
         prepared=", ".join(_range(spec) for spec in inputs if spec.dynamic),
         io=case.io,
         call_mode=" ".join(word for word, on in (("cold", case.cold), ("rotating", case.rotate)) if on),
@@ -397,6 +427,13 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> Row
         ranked=record.ranked and (agreement is None or agreement.agrees is not False),
         bound=bound_by(record),
     )
+
+
+def _form(spec: TensorSpec, batch: int | None) -> str:
+    """An input with names in the place of sizes, such as ``x={batch}x3x{image_size}x{image_size}:float32``."""
+    named = [f"{{{name}}}" if name else str(size) for name, size in zip(spec.names, spec.shape, strict=True)]
+    named[:1] = ["{batch}" if size == batch else str(size) for size in spec.shape[:1]]
+    return f"{spec.name}={'x'.join(named)}{str(spec)[len(spec.name) + len('x'.join(map(str, spec.shape))) + 1 :]}"
 
 
 def _range(spec: TensorSpec) -> str:

@@ -71,7 +71,7 @@ def cases(words: Mapping[str, Any], backend: str) -> list[Case]:
     plan = Plan.from_words({**words, "backend": backend})
     if len(plan.model) != 1:
         raise InferlensError("This takes one model.", expected="a single name or file")
-    (found,) = find(plan.model, sizes=plan)
+    (found,) = find(plan.model, plan=plan)
     name = backend.partition(":")[0]
     BACKENDS.get(name)  # a name that means nothing is told before it is asked
     return cases_on(plan, found, probe([name]))

@@ -1,7 +1,8 @@
 """What a tuning is asked for in words, and a tuning of each model at each batch size that they name.
 
 Each is a tuning of its own, with its share of the time, and a folder of its own: ``OUTPUT/MODEL``, or in it
-``batch-8`` where the model has several batch sizes. Time that one leaves is for those that follow.
+``batch-8`` or ``batch-1-sequence_length-32`` where the model has several sizes. Time that one leaves is for those
+that follow.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from inferlens.execution.tuning.space import Space, Tried, explore, tried
 from inferlens.execution.tuning.tune import Request, run
 from inferlens.record.record import Record
 from inferlens.record.store import BEST, TRIALS, TUNING, safe_name
+from inferlens.spec.case import Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Duration, Plan, Texts, Where, texts
 from inferlens.units import parse_duration
@@ -72,12 +74,10 @@ def run_each(request: Request, what: Tried, observer: Observer, model: Named | N
         case, name = part.families[0].case, part.families[0].found.name
         home = Path(request.plan.output) / safe_name(name)
         if sum(each.families[0].case.model == case.model for each in parts) > 1:
-            home /= f"batch-{case.batch}"
+            home /= _folder(case)
         if len(parts) > 1:
-            batch = request.plan.batch and (case.batch,)
-            plan = msgspec.structs.replace(request.plan, model=(case.model,), batch=batch)
-            one = msgspec.structs.replace(request, plan=plan)
-            observer.part(f"{name}, batch {case.batch}" if batch else name)
+            one = msgspec.structs.replace(request, plan=_narrowed(request.plan, case))
+            observer.part(f"{name}, {case.sizes_label}" if one.plan.batch or case.sizes else name)
         return run(one, what, part, home, observer, model, seconds)
 
     for place in range(len(parts)):
@@ -159,10 +159,9 @@ def _run_apart(under_way: UnderWay, request: Request, what: Tried, model: Named 
         for part in parts:
             case, name = part.families[0].case, part.families[0].found.name
             several = sum(each.families[0].case.model == case.model for each in parts) > 1
-            words = ([kind] if kind else []) + ([f"batch-{case.batch}"] if several else [])
-            batch = request.plan.batch and (case.batch,)
+            words = ([kind] if kind else []) + ([_folder(case)] if several else [])
             more = {
-                "plan": msgspec.structs.replace(under_way.plan, model=(case.model,), batch=batch),
+                "plan": _narrowed(under_way.plan, case),
                 "home": str(Path(safe_name(name)) / "-".join(words)),
                 "seconds": request.budget * min(1.0, workers / len(parts)),
             }
@@ -175,12 +174,22 @@ def _run_apart(under_way: UnderWay, request: Request, what: Tried, model: Named 
 
 
 def _parts(space: Space) -> Iterator[Space]:
-    """The space of each model at each batch size."""
+    """The space of each model at each batch size and with each set of inputs."""
     every = (*space.families, *space.refused)
-    for key in dict.fromkeys((each.case.model, each.case.batch) for each in every):
+    for key in dict.fromkeys((each.case.model, each.case.batch, each.case.inputs) for each in every):
         families, refused = (
-            tuple(each for each in some if (each.case.model, each.case.batch) == key)
+            tuple(each for each in some if (each.case.model, each.case.batch, each.case.inputs) == key)
             for some in (space.families, space.refused)
         )
         refuse_if_none_runs([*families, *refused])
         yield replace(space, families=families, refused=refused)
+
+
+def _narrowed(plan: Plan, case: Case) -> Plan:
+    """The plan, of the model, the batch and the inputs of a case alone."""
+    batch = plan.batch and (case.batch,)
+    return msgspec.structs.replace(plan, model=(case.model,), batch=batch, input=(case.inputs,), dim=((),))
+
+
+def _folder(case: Case) -> str:
+    return safe_name(case.sizes_label.replace(", ", "-").replace(" ", "-"))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from inferlens.errors import InferlensError, suggestion
-from inferlens.models.dimensions import Dimensions
 from inferlens.models.model import Array, Format, ModelInfo
 from inferlens.record.file_kind import FileType
 from inferlens.spec.case import TensorSpec
@@ -49,7 +48,6 @@ class Opened:
         inputs: the model's own inputs; empty if it does not know them.
         sizes: the least and the most of each size of an input, by its name; the most is ``None`` where there is none,
             all are where any shape will do. What has no name here is not checked.
-        dimensions: names of an input's dimensions, by the input's name; see :mod:`inferlens.models.dimensions`.
         fresh: whether its weights are the constructor's random ones, to be made healthy or replaced by a file's.
         named_weights: whether it has the weights that were asked for by name.
         parameters, weights_sha256: where there is no module to ask.
@@ -63,7 +61,6 @@ class Opened:
     path: Path | None = None
     example: dict[str, Array] = field(default_factory=dict)
     sizes: Mapping[str, Sizes | None] = field(default_factory=dict)
-    dimensions: Dimensions = field(default_factory=dict)
     fresh: bool = False
     parameters: int | None = None
     named_weights: bool = False

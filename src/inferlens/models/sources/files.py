@@ -254,6 +254,8 @@ def _exported(path: Path) -> Opened:
     if told:
         specs = _named(specs, told, path)
     nodes = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    symbols = (tuple("" if isinstance(size, int) else str(size) for size in nodes[name].shape) for name in names)
+    specs = tuple(msgspec.structs.replace(spec, names=own) for spec, own in zip(specs, symbols, strict=True))
     return Opened(
         format="exported",
         module=module,
@@ -261,10 +263,6 @@ def _exported(path: Path) -> Opened:
         inputs=specs,
         sizes={
             spec.name: tuple(_bounds(program, size) for size in nodes[name].shape)
-            for spec, name in zip(specs, names, strict=True)
-        },
-        dimensions={
-            spec.name: tuple("" if isinstance(size, int) else str(size) for size in nodes[name].shape)
             for spec, name in zip(specs, names, strict=True)
         },
         weights=f"in {path.name}",

@@ -55,10 +55,6 @@ class OnnxFile(Source):
             path=path,
             inputs=tuple(spec for spec, _ in inputs),
             sizes={spec.name: sizes for spec, sizes in inputs},
-            dimensions={
-                value.name: tuple(size.dim_param for size in value.type.tensor_type.shape.dim)
-                for value in model.graph.input
-            },
             parameters=sum(math.prod(tensor.dims) for tensor in model.graph.initializer if tensor.data_type in FLOATS),
             weights=f"in {path.name}",
             source=f"ONNX file, sha256 {sha256(path, *weight_files(path, model))}",
@@ -102,7 +98,9 @@ def _inputs(model: Any, path: Path) -> list[tuple[TensorSpec, Sizes | None]]:
             raise InferlensError(f"The input '{value.name}' has an unknown type.", expected=", ".join(DTYPES))
         shape = [max(int(size.dim_value), 0) for size in tensor.shape.dim] if tensor.HasField("shape") else [0, 0]
         sizes = tuple((size or 1, size or None) for size in shape) if tensor.HasField("shape") else None
-        found.append((TensorSpec(value.name, (*(size or 1 for size in shape[:1]), *shape[1:]), dtype), sizes))
+        names = tuple(size.dim_param for size in tensor.shape.dim)
+        shape[:1] = [size or 1 for size in shape[:1]]
+        found.append((TensorSpec(value.name, tuple(shape), dtype, names=names), sizes))
     if not found:
         raise InferlensError(f"The graph of {path} takes no inputs, so there is nothing to measure it with.")
     return found

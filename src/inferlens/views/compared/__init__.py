@@ -34,7 +34,7 @@ from inferlens.units import (
     significant,
 )
 from inferlens.views import table
-from inferlens.views.plain import plain, profile_command, without_middle, words_of
+from inferlens.views.plain import plain, profile_command, without_middle
 from inferlens.views.table import Column, Document, Table
 
 SCHEMA = "inferlens.comparison/1"
@@ -174,7 +174,8 @@ def unit(metric: Metric) -> str:
 def names_of(cases: Sequence[Case], *, unsaid: Sequence[str] = ()) -> list[str]:
     """Names of one model's cases: backend, precision, and what else tells them apart, without the axes ``unsaid``."""
     alike = {*unsaid, *(name for name in ("batch", "device") if len({getattr(case, name) for case in cases}) == 1)}
-    found = [" ".join(words_of(case, *alike)) for case in shown_together(cases)]
+    alike |= {name for name in cases[0].sizes if len({case.sizes.get(name) for case in cases}) == 1} if cases else {*()}
+    found = [" ".join(case.words(*alike)) for case in shown_together(cases)]
     hidden = [(", ".join(map(str, case.inputs)), case.weights or "", f"seed {case.seed}") for case in cases]
     for words in zip(*hidden, strict=True):
         counts, differ = Counter(found), len(set(words)) > 1
@@ -252,6 +253,8 @@ def headline(compared: Compared) -> str:
     words = [next(iter(models)) if len(models) == 1 else plural(len(models), "model"), listing(devices)]
     words += [*(precisions if len(precisions) == 1 else [])]
     words += [f"batch {batch}" for batch in batches if len(batches) == 1 and batch is not None]
+    sizes = [each.case.sizes.items() for each in compared.cases]
+    words += [f"{name} {size}" for name, size in sizes[:1] and sizes[0] if all((name, size) in each for each in sizes)]
     if counts:
         most = plural(max(counts), "process")
         of = most if min(counts) == max(counts) else f"{min(counts):,} to {most}"

@@ -13,7 +13,7 @@ from inferlens.record.record import Record, card_name, machine_name
 from inferlens.record.store import LoadedProfiles, latest_profiles
 from inferlens.spec.case import shown_together
 from inferlens.spec.plan import plainness, unknown, words
-from inferlens.views.plain import plain, words_of
+from inferlens.views.plain import plain
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,10 @@ def told_apart(cases: Sequence[ProfiledCase], *, backends: bool = True) -> tuple
     devices = {one.profile.case.device for one in cases}
     names = []
     for place, one in enumerate(cases):
-        batch = one.profile.case.batch
         name = one.name if "precision" not in shared else one.name.replace(f" {one.profile.case.precision}", "", 1)
         words = {
             "model": every["model"][place], "name": name if backends else "",
-            "inputs": f"batch {batch}" if batch else one.inputs,
+            "inputs": one.profile.case.sizes_label or one.inputs,
             "device": one.profile.case.device if len(devices) > 1 else one.device,
         }  # fmt: skip
         names.append(" · ".join(plain(word)[:80] for key, word in words.items() if word and key not in shared))
@@ -151,12 +150,13 @@ def named(group: Sequence[ProfiledCase], *, tell_level: bool = True) -> list[Pro
 
     ``tell_level``: profiles of kernels say so where others are of layers.
     """
-    unsaid = ["batch", *["device"] * (len({one.profile.case.device for one in group}) == 1)]
+    one_device = len({one.profile.case.device for one in group}) == 1
+    unsaid = ["batch", *group[0].profile.case.sizes, *["device"] * one_device]
     tell_level = tell_level and len({one.profile.level for one in group}) > 1
     seen: dict[str, int] = {}
     found = []
     for one, case in zip(group, shown_together([one.profile.case for one in group]), strict=True):
-        words = [*words_of(case, *unsaid), *["kernels"] * (tell_level and one.profile.level == "kernel")]
+        words = [*case.words(*unsaid), *["kernels"] * (tell_level and one.profile.level == "kernel")]
         name = plain(" ".join(words))
         number = seen[name] = seen.get(name, 0) + 1
         found.append(ProfiledCase(one.profile, one.record, f"{name} ({number})" if number > 1 else name))

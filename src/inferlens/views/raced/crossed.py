@@ -30,7 +30,7 @@ from inferlens.views.compared import names_of
 from inferlens.views.plain import plain
 from inferlens.views.records import WIDTH, fitting, headline, measured_again, notes_beneath
 from inferlens.views.renderers import terminal
-from inferlens.views.rows import SAID_PARTLY, Row, by, noted, rows
+from inferlens.views.rows import SAID_PARTLY, Row, at, by, noted, rows, varying
 from inferlens.views.table import Column, Document, Line, Table
 
 MOST_NAMED = 3  # ways in a sentence
@@ -49,10 +49,10 @@ def _field(name: str, nothing: Any, order: Sequence[Any] = ()) -> CrossedAxis:
     return CrossedAxis(lambda _, case: getattr(case, name), lambda _: {name: nothing}, order)
 
 
-# Cases that are equal without the axis stand in one line.
+# Cases that are equal without the axis stand in one line. Sizes are axes too, by their names.
 AXES = {
     "precision": _field("precision", "", (*PRECISIONS, *QUANTIZED)),
-    "batch": CrossedAxis(lambda row, _: row.batch, lambda _: {"batch": None}),
+    "batch": CrossedAxis(lambda row, _: row.batch, lambda _: {}),
     "threads": _field("threads", None),
     "device": CrossedAxis(
         lambda _, case: case.device,
@@ -103,6 +103,7 @@ class Crossed:
     """Rows of one machine, or of all if the axis is that; ``values`` of the axis in their order, with their names."""
 
     axis: str
+    of: CrossedAxis
     rows: Sequence[Row]
     runs: Mapping[tuple[str, str], CaseRuns]
     names: Mapping[Any, str]
@@ -119,26 +120,28 @@ class Crossed:
     @cached_property
     def values(self) -> list[Any]:
         """Those that there are here, in their order."""
-        there = {AXES[self.axis].value(row, self.case(row)) for row in self.rows}
+        there = {self.of.value(row, self.case(row)) for row in self.rows}
         return [value for value in self.names if value in there]
 
     @cached_property
     def lines(self) -> list[CrossedLine]:
         """The lines, those with the fastest rows first."""
-        axis = AXES[self.axis]
         groups: dict[Any, dict[Any, list[Row]]] = {}
         cases: dict[Any, Case] = {}
         for row in self.rows:
             case = self.case(row)
-            bare = replace(case, **axis.without(case), **self._own_precisions)
-            key = self._work(row) if self.of_models else bare.digest
+            bare = replace(case, **self.of.without(case), **self._own_precisions)
+            if self.axis != "model":  # the inputs of two models may differ
+                bare = replace(bare, batch=None, inputs=())
+            key = self._work(row) if self.of_models else (bare.digest, *self._sizes_and_form(row))
             cases.setdefault(key, bare)
-            groups.setdefault(key, {}).setdefault(axis.value(row, case), []).append(row)
+            groups.setdefault(key, {}).setdefault(self.of.value(row, case), []).append(row)
         if self.of_models:
             names = self._works(list(cases))
         else:
             shared = ["precision"] * (len({case.precision for case in cases.values()}) == 1)
             names = names_of(list(cases.values()), unsaid=(self.axis, *shared))
+            names = [f"{name} {sizes}" for name, (_, sizes, _) in zip(names, groups, strict=True)]
         return [
             CrossedLine(plain(name) or "all", self._cells({value: _best(each) for value, each in found.items()}))
             for name, found in zip(names, groups.values(), strict=True)
@@ -163,16 +166,25 @@ class Crossed:
 
     def _work(self, row: Row) -> tuple[str, ...]:
         """What a line of models is of: rows that share it do the same work but for the axis; all but the last named."""
-        batch = "" if row.batch is None or self.axis == "batch" else f"batch {row.batch}"
         io = "" if row.io == "device" else f"{row.io} io"
-        return row.model, batch, io, row.call_mode, row.inputs_any_batch
+        sizes, form = self._sizes_and_form(row)
+        return row.model, sizes, io, row.call_mode, form
+
+    def _sizes_and_form(self, row: Row) -> tuple[str, str]:
+        """Return the sizes that tell a row from others of its model, in words, and its inputs but for the axis."""
+        if self.axis == "model":
+            return "", ""
+        return at(row, self._sizes[row.model]), row.inputs_but([self.axis])
+
+    @cached_property
+    def _sizes(self) -> dict[str, list[str]]:
+        return {rows[0].model: [name for name in varying(rows) if name != self.axis] for rows in by(self.rows, "model")}
 
     def _works(self, every: Sequence[tuple[str, ...]]) -> list[str]:
         """The names of the lines of models, with what they do not share."""
         models = list(dict.fromkeys(model for model, *_ in every))
         names = dict(zip(models, _short(models), strict=True))
-        batches = len({batch for _, batch, *_ in every}) > 1
-        return [" ".join(filter(None, [names[model], batch * batches, *call])) for model, batch, *call, _ in every]
+        return [" ".join(filter(None, [names[model], *words])) for model, *words, _ in every]
 
     def _cells(self, found: Mapping[Any, Row]) -> dict[Any, CrossedCell]:
         base = found.get(self.values[0])
@@ -269,15 +281,16 @@ class Crossed:
 
 
 def crossed(records: Sequence[Record], axis: str, reference: str | None = None) -> list[Crossed]:
-    """Records by one of :data:`AXES`: a table for each machine, or one of all of them.
+    """Records by one of :data:`AXES`, or by a size: a table for each machine, or one of all of them.
 
     Raises:
         InferlensError: if there is no such axis, all cases are alike in it, or ``reference`` names no row.
     """
-    check_choice("axis", axis, AXES)
     shown = rows(records, reference, notes=False)
+    axes = AXES | {name: CrossedAxis(partial(_size, name), lambda _: {}) for row in shown for name in row.sizes}
+    check_choice("axis", axis, axes)
     runs = {(each.first.id, machine_name(each.first.environment)): each for each in latest(records)}
-    said = {name: _values(shown, runs, name) for name in AXES}
+    said = {name: _values(shown, runs, name, of) for name, of in axes.items()}
     if len(said[axis]) < 2:
         alike = f" All are of {listing(list(said[axis].values()))}." if said[axis] else ""
         able = [name for name, values in said.items() if len(values) > 1]
@@ -287,13 +300,18 @@ def crossed(records: Sequence[Record], axis: str, reference: str | None = None) 
         shown = noted(shown, runs)
     machines = [[row for row in shown if row.machine == name] for name in said["machine"]]
     groups = [shown] if axis == "machine" else machines
-    found = [Crossed(axis, group, runs, said[axis]) for group in groups]
+    found = [Crossed(axis, axes[axis], group, runs, said[axis]) for group in groups]
     return [each for each in found if len(each.values) > 1] or found
 
 
-def _values(shown: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], name: str) -> dict[Any, str]:
+def _size(name: str, row: Row, _: Case) -> int | None:
+    return row.sizes.get(name)
+
+
+def _values(
+    shown: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], name: str, axis: CrossedAxis
+) -> dict[Any, str]:
     """The values of an axis in their order, and what they are called."""
-    axis = AXES[name]
     found = list(dict.fromkeys(axis.value(row, runs[row.id, row.machine].first.case) for row in shown))
     if all(isinstance(value, int) or value is None for value in found):
         found.sort(key=lambda value: value or 0)
@@ -444,7 +462,7 @@ def _title(of: Crossed) -> str:
     models, machines = ({getattr(row, name) for row in of.rows} for name in ("model", "machine"))
     if len(models) == len(machines) == 1:
         return headline(of.rows)
-    inputs = {row.inputs_any_batch for row in of.rows}
+    inputs = {row.inputs_but(varying(of.rows)) for row in of.rows}
     words = [bare(min(models)) if len(models) == 1 else plural(len(models), "model")]
     words += [min(inputs).replace(":float32", "")] if len(inputs) == 1 else []
     words.append(listing(list(dict.fromkeys(row.device_name for row in of.rows))) if len(machines) == 1 else "")

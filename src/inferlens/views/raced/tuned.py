@@ -434,4 +434,4 @@ def tunings_sentences(every: Sequence[Tuned]) -> list[str]:
 def _name(tuned: Tuned) -> str:
     """What it is of."""
     record = tuned.trials[0].records[0]
-    return plain(f"{record.model.name}, batch {record.case.batch}" if record.case.batch else record.model.name)
+    return plain(", ".join(filter(None, [record.model.name, record.case.sizes_label])))

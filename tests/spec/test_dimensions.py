@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import shlex
 from pathlib import Path
 
@@ -12,9 +14,9 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from inferlens.errors import InferlensError
-from inferlens.models.resolve import check, find, load, sized
+from inferlens.models.resolve import check, feeds, find, load, sized
 from inferlens.spec.case import Case, TensorSpec
-from inferlens.spec.plan import Plan, dims_of
+from inferlens.spec.plan import Plan
 from tests.commands import inferlens
 
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -44,9 +46,9 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def inputs_of(path: Path, *, batch: int | None = 1, asked: tuple[str, ...] = (), dims: object = ()) -> list[str]:
-    given = TensorSpec.parse_all(asked)
-    found = sized(find(str(path)), dims_of(dims), given, trust=False)
-    case = Case(model=found.spec, backend="onnxruntime", batch=batch, inputs=found.inputs or given)
+    plan = Plan.from_words({"model": str(path), "input": list(asked), "dim": dims})
+    found = sized(find(str(path)), plan, None)
+    case = Case(model=found.spec, backend="onnxruntime", batch=batch, inputs=(found.inputs or plan.input)[0])
     return [spec.asked.replace(":int64", "") for spec in load(case).inputs]
 
 
@@ -123,17 +125,99 @@ def test_an_exported_programs_symbol_has_one_size(tmp_path: Path) -> None:
     torch.export.save(torch.export.export(Sum(), feed, dynamic_shapes=shapes), tmp_path / "sum.pt2")
     assert inputs_of(tmp_path / "sum.pt2", asked=("a=1x16",)) == ["a=1x16:float32", "b=1x16:float32"]
     found = find(str(tmp_path / "sum.pt2"))
-    asked = TensorSpec.parse_all(("a=1x16", "b=1x8"))
+    plan = Plan.from_words({"model": "sum.pt2", "input": ["a=1x16", "b=1x8"]})
     with pytest.raises(InferlensError, match="is 16 in a and 8 in b"):
-        check(found, Case(model=found.spec, backend="", inputs=asked), [1])
+        check(found, plan)
 
 
 def test_other_commands_and_plan_files_take_names_too(bert: Path) -> None:
     (bert.parent / "plan.toml").write_text('model = "bert.onnx"\n[dim]\nsequence_length = 16\n')
     done = inferlens("bench", "plan.toml", "-b", "onnxruntime:cpu", "--dry-run", "--json", cwd=bert.parent)
-    assert '"name": "attention_mask"' in done.stdout
+    assert '"name": "input_ids"' in done.stdout
     words = ("bert.onnx", "--backend", "onnxruntime:cpu", "--dim", "sequence=16")
     for command in (("profile", *words), ("tune", *words), ("ab", *words, "onnxruntime", "openvino"),
                     ("export", *words, "--to", "x.onnx")):  # fmt: skip
         refused = inferlens(*command, cwd=bert.parent)
         assert (refused.returncode, "sequence_length" in refused.stderr) == (2, True), command
+
+
+def test_several_sizes_are_rows_with_a_column_and_a_race_each(bert: Path) -> None:
+    words = ("bert.onnx", "-b", "onnxruntime:cpu", "--quick", "--iterations", "3", "--output", "sizes")
+    for sizes in ("16", "32"):  # of two runs
+        done = inferlens("bench", *words, "--dim", f"sequence_length={sizes}", cwd=bert.parent)
+        assert done.returncode == 0, done.stderr
+    shown = json.loads(inferlens("show", "sizes", "--json", cwd=bert.parent).stdout)
+    assert [
+        (row["sizes"], row["inputs"].count(f"1x{size}:")) for row, size in zip(shown["rows"], (16, 32), strict=True)
+    ] == [
+        ({"sequence_length": 16}, 3),
+        ({"sequence_length": 32}, 3),
+    ]
+    table = inferlens("show", "sizes", "--format", "csv", cwd=bert.parent).stdout
+    assert [row["sequence_length"] for row in csv.DictReader(table.splitlines())] == ["16", "32"]
+    across = inferlens("show", "sizes", "--by", "sequence_length", "--format", "csv", cwd=bert.parent).stdout
+    assert [row["value"] for row in csv.DictReader(across.splitlines())] == ["16", "32"]
+
+
+MODELS = """
+import torch
+
+class Encoder(torch.nn.Module):
+    def forward(self, input_ids, attention_mask, scale):
+        return input_ids * attention_mask * scale
+
+def encoder():
+    return Encoder(), {name: torch.ones(1, 128, dtype=torch.int64) for name in ("input_ids", "attention_mask")} | {
+        "scale": torch.ones(1, 1)
+    }
+
+class Blended(torch.nn.Module):
+    def forward(self, image, weight):
+        return image * weight
+
+def blended():
+    return Blended(), (torch.ones(1, 3, 8, 8), torch.ones(1, 1, 1, 1))
+
+def pooled():
+    return torch.nn.AdaptiveAvgPool2d(1), torch.ones(1, 3, 8, 8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("factory", "words", "shapes"),
+    [
+        ("encoder", {"dim": "sequence_length=32,64"}, [["1x32", "1x32", "1x1"], ["1x64", "1x64", "1x1"]]),
+        ("encoder", {"input": "input_ids=1x32,1x64:int64"}, [["1x32", "1x32", "1x1"], ["1x64", "1x64", "1x1"]]),
+        ("encoder", {"input": "scale=1x128"}, [["1x128", "1x128", "1x128"]]),
+        ("blended", {}, [["1x3x8x8", "1x1x1x1"]]),
+        ("pooled", {"dim": {"image_size": [4, 16]}}, [["1x3x4x4"], ["1x3x16x16"]]),
+        ("pooled", {"input": "input=1x3x4x6,2x3x8x8"}, [["1x3x4x6"], ["2x3x8x8"]]),
+    ],
+)
+def test_inputs_of_a_factory_have_usual_names(
+    factory: str, words: dict[str, object], shapes: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sized.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    plan = Plan.from_words({"model": f"sized.py:{factory}", **words})
+    model = check(find(plan.model[0]), plan)
+    cases = [
+        Case(model=model.spec, backend="pytorch", inputs=inputs, batch=batch) for inputs, batch in feeds(plan, model)
+    ]
+    assert [["x".join(map(str, spec.shape)) for spec in load(case).inputs] for case in cases] == shapes
+
+
+def test_a_case_has_the_same_digest_whether_dimensions_have_names_or_not() -> None:
+    plain, named = (TensorSpec("ids", (1, 32), "int64", names=names) for names in ((), ("", "sequence_length")))
+    one, other = (Case(model="bert.onnx", backend="pytorch", inputs=(spec,)) for spec in (plain, named))
+    assert one.digest == other.digest
+    assert other.label == f"{one.label} sequence_length=32"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [(["a=1x2,1x3", "b=1x2,1x3,1x4"], "2 and 3 shapes"), (["a=1x2", "a=1x3"], "given twice")],
+)
+def test_shapes_that_do_not_belong_together_are_refused(given: list[str], message: str) -> None:
+    with pytest.raises(InferlensError, match=message):
+        Plan.from_words({"model": "bert.onnx", "input": given})

@@ -1,0 +1,175 @@
+"""Dimensions by name: every input that has a dimension of one name has one size there.
+
+ONNX files name their free dimensions, such as ``sequence_length``. An exported program calls them by symbols, such as
+``s77``. Inputs of a model that names none get usual names by their types and shapes. A name may be a sum of others:
+``past_sequence_length + 1``.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from inferlens.errors import InferlensError, check_choice
+from inferlens.spec.case import TensorSpec
+
+Specs = tuple[TensorSpec, ...]
+Size = tuple[int, int, int, int]  # measured, least, best (0: the measured one), most
+USUAL_SIZE = 128
+
+
+def _sizes(spec: TensorSpec) -> list[Size]:
+    least, _, most = spec.profile
+    return list(zip(spec.shape, least, spec.best or (0,) * len(spec.shape), most, strict=True))
+
+
+def with_names(own: Specs, asked: Specs = ()) -> tuple[Specs, Specs]:
+    """Return the model's own inputs and those asked for with names for their dimensions, or else the usual names.
+
+    Usual names are ``sequence_length`` for the second dimension of the first input with rows of whole numbers and of
+    every input that has as many there; ``image_size`` for the last two dimensions of an image or a video, ``height``
+    and ``width`` where these differ. Of inputs with several sizes for such a name the first alone keeps it.
+    """
+    usual = not _has_names(own)
+    own = _with_usual_names(own) if usual else own
+    names = {spec.name: spec.names for spec in own}
+    asked = tuple(replace(spec, names=spec.names or names.get(spec.name, ())) for spec in asked)
+    asked = _fitted(asked if own else _with_usual_names(asked))
+    return _fitted(own), _without_conflicts(asked) if usual else asked
+
+
+def without_usual_names(own: Specs, specs: Specs) -> Specs:
+    """Return inputs with names only where the model's ``own`` have some: the usual ones follow from the shapes."""
+    return specs if _has_names(own) else tuple(replace(spec, names=()) for spec in specs)
+
+
+def _has_names(specs: Specs) -> bool:
+    return any(name for spec in specs for name in spec.names)
+
+
+def _without_conflicts(specs: Specs) -> Specs:
+    """Return the inputs, a name that has several sizes only where it has the first."""
+    pairs = [list(zip(spec.names, spec.shape, strict=True)) for spec in specs]
+    sizes = dict(pair for each in reversed(pairs) for pair in reversed(each))
+    kept = (tuple(name * (sizes[name] == size) for name, size in each) for each in pairs)
+    return tuple(replace(spec, names=names) for spec, names in zip(specs, kept, strict=True))
+
+
+def _fitted(specs: Specs) -> Specs:
+    """Return the inputs, without names for another number of dimensions than they have."""
+    none = ((spec, ("",) * len(spec.shape)) for spec in specs)
+    return tuple(spec if len(spec.names) == len(empty) else replace(spec, names=empty) for spec, empty in none)
+
+
+def _with_usual_names(specs: Specs) -> Specs:
+    tokens = (spec for spec in specs if len(spec.shape) == 2 and "float" not in spec.dtype)
+    length = next((spec.shape[1] for spec in tokens), None)
+    return _without_conflicts(tuple(replace(spec, names=_usual_names(spec, length)) for spec in specs))
+
+
+def _usual_names(spec: TensorSpec, length: int | None) -> tuple[str, ...]:
+    rank = len(spec.shape)
+    if rank in (2, 3) and spec.shape[1] == length:
+        return "", "sequence_length", *("",) * (rank - 2)
+    if rank in (4, 5) and "float" in spec.dtype:
+        square = spec.shape[-2] == spec.shape[-1]
+        return *("",) * (rank - 2), *(("image_size",) * 2 if square else ("height", "width"))
+    return ("",) * rank
+
+
+def _resized(spec: TensorSpec, sizes: Sequence[Size]) -> TensorSpec:
+    shape, least, best, most = (tuple(column) for column in zip(*sizes, strict=True))
+    if least == most:
+        return replace(spec, shape=shape, least=(), best=(), most=())
+    best = tuple(size or usual for size, usual in zip(best, shape, strict=True)) if any(best) else ()
+    return replace(spec, shape=shape, least=least, best=best, most=most)
+
+
+def share_sizes(specs: Specs, given: Collection[str], dims: Specs = ()) -> tuple[TensorSpec, ...]:
+    """Return the inputs with one size for each name: that of ``dims``, or of an input whose sizes the user gave.
+
+    Raises:
+        InferlensError: if two sizes were given for one name.
+    """
+    sources = {dim.name: f"--dim {dim.name}" for dim in dims}
+    sizes = {dim.name: _sizes(dim)[0] for dim in dims}
+    for spec in sorted(specs, key=lambda spec: spec.name not in given):
+        for name, size in zip(spec.names, _sizes(spec), strict=True):
+            if name and size[0] and sizes.setdefault(name, size) != size and spec.name in given:
+                said = [f"{low}..{high}" if low < high else str(high) for _, low, _, high in (sizes[name], size)]
+                raise InferlensError(
+                    f"'{name}' is {said[0]} in {sources[name]} and {said[1]} in {spec.name}.",
+                    expected="one size for each name of a dimension",
+                    hint=f"--dim {shlex.quote(f'{name}={said[0]}')} alone, which all inputs follow",
+                )
+            sources.setdefault(name, spec.name)
+    shared = []
+    for spec in specs:
+        own = _sizes(spec)
+        follows = [(spec.name not in given or not size[0]) and _sum(name, sizes)
+                   for name, size in zip(spec.names, own, strict=True)]  # fmt: skip
+        shared.append(
+            _resized(spec, [new or old for new, old in zip(follows, own, strict=True)]) if any(follows) else spec
+        )
+    return tuple(shared)
+
+
+def _terms(name: str) -> list[str]:
+    return [term.strip() for term in name.split("+")]
+
+
+def _sum(name: str, sizes: Mapping[str, Size]) -> Size | None:
+    """Return the size of a name, or of a sum of names and numbers, if that is known."""
+    terms = [name] if name in sizes else _terms(name)
+    parts = [sizes.get(term, (int(term),) * 4 if term.isdecimal() else None) for term in terms]
+    known = [part for part in parts if part]
+    if len(known) < len(parts):
+        return None
+    measured, least, best, most = (sum(column) for column in zip(*known, strict=True))
+    return measured, least, best if all(part[2] for part in known) else 0, most
+
+
+def with_dims(specs: Specs, asked: Specs, dims: Specs) -> tuple[TensorSpec, ...]:
+    """Return the inputs asked for, and as many more as it takes to say the sizes ``dims``, which the others follow.
+
+    Raises:
+        InferlensError: if no input has a dimension of a name, or another size is asked of it.
+    """
+    specs, asked = with_names(specs, asked)
+    every = dict.fromkeys(name for spec in (*specs, *asked) for name in spec.names if name)
+    if dims and not every:
+        hint = "without --dim, an --input for each"
+        raise InferlensError("The model's inputs have no named dimensions.", hint=hint)
+    for dim in dims:
+        check_choice("dimension of an input", dim.name, [*every, *(term for name in every for term in _terms(name))])
+    given = {spec.name: spec for spec in asked}
+    shared = share_sizes(tuple(({spec.name: spec for spec in specs} | given).values()), given, dims)
+    wanted = {dim.name for dim in dims}
+    chosen = []
+    for spec in shared:
+        if spec.name in given or any(wanted & {name, *_terms(name)} for name in spec.names):
+            chosen.append(spec)
+            wanted -= {*spec.names}
+    return tuple(chosen)
+
+
+def missing_sizes(specs: Specs) -> InferlensError | None:
+    """Return one error that names every input whose shape the model leaves open, and the options that say it all."""
+    shapes: list[str] = []
+    options: dict[str, None] = {}  # each once
+    for spec in specs:
+        if 0 not in spec.shape:
+            continue
+        free = [name for name, size in zip(spec.names, spec.shape, strict=True) if not size]
+        sizes = [str(size or name or "?") for name, size in zip(spec.names, spec.shape, strict=True)]
+        shapes.append(f"{spec.name} ({' x '.join(sizes)})")
+        if "" in free:
+            filled = replace(spec, shape=tuple(size or USUAL_SIZE for size in spec.shape))
+            options[f"--input {shlex.quote(str(filled))}"] = None
+        else:
+            terms = [term for name in free for term in _terms(name) if not term.isdecimal()]
+            options |= dict.fromkeys(f"--dim {shlex.quote(f'{term}={USUAL_SIZE}')}" for term in terms)
+    what = f"The model leaves open the shape of {', '.join(shapes)}."
+    return InferlensError(what, expected="a size for each", hint=" ".join(options)) if shapes else None
