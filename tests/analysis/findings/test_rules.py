@@ -13,6 +13,7 @@ import pytest
 import inferlens
 from inferlens.analysis.findings import evidence_of, findings, gain, unseen
 from inferlens.analysis.findings.rule import found, rule, rules_of
+from inferlens.analysis.findings.rules.traces import RULES
 from inferlens.analysis.profile.families import of_kernel
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Profile
@@ -303,4 +304,4 @@ def test_rules_are_found_by_themselves_and_are_in_the_page_and_the_tests() -> No
     codes = {each.code for each in rules_of("profile")}
     assert set(re.findall(r"^### `([\w-]+)`$", page, re.M)) == codes
     assert {each[0] for each in SPEAKS} == {each[0] for each in SILENT} == codes - ELSEWHERE
-    assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.M)) == {each.code for each in rules_of("trace")}
+    assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.M)) == {each.code for each in RULES} | {"host-bound"}

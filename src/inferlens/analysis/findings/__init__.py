@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from inferlens.trace.analysis import Analysis
 
 __all__ = ["Evidence", "Finding", "evidence_of", "findings", "gain", "trace_findings", "unseen", "weight"]
-# Of a trace: what keeps a GPU waiting; all else is about what it does.
-_OF_THE_HOST = {"data-loader", "host-bound", "synchronising", "allocations", "outside-layers"}
+_OF_THE_HOST = {"host-bound", "outside-layers"}  # what keeps a GPU waiting; all else is about what it does
 _UNKNOWN = 0.1  # of a run: so that a fallback or a graph break, which no profile shows the cost of, is not the last
 
 
@@ -49,19 +48,14 @@ def findings(
 
 
 def trace_findings(analysis: Analysis) -> list[Finding]:
-    """What the rules find in a trace, what is about the most time of a step first; that is not what will be gained.
-
-    Where the host or the GPU is the bottleneck, what is about that one comes before all else.
-    """
+    """What the rules find in a trace, what could save the most of a step first."""
     from inferlens.analysis.findings.rules.traces import TraceEvidence
 
+    if not analysis.overview.step_time:
+        return []
     seen = TraceEvidence(analysis)
-    made = [each for rule in rules_of("trace") for each in rule(seen)] if seen.step else []
-    one_sided = seen.bound in ("host", "GPU")
-    return sorted(
-        made,
-        key=lambda each: (one_sided and (each.code in _OF_THE_HOST) != (seen.bound == "host"), -(each.seconds or 0.0)),
-    )
+    made = [each for rule in rules_of("trace") for each in rule(seen)]
+    return sorted(made, key=lambda each: -(each.seconds or 0.0))
 
 
 def evidence_of(profiles: Profile | Sequence[Profile], record: Record | None = None) -> Evidence:
