@@ -7,7 +7,6 @@ times cannot be right counts as absent.
 from __future__ import annotations
 
 import math
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from inferlens.record.record import Record
 from inferlens.spec import hints
 from inferlens.spec.case import QUANTIZED, Case, Option
 from inferlens.spec.hints import Hint
-from inferlens.spec.plan import bench_words
+from inferlens.spec.plan import bench_words, command_line
 from inferlens.stats.host_bound import gpu_waits
 from inferlens.stats.quantiles import median
 from inferlens.units import duration, listing, percent, plural
@@ -257,7 +256,7 @@ class Evidence:
         device = "cuda" if self.profiles[0].environment.gpus else "cpu"
         batches = [(self.case.batch or 1) * times for times in LARGER] if larger else []
         words = bench_words(self.case, device, list(filter(None, asks)), others=others, batches=batches)
-        return shlex.join(["inferlens", what, *words])
+        return command_line(what, self.case, words)
 
     # Of the unprofiled calls
 
