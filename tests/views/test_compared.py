@@ -99,9 +99,14 @@ def test_what_changed_is_the_users_code_where_that_is_the_model():
 
     mine = said(case(model="factory:mine:net"))
     assert "What else differs: git revision abc123 / def456+." in mine
-    assert mine.endswith("What changed: git diff abc123 Why slower: inferlens profile factory:mine:net -b pytorch --batch 1")
+    assert mine.endswith(
+        "What changed: git diff abc123 Why slower: inferlens profile factory:mine:net -b pytorch --batch 1"
+    )
     checkout = said(msgspec.structs.replace(case(model="factory:mine:net"), checkout="../new"))
-    assert "What changed: git -C ../new diff abc123 Why slower: cd ../new && inferlens profile factory:mine:net" in checkout
+    assert (
+        "What changed: git -C ../new diff abc123 Why slower: cd ../new && inferlens profile factory:mine:net"
+        in checkout
+    )
     library = said(case())
     assert "abc123" not in library
     assert library.endswith("Why slower: inferlens profile resnet18 -b pytorch --batch 1")

@@ -7,13 +7,14 @@ and reaches a threshold, and claims no more than it shows: what could be won is 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from inferlens.analysis.findings import thresholds
 from inferlens.analysis.findings.evidence import Evidence
-from inferlens.analysis.findings.rule import Finding, rules_of
+from inferlens.analysis.findings.rule import Finding, found, rules_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Record
@@ -27,22 +28,34 @@ _UNKNOWN = 0.1  # of a run: so that a fallback or a graph break, which no profil
 
 
 def findings(
-    profiles: Profile | Sequence[Profile], record: Record | None = None, plain: Record | None = None
+    profiles: Profile | Sequence[Profile],
+    record: Record | None = None,
+    plain: Record | None = None,
+    raced: Mapping[str, float | None] | None = None,
 ) -> list[Finding]:
     """What the rules find in profiles, most important first.
 
     First what concerns time, by the part of a run that could be won, or that it is about where that is not known; what
-    shows neither counts as a tenth. Then how far the profile can be trusted.
+    shows neither counts as a tenth. Then how far the profile can be trusted. Where nothing could win much, it is said
+    first what is left.
 
     Args:
         profiles: of one case; several are its levels.
         record: of the same case, timed unprofiled; without it rules are silent that need to know what a call takes.
         plain: of a quantized case, the record of the same in fp32.
+        raced: ways of other backends that were measured, and their seconds if they ran: these are not advised again.
 
     Raises InferlensError if the profiles are of different cases, or there are none.
     """
-    seen = dataclasses.replace(evidence_of(profiles, record), plain=plain)
+    seen = dataclasses.replace(evidence_of(profiles, record), plain=plain, raced=raced or {})
     made = [each for rule in rules_of("profile") for each in rule(seen)]
+    won = [weight(_of_a_run(each, seen)) for each in made if each.about == "time"]
+    if won and max(won) <= thresholds.WORTH:
+        said = "No change of a layer or kernel could win more than {most:percent} of the call."
+        left = found(
+            said, {"most": max(won)}, code="near-ceiling", subject="the run", share=1 - max(won), hint=seen.left
+        )
+        made.append(left)
     # What concerns time comes first.
     return sorted((_of_a_run(each, seen) for each in made), key=lambda each: (each.about != "time", -weight(each)))
 

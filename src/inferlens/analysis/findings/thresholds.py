@@ -49,6 +49,10 @@ GPU_FLOOR = 0.05  # of the GPU time that a kernel that does nothing has as well
 # Everywhere
 WORTH = 0.02  # of a call or a step: what saves no more is never the first finding, and none of a trace
 
+MOSTLY_KNOWN = 0.9  # of a call, in layers with a floor
+NEAR_CEILING = 0.25  # of a call, by which it is above its floors: what libraries seldom come below
+FASTER_WAY = 1.02  # of latencies, for a way to be taken instead
+
 # Traces
 LONG = 1e-3  # seconds: what only launches something takes microseconds
 MOSTLY = 0.5  # of the time, in convolutions, products and attention

@@ -252,7 +252,7 @@ class Found:
     @cached_property
     def judged(self) -> list[Judged]:
         """The profiled cases with their findings."""
-        return judged(self.profiles)
+        return judged(self.profiles, self.rows)
 
 
 def found_in(paths: Sequence[Path]) -> Found:

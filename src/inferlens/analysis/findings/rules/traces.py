@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from inferlens.analysis.findings import thresholds
-from inferlens.analysis.findings.evidence import MULTIPLES, HostWait, short
+from inferlens.analysis.findings.evidence import LOWER, MULTIPLES, HostWait, short
 from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.analysis.profile.families import DENSE, POINTWISE, could_use_tensor_cores, of_kernel
 from inferlens.analysis.profile.kernels import short_name
@@ -52,7 +52,6 @@ _BUILT_FOR = re.compile(r"(?:cutlass_|sm)(\d\d)_|(volta)_|(turing)_|(ampere)_")
 _GENERATIONS = {"volta": 70, "turing": 75, "ampere": 80}
 _ACROSS = re.compile(r"HtoD|DtoH")
 _BATCHED = ("aten::bmm", "aten::baddbmm", "aten::matmul", "aten::einsum")
-_LOWER = {"fp32": "fp16", "tf32": "fp16", **dict.fromkeys(("fp16", "bf16"), "int8 --calibration random")}
 _LOW = re.compile(r"fp4|fp8|int4|e[245]m\d|awq|gptq|marlin", re.IGNORECASE)  # weights, or all, in few bits already
 
 
@@ -329,7 +328,7 @@ def _products(seen: TraceEvidence) -> Part:
     dense = seen.of_family(*DENSE, "attention")
     words = seen.words(dense)
     name = words["longest"]
-    lower = _LOWER.get(kernel_precision(name), "") if seen.on_gpu else "bf16"
+    lower = LOWER.get(kernel_precision(name), "") if seen.on_gpu else "bf16"
     speaks = lower and words["part"] >= thresholds.MOSTLY and not _LOW.search(name)
     half = seen.saves(dense, 0.5) if speaks and uses_tensor_cores(name) is not False else 0.0
     others = (_attention, _misaligned, _tensor_cores_unused, _elementwise, _moves)

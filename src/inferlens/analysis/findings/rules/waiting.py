@@ -102,7 +102,7 @@ def _hint(seen: RecordEvidence | Evidence | TraceEvidence) -> str:
         return f"A larger batch: {seen.command(larger=True)}"
     if graph.ask:
         return f"A CUDA graph: {seen.command(graph.ask)}"
-    return f"Another backend with a CUDA graph: {seen.command(others=True)}"
+    return seen.advice(others="another backend with a CUDA graph")
 
 
 def bound_by(record: Record) -> str:
