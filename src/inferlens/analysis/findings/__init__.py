@@ -31,7 +31,7 @@ def findings(
     profiles: Profile | Sequence[Profile],
     record: Record | None = None,
     plain: Record | None = None,
-    raced: Mapping[str, float | None] | None = None,
+    rivals: Mapping[str, float | None] | None = None,
 ) -> list[Finding]:
     """What the rules find in profiles, most important first.
 
@@ -43,19 +43,19 @@ def findings(
         profiles: of one case; several are its levels.
         record: of the same case, timed unprofiled; without it rules are silent that need to know what a call takes.
         plain: of a quantized case, the record of the same in fp32.
-        raced: ways of other backends that were measured, and their seconds if they ran: these are not advised again.
+        rivals: ways of other backends that were measured, and their seconds if they ran: these are not advised again.
 
     Raises InferlensError if the profiles are of different cases, or there are none.
     """
-    seen = dataclasses.replace(evidence_of(profiles, record), plain=plain, raced=raced or {})
+    seen = dataclasses.replace(evidence_of(profiles, record), plain=plain, rivals=rivals or {})
     made = [each for rule in rules_of("profile") for each in rule(seen)]
     won = [weight(_of_a_run(each, seen)) for each in made if each.about == "time"]
     if won and max(won) <= thresholds.WORTH:
         said = "No change of a layer or kernel could win more than {most:percent} of the call."
-        left = found(
-            said, {"most": max(won)}, code="near-ceiling", subject="the run", share=1 - max(won), hint=seen.left
+        finding = found(
+            said, {"most": max(won)}, code="near-ceiling", subject="the run", share=1 - max(won), hint=seen.last_resort
         )
-        made.append(left)
+        made.append(finding)
     # What concerns time comes first.
     return sorted((_of_a_run(each, seen) for each in made), key=lambda each: (each.about != "time", -weight(each)))
 

@@ -213,7 +213,7 @@ class Evidence:
     record: Record | None  # of the same case, timed unprofiled
     plain: Record | None = None  # of a quantized case, the record of the same in fp32
     # Ways of other backends that were measured, and their seconds if they ran.
-    raced: Mapping[str, float | None] = field(default_factory=dict)
+    rivals: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def case(self) -> Case:
@@ -269,21 +269,21 @@ class Evidence:
         Where these were measured already, it is what else to try, or what is left.
         """
         asks = list(filter(None, asks))
-        if not asks and self.raced:
-            return hints.sentence(tries) if any(tries) else self.left
+        if not asks and self.rivals:
+            return hints.sentence(tries) if any(tries) else self.last_resort
         said = hints.sentence(tries if asks else [*tries, others]).removesuffix(".")
         return f"{said}: {self.command(*asks, others=not asks)}"
 
     @property
-    def left(self) -> str:
+    def last_resort(self) -> str:
         """What to try where nothing else helps: a way that was measured and is faster, or less or lower work."""
-        name, seconds = min(((name, each) for name, each in self.raced.items() if each), key=lambda pair: pair[1],
+        name, seconds = min(((name, each) for name, each in self.rivals.items() if each), key=lambda pair: pair[1],
                             default=("", 0.0))  # fmt: skip
         if seconds and self.latency and self.latency > thresholds.FASTER_WAY * seconds:
             return f"Take {name}, which was measured: {ratio(self.latency / seconds)} as fast."
         lower = LOWER.get(self.precision, "") if self.on_gpu or self.precision != "fp32" else "bf16"
         command = self.command(f"--precision {lower}") if lower else self.command(larger=True)
-        measured = "Other backends were measured and are no faster; only" if self.raced else "Only"
+        measured = "Other backends were measured and are no faster; only" if self.rivals else "Only"
         return f"{measured} a lower precision, a smaller model or a larger batch helps: {command}"
 
     # Of the unprofiled calls

@@ -76,11 +76,11 @@ def _judged(case: ProfiledCase, profiles: Sequence[Profile], loaded: LoadedProfi
         reason = case.profile.reason or f"It ended as '{case.profile.status}', and no reason is known."
         return Judged(case, reason=f"{reason} {case.profile.hint}".strip())
     record = next((record for each in able if (record := loaded.records.get(each.id))), None)
-    made = findings(able, record, _plain(able[0], loaded), _raced(case, measured))
+    made = findings(able, record, _plain(able[0], loaded), _rivals(case, measured))
     return Judged(case, tuple(made), tuple(unseen(evidence_of(able, record))))
 
 
-def _raced(case: ProfiledCase, measured: Sequence[Row]) -> dict[str, float | None]:
+def _rivals(case: ProfiledCase, measured: Sequence[Row]) -> dict[str, float | None]:
     """Seconds of what other backends do in the same precision, where there are several: most that could be tried."""
     mine, own = _ways(case, measured)[0], case.profile.case
     others = [row for row in mine if (row.precision, row.device) == (own.precision, own.device)]

@@ -115,7 +115,7 @@ def few_blocks(seen: Evidence) -> Iterator[Finding]:
     some = seen.kernels(few)
     if some.share >= thresholds.FEW_BLOCKS:
         fills = "For latency, another backend may split the work further; a larger batch fills it"
-        fills = "A larger batch fills it" if seen.raced else fills
+        fills = "A larger batch fills it" if seen.rivals else fills
         idle = sum(each.seconds * (1 - each.blocks / seen.multiprocessors) for each in some)
         yield found(
             "{calls:#kernel call} {calls:has|have} too few blocks for {multiprocessors} multiprocessors: {much}, with "

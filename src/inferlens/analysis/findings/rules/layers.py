@@ -63,7 +63,7 @@ def near_ceiling(seen: Evidence) -> Iterator[Finding]:
         yield found(
             "The call is near its ceiling: faster layers could win {won:duration} of {time:duration} at most.",
             {"won": floors.won, "time": floors.time, "floor": floors.floor},
-            subject="the run", share=1 - floors.won / floors.time, hint=seen.left,
+            subject="the run", share=1 - floors.won / floors.time, hint=seen.last_resort,
         )  # fmt: skip
 
 
