@@ -12,6 +12,7 @@ from inferlens import load_trace
 from inferlens.trace import Category, Trace, read
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.steps import HOST, synchronising
+from inferlens.trace.trace import LaunchLinks
 from tests.trace.samples import event, kernel, launch, step, text, training
 
 
@@ -86,7 +87,7 @@ def test_work_of_mtia_is_told_apart_by_its_name() -> None:
         "batch_matmul-dtype_Float": "KERNEL", "event_wait": "SYNCHRONISATION",
     }  # fmt: skip
     assert (trace.gpu.device.tolist(), trace.gpu.stream.tolist()) == ([9, 9], [102, 102])
-    assert trace.names_of(synchronising(trace)) == ["synchronizeStream"]
+    assert trace.names_of(synchronising(trace, LaunchLinks(trace))) == ["synchronizeStream"]
 
 
 def test_events_of_hpu_without_a_device_are_calls_of_the_host() -> None:

@@ -12,6 +12,7 @@ from markdown_it import MarkdownIt
 
 from inferlens.analysis.compare.cases import Compared, compare
 from inferlens.record.record import Agreement, Environment, Warning
+from inferlens.spec.case import Case
 from inferlens.views.compared import FORMATS, answer, command, lines, render, sentences
 from tests.analysis.compare.sides import broken, ran
 from tests.views.samples import CPU_MACHINE, case
@@ -86,6 +87,29 @@ def test_what_is_said():
         "Not compared: torchvision:resnet18 onnxruntime:cpu fp32 (candidate crashed (Signal 11, that is 100 % dead)).",
         "What else differs: torch not there / 2.10.0.",
     ]
+
+
+def test_what_changed_is_the_users_code_where_that_is_the_model():
+    """Of a library's model the folder's revision says nothing; a checkout is where its profile has to be taken."""
+    old, new = (msgspec.structs.replace(CPU_MACHINE, git_revision=each) for each in ("abc123", "def456+"))
+
+    def said(of: Case) -> str:
+        slow = ran(of, seconds=11e-3, run="new", environment=new)
+        return " ".join(render(compare(ran(of, environment=old), slow), width=200).split())
+
+    mine = said(case(model="factory:mine:net"))
+    assert "What else differs: git revision abc123 / def456+." in mine
+    assert mine.endswith(
+        "What changed: git diff abc123 Why slower: inferlens profile factory:mine:net -b pytorch --batch 1"
+    )
+    checkout = said(msgspec.structs.replace(case(model="factory:mine:net"), checkout="../new"))
+    assert (
+        "What changed: git -C ../new diff abc123 Why slower: cd ../new && inferlens profile factory:mine:net"
+        in checkout
+    )
+    library = said(case())
+    assert "abc123" not in library
+    assert library.endswith("Why slower: inferlens profile resnet18 -b pytorch --batch 1")
 
 
 def test_the_answer_counts_and_says_how_much_at_most():

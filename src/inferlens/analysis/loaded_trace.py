@@ -28,7 +28,7 @@ class LoadedTrace:
         return self.analysis.overview
 
     def advice(self) -> list[Finding]:
-        """What to try, what is about the most time of a step first."""
+        """What to try, what could save the most of a step first."""
         return trace_findings(self.analysis)
 
     def operators(self, *by: str) -> DataFrame:

@@ -151,7 +151,8 @@ def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> Non
     folders = [folder for _, folder in profiles]
     loaded = screen.profiles(folders)
     shown, above = groups(loaded), folders[0].parent
-    found = found_in(judged(loaded), lines=FINDINGS, brief=True, measured=measured([above])).blocks()
+    rows = measured([above])
+    found = found_in(judged(loaded, rows), lines=FINDINGS, brief=True, measured=rows).blocks()
     found = [*found, *precision_lines([case for group in shown for case in group])[:PRECISIONS]]
     others = listing([*(f"{each}s" for each in levels), "modules", "roofline"])
     more = f"More, likewise by {others}: inferlens findings {shlex.quote(str(above))}"
@@ -251,7 +252,7 @@ def findings(
     rows = measured(paths)
     notes = f", or of records: inferlens notes {' '.join(shlex.quote(str(path)) for path in paths)}" if rows else ""
     loaded = screen.profiles(paths, format, notes)
-    found = document(judged(loaded), top=top, whole=every, measured=rows)
+    found = document(judged(loaded, rows), top=top, whole=every, measured=rows)
     screen.document(found, format, output=output)
 
 

@@ -343,6 +343,11 @@ class Case(Struct, frozen=True, kw_only=True):
         return " ".join([self.backend_label, *said, *words, self.options_label]).rstrip()
 
     @property
+    def runs_own_code(self) -> bool:
+        """Whether the model is code of the user, which a revision of the working directory or the checkout tells."""
+        return bool(self.checkout) or self.model.partition(":")[0] in ("factory", "hub", "live")
+
+    @property
     def call_mode(self) -> list[str]:
         """How it is called, in words; none for a call on the device, with warm caches and no limit in flight."""
         return [word for axis in CALL_MODE for word in axis.words(self)]

@@ -477,6 +477,12 @@ def bench_words(
     return [bare(case.model), *words]
 
 
+def command_line(what: str, case: Case, words: Sequence[str]) -> str:
+    """Return a command to paste, ``inferlens what ...``, which runs in the case's checkout if it has one."""
+    line = shlex.join(["inferlens", what, *words])
+    return f"cd {shlex.quote(case.checkout)} && {line}" if case.checkout else line
+
+
 def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:
     """The values of axes, weights, seed and inputs that are not the usual ones, as a command's options."""
     said: list[str] = []

@@ -6,16 +6,30 @@ How much of each GPU was used: the numbers of torch-tb-profiler's overview, with
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
+from inferlens.errors import InferlensError
 from inferlens.stats.host_bound import gpu_waits
 from inferlens.trace.columns import SECOND
 from inferlens.trace.forms import DeviceProperties
 from inferlens.trace.occupancy import occupancy_of
-from inferlens.trace.steps import HOST, SYNCHRONISING, Intervals, Steps, idle_of, parts_of, shares_of, steps_of
+from inferlens.trace.reader import read
+from inferlens.trace.steps import (
+    HOST,
+    PREFIXES,
+    SYNCHRONISING,
+    Intervals,
+    Steps,
+    idle_of,
+    parts_of,
+    shares_of,
+    steps_of,
+    synchronising,
+)
 from inferlens.trace.tensor_cores import ELIGIBLE, uses_tensor_cores
 from inferlens.trace.trace import NONE, Bools, Category, Floats, Ints, LaunchLinks, Trace, nested
 
@@ -177,6 +191,30 @@ class Overview(Struct, frozen=True, kw_only=True):
     def waiting(self) -> float:
         """Seconds of one step in which the GPU waited for the host, synchronising included."""
         return self.idle[HOST] + self.idle[SYNCHRONISING]
+
+
+# What torch.profiler writes of itself, whether or not it records; and its steps.
+_ITS_OWN = (Category.SPAN, Category.OVERHEAD, Category.MARKER)
+_EXPORT = "export in on_trace_ready: profile(..., on_trace_ready=lambda prof: prof.export_chrome_trace('trace.json'))"
+
+
+def load_analysis(path: Path, step: int | str | None = None) -> Analysis:
+    """Read a trace file.
+
+    Raises InferlensError if there is no trace, no such step, or nothing that the profiler recorded of a program.
+    """
+    trace = read(path)
+    if not len(trace):
+        raise InferlensError(f"{path} is a trace without events.", hint="profile more steps")
+    own = np.isin(trace.category, _ITS_OWN) | trace.starting(np.arange(len(trace)), *PREFIXES)
+    own[synchronising(trace, LaunchLinks(trace))] = True
+    if own.all():
+        raise InferlensError(
+            f"{path} has only the profiler's own events: it was exported outside of the active steps "
+            "of its schedule, such as after a cycle.",
+            hint=_EXPORT,
+        )
+    return Analysis(trace, step)
 
 
 class Analysis:

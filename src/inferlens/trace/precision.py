@@ -33,7 +33,7 @@ _KERNELS = tuple(
             r"i8816|i16832|imma|s8s8|s8u8|u8s8|(?<![a-z0-9])i8(i8|i32|f32)|igemm|int8|(?<![a-z0-9])[su]8(?![a-z0-9])|dp4a",
             "int8",
         ),
-        (r"bf16|bfloat16|nvjet(_sm\d+)?_t", "bf16"),
+        (r"bf16|bfloat16|nvjet(_sm\d+)?_t|^cijk(_[a-z]{4}){2}_b_?b?s_", "bf16"),
         (r"tf32", "tf32"),
         (r"(?<![a-z0-9b])f16|fp16|half|hmma|hgemm|[hs]884|h1688|h16816|s1688gemm_fp16|nvjet(_sm\d+)?_h", "fp16"),
         (r"sgemm|f32f32|fp32|_ffma|scudnn|(?<![a-z])float(?![a-z0-9])", "fp32"),

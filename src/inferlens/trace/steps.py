@@ -258,7 +258,7 @@ def idle_of(trace: Trace, launch_links: LaunchLinks, steps: Steps) -> dict[str, 
     window = Intervals.union(steps.begin, steps.end)
     if not len(devices) or not len(window):
         return sums
-    waits = Intervals.of(trace, synchronising(trace))
+    waits = Intervals.of(trace, synchronising(trace, launch_links))
     for device in devices.tolist():
         host, between = _gaps(trace, launch_links, np.flatnonzero(trace.gpu.device == device), window)
         synchronised = host.both(waits).total
@@ -267,10 +267,24 @@ def idle_of(trace: Trace, launch_links: LaunchLinks, steps: Steps) -> dict[str, 
     return sums
 
 
-def synchronising(trace: Trace) -> Ints:
-    """Rows of calls in which the host waits for the device."""
-    rows = trace.calls.row
-    found: Ints = rows[trace.named(rows, lambda name: any(word in name.lower() for word in _WAITS))]
+def host_gaps(trace: Trace, launch_links: LaunchLinks, window: Intervals) -> Intervals:
+    """Return when all devices that ran anything waited to be given work within the window."""
+    found = Intervals(window.begin[:0], window.end[:0])
+    devices = np.unique(trace.gpu.device).tolist() if len(window) else []
+    for number, device in enumerate(devices):
+        host, _ = _gaps(trace, launch_links, np.flatnonzero(trace.gpu.device == device), window)
+        found = found.both(host) if number else host
+    return found
+
+
+def synchronising(trace: Trace, launch_links: LaunchLinks) -> Ints:
+    """Rows of calls in which the host waits for the device, copies to memory that is not pinned among them."""
+    rows, launch, copies = trace.calls.row, launch_links.launch, trace.gpu.row
+    waits = trace.named(rows, lambda name: any(word in name.lower() for word in _WAITS))
+    to_host = trace.named(copies, lambda name: "DtoH" in name and "Pinned" not in name) & (launch >= 0)
+    calls = launch[to_host]
+    waits[calls[trace.ends(copies[to_host]) <= trace.ends(rows[calls])]] = True
+    found: Ints = rows[waits]
     return found
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 import unicodedata
 
 from msgspec.structs import replace
 
 from inferlens.spec.case import CALL_MODE, Case
-from inferlens.spec.plan import bench_words
+from inferlens.spec.plan import bench_words, command_line
 
 
 def plain(text: str) -> str:
@@ -35,4 +34,4 @@ def profile_command(case: Case, *, gpu: bool) -> str:
         return f'inferlens.profile(model, example_inputs, backend="{case.backend_label}")'
     called = {axis.name: axis.default for axis in CALL_MODE}
     words = bench_words(replace(case, **called), "cuda" if gpu else "cpu")
-    return plain(shlex.join(["inferlens", "profile", *words]))
+    return plain(command_line("profile", case, words))

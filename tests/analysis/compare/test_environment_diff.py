@@ -43,7 +43,6 @@ def found(of, **changes):
         ({"memory": 64 * 2**30 - 2**20}, {}),
         ({"libraries": {"torch": "2.10.0", "onnx": "1.2"}},
          {"torch": ("2.9.0", "2.10.0", False), "onnx": ("not there", "1.2", False)}),
-        ({"git_revision": "def+"}, {"git revision": ("abc", "def+", False)}),
         ({}, {}),
     ],
 )  # fmt: skip
@@ -51,11 +50,21 @@ def test_fields(changes, expected):
     assert found(CUDA, **changes) == expected
 
 
+def test_a_revision_counts_where_the_model_is_code_of_the_user():
+    """Elsewhere it is that of whatever folder the command was run in."""
+    changed = {"git_revision": "def+"}
+    expected = {"git revision": ("abc", "def+", False)}
+    assert found(case(model="factory:mine:net"), **changed) == expected
+    assert found(msgspec.structs.replace(case(), checkout="../new"), **changed) == expected
+    assert found(case(), **changed) == {}
+
+
 def test_every_field_of_the_environment_is_looked_at():
     values = {str: "else", int: 1, tuple: (), dict: {"else": "else"}}
     for field in msgspec.structs.fields(Environment):
         kind = type(getattr(WHERE, field.name))
-        assert found(CUDA, **{field.name: values[kind]}), field.name
+        of = case(model="factory:mine:net", device="cuda")
+        assert found(of, **{field.name: values[kind]}), field.name
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 import inferlens
 from inferlens.analysis.findings import evidence_of, findings, gain, unseen
 from inferlens.analysis.findings.rule import found, rule, rules_of
+from inferlens.analysis.findings.rules.traces import RULES
 from inferlens.analysis.profile.families import of_kernel
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Profile
@@ -86,6 +87,7 @@ def with_facts(**facts: Any) -> Makes:
 MOVED = Work(modules=(ModuleWork(module="dw", flops=1e9, inputs=10**9, outputs=10**9, returned=10**9),))
 DEPTHWISE = gpu(layer("dw", 3.0), layer("rest", 7.0, kind="Pool"), work=MOVED, ceilings=ceilings(fp16=1e14))
 FAR = gpu(layer("conv1", 8.0), layer("fc", 2.0, "Gemm"), work=work(conv1=2e9, fc=5e9), ceilings=ceilings(fp16=1e13))
+NEAR = gpu(layer("conv1", 8.0), work=work(conv1=7e10), ceilings=ceilings(fp16=1e13))
 DISTURBED = tuple(80 * MS if run % 3 == 0 else 1 * MS for run in range(RUNS))
 UNSTABLE = tuple(25 * MS if run % 5 == 0 else 10 * MS for run in range(RUNS))
 OTHERS = [convolution(f"conv{number}", 1.0, 64, 64) for number in (2, 3, 4)]
@@ -120,6 +122,7 @@ ELSEWHERE = {"int8-not-faster"}  # which needs a second record: tests/analysis/p
 # The rule, a profile, its record, and numbers of what is found: fields, or by their names of the finding's own.
 SPEAKS: list[tuple[str, Profile, Makes, dict[str, Any]]] = [
     ("far-above-floor", FAR, None, {"subject": "conv1", "seconds": 7.8 * MS, "share": 0.8, "distance": 40}),
+    ("near-ceiling", NEAR, None, {"won": None, "share": 0.875, "floor": 7 * MS}),
     ("bandwidth-bound", DEPTHWISE, None, {"seconds": 1 * MS, "share": 0.3, "layers": 1}),
     ("first-convolution", layered(convolution("conv1", 2.0, 3, 64), *OTHERS), None,
      {"channels": 3, "share": 0.4, "seconds at their rate": 3 / 64 * MS}),
@@ -174,6 +177,8 @@ SILENT: list[tuple[str, str, Profile, Makes]] = [
              work=work(conv1=5e9, fc=3e11), ceilings=ceilings(fp32=1e13)), None),
     ("far-above-floor", "to be folded away", layered(layer("conv", 2.0, "Conv2d"), layer("bn", 8.0, "BatchNorm2d"),
      work=work(conv=1e10, bn=1e9), ceilings=ceilings(fp32=1e13)), None),
+    ("near-ceiling", "far", FAR, None),
+    ("near-ceiling", "its floor may be shorter", with_(NEAR, ceilings=with_(NEAR.ceilings, disturbed="Others.")), None),
     ("bandwidth-bound", "by arithmetic", with_(DEPTHWISE, ceilings=ceilings(fp16=1e11)), None),
     ("bandwidth-bound", "its floor may be shorter",
      with_(DEPTHWISE, ceilings=with_(ceilings(fp16=1e14), disturbed="Others had it.")), None),
@@ -257,6 +262,14 @@ def test_what_wins_most_comes_first_and_doubts_of_the_profile_last() -> None:
     assert named[:-1] == [each.code for each in inferlens.findings(of)]
 
 
+def test_what_wins_little_is_not_the_first() -> None:
+    little = launched(kernel(TENSOR, 300.0, grid=(131, 1, 1)), kernel("add", 700.0))
+    first, second = findings(little)
+    assert (first.code, second.code) == ("near-ceiling", "few-blocks")
+    assert (second.won or 1) < 0.02
+    assert first.hint.endswith("-b pytorch --batch 1 --precision int8 --calibration random")
+
+
 def test_nothing_is_won_of_a_call_by_what_is_no_part_of_it() -> None:
     """A profiled call that takes much longer is another one; while a call waits for the host, kernels do not matter."""
     of = layered(*PAIR)
@@ -303,4 +316,4 @@ def test_rules_are_found_by_themselves_and_are_in_the_page_and_the_tests() -> No
     codes = {each.code for each in rules_of("profile")}
     assert set(re.findall(r"^### `([\w-]+)`$", page, re.M)) == codes
     assert {each[0] for each in SPEAKS} == {each[0] for each in SILENT} == codes - ELSEWHERE
-    assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.M)) == {each.code for each in rules_of("trace")}
+    assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.M)) == {each.code for each in RULES} | {"host-bound"}

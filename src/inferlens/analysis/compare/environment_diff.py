@@ -19,6 +19,7 @@ from inferlens.units import byte_count, duration, percent, plural
 UNKNOWN = "unknown"
 NOT_THERE = "not there"
 POWER_LIMIT = "GPU power limit"
+REVISION = "git revision"
 # The last are variables by which a library chooses its processors, or by which every call waits for the GPU.
 UNLIKE = frozenset((
     "CPU", "CPU cores", "CPU threads", "CPU governor", "GPUs", "driver", "GPU memory", POWER_LIMIT, "inputs",
@@ -94,9 +95,13 @@ def _fields(record: Record, of_model: bool) -> dict[str, str | float]:
         cuda = f" (CUDA {here.cuda_driver})" if here.cuda_driver else ""
         fields["GPUs"] = ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
         fields |= {"driver": here.driver + cuda, "GPU card": card_name(here)}
+    # What may make a model faster or slower comes first: people see the first few.
+    of_gpus = () if record.case.device != "cpu" else ("nvidia-", "triton")
+    fields |= {REVISION: here.git_revision} if record.case.runs_own_code else {}
+    fields |= {name: version for name, version in here.libraries.items() if not name.startswith(of_gpus)}
     fields |= {
-        "system": here.system, "container": here.container, "Python": here.python, "inferlens": here.inferlens,
-        "git revision": here.git_revision, "mode": budget.mode, "warm-up": _number(budget.warmup, "until steady"),
+        **here.variables, "Python": here.python, "system": here.system, "container": here.container,
+        "inferlens": here.inferlens, "mode": budget.mode, "warm-up": _number(budget.warmup, "until steady"),
         "least warm-up": duration(budget.warmup_seconds), "iterations": _number(budget.iterations, "not fixed"),
         "seconds": "not fixed" if budget.seconds is None else duration(budget.seconds),
         "half-width": percent(budget.half_width),
@@ -106,8 +111,6 @@ def _fields(record: Record, of_model: bool) -> dict[str, str | float]:
     if record.case.device != "cpu":
         fields["GPU memory"] = float(next((gpu.memory or 0 for gpu in here.gpus), 0)) or ""
         fields[POWER_LIMIT] = _power_limit(record) or ""
-    of_gpus = () if record.case.device != "cpu" else ("nvidia-", "triton")
-    fields |= {**here.variables, **{name: at for name, at in here.libraries.items() if not name.startswith(of_gpus)}}
     if of_model:
         fields |= {
             "inputs": ", ".join(map(str, model.inputs)), "parameters": _number(model.parameters),

@@ -7,13 +7,14 @@ and reaches a threshold, and claims no more than it shows: what could be won is 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from inferlens.analysis.findings import thresholds
 from inferlens.analysis.findings.evidence import Evidence
-from inferlens.analysis.findings.rule import Finding, rules_of
+from inferlens.analysis.findings.rule import Finding, found, rules_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Record
@@ -22,46 +23,52 @@ if TYPE_CHECKING:
     from inferlens.trace.analysis import Analysis
 
 __all__ = ["Evidence", "Finding", "evidence_of", "findings", "gain", "trace_findings", "unseen", "weight"]
-# Of a trace: what keeps a GPU waiting; all else is about what it does.
-_OF_THE_HOST = {"data-loader", "host-bound", "synchronising", "allocations", "outside-layers"}
+_OF_THE_HOST = {"host-bound", "outside-layers"}  # what keeps a GPU waiting; all else is about what it does
 _UNKNOWN = 0.1  # of a run: so that a fallback or a graph break, which no profile shows the cost of, is not the last
 
 
 def findings(
-    profiles: Profile | Sequence[Profile], record: Record | None = None, plain: Record | None = None
+    profiles: Profile | Sequence[Profile],
+    record: Record | None = None,
+    plain: Record | None = None,
+    rivals: Mapping[str, float | None] | None = None,
 ) -> list[Finding]:
     """What the rules find in profiles, most important first.
 
     First what concerns time, by the part of a run that could be won, or that it is about where that is not known; what
-    shows neither counts as a tenth. Then how far the profile can be trusted.
+    shows neither counts as a tenth. Then how far the profile can be trusted. Where nothing could win much, it is said
+    first what is left.
 
     Args:
         profiles: of one case; several are its levels.
         record: of the same case, timed unprofiled; without it rules are silent that need to know what a call takes.
         plain: of a quantized case, the record of the same in fp32.
+        rivals: ways of other backends that were measured, and their seconds if they ran: these are not advised again.
 
     Raises InferlensError if the profiles are of different cases, or there are none.
     """
-    seen = dataclasses.replace(evidence_of(profiles, record), plain=plain)
+    seen = dataclasses.replace(evidence_of(profiles, record), plain=plain, rivals=rivals or {})
     made = [each for rule in rules_of("profile") for each in rule(seen)]
+    won = [weight(_of_a_run(each, seen)) for each in made if each.about == "time"]
+    if won and max(won) <= thresholds.WORTH:
+        said = "No change of a layer or kernel could win more than {most:percent} of the call."
+        finding = found(
+            said, {"most": max(won)}, code="near-ceiling", subject="the run", share=1 - max(won), hint=seen.last_resort
+        )
+        made.append(finding)
     # What concerns time comes first.
     return sorted((_of_a_run(each, seen) for each in made), key=lambda each: (each.about != "time", -weight(each)))
 
 
 def trace_findings(analysis: Analysis) -> list[Finding]:
-    """What the rules find in a trace, what is about the most time of a step first; that is not what will be gained.
-
-    Where the host or the GPU is the bottleneck, what is about that one comes before all else.
-    """
+    """What the rules find in a trace, what could save the most of a step first."""
     from inferlens.analysis.findings.rules.traces import TraceEvidence
 
+    if not analysis.overview.step_time:
+        return []
     seen = TraceEvidence(analysis)
-    made = [each for rule in rules_of("trace") for each in rule(seen)] if seen.step else []
-    one_sided = seen.bound in ("host", "GPU")
-    return sorted(
-        made,
-        key=lambda each: (one_sided and (each.code in _OF_THE_HOST) != (seen.bound == "host"), -(each.seconds or 0.0)),
-    )
+    made = [each for rule in rules_of("trace") for each in rule(seen)]
+    return sorted(made, key=lambda each: -(each.seconds or 0.0))
 
 
 def evidence_of(profiles: Profile | Sequence[Profile], record: Record | None = None) -> Evidence:

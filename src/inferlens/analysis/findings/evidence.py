@@ -7,15 +7,15 @@ times cannot be right counts as absent.
 from __future__ import annotations
 
 import math
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from inferlens.analysis.findings import thresholds
 from inferlens.analysis.findings.rule import Number
 from inferlens.analysis.interference.samples import latencies
 from inferlens.analysis.profile import families
@@ -29,15 +29,17 @@ from inferlens.record.record import Record
 from inferlens.spec import hints
 from inferlens.spec.case import QUANTIZED, Case, Option
 from inferlens.spec.hints import Hint
-from inferlens.spec.plan import bench_words
+from inferlens.spec.plan import bench_words, command_line
 from inferlens.stats.host_bound import gpu_waits
 from inferlens.stats.quantiles import median
-from inferlens.units import duration, listing, percent, plural
+from inferlens.units import duration, listing, percent, plural, ratio
 
 # Compute capability of the first tensor cores: Volta, Ampere, Turing, Ada.
 FIRST = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "int8": (7, 2), "fp8": (8, 9)}
 # Elements in 16 bytes: what channels should be multiples of (NVIDIA, "Matrix Multiplication Background", table 1).
 MULTIPLES = {"fp16": 8, "bf16": 8, "tf32": 4, "int8": 16, "fp8": 16}
+# The next lower precision, as a command's options have it.
+LOWER = {"fp32": "fp16", "tf32": "fp16", **dict.fromkeys(("fp16", "bf16"), "int8 --calibration random")}
 LARGER = (8, 32)  # times the batch, to see whether a larger one helps
 _LONGEST, _FEW = 60, 3
 
@@ -210,6 +212,8 @@ class Evidence:
     profiles: tuple[Profile, ...]  # of one case on one machine, at most one of each level
     record: Record | None  # of the same case, timed unprofiled
     plain: Record | None = None  # of a quantized case, the record of the same in fp32
+    # Ways of other backends that were measured, and their seconds if they ran.
+    rivals: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def case(self) -> Case:
@@ -257,7 +261,30 @@ class Evidence:
         device = "cuda" if self.profiles[0].environment.gpus else "cpu"
         batches = [(self.case.batch or 1) * times for times in LARGER] if larger else []
         words = bench_words(self.case, device, list(filter(None, asks)), others=others, batches=batches)
-        return shlex.join(["inferlens", what, *words])
+        return command_line(what, self.case, words)
+
+    def advice(self, *tries: str, asks: Sequence[str] = (), others: str = "") -> str:
+        """Return what to try, with the command for what is asked, or else for ``others``: what other backends may do.
+
+        Where these were measured already, it is what else to try, or what is left.
+        """
+        asks = list(filter(None, asks))
+        if not asks and self.rivals:
+            return hints.sentence(tries) if any(tries) else self.last_resort
+        said = hints.sentence(tries if asks else [*tries, others]).removesuffix(".")
+        return f"{said}: {self.command(*asks, others=not asks)}"
+
+    @property
+    def last_resort(self) -> str:
+        """What to try where nothing else helps: a way that was measured and is faster, or less or lower work."""
+        name, seconds = min(((name, each) for name, each in self.rivals.items() if each), key=lambda pair: pair[1],
+                            default=("", 0.0))  # fmt: skip
+        if seconds and self.latency and self.latency > thresholds.FASTER_WAY * seconds:
+            return f"Take {name}, which was measured: {ratio(self.latency / seconds)} as fast."
+        lower = LOWER.get(self.precision, "") if self.on_gpu or self.precision != "fp32" else "bf16"
+        command = self.command(f"--precision {lower}") if lower else self.command(larger=True)
+        measured = "Other backends were measured and are no faster; only" if self.rivals else "Only"
+        return f"{measured} a lower precision, a smaller model or a larger batch helps: {command}"
 
     # Of the unprofiled calls
 

@@ -46,10 +46,14 @@ AT_CHANCE = 0.2  # of top-1 in fp32: what is surely below, and not surely above 
 PARTLY = 0.5  # of the multiply-adds in int8
 GPU_FLOOR = 0.05  # of the GPU time that a kernel that does nothing has as well
 
+# Everywhere
+WORTH = 0.02  # of a call or a step: what saves no more is never the first finding, and none of a trace
+
+MOSTLY_KNOWN = 0.9  # of a call, in layers with a floor
+NEAR_CEILING = 0.25  # of a call, by which it is above its floors: what libraries seldom come below
+FASTER_WAY = 1.02  # of latencies, for a way to be taken instead
+
 # Traces
-LOADER = SYNCHRONISING = COPIES = 0.05
-COMMUNICATION = 0.1
-ALLOCATING = 0.02
-WITHOUT_TENSOR_CORES = 0.2
-ELEMENTWISE = 0.3  # of the kernels' time
+LONG = 1e-3  # seconds: what only launches something takes microseconds
+MOSTLY = 0.5  # of the time, in convolutions, products and attention
 FILLED = 0.5  # of the time in which a GPU works, weighted by its busy multiprocessors

@@ -7,6 +7,7 @@ where it must not be relied on.
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from xml.etree import ElementTree as Xml
 import msgspec
 
 from inferlens.analysis.compare.cases import MISSING, Compared, ComparedCase, Side, Verdict, notes_of
-from inferlens.analysis.compare.environment_diff import Difference, about
+from inferlens.analysis.compare.environment_diff import REVISION, Difference, about
 from inferlens.errors import check_choice
 from inferlens.record.record import Metric
 from inferlens.spec.case import Case, shown_together
@@ -293,11 +294,21 @@ def next_steps(compared: Compared) -> list[str]:
     slower = max(compared.of("SLOWER"), key=lambda case: abs(case.change or 0.0), default=None)
     if slower:
         case = slower.case
-        return [f"Why slower:  {profile_command(case, gpu=case.device != 'cpu')}"]
+        return [*_commits(compared, case), f"Why slower:  {profile_command(case, gpu=case.device != 'cpu')}"]
     if undecided := compared.of("UNDECIDED"):
         model = plain(shlex.join([undecided[0].case.model]))
         return [f"To decide, measure both sides again:  inferlens bench {model} --repeats 5"]
     return []
+
+
+def _commits(compared: Compared, case: Case) -> list[str]:
+    """The command that shows what changed in the code of a model, where both sides have a revision of it."""
+    found = next((one for one in compared.differences if one.field == REVISION and case.runs_own_code), None)
+    if found is None or not all(re.fullmatch(r"[0-9a-f]+\+?", each) for each in (found.base, found.candidate)):
+        return []
+    revisions = [found.base.rstrip("+"), *([] if found.candidate.endswith("+") else [found.candidate])]
+    folder = ["-C", case.checkout] if case.checkout else []
+    return [f"What changed:  {plain(shlex.join(['git', *folder, 'diff', *revisions]))}"]
 
 
 def _data(compared: Compared) -> dict[str, object]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.findings import Finding, evidence_of, findings, gain, unseen, weight
+from inferlens.analysis.findings import Finding, evidence_of, findings, gain, thresholds, unseen, weight
 from inferlens.analysis.interference.load import mean_load, record_load
 from inferlens.analysis.profile.layers import runs_of
 from inferlens.analysis.profile.precision import precisions
@@ -27,7 +27,8 @@ from inferlens.views.rows import Row
 from inferlens.views.table import Column, Document, Line, Table
 
 SCHEMA = "inferlens.findings/1"
-LINES, ROOM, WIDTH = 18, 84, 100  # that findings and notes fill, characters of each, and of a screen
+SEVERAL = 2  # other backends: then another one is no new idea
+LINES, ROOM, WIDTH = 16, 84, 100  # that findings and notes fill, characters of each, and of a screen
 COLUMNS = (Column("", "could win", "of call", keep=1), Column("", "finding", numeric=False, fold=True))
 # Names of a finding in CSV, as in JSON.
 FIELDS = ("rule", "about", "subject", "sentence", "seconds", "whole", "share", "advice")
@@ -53,7 +54,7 @@ class Judged:
         return tuple(each for each in self.found if each.about == "trust")
 
 
-def judged(loaded: LoadedProfiles) -> list[Judged]:
+def judged(loaded: LoadedProfiles, measured: Sequence[Row] = ()) -> list[Judged]:
     """The findings of every case on every machine: of the latest profile of each level."""
     levels: dict[tuple[str, str], dict[str, Profile]] = {}
     for profile in loaded.profiles:  # by their creation
@@ -61,22 +62,31 @@ def judged(loaded: LoadedProfiles) -> list[Judged]:
     cases: dict[tuple[str, str], ProfiledCase] = {}
     for case in of_level(loaded, "layer"):
         cases.setdefault(_key(case.profile), case)
-    return [_judged(case, list(levels[key].values()), loaded) for key, case in cases.items()]
+    return [_judged(case, list(levels[key].values()), loaded, measured) for key, case in cases.items()]
 
 
 def _key(profile: Profile) -> tuple[str, str]:
     return profile.case.digest, machine_name(profile.environment)
 
 
-def _judged(case: ProfiledCase, profiles: Sequence[Profile], loaded: LoadedProfiles) -> Judged:
+def _judged(case: ProfiledCase, profiles: Sequence[Profile], loaded: LoadedProfiles, measured: Sequence[Row]) -> Judged:
     # What profiling cost is about layers, so by the calls that were timed with them, as in their table.
     able = sorted((each for each in profiles if each.status == "ok"), key=lambda each: each.level != "layer")
     if not able:
         reason = case.profile.reason or f"It ended as '{case.profile.status}', and no reason is known."
         return Judged(case, reason=f"{reason} {case.profile.hint}".strip())
     record = next((record for each in able if (record := loaded.records.get(each.id))), None)
-    made = findings(able, record, _plain(able[0], loaded))
+    made = findings(able, record, _plain(able[0], loaded), _rivals(case, measured))
     return Judged(case, tuple(made), tuple(unseen(evidence_of(able, record))))
+
+
+def _rivals(case: ProfiledCase, measured: Sequence[Row]) -> dict[str, float | None]:
+    """Seconds of what other backends do in the same precision, where there are several: most that could be tried."""
+    mine, own = _ways(case, measured)[0], case.profile.case
+    others = [row for row in mine if (row.precision, row.device) == (own.precision, own.device)]
+    others = [row for row in others if row.backend.partition(":")[0] != own.backend]
+    ran = {row.name: row.median if row.ranked else None for row in others}
+    return ran if len({row.backend for row in others}) >= SEVERAL else {}
 
 
 def _plain(profile: Profile, loaded: LoadedProfiles) -> Record | None:
@@ -196,11 +206,12 @@ def _standing(case: ProfiledCase, name: str, measured: Sequence[Row]) -> str:
 def _by_rule(found: Sequence[Sequence[Finding]], leading: int = 0) -> list[list[tuple[Finding, int]]]:
     """The findings of several cases, each with its case's place, rule by rule.
 
-    Those of the first cases, as many as are ``leading``, come first, and then what matters most.
+    Those of the first cases, as many as are ``leading``, come first, and then what matters most; what matters little
+    comes last.
     """
 
-    def order(each: tuple[Finding, int]) -> tuple[bool, float]:
-        return each[1] >= leading, -weight(each[0])
+    def order(each: tuple[Finding, int]) -> tuple[bool, bool, float]:
+        return weight(each[0]) <= thresholds.WORTH, each[1] >= leading, -weight(each[0])
 
     rules: dict[str, list[tuple[Finding, int]]] = {}
     for place, several in enumerate(found):

@@ -22,9 +22,8 @@ from inferlens.record.quantization import read as read_quantization
 from inferlens.record.record import Record
 from inferlens.record.store import BEST, LoadedProfiles, load_profiles, load_records, read_one
 from inferlens.trace import several
-from inferlens.trace.analysis import Analysis, Overview
+from inferlens.trace.analysis import Analysis, Overview, load_analysis
 from inferlens.trace.columns import SECOND
-from inferlens.trace.reader import read
 from inferlens.trace.steps import PARTS, PREFIXES, communication
 from inferlens.trace.trace import CALLS, Category, Ints, Trace
 from inferlens.units import duration, plural
@@ -169,7 +168,7 @@ def looked(paths: Sequence[Path]) -> Iterator[Looked]:
     """The first :data:`MOST` of them."""
     for number, (path, name) in enumerate(zip(paths[:MOST], names(paths), strict=False), 1):
         try:
-            analysis = Analysis(read(path))
+            analysis = load_analysis(path)
             shown = replace(show.shown_of(analysis, path, SHOWN, Selection(top=ROWS)), name="")
             tables = show.of([shown], SHOWN, everything=True, look=False).blocks()
             blocks = [*_pictures(analysis, name, number), *tables]
@@ -253,7 +252,7 @@ class Found:
     @cached_property
     def judged(self) -> list[Judged]:
         """The profiled cases with their findings."""
-        return judged(self.profiles)
+        return judged(self.profiles, self.rows)
 
 
 def found_in(paths: Sequence[Path]) -> Found:

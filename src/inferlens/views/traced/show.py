@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,8 @@ from msgspec import structs
 from inferlens.analysis.findings import trace_findings
 from inferlens.errors import InferlensError, check_choice
 from inferlens.trace import several
-from inferlens.trace.analysis import Analysis
+from inferlens.trace.analysis import Analysis, load_analysis
 from inferlens.trace.columns import Columns
-from inferlens.trace.reader import read
 from inferlens.units import duration, milliseconds, plural
 from inferlens.views.plain import plain
 from inferlens.views.table import FOR_PROGRAMS, FORMATS, Column, Document, Line, Table
@@ -60,12 +60,7 @@ def document(
         InferlensError: if there is no trace, no such step, or what was asked for cannot be compared.
     """
 
-    def load(file: Path) -> Analysis:
-        trace = read(file)
-        if not len(trace.begin):
-            raise InferlensError(f"{file} is a trace without events.", hint="profile more steps")
-        return Analysis(trace, step)
-
+    load = partial(load_analysis, step=step)
     check_choice("format", format, FORMATS)
     views, keys = _words("view", view, VIEWS), _words("--by", by, BY)
     selection = Selection(keys, TOP if top is None and format not in FOR_PROGRAMS else top, depth)
@@ -95,8 +90,8 @@ def of(every: Sequence[ShownTrace], views: Sequence[str], everything: bool = Fal
                         yield table
                     elif everything or not table.wide:
                         yield table.table()
-        if look:
-            yield _look(every[-1])
+        if look and (line := _look(every[-1])):
+            yield line
 
     def data() -> dict[str, Any]:
         traces = [
@@ -118,7 +113,7 @@ def _look(shown: ShownTrace) -> str:
     """Where to look next: a command that can be pasted; of a trace that came through a pipe its options."""
     question, options = shown.views[-1].look if shown.views else ("", "")
     words = shlex.join("FILE" if word == "-" else word for word in shown.words)
-    return f"{question}  inferlens trace {words} {options}".rstrip()
+    return f"{question}  inferlens trace {words} {options}".rstrip() if question else ""
 
 
 def _csv(every: Sequence[ShownTrace]) -> tuple[list[str], list[list[Any]]]:

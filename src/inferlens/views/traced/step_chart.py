@@ -9,8 +9,7 @@ from typing import Any
 
 from inferlens.errors import InferlensError
 from inferlens.trace import several
-from inferlens.trace.analysis import Analysis, Overview
-from inferlens.trace.reader import read
+from inferlens.trace.analysis import Analysis, Overview, load_analysis
 from inferlens.trace.steps import PARTS
 from inferlens.trace.tables import stepping
 from inferlens.units import duration, listing, milliseconds, percent, plural
@@ -35,9 +34,7 @@ def render(path: Path, format: str, *, step: str | None = None) -> str | bytes:
         InferlensError: if there is no trace, none has steps, or a library is missing.
     """
 
-    def load(file: Path) -> Analysis:
-        return Analysis(read(file), step)
-
+    load = partial(load_analysis, step=step)
     runs = ([(each.name, each) for each in several.traces_in(path)] or several.runs_in(path)) if path.is_dir() else []
     if len(runs) > 1:
         made = [(name, load(file).overview) for name, file in runs]

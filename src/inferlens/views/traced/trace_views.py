@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+
 from inferlens.analysis.findings import trace_findings
 from inferlens.errors import InferlensError
 from inferlens.trace import memory, several
@@ -19,6 +21,7 @@ from inferlens.trace.tables import CUT_OFF, NO_MODULE, kernels, module_tree, ope
 from inferlens.trace.trace import Category
 from inferlens.units import ABSENT, byte_count, duration, listing, microseconds, milliseconds, percent, plural
 from inferlens.views.plain import plain, without_middle
+from inferlens.views.renderers.terminal import wrap
 from inferlens.views.table import Column, Line, Table, text
 from inferlens.views.traced import trace_columns
 from inferlens.views.traced.trace_columns import calls, shapes
@@ -122,7 +125,7 @@ def pause(rows: Sequence[Row], busy: str, whole: float) -> list[str]:
 
 TOP = 10
 BY = ("name", "shapes", "stack", "operator")
-_ADVICE = 2  # pieces of it that people get
+_ROOM, _WIDTH = 11, 100  # lines of advice and of what a step went to that fit on a screen, and their columns
 _PARTS = 4  # of a step, that the table of steps has
 LEAST = 0.0005  # of a step: what people need not see
 _BOUND = {
@@ -226,13 +229,12 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
     step = made.step_time or 1.0
     idle = {cause: time / step for cause, time in made.idle.items()}
     busy = percent(max(0.0, 1 - sum(idle.values())))
-    # The headline has said how long the GPU waits for the host.
-    advice = [
-        plain(each.hint if each.code == "host-bound" else f"{each.hint} {each.sentence}")
-        for each in trace_findings(analysis)
-    ]
+    advice = [plain(f"{place}. {each.sentence} {each.hint}") for place, each in enumerate(trace_findings(analysis), 1)]
+    rows = sum(seconds >= LEAST * step for seconds in made.parts.values())
+    fits = np.cumsum([len(wrap(each, _WIDTH)) for each in advice], dtype=int) <= _ROOM - rows
+    left = len(advice) - max(int(fits.sum()), 1)
     said = [_BOUND[made.bound].format(busy=busy, host=percent(made.waiting / step))]
-    said += [f"{number}. {each}" for number, each in enumerate(advice[:_ADVICE], 1)]
+    said += advice[: len(advice) - max(left, 0)]
     names = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in made.gpus)
     about = [listing([*names]), f"{plural(made.steps, 'traced step')} of {duration(made.step_time)}"]
     about += [f"{plural(made.left_out, 'step')} cut off"] if made.left_out else []
@@ -242,7 +244,7 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
         times, of = _on_gpu(analysis, data)
         said[1:1] = most(zip(data.columns["name"], times, strict=True), of)
         return TraceView(" · ".join(filter(None, about)), said, [parts], _look(analysis))
-    more = [f"{len(advice) - _ADVICE} more pieces of advice"] if len(advice) > _ADVICE else []
+    more = [f"{plural(left, 'more piece')} of advice"] if left > 0 else []
     more += [f"{plural(len(made.gpus) - 1, 'more GPU')}"] if len(made.gpus) > 1 else []
     beneath = [*_causes(made.bound, idle), *tensor_cores(made.gpus[0])]
     tables = [
@@ -261,11 +263,28 @@ def _causes(bound: str, idle: Mapping[str, float]) -> list[str]:
     return [f"GPU idle: {', '.join(causes)} of a step."]
 
 
-def _look(analysis: Analysis) -> tuple[str, str]:
-    """Where to look next: at what sets the pace."""
-    if analysis.overview.bound in ("GPU", "both"):
-        return "Which kernels take it?", "--view kernels"
-    return "Which operators take it?", "--view operators"
+_KERNELS, _LAUNCHERS, _MODULES, _STEPS = (
+    "--view kernels",
+    "--view kernels --by operator",
+    "--view modules",
+    "--view steps",
+)
+_OPERATORS, _SHAPES_OF = "--view operators", "--view operators --by shapes"
+# Options of a view, the question that it answers, and whether it has anything to show.
+_LOOKS: dict[str, tuple[str, Callable[[Analysis], Any]]] = {
+    _KERNELS: ("Which kernels take it?", lambda each: len(each.trace.gpu)),
+    _LAUNCHERS: ("Who launches them?", lambda each: (each.launch_links.operator >= 0).any()),
+    _MODULES: ("Of which modules?", lambda each: any(path != NO_MODULE for path in module_tree(each).columns["path"])),
+    _OPERATORS: ("Which operators take it?", lambda each: each.costs.is_operator.any()),
+    _SHAPES_OF: ("Of which shapes?", lambda each: any(each.trace.texts[code] for code in {*each.trace.scopes.shapes})),
+    _STEPS: ("What is in a step?", lambda each: len(each.steps)),
+}
+
+
+def _look(analysis: Analysis, *views: str) -> tuple[str, str]:
+    """Where to look next: the first of some views that has anything to show, by default what sets the pace."""
+    pace = (_KERNELS, _OPERATORS) if analysis.overview.bound in ("GPU", "both") else (_OPERATORS, _KERNELS)
+    return next(((_LOOKS[view][0], view) for view in views or pace if _LOOKS[view][1](analysis)), ("", ""))
 
 
 def _gpus(made: Overview) -> Columns:
@@ -297,8 +316,7 @@ def _operators(analysis: Analysis, selection: Selection) -> TraceView:
     table = TraceTable("operators", "", "operator", (*trace_columns.OPERATORS, *more), data, top=selection.top,
                        steps=analysis.tables_of)  # fmt: skip
     about = f"operators · {_number(analysis, data, 'call')}"
-    look = ("Which kernels?", "--view kernels --by operator") if keys else ("Of which shapes?", "--by shapes")
-    return TraceView(about, said, [table], (look[0], look[1] if keys else f"--view operators {look[1]}"))
+    return TraceView(about, said, [table], _look(analysis, *([] if keys else [_SHAPES_OF]), _LAUNCHERS, _STEPS))
 
 
 def _on_gpu(analysis: Analysis, data: Columns) -> tuple[list[float], str]:
@@ -326,13 +344,10 @@ def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
     times = [(row["name"], row["total"] / steps) for row in data.rows()]
     table = TraceTable("kernels", "", "kernel", columns, data, label, top=selection.top, steps=steps)
     about = f"kernels, copies and fills · {_number(analysis, data, 'launch')}"
-    look = (
-        ("Of which modules?", "--view modules")
-        if by_operator
-        else ("Who launches them?", "--view kernels --by operator")
-    )
     said = most(times, "the GPU's time", label) if len(data) else ["No kernel ran on a GPU."]
-    return TraceView(about, said, [table], look if len(data) else _look(analysis))
+    return TraceView(
+        about, said, [table], _look(analysis, *([] if by_operator else [_LAUNCHERS]), _MODULES, _OPERATORS)
+    )
 
 
 def _modules(analysis: Analysis, selection: Selection) -> TraceView:
@@ -386,12 +401,10 @@ def _steps(analysis: Analysis, selection: Selection) -> TraceView:
     ]
     table = TraceTable("steps", "", "step", columns, data, "step", top=selection.top, rank="time")
     slowest = max(rows, key=lambda row: float(row["time"]))["step"] if rows else ""
-    look = (
-        ("What is in the slowest?", f"--view kernels --step {slowest}")
-        if slowest.isdecimal()
-        else ("Which kernels?", "--view kernels")
-    )
-    return TraceView(plural(len(data), "step"), said, [table], look)
+    question, options = _look(analysis, _KERNELS, _OPERATORS)
+    if slowest.isdecimal() and options:
+        question, options = "What is in the slowest?", f"{options} --step {slowest}"
+    return TraceView(plural(len(data), "step"), said, [table], (question, options))
 
 
 def _timeline(analysis: Analysis, _: Selection) -> TraceView:
@@ -411,8 +424,7 @@ def _timeline(analysis: Analysis, _: Selection) -> TraceView:
         name, title, first, trace_columns.TIMELINE, data, lambda row: milliseconds(row["begin"]), wide=True
     )
     tables: list[TraceTable | Table] = [Table("", "what ran", columns, lines), slices]
-    look = ("What is in a step?", "--view steps")
-    return TraceView(f"timeline of {duration(whole)}", pause(rows, busy, whole), tables, look)
+    return TraceView(f"timeline of {duration(whole)}", pause(rows, busy, whole), tables, _look(analysis, _STEPS))
 
 
 VIEWS: dict[str, Callable[[Analysis, Selection], TraceView]] = {

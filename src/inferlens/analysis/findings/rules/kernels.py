@@ -10,7 +10,6 @@ from inferlens.analysis.findings.evidence import FIRST, Evidence, Pieces, TimedK
 from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.analysis.findings.rules.layers import channels_of, is_grouped
 from inferlens.analysis.profile.families import DENSE, could_use_tensor_cores
-from inferlens.spec.hints import sentence
 from inferlens.units import plural
 
 _ACROSS = re.compile(r"HtoD|DtoH|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
@@ -35,8 +34,7 @@ def tensor_cores_unused(seen: Evidence) -> Iterator[Finding]:
     yield found(
         what + ": {much}{where}" + ("; channels of {sizes} are no multiples of {multiple}." if odd else "."),
         {"multiple": seen.multiple}, some, sizes=sizes,
-        hint=sentence([pad, "try channels-last order" if order else "try another backend"]).removesuffix(".")
-        + f": {seen.command(order, others=not order)}",
+        hint=seen.advice(pad, "try channels-last order" if order else "", asks=[order], others="try another backend"),
     )  # fmt: skip
 
 
@@ -106,7 +104,7 @@ def tiny_kernels(seen: Evidence) -> Iterator[Finding]:
             "{tiny:,} of {calls:#kernel call} last {mean:duration} on average, and take {much}.",
             {"tiny": tiny.calls, "calls": kernels.calls, "mean": tiny.seconds / tiny.calls}, tiny,
             subject=plural(tiny.calls, "kernel call"),
-            hint=f"A backend that fuses more of them: {seen.command(others=True)}",
+            hint=seen.advice(others="a backend that fuses more of them"),
         )  # fmt: skip
 
 
@@ -116,11 +114,12 @@ def few_blocks(seen: Evidence) -> Iterator[Finding]:
     few = [each for each in seen.launched if each.kind == "kernel" and 0 < each.blocks < seen.multiprocessors]
     some = seen.kernels(few)
     if some.share >= thresholds.FEW_BLOCKS:
+        fills = "For latency, another backend may split the work further; a larger batch fills it"
+        fills = "A larger batch fills it" if seen.rivals else fills
         idle = sum(each.seconds * (1 - each.blocks / seen.multiprocessors) for each in some)
         yield found(
             "{calls:#kernel call} {calls:has|have} too few blocks for {multiprocessors} multiprocessors: {much}, with "
             "{empty:percent} of the GPU empty.",
             {"idle": idle, "multiprocessors": seen.multiprocessors}, some, seconds=idle, empty=idle / some.seconds,
-            hint="For latency, another backend may split the work further; a larger batch fills it: "
-            f"{seen.command(larger=True)}",
+            hint=f"{fills}: {seen.command(larger=True)}",
         )  # fmt: skip

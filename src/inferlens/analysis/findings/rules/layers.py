@@ -13,7 +13,6 @@ from inferlens.analysis.interference.samples import latencies
 from inferlens.analysis.profile.families import BATCH_NORM, DENSE, MOVING, POINTWISE
 from inferlens.record.partition import partition_in
 from inferlens.spec.case import Option
-from inferlens.spec.hints import sentence
 from inferlens.stats.quantiles import median
 from inferlens.units import listing, percent, plural
 
@@ -41,9 +40,9 @@ def far_above_floor(seen: Evidence) -> Iterator[Finding]:
     ]
     for won, each, floor in sorted(far, key=lambda one: -one[0])[: thresholds.MOST_FAR]:
         asks = [seen.hint(*option).ask for option in _ALGORITHMS[each.family != "convolution" :]]
-        hint = f"Another algorithm: {seen.command(*asks, others=not any(asks))}"
+        hint = seen.advice("another algorithm" if any(asks) else "", asks=asks, others="another algorithm")
         if each.family not in DENSE:
-            hint = f"A backend that fuses it with the layers around it: {seen.command(others=True)}"
+            hint = seen.advice(others="a backend that fuses it with the layers around it")
         numbers = {"seconds": each.steady, "floor": floor.floor, "flops": floor.flops, "bytes": floor.bytes}
         yield found(
             "{subject} takes {share:percent} of {call} ({seconds:duration} of {run:duration}), "
@@ -51,6 +50,20 @@ def far_above_floor(seen: Evidence) -> Iterator[Finding]:
             {**numbers, "distance": each.steady / floor.floor} if floor.floor else numbers,
             subject=each.name, seconds=won, share=seen.share(each.steady), hint=hint, run=seen.profiled,
             call=seen.of_layers,
+        )  # fmt: skip
+
+
+@rule("near-ceiling", of="profile")
+def near_ceiling(seen: Evidence) -> Iterator[Finding]:
+    """A call that takes about as long as its arithmetic and its bytes do."""
+    floors = seen.floors
+    if floors is None or floors.won is None or floors.bound or not floors.time or floors.ceilings.disturbed:
+        return
+    if floors.known >= thresholds.MOSTLY_KNOWN * floors.time and floors.won <= thresholds.NEAR_CEILING * floors.time:
+        yield found(
+            "The call is near its ceiling: faster layers could win {won:duration} of {time:duration} at most.",
+            {"won": floors.won, "time": floors.time, "floor": floors.floor},
+            subject="the run", share=1 - floors.won / floors.time, hint=seen.last_resort,
         )  # fmt: skip
 
 
@@ -103,10 +116,10 @@ def first_convolution(seen: Evidence) -> Iterator[Finding]:
             "seconds at their rate": goal,
         },
         subject=first.name, seconds=first.steady - goal, share=seen.share(first.steady), call=seen.of_layers,
-        hint=sentence([
+        hint=seen.advice(
             pad if channels[0] < seen.multiple else "", fold if seen.multiple else "",
-            "use channels-last order" if order else "try another backend",
-        ]).removesuffix(".") + f": {seen.command(order, others=not order)}",
+            "use channels-last order" if order else "", asks=[order], others="try another backend",
+        ),
     )  # fmt: skip
 
 
@@ -120,9 +133,10 @@ def reformats(seen: Evidence) -> Iterator[Finding]:
         return  # of what is quantized the rule ``conversions`` speaks
     families = {each.family for each in seen.parts} | {each.family for each in seen.launched}
     order = seen.hint("channels_last").ask if "convolution" in families else ""  # which is for images
-    hint = f"Keep images and weights in channels-last order: {seen.command(order)}" if order else (
-        "Feed the model in the memory order and type that the backend computes in, or compare other backends: "
-        f"{seen.command(others=True)}"
+    feed = "feed the model in the memory order and type that the backend computes in"
+    hint = seen.advice(
+        "keep images and weights in channels-last order" if order else feed, asks=[order],
+        others="compare other backends",
     )  # fmt: skip
     if own.seconds * 2 > layers.seconds:
         hint = "Permute and cast less in the model: keep one memory order and one type from end to end."
@@ -143,7 +157,7 @@ def unfused_chains(seen: Evidence) -> Iterator[Finding]:
         yield found(
             "{layers:#layer} ({kinds}) {layers:is|are} not fused with what is before {layers:it|them}: {much}{where}.",
             {}, some, seconds=some.seconds,
-            hint=f"{'A' if seen.by_module else 'Another'} backend that fuses such layers: {seen.command(others=True)}",
+            hint=seen.advice(others=f"{'a' if seen.by_module else 'another'} backend that fuses such layers"),
         )  # fmt: skip
 
 
@@ -153,11 +167,11 @@ def batch_norm_not_folded(seen: Evidence) -> Iterator[Finding]:
     some = seen.layers(_mergeable(seen.parts)[1])
     if some.share >= thresholds.BATCH_NORMS:
         way = seen.hint("freeze").ask or seen.hint("graph_optimization", "all").ask
-        with_what = "" if way else ", by PyTorch's fuse_conv_bn_eval or another backend"
+        with_what = "" if way else " by PyTorch's fuse_conv_bn_eval"
         yield found(
             "{layers:#batch norm} {layers:is|are} not folded into the weights before {layers:it|them}: {much}{where}.",
             {}, some, seconds=some.seconds,
-            hint=f"Fold them into the weights{with_what}: {seen.command(way, others=not way)}",
+            hint=seen.advice(f"fold them into the weights{with_what}", asks=[way], others="take another backend"),
         )  # fmt: skip
 
 
@@ -169,8 +183,9 @@ def fp32_layers(seen: Evidence) -> Iterator[Finding]:
         yield found(
             "{layers:,} of {of:#layer} {layers:computes|compute} in fp32, not in {precision} ({kinds}): {much}{where}.",
             {"of": len(seen.layers(seen.parts))}, some, precision=seen.case.precision,
-            hint="Look for a cast in the model, or for operators that the backend has in fp32 alone, and others have "
-            f"not: {seen.command(others=True)}",
+            hint=seen.advice(
+                "look for a cast in the model", others="for operators that others have in lower precisions"
+            ),
         )  # fmt: skip
 
 
@@ -303,8 +318,9 @@ def fallback(seen: Evidence) -> Iterator[Finding]:
             "{layers:#layer} {layers:runs|run} on the CPU ({kinds}) and {layers:takes|take} {much}, without the copies "
             "to and fro{where}.",
             {"layers": len(on_cpu)}, some, seconds=some.seconds,
-            hint="Replace these operators in the model, or run it with a backend that has them on the GPU: "
-            f"{seen.command(others=True)}",
+            hint=seen.advice(
+                "replace these operators in the model", others="run it with a backend that has them on the GPU"
+            ),
         )  # fmt: skip
 
 
@@ -345,7 +361,7 @@ def stayed_in_fp32(seen: Evidence) -> Iterator[Finding]:
         yield found(
             "{layers:#layer} with multiply-adds {layers:is|are} in {types}, not in {precision}: {much}{where}.",
             {}, stayed, types=listing(list(names)), precision=seen.case.precision,
-            hint=f"See whether another backend has it in {seen.case.precision}: {seen.command(others=True)}",
+            hint=seen.advice(others=f"see whether another backend has it in {seen.case.precision}"),
         )  # fmt: skip
 
 
@@ -357,7 +373,7 @@ def conversions(seen: Evidence) -> Iterator[Finding]:
         yield found(
             "{layers:#layer} ({kinds}) only {layers:converts|convert} to and from {precision}: {much}{where}.",
             {}, some, seconds=some.seconds, precision=seen.case.precision,
-            hint=f"Another backend may fuse them, or need fewer: {seen.command(others=True)}",
+            hint=seen.advice(others="another backend, which may fuse them or need fewer"),
         )  # fmt: skip
 
 

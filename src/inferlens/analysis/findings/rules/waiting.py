@@ -56,16 +56,16 @@ def unstable(seen: Evidence) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-_RUNS = "has {calls:#kernel} of {mean:duration} to run"
-_WAITS = f"Bound by the host: the GPU waits for {{share:percent}} of {{whole:duration}}, and {_RUNS}."
+_WAITS = (
+    "Bound by the host: the GPU waits for {share:percent} of {whole:duration}, and has {calls:#kernel} of "
+    "{mean:duration} to run."
+)
 # The host is slower while it is traced: by a trace alone nobody knows whether the GPU waits for it as long otherwise.
 _WAITS_TRACED = (
-    f"While traced, the GPU waits for the host for {{share:percent}} of {{whole:duration}}, and {_RUNS}; "
-    "tracing adds to that."
+    "The host is slow to launch {calls:#kernel} of {mean:duration} a step: at most {share:percent} of a step "
+    "({idle:duration}) to save."
 )
-_IF_UNTRACED = (
-    "If bench says host-bound too, launch less: torch.compile(mode='reduce-overhead'), a CUDA graph, or a larger batch."
-)
+_IF_UNTRACED = "If bench says host-bound too: torch.compile(mode='reduce-overhead'), a CUDA graph, or a larger batch."
 
 
 @rule(
@@ -80,7 +80,7 @@ def host_bound(seen: RecordEvidence | Evidence | TraceEvidence) -> Iterator[Find
             yield found(
                 _WAITS_TRACED if wait.traced else _WAITS,
                 wait.numbers, subject="the run", seconds=wait.idle, whole=wait.whole, share=wait.idle / wait.whole,
-                calls=wait.calls, mean=wait.mean, hint=_IF_UNTRACED if wait.traced else _hint(seen),
+                calls=wait.calls, mean=wait.mean, idle=wait.idle, hint=_IF_UNTRACED if wait.traced else _hint(seen),
             )  # fmt: skip
     elif seen.record and bound_by(seen.record) == "host":
         latency, enqueue = (
@@ -102,7 +102,7 @@ def _hint(seen: RecordEvidence | Evidence | TraceEvidence) -> str:
         return f"A larger batch: {seen.command(larger=True)}"
     if graph.ask:
         return f"A CUDA graph: {seen.command(graph.ask)}"
-    return f"Another backend with a CUDA graph: {seen.command(others=True)}"
+    return seen.advice(others="another backend with a CUDA graph")
 
 
 def bound_by(record: Record) -> str:
