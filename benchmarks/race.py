@@ -325,7 +325,8 @@ class SimulatedRounds(Rounds):
     def able(self) -> dict[str, Entrant]:
         """All candidates: no process fails."""
         entrants: dict[str, Any] = {
-            name: SimpleNamespace(name=name, planned=SimpleNamespace(case=None)) for name in self.logs
+            name: SimpleNamespace(name=name, planned=SimpleNamespace(case=None), records=["alone"])
+            for name in self.logs
         }
         return entrants
 
