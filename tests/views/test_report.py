@@ -7,7 +7,6 @@ import csv
 import gzip
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -42,7 +41,6 @@ from .test_contract import SETS
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples" / "h200"
 PROFILES = EXAMPLES / "profiles"
-BROWSERS = {"chromium": ("chromium",), "firefox": ("firefox-esr", "firefox")}
 
 
 def kept(folder: Path, records: list[Any]) -> Path:
@@ -277,29 +275,6 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
 
 
 # In a browser
-
-
-@pytest.fixture(scope="module", params=BROWSERS)
-def browser(request: pytest.FixtureRequest) -> Any:
-    """Either browser, set to dark."""
-    path = next(filter(None, map(shutil.which, BROWSERS[request.param])), None)
-    if not path:
-        pytest.skip(f"{request.param.capitalize()} is not there")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not there")
-    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-    dark = {"layout.css.prefers-color-scheme.content-override": 0}  # what a context asks of Firefox has no effect
-    with playwright.sync_playwright() as made:
-        if request.param == "chromium":
-            opened = made.chromium.launch(executable_path=path, args=quiet)
-        else:
-            try:
-                opened = made.firefox.launch(executable_path=path, channel="moz-firefox", firefox_user_prefs=dark)
-            except playwright.Error as error:
-                if "unknown command" not in str(error):
-                    raise
-                pytest.skip("this Firefox is too old for Playwright")
-        yield opened
-        opened.close()
 
 
 def opened(browser: Any, folder: Path, page: str, **words: Any) -> tuple[Any, list[str]]:

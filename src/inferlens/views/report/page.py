@@ -6,7 +6,6 @@ A section draws what is there, with the tables and charts of the commands; one o
 from __future__ import annotations
 
 import gzip
-import shlex
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from inferlens.errors import InferlensError
 from inferlens.record.partition import Partition, partition_in
 from inferlens.record.record import Record, machine_name
 from inferlens.spec.case import bare
-from inferlens.spec.plan import bench_words, budget_words
+from inferlens.spec.plan import bench_words, budget_words, command
 from inferlens.units import byte_count, listing, plural
 from inferlens.views import notes, partition
 from inferlens.views.graph import render
@@ -225,7 +224,7 @@ def _repeat(records: Sequence[Record]) -> str:
             words += ["--option", f"{backend}.{name}={','.join(map(str, values))}"]
     asked = next((each for each in records if not each.repeat), records[0])
     words += budget_words(asked.budget, asked.repeats)
-    return plain(f"Repeat it: {shlex.join(['inferlens', 'bench', model, '-b', backends, *words])}")
+    return plain(f"Repeat it: {command('bench', [model, '-b', backends, *words])}")
 
 
 def environments(records: Sequence[Record]) -> Iterator[Table]:
