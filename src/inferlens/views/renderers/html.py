@@ -206,10 +206,10 @@ def _bar(value: float | None, most: float) -> Any:
     return _safe(f'<svg class="bar" {sizes} aria-hidden="true">{rect}</svg>')
 
 
-def _drawn(picture: Picture) -> Any:
+def _drawn(picture: Picture, phone: bool = False) -> Any:
     """The picture as part of a page: its identifiers are its own."""
-    name = re.sub(r"\W", "-", picture.name)
-    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", picture.svg())
+    name = re.sub(r"\W", "-", picture.name) + "-phone" * phone
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", picture.svg(phone))
     return _safe(re.sub(r"^(<\?xml.*?\?>\s*|<!DOCTYPE.*?>\s*|<!--.*?-->\s*)*", "", svg, flags=re.S))
 
 

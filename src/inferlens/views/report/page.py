@@ -142,7 +142,7 @@ def _profiled(found: Found) -> Iterator[Block]:
                     blocks += plots.pictured(f"layers-{place}", layers_and_kernels.shown(level, [case], "time")[0])
                     drawn = _graph(case, place, room)
                     blocks += drawn
-                    room -= sum(len(each.svg()) for each in drawn if isinstance(each, Picture))
+                    room -= sum(len(each.svg(False)) for each in drawn if isinstance(each, Picture))
                 what = " · ".join([plain(case.name), *[case.headline] * (len(grouped) > 1)])
                 yield Section(f"{level}s-{place}", f"{level.capitalize()}s · {what}", blocks, folded=True)
 
@@ -168,7 +168,7 @@ def _graph(case: ProfiledCase, place: int, room: int) -> list[Block]:
         return [f"The graph of its layers is not drawn: {error.what}"]
     if len(drawn) > min(MOST_GRAPH, room):
         return [LARGE]
-    return [Picture(f"graph-{place}", GRAPH, lambda: drawn, white=True)]
+    return [Picture(f"graph-{place}", GRAPH, lambda _: drawn, white=True)]
 
 
 # How it was measured: machines and libraries, budgets, what has to be known, and the records to take along.
