@@ -36,25 +36,18 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "ab": "views.report.notebook", "ABResult": "views.report.notebook",
-    "ab_steps": "views.report.notebook", "ABSteps": "views.report.notebook",
-    "compare": "views.report.notebook", "Compared": "views.report.notebook",
-    "Budget": "spec.case", "Case": "spec.case", "TensorSpec": "spec.case", "InferlensError": "errors",
-    "Plan": "spec.plan", "Record": "record.record", "Records": "views.python", "Tuning": "views.python",
-    "load_records": "views.python",
-    "profile": "execution.profile", "quantize": "execution.deploy.quantize", "Quantization": "record.quantization",
-    "Profile": "record.layer_profile", "load_profiles": "record.store", "findings": "analysis.findings",
-    "Finding": "analysis.findings", "load_trace": "views.report.notebook",
+    "Budget": "spec.case", "Case": "spec.case", "TensorSpec": "spec.case", "Plan": "spec.plan",
+    "InferlensError": "errors",
 }  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Public names are imported when first used, so that ``import inferlens`` stays instant."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'inferlens' has no attribute '{name}'")
     from importlib import import_module
 
-    return getattr(import_module(f"inferlens.{_HOMES[name]}"), name)
+    return getattr(import_module(f"inferlens.{_HOMES.get(name, 'views.notebook')}"), name)
 
 
 def __dir__() -> list[str]:
@@ -120,7 +113,7 @@ def bench(
     """
     words = {name: value for name, value in locals().items() if name not in ("model", "example_inputs", "observer")}
     from inferlens.execution.bench import measured
-    from inferlens.views.python import Records
+    from inferlens.views.notebook import Records
 
     return Records(measured(model, example_inputs, words, observer), reference=reference, where=str(output))
 
@@ -179,7 +172,7 @@ def tune(
     words = {name: value for name, value in locals().items() if name not in ("model", "example_inputs", "observer")}
     from inferlens.execution.protocol import Observer as Silent
     from inferlens.execution.tuning.several import tuned
-    from inferlens.views.python import Tuning
+    from inferlens.views.notebook import Tuning
 
     return Tuning(tuned(model, example_inputs, words, observer or Silent()), (model, example_inputs))
 
@@ -199,7 +192,7 @@ def load(results: str | PathLike[str], *, rebuild: bool = False, trust: bool = F
 
     Raises InferlensError if it did not run or was wrong, or cannot run here as it was measured.
     """
-    from inferlens.execution.deploy.call import load as loaded
+    from inferlens.views.notebook import load as loaded
     from inferlens.views.python import best_case
 
     record, folder = best_case(results)

@@ -32,6 +32,13 @@ def test_the_newest_run_is_shown_and_that_there_are_more_is_said(runs: Path) -> 
     assert {row["backend"]: row["runs"] for row in rows} == {"pytorch": 3, "openvino": 1}
 
 
+def test_a_picture_without_rates_says_so_and_how_to_measure_them(tmp_path: Path) -> None:
+    words = ("bench", "fake:demo", "-b", "fake:steady,fake:fast", "--mode", "latency", "--iterations", "5")
+    assert inferlens(*words, cwd=tmp_path).returncode == 0
+    said = inferlens("plot", "results", "-o", "p.svg", cwd=tmp_path).stderr
+    assert "no throughput, for none was measured. To measure it: inferlens bench fake:demo --mode both" in said
+
+
 def test_one_case_alone_is_said_by_its_model(tmp_path: Path) -> None:
     for day in ("01", "02"):
         saved(tmp_path / "results", ran(run=day, created=f"2026-05-{day}T10:00:00Z"))

@@ -16,7 +16,7 @@ from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned, expand
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case, TensorSpec
-from inferlens.spec.plan import BUDGET_WORDS, RACE_WORDS, Plan, as_plan, budget_words, toml_words
+from inferlens.spec.plan import BUDGET_WORDS, RACE_WORDS, Plan, as_plan, budget_words, command, toml_words
 
 FLOATS = ("fp32", "fp16", "bf16")
 LAPTOP = {
@@ -374,3 +374,14 @@ def test_what_no_recommendation_fits_has_the_default_variant() -> None:
     found = replace(RESNET, format="torchscript")
     able = {"torchscript": Capabilities(formats=("torchscript",), supports=(Support("script", "cpu", FLOATS),))}
     assert [planned.case.way for planned in expand(RECOMMENDED, [found], able)] == ["torchscript:script"]
+
+
+def test_of_a_live_module_a_command_is_a_call_from_python() -> None:
+    words = ["pytorch fp16", "-b", "pytorch", "--batch", "2,4", "--cold", "--option", "a.b=c", "--option", "a.d=e"]
+    assert command("bench", ["resnet18", *words]).startswith("inferlens bench resnet18 'pytorch fp16' -b pytorch")
+    assert command("ab", ["live:Net", *words]) == (
+        'inferlens.ab(model, "pytorch fp16", example_inputs, backend="pytorch", batch="2,4", cold=True, '
+        'option=["a.b=c", "a.d=e"])'
+    )
+    assert command("bench", ["live:Net", "--batch", "1"]) == "inferlens.bench(model, example_inputs, batch=1)"
+    assert command("partition", ["live:Net"]) == ""  # of which Python has none

@@ -7,7 +7,6 @@ import csv
 import gzip
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -42,7 +41,6 @@ from .test_contract import SETS
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples" / "h200"
 PROFILES = EXAMPLES / "profiles"
-BROWSERS = {"chromium": ("chromium",), "firefox": ("firefox-esr", "firefox")}
 
 
 def kept(folder: Path, records: list[Any]) -> Path:
@@ -166,7 +164,7 @@ def test_the_engine_is_drawn_as_a_graph_or_how_to_draw_it_is_said(page: str, pro
 def test_the_partition_is_drawn_where_records_have_it() -> None:
     page = html.fragment(list(partitions(found_in([EXAMPLES / "five-ways"]))))
     assert "all 175 operators run in TensorRT, in 1 engine" in page
-    assert page.count('data-tip="engine 4; ') == 2
+    assert page.count('data-tip="engine 4; ') == 2 * 2  # for a phone too
     assert not re.search(r"--wide|Which is faster", page)
 
 
@@ -178,7 +176,7 @@ def test_boxes_of_modules_add_up_to_the_call(profiled: Found) -> None:
     inner = [each for each in values if each["depth"] == 1 and each["module"].startswith("layer3")]
     assert sum(each["share"] for each in inner) == pytest.approx(outer["share"], abs=0.01)
     assert min(each["left"] for each in inner) == outer["left"]
-    svg = picture.svg()
+    svg = picture.svg(False)
     colour = {re.search(r'fill="(#\w+)"', box)[1] for box in re.findall(r"<rect[^>]*layer3\.\d;[^>]*>", svg)}  # type: ignore[index]
     assert len(colour) == 1
     assert 'data-tip="layer3; 1,410 µs; 34.3 % of the time"' in svg
@@ -279,29 +277,6 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
 # In a browser
 
 
-@pytest.fixture(scope="module", params=BROWSERS)
-def browser(request: pytest.FixtureRequest) -> Any:
-    """Either browser, set to dark."""
-    path = next(filter(None, map(shutil.which, BROWSERS[request.param])), None)
-    if not path:
-        pytest.skip(f"{request.param.capitalize()} is not there")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not there")
-    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-    dark = {"layout.css.prefers-color-scheme.content-override": 0}  # what a context asks of Firefox has no effect
-    with playwright.sync_playwright() as made:
-        if request.param == "chromium":
-            opened = made.chromium.launch(executable_path=path, args=quiet)
-        else:
-            try:
-                opened = made.firefox.launch(executable_path=path, channel="moz-firefox", firefox_user_prefs=dark)
-            except playwright.Error as error:
-                if "unknown command" not in str(error):
-                    raise
-                pytest.skip("this Firefox is too old for Playwright")
-        yield opened
-        opened.close()
-
-
 def opened(browser: Any, folder: Path, page: str, **words: Any) -> tuple[Any, list[str]]:
     """The page in the browser, and what it complained of, said or asked the network for."""
     file = folder / "page.html"
@@ -390,7 +365,7 @@ def test_series_are_hidden_and_numbers_are_taken_along(browser: Any, tmp_path: P
     tab, troubles = opened(browser, tmp_path, page)
     tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     chart = tab.locator("figure", has=tab.locator("[download='roofline-1.csv']"))
-    name, mark = chart.get_by_role("button", name="memory"), "[aria-label*='floor by: memory']"
+    name, mark = chart.get_by_role("button", name="memory"), "> svg [aria-label*='floor by: memory']"
     many = chart.locator(mark).count()
     assert chart.locator(f"{mark}:visible").count() == many > 0
     name.focus()
@@ -426,14 +401,38 @@ def test_dark_and_narrow(browser: Any, tmp_path: Path, page: str) -> None:
     tab.locator("nav button").click()
     assert tab.evaluate(PAPER) == "rgb(255, 255, 255)" != dark
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
-    wide = tab.locator("figure:has([download='roofline-1.csv'])")
-    assert (wide.get_by_role("status").is_visible(), wide.get_attribute("tabindex")) == (True, "0")
     tab.set_viewport_size({"width": 1100, "height": 800})
-    wide.get_by_role("status").wait_for(state="hidden")
-    assert wide.get_attribute("tabindex") == "-1"
     cut = "[...document.querySelectorAll('#answer .scroll')].filter(each => each.scrollWidth > each.clientWidth).length"
     assert tab.evaluate(cut) == 0  # the answer is seen whole
     assert troubles == []
+
+
+WIDER = """[...document.querySelectorAll("figure")].filter(each => each.scrollWidth > each.clientWidth || [
+    ...each.querySelectorAll("svg")].some(svg => svg.getBoundingClientRect().width > each.clientWidth + 1)).length"""
+
+
+def test_a_phone_shows_the_answer_and_whole_charts(browser: Any, tmp_path: Path, page: str) -> None:
+    size = {"width": 390, "height": 844}
+    for made in (page, page_of(kept(tmp_path / "r", gpu_records((1, 8)))), page_of(EXAMPLES / "kernels")):
+        tab, _ = opened(browser, tmp_path, made, viewport=size)
+        latency = tab.locator("#answer .answer, #answer tbody td", has_text=re.compile(r"\d+ (ms|µs)|^\d\.\d+$")).first
+        place = latency.bounding_box()
+        assert place["y"] + place["height"] <= size["height"]
+        assert place["x"] + place["width"] <= size["width"]
+        tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= size["width"]
+        assert tab.evaluate(WIDER) == 0
+        assert tab.locator("figure svg:visible").count() == tab.locator("figure").count() > 0
+        tab.close()
+
+
+def test_a_wide_screen_has_charts_beside_each_other(browser: Any, tmp_path: Path, page: str) -> None:
+    tab, _ = opened(browser, tmp_path, page, viewport={"width": 2560, "height": 1440})
+    names = ("comparison", "spread", "samples")
+    places = [tab.locator(f"figure:has([download='{name}-1.csv'])").bounding_box() for name in names]
+    assert len({place["y"] for place in places}) == 2
+    assert tab.evaluate("document.body.clientWidth") > 2000
+    assert tab.evaluate(WIDER) == 0
 
 
 def test_all_is_printed_but_what_is_to_be_clicked(browser: Any, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Kernels, Profile
 from inferlens.units import bandwidth, flop_rate, megaflops
-from inferlens.views.picture import THEMES, data_of
+from inferlens.views.picture import THEMES, beside, data_of
 from inferlens.views.profiled import plots
 from inferlens.views.profiled.roofline import document, roofed
 from inferlens.views.table import render
@@ -36,6 +36,18 @@ def slow() -> Profile:
     """Each module by itself."""
     times = {"conv": 60e-3, "norm": 9e-3, "relu": 1e-3, "head": 14e-3}
     return worked([timed(name, time, name, kind="Module") for name, time in times.items()])
+
+
+def test_names_of_points_do_not_lie_on_a_line() -> None:
+    axes = {"x": (0.0, 100.0, False), "y": (0.0, 100.0, False)}
+    points = [
+        {"name": name, "x": x, "y": y} for name, x, y in (("under", 90, 20), ("beside", 90, 70), ("short", 60, 57))
+    ]
+    sides = [
+        each["side"] for each in beside(points, "name", axes, (100, 100), [[{"x": 0, "y": 0}, {"x": 100, "y": 100}]])
+    ]
+    assert sides == ["right", "", ""]
+    assert [each["side"] for each in beside(points, "name", axes, (100, 100))] == ["right", "right", "right"]
 
 
 def drawn(*profiles: Profile, **options: Any) -> str:

@@ -17,7 +17,7 @@ def drawn(data: bytes) -> tuple[list[str], dict[str, tuple[float, float, float]]
     """The names of the lanes, and of each box where it begins, how wide it is, as shares, and how far down it is."""
     picture = timeline(Analysis(read(data)), "timeline-1")
     assert picture
-    root = ET.fromstring(picture.svg())
+    root = ET.fromstring(picture.svg(False))
     wide = float(root.attrib["width"])
     boxes = {}
     for each in root.iter("{http://www.w3.org/2000/svg}rect"):
@@ -44,7 +44,7 @@ def test_many_short_events_are_few_boxes_that_say_how_many_they_are() -> None:
     events = [event("aten::big", 1, 20_000), *(each for pair in calls for each in pair)]
     picture = timeline(Analysis(read(text(step(1, 0, 20_100), *events))), "timeline-1")
     assert picture
-    boxes = re.findall(r'data-tip="(.*?);', picture.svg())
+    boxes = re.findall(r'data-tip="(.*?);', picture.svg(False))
     assert len(boxes) <= 3 * BINS
     told = [re.fullmatch(r"([\d,]+) events", each) for each in boxes]
     assert sum(int(each[1].replace(",", "")) if each else 1 for each in told) == 2 * len(calls) + 1
@@ -55,9 +55,9 @@ def test_events_without_length_and_those_that_began_before_the_step() -> None:
     events = [step(1, 100, 100), event("aten::early", 80, 40), event("aten::a", 100, 0), event("aten::b", 101, 0)]
     picture = timeline(Analysis(read(text(*events, *early))), "timeline-1")
     assert picture
-    tops = [float(each) for each in re.findall(r'<rect x="[^"]*" y="([^"]*)"', picture.svg())]
+    tops = [float(each) for each in re.findall(r'<rect x="[^"]*" y="([^"]*)"', picture.svg(False))]
     assert min(tops) >= 26  # beneath the title
-    assert "aten::early" in picture.svg()
+    assert "aten::early" in picture.svg(False)
 
 
 def test_a_trace_in_which_nothing_happened_has_none() -> None:

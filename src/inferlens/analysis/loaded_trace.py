@@ -5,29 +5,35 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferlens.analysis.findings import Finding, trace_findings
+from inferlens.analysis.findings import Findings, trace_findings
+from inferlens.record.display import Displayed
 from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import Columns
 from inferlens.trace.memory import holders
 from inferlens.trace.reader import read
 from inferlens.trace.tables import kernels, module_tree, operators, stepping, timeline
 from inferlens.trace.trace import Category
+from inferlens.units import plural
 
 if TYPE_CHECKING:
     from polars import DataFrame
 
 
-class LoadedTrace:
+class LoadedTrace(Displayed):
     """A trace that was read; each view is computed when it is asked for. ``notes``: what was skipped or mended."""
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis, self.notes = analysis, analysis.trace.notes
 
+    def __repr__(self) -> str:
+        steps, events = plural(len(self.analysis.steps), "step"), f"{len(self.analysis.trace.begin):,} events"
+        return f"<LoadedTrace of {steps}, {events}>"
+
     def overview(self) -> Overview:
         """The numbers of the overview."""
         return self.analysis.overview
 
-    def advice(self) -> list[Finding]:
+    def advice(self) -> Findings:
         """What to try, what could save the most of a step first."""
         return trace_findings(self.analysis)
 

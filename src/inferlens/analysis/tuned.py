@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 from msgspec.structs import replace
 
 from inferlens.analysis.accuracy import Worth, accuracy_of, worth
@@ -20,6 +20,7 @@ from inferlens.analysis.objective import value
 from inferlens.analysis.race import FinalsAim, RaceAnswer, race
 from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError, check_choice
+from inferlens.record.display import Struct
 from inferlens.record.files import decoded, files_under, plain_or_packed, read_unpacked, write_whole
 from inferlens.record.record import Record
 from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, of_a_tuning

@@ -131,7 +131,7 @@ def plot(
     from inferlens.analysis.runs import latest
     from inferlens.analysis.tuned import load_tuned, tunings_in
     from inferlens.record.store import load_records
-    from inferlens.views.chart import Chart
+    from inferlens.views.chart import Chart, lacking
     from inferlens.views.records import measured_again
 
     format = output.suffix.lower().removeprefix(".")
@@ -153,6 +153,7 @@ def plot(
         drawn = points(loaded.records, against, format, reference=reference, theme=theme or "auto")
     else:
         drawn = chart.render(loaded.records)
+        screen.notes(lacking(loaded.records))
     screen.notes(measured_again([(runs.first.case.model, runs.of_runs) for runs in latest(loaded.records)]))
     screen.save(output, drawn)
 

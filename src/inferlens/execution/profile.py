@@ -35,7 +35,7 @@ from inferlens.models.work import count as count_work
 from inferlens.record.files import write_whole
 from inferlens.record.layer_profile import Kernels, Layers, Level, Profile, decode
 from inferlens.record.record import ModelFacts, Record
-from inferlens.record.store import save_profile
+from inferlens.record.store import LoadedProfiles, load_profiles, save_profile
 from inferlens.record.work import Ceilings, Work
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Duration, Numbers, Plan, Texts, count, known
@@ -125,7 +125,7 @@ def profile(
     on: Texts | None = None,
     output: str | PathLike[str] = "results",
     observer: Observer | None = None,
-) -> list[Profile]:
+) -> LoadedProfiles:
     """Profiles a model on the backends of this machine.
 
     The keywords that are not told of here are those of :func:`inferlens.bench`.
@@ -139,7 +139,8 @@ def profile(
         observer: told what happens; by default nothing is shown.
 
     Returns:
-        One profile for each case and level, those that failed included. They are on disk too, beside the records.
+        One profile for each case and level, those that failed included; ``print`` shows what they come to. They are
+        on disk too, beside the records.
 
     Raises InferlensError if the model or a keyword means nothing. A case that cannot be profiled says why in its
     profile.
@@ -148,7 +149,8 @@ def profile(
     levels, runs = levels_of(level), count("runs", runs)
     with named(model, example_inputs) as model:
         plan = Plan.from_words({**words, "mode": "latency", "model": model.spec})
-        return [made for made, _ in run(plan, levels, runs, observer or Observer(), model)]
+        found = run(plan, levels, runs, observer or Observer(), model)
+    return load_profiles(*(file_of(folder, made.level) for made, folder in found))
 
 
 def levels_of(value: Any) -> tuple[Level, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from inferlens.record.display import Struct
 
 
 class Build(Struct, frozen=True, kw_only=True):

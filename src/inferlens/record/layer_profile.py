@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import field
 
+from inferlens.record.display import Struct
 from inferlens.record.files import decoded
 from inferlens.record.record import Environment, ModelFacts, Phase, Status, Warning
 from inferlens.record.work import Ceilings, Work

@@ -11,7 +11,8 @@ from bisect import bisect_left, bisect_right
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+
+from inferlens.record.display import Struct
 
 NOT_USED = "not watched: the case does not use it"  # in ``absent`` of a case that needs no GPU
 Kind = Literal["throttled", "power cap", "clock change", "foreign process", "cpu busy", "cpu quota", "steal"]

@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
+
+from inferlens.record.display import Struct
 
 SCHEMA = "inferlens.partition/2"
 MOST_CHOICES = 16  # sizes of engines that are tried as min_block_size

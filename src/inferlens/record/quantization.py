@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
+from inferlens.record.display import Struct
 from inferlens.record.files import decoded, read_unpacked, write_whole
 from inferlens.record.store import made
 from inferlens.spec.case import Case

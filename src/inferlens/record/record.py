@@ -11,8 +11,9 @@ import math
 from typing import Any, Literal, cast
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import field
 
+from inferlens.record.display import Struct
 from inferlens.record.files import decoded
 from inferlens.record.machine import Energy, MachineLog, Marks
 from inferlens.spec.case import Budget, Case, TensorSpec

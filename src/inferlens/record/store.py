@@ -25,11 +25,13 @@ from msgspec import Struct
 
 from inferlens.errors import InferlensError, paths_like, printable, unwritable
 from inferlens.record import layer_profile
+from inferlens.record.display import Displayed
 from inferlens.record.file_kind import FileType, refuse_other_files
 from inferlens.record.files import PACKED, files_under, locked, plain_or_packed, read_unpacked, write_whole
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Measurement, Record, decode, encode, machine_name
 from inferlens.spec.case import Case
+from inferlens.units import listing, plural
 
 RECORD = "record.json"
 PROFILE = "profile-"  # how the names of what a profile leaves beside a record begin
@@ -168,6 +170,9 @@ class MeasurementsOnDisk(Sequence[Measurement]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
 
 class _Taken(Struct):
     id: str
@@ -281,9 +286,9 @@ BINDINGS = "engine_bindings"
 PROFILES_HINT = "inferlens profile MODEL"
 
 
-@dataclass
-class LoadedProfiles:
-    """Profiles that could be read, by their creation.
+@dataclass(repr=False)
+class LoadedProfiles(Displayed, Sequence[Profile]):
+    """Profiles that could be read, by their creation; a sequence of them.
 
     ``records``: by a profile's id, the record of its case timed without profiling, where that lies beside it.
     """
@@ -291,6 +296,17 @@ class LoadedProfiles:
     profiles: list[Profile] = field(default_factory=list)
     records: dict[str, Record] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.profiles)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.profiles[place]
+
+    def __repr__(self) -> str:
+        models = listing(list(dict.fromkeys(profile.model.name for profile in self.profiles)))
+        ran = sum(profile.status == "ok" for profile in self.profiles)
+        return f"<{plural(len(self), 'profile')} of {models}, {ran} ran>" if self.profiles else "<no profiles>"
 
 
 def save_profile(folder: Path, made: Profile) -> None:

@@ -6,7 +6,7 @@ multiplication and an addition are two FLOPs. Sizes are bytes, rates are per sec
 
 from __future__ import annotations
 
-from msgspec import Struct
+from inferlens.record.display import Struct
 
 
 class ModuleWork(Struct, frozen=True, kw_only=True):

@@ -47,7 +47,7 @@ _FORM = (
 Shape = tuple[int, ...]
 
 
-class TensorSpec(Struct, frozen=True):
+class TensorSpec(Struct, frozen=True, repr_omit_defaults=True):
     """Name, shape and type of one input tensor.
 
     ``shape`` is the one that is measured. ``low`` and ``high`` bound the values of integers (``high`` exclusive). Where
@@ -246,7 +246,7 @@ AXES = (
 FLAGS = {axis.name: f"--{axis.name}" for axis in AXES}  # by which commands are asked for them
 
 
-class Case(Struct, frozen=True, kw_only=True):
+class Case(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """One thing to measure.
 
     Attributes:
@@ -398,7 +398,7 @@ def shown_together(cases: Sequence[Case]) -> list[Case]:
     return [msgspec.structs.replace(case, python=named[case.python]) for case in cases]
 
 
-class Budget(Struct, frozen=True, kw_only=True):
+class Budget(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """What is measured of a case, and how much; not part of what the case is.
 
     Attributes:

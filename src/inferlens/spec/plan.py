@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ _DIM_FORM = "NAME=128, NAME=32,128 for several, or NAME=1..512:opt=128 for a ran
 _FORM = "a backend, and words such as fp16, batch=8, threads=1, cuda or an option of the backend as NAME=VALUE"
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """What to measure.
 
     Attributes:
@@ -477,10 +478,29 @@ def bench_words(
     return [bare(case.model), *words]
 
 
-def command_line(what: str, case: Case, words: Sequence[str]) -> str:
-    """Return a command to paste, ``inferlens what ...``, which runs in the case's checkout if it has one."""
-    line = shlex.join(["inferlens", what, *words])
-    return f"cd {shlex.quote(case.checkout)} && {line}" if case.checkout else line
+def command(what: str, words: Sequence[str], checkout: str = "") -> str:
+    """Return the command ``what`` of a model and words to paste, which runs in the checkout if there is one.
+
+    No command can name a live module: of one, return the same call from Python, or nothing where there is none.
+    """
+    model, *words = words
+    if not model.startswith("live:"):
+        line = shlex.join(["inferlens", what, model, *words])
+        return f"cd {shlex.quote(checkout)} && {line}" if checkout else line
+    if what not in ("ab", "bench", "profile"):
+        return ""
+    sides = list(takewhile(lambda word: not word.startswith("-"), words))
+    keywords: dict[str, list[int | str]] = {}
+    for word in words[len(sides) :]:
+        if word.startswith("-"):
+            name = "backend" if word == "-b" else word.lstrip("-").replace("-", "_")
+            values = keywords.setdefault(name, [])
+        else:
+            values.append(int(word) if word.isdecimal() else word)
+    arguments = ["model", *map(json.dumps, sides), "example_inputs"]
+    for name, values in keywords.items():
+        arguments.append(f"{name}={json.dumps(values if len(values) > 1 else values[0]) if values else True}")
+    return f"inferlens.{what}({', '.join(arguments)})"
 
 
 def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:

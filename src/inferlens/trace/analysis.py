@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 
 from inferlens.errors import InferlensError
+from inferlens.record.display import Struct
 from inferlens.stats.host_bound import gpu_waits
 from inferlens.trace.columns import SECOND
 from inferlens.trace.forms import DeviceProperties

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
 from inferlens.record.record import Record
+from inferlens.spec.case import bare
+from inferlens.spec.plan import command
 from inferlens.units import listing, milliseconds, ratio
 from inferlens.views import View, picture
 from inferlens.views.answer import answers
@@ -75,6 +77,13 @@ class Chart(View):
             what = f"There is nothing to draw: no case has right outputs and a latency or a rate.{reason}"
             raise InferlensError(what, hint="inferlens show")
         return picture.drawn(lambda theme: chart_of(shown, theme, self.top), self.format, shown[0].model, self.theme)
+
+
+def lacking(records: Sequence[Record]) -> Iterator[str]:
+    """Say that a picture has no throughput, and how to measure it, where none of the records has a rate."""
+    if not any(record.measurement("throughput") for record in records):
+        how = plain(command("bench", [bare(records[0].case.model), "--mode", "both"]))
+        yield f"The picture has no throughput, for none was measured. To measure it: {how}"
 
 
 def chart_of(

@@ -327,7 +327,7 @@ def render(
     drawn = _svg(graphs, title, fused, deadline)
     if format == "html":
         about = "Drag to move, wheel to zoom, double click to see all."
-        picture = Picture("graph", "", lambda: drawn, white=True)
+        picture = Picture("graph", "", lambda _: drawn, white=True)
         return pictured(clean(title), picture, about, style=_STYLE, scripts=[_SCRIPT])
     return _png(drawn) if format == "png" else drawn
 

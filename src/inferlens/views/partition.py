@@ -5,7 +5,6 @@ One case has its places and choices, several have a row each; ``wide`` has every
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -14,6 +13,7 @@ from inferlens.errors import InferlensError
 from inferlens.record.partition import Break, Choice, Partition, Segment
 from inferlens.record.record import Warning
 from inferlens.spec.case import Case, bare
+from inferlens.spec.plan import command
 from inferlens.units import listing, plural
 from inferlens.views.table import Column, Document, Line, Table
 
@@ -223,7 +223,7 @@ def _failed(answer: Answer) -> bool:
 def _next(answers: Sequence[Answer], known: Known) -> str:
     """The command that says which is faster: with what all cases have, and the values that are worth a try."""
     case = answers[0].case
-    words = ["inferlens", "bench", bare(case.model), "-b", case.backend_label]
+    words = [bare(case.model), "-b", case.backend_label]
     for name, usual in (("precision", "fp32"), ("batch", 1)):
         asked = [value for value in dict.fromkeys(getattr(of.case, name) for of in answers) if value is not None]
         words += [f"--{name}", ",".join(map(str, asked))] if asked not in ([], [usual]) else []
@@ -241,7 +241,7 @@ def _next(answers: Sequence[Answer], known: Known) -> str:
         options.append(f"min_block_size={','.join(map(str, values[:MOST_CHOICES]))}")
     for option in options:
         words += ["--option", f"{case.backend}.{option}"]
-    return f"{'Which is faster?' if len(values) > 1 else 'How fast is it?'} {shlex.join(words)}"
+    return f"{'Which is faster?' if len(values) > 1 else 'How fast is it?'} {command('bench', words)}"
 
 
 def operators(parts: Sequence[Partition]) -> list[Line]:

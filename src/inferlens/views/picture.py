@@ -16,9 +16,12 @@ from html import escape
 from itertools import cycle
 from typing import Any
 
+import numpy as np
+
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.views.plain import plain, without_middle
 from inferlens.views.renderers.html import pictured
+from inferlens.views.renderers.terminal import wrap
 from inferlens.views.report.blocks import Picture
 
 Part = dict[str, Any]  # of a Vega-Lite document, or all of it
@@ -34,6 +37,7 @@ DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])  # of lines of one colour
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 LETTER, LINE, GAP = 6.6, 13.0, 13.0  # pixels: a letter and a line of a point's name, and how far it is from the point
+PHONE, NAMES_ON_PHONE = 364, 110  # pixels: of a chart on a phone, and of names beside it
 # Of one width: charts are laid out with the third, and drawn with what the reader has.
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans Condensed', sans-serif"
 
@@ -169,22 +173,41 @@ def _data(of: Rows | None) -> Part:
 Ends = tuple[float, float, bool]  # of an axis, and whether it is logarithmic
 
 
-def beside(points: Rows, name: str, axes: Mapping[str, Ends], size: tuple[float, float]) -> list[dict[str, Any]]:
-    """The points with the ``side`` that their names stand on, inwards; empty where one would lie on another name.
+def beside(
+    points: Rows, name: str, axes: Mapping[str, Ends], size: tuple[float, float], lines: Sequence[Rows] = ()
+) -> list[dict[str, Any]]:
+    """The points with the ``side`` that their names stand on; empty where each would lie on another name or a line.
 
     ``name`` is the key of the names, ``axes`` are the keys of both measures; the first points have the right of way.
+    ``lines`` are points from left to right, never falling.
     """
+
+    def pixels(each: Mapping[str, Any]) -> tuple[float, ...]:
+        return tuple(_share(each[key], *axes[key]) * room for key, room in zip(axes, size, strict=True))
+
+    barred = [tuple(zip(*map(pixels, line), strict=True)) for line in lines]
     taken: list[tuple[float, float, float]] = []
     found = []
     for each in points:
-        across, up = (_share(each[key], *axes[key]) * pixels for key, pixels in zip(axes, size, strict=True))
-        side, reach = ("left" if across < size[0] / 2 else "right"), LETTER * len(each[name]) + GAP
-        begin, end = (across, across + reach) if side == "left" else (across - reach, across)
-        free = all(abs(up - other) > LINE or end < first or last < begin for other, first, last in taken)
-        if each[name] and free:
-            taken.append((up, begin, end))
-        found.append({**each, "side": side if each[name] and free else ""})
+        across, up = pixels(each)
+        reach, inwards = LETTER * len(each[name]) + GAP, "left" if across < size[0] / 2 else "right"
+        side = ""
+        for tried in sorted(("left", "right"), key=lambda side: side != inwards) if each[name] else ():
+            begin, end = (across, across + reach) if tried == "left" else (across - reach, across)
+            free = all(abs(up - other) > LINE or end < first or last < begin for other, first, last in taken)
+            free = free and (tried == inwards or (begin >= 0 and end <= size[0]))
+            if free and not any(_crosses(line, begin, end, up) for line in barred):
+                side = tried
+                taken.append((up, begin, end))
+                break
+        found.append({**each, "side": side})
     return found
+
+
+def _crosses(line: Sequence[tuple[float, ...]], begin: float, end: float, up: float) -> bool:
+    across, heights = line
+    low, high = (float(np.interp(each, across, heights)) for each in (begin, end))
+    return low - LINE / 2 < up < high + LINE / 2
 
 
 def _share(value: float, low: float, high: float, log: bool) -> float:
@@ -228,7 +251,52 @@ def _tidied(svg: str) -> str:
 def picture(name: str, how: str, document: Callable[[Theme], Part]) -> Picture:
     """A chart as a part of a page: as SVG for light paper, with the values that are drawn beside it."""
     chart = document(THEMES["light"])
-    return Picture(name, how, cache(lambda: _tidied(converter().vegalite_to_svg(chart))), _values(chart))
+
+    @cache
+    def svg(phone: bool) -> str:
+        return _tidied(converter().vegalite_to_svg(_for_phone(chart) if phone else chart))
+
+    return Picture(name, how, svg, _values(chart))
+
+
+def _for_phone(part: Part) -> Part:
+    """A chart as wide as a phone: its panels beneath each other, its long names cut and its texts folded."""
+    found = {"vconcat" if name == "hconcat" else name: value for name, value in part.items()}
+    for name in {"layer", "vconcat"} & found.keys():
+        found[name] = [_for_phone(each) for each in found[name]]
+    if "width" in found:
+        found["width"] = PHONE - NAMES_ON_PHONE
+    if "title" in found:
+        words = found["title"]
+        texts = words if isinstance(words, dict) else {"text": words}
+        folded = {name: _folded(texts[name]) for name in ("text", "subtitle") if name in texts}
+        found["title"] = {**texts, **folded, "fontSize": min(texts.get("fontSize", 13), 14), "frame": "bounds"}
+    if found.get("mark", {}).get("type") == "text":
+        found["mark"] = {**found["mark"], "limit": NAMES_ON_PHONE * 1.2}
+    if "encoding" in found:
+        found["encoding"] = {name: _channel_for_phone(each) for name, each in found["encoding"].items()}
+    if "config" in found:
+        axis, legend = ({**found["config"][name], "labelLimit": NAMES_ON_PHONE} for name in ("axis", "legend"))
+        found["config"] = {
+            **found["config"],
+            "padding": 2,
+            "axis": axis,
+            "legend": {**legend, "labelLimit": PHONE - 40},
+        }
+    return found
+
+
+def _channel_for_phone(channel: Any) -> Any:
+    if not isinstance(channel, dict):
+        return channel
+    title, legend = channel.get("title"), channel.get("legend")
+    folded = {"title": _folded(title)} if title else {}
+    return {**channel, **folded, **({"legend": {**legend, "columns": 1}} if legend else {})}
+
+
+def _folded(text: str | Sequence[str]) -> list[str]:
+    """A text on lines that a phone has room for."""
+    return wrap(text if isinstance(text, str) else " ".join(text), PHONE // 9)
 
 
 def data_of(part: Part) -> Iterator[Rows]:
@@ -251,7 +319,7 @@ def _values(chart: Part) -> Rows:
 
 # Pixels: of a panel, a row of boxes, a title, between panels.
 BOXES_WIDTH, BOX_TALL, BOX_HEAD, BOX_GAP = 1100, 21, 26, 14
-BOX_LETTER, NARROWEST = 6.1, 0.35  # pixels: a letter; a box that is narrower is not drawn
+BOX_LETTER, LETTER_OF_TITLE, NARROWEST = 6.1, 8.0, 0.35  # pixels: letters; a box that is narrower is not drawn
 
 
 @dataclass(frozen=True)
@@ -274,25 +342,25 @@ class Box:
     colour: str
 
 
-def svg(title: str, panels: Sequence[tuple[str, Sequence[Box]]]) -> str:
+def svg(title: str, panels: Sequence[tuple[str, Sequence[Box]]], phone: bool) -> str:
     """The panels under their names; ``title`` is for screen readers."""
+    wide = PHONE if phone else BOXES_WIDTH
     top, parts = 0.0, []
     for name, boxes in panels:
-        parts.append(
-            f'<text x="0" y="{top + 15:g}" font-size="13" font-weight="bold">{escape(without_middle(name, 150))}</text>'
-        )
+        said = escape(without_middle(name, int(wide / LETTER_OF_TITLE)))
+        parts.append(f'<text x="0" y="{top + 15:g}" font-size="13" font-weight="bold">{said}</text>')
         top += BOX_HEAD
-        parts += [_drawn(box, top) for box in boxes if box.wide * BOXES_WIDTH >= NARROWEST]
+        parts += [_drawn(box, top, wide) for box in boxes if box.wide * wide >= NARROWEST]
         top += BOX_TALL * (1 + max((box.row for box in boxes), default=0)) + BOX_GAP
-    size = f'viewBox="0 0 {BOXES_WIDTH} {top - BOX_GAP:g}" width="{BOXES_WIDTH}" height="{top - BOX_GAP:g}"'
+    size = f'viewBox="0 0 {wide} {top - BOX_GAP:g}" width="{wide}" height="{top - BOX_GAP:g}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(title)}" {size} '
         f'font-family="{FONT}" font-size="11"><g fill="{THEMES["light"].text}">{"".join(parts)}</g></svg>'
     )
 
 
-def _drawn(box: Box, top: float) -> str:
-    x, y, wide = box.left * BOXES_WIDTH, top + box.row * BOX_TALL, box.wide * BOXES_WIDTH
+def _drawn(box: Box, top: float, room: float) -> str:
+    x, y, wide = box.left * room, top + box.row * BOX_TALL, box.wide * room
     label = next((each for each in box.names if len(each) * BOX_LETTER <= wide - 6), "")
     text = f'<text x="{x + 4:.6g}" y="{y + 14:g}" pointer-events="none">{escape(label)}</text>' if label else ""
     edge = f' stroke="{THEMES["light"].background}"' if wide > 6 else ""

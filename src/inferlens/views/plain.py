@@ -7,7 +7,7 @@ import unicodedata
 from msgspec.structs import replace
 
 from inferlens.spec.case import CALL_MODE, Case
-from inferlens.spec.plan import bench_words, command_line
+from inferlens.spec.plan import bench_words, command
 
 
 def plain(text: str) -> str:
@@ -30,8 +30,6 @@ def without_end(text: str, longest: int) -> str:
 
 def profile_command(case: Case, *, gpu: bool) -> str:
     """What shows where a case's time goes, a command; ``gpu``: whether it runs on one there unless told not to."""
-    if case.model.startswith("live:"):  # which no command finds
-        return f'inferlens.profile(model, example_inputs, backend="{case.backend_label}")'
     called = {axis.name: axis.default for axis in CALL_MODE}
     words = bench_words(replace(case, **called), "cuda" if gpu else "cpu")
-    return plain(command_line("profile", case, words))
+    return plain(command("profile", words, case.checkout))

@@ -16,6 +16,7 @@ import msgspec
 
 from inferlens.analysis.runs import each_run
 from inferlens.errors import InferlensError, library
+from inferlens.record.display import Displayed
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import BEST, RECORD, Paths, given_paths
 from inferlens.record.store import load_records as loaded
@@ -24,7 +25,6 @@ from inferlens.views import table
 from inferlens.views.answer import answers
 from inferlens.views.raced.tuned import finals_of, tunings_document
 from inferlens.views.records import document, fields_of
-from inferlens.views.renderers.html import fragment
 from inferlens.views.rows import Row, by, rows
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from inferlens.execution.deploy.call import Deployed
 
 
-class Records(Sequence[Record]):
+class Records(Displayed, Sequence[Record]):
     """Records, failed cases included, in the order they were made; ``print`` shows their table.
 
     Attributes:
@@ -86,15 +86,9 @@ class Records(Sequence[Record]):
         ran = sum(record.status == "ok" for record in self)
         return f"<{plural(len(self), 'record')} of {listing(models)}, {ran} ran>" if self else "<no records>"
 
-    def __str__(self) -> str:
-        return self.render().rstrip("\n")
-
-    def _repr_html_(self) -> str:
-        shown = self._document
-        return fragment(table.chosen(shown.screen() if shown.screen else shown.blocks(), None))
-
     @property
-    def _document(self) -> table.Document:
+    def document(self) -> table.Document:
+        """What is shown of them."""
         return document(self, self.reference, where=self.where)
 
     def render(self, format: str = "table", *, wide: bool = False, columns: str | None = None, width: int = 100) -> str:
@@ -102,7 +96,7 @@ class Records(Sequence[Record]):
 
         ``wide`` shows all columns, ``columns`` those of these titles, with commas.
         """
-        return table.render(self._document, format, width=width, wide=wide, columns=columns)
+        return table.render(self.document, format, width=width, wide=wide, columns=columns)
 
     def against(self, reference: str) -> Records:
         """The same, with speed-ups against another row, such as ``"onnxruntime:cpu fp32"``."""
@@ -207,7 +201,8 @@ class Tuning(Records):
         self.model = model
 
     @property
-    def _document(self) -> table.Document:
+    def document(self) -> table.Document:
+        """What is shown of it."""
         return tunings_document(self.tuned)
 
     @cached_property

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from inferlens.analysis.findings.notes import Note, notes_of, ordered, worst_agreement
@@ -24,12 +23,13 @@ from inferlens.analysis.numbers import numbers
 from inferlens.analysis.objective import build_seconds, device_peak, host_peak
 from inferlens.analysis.race import FinalsAim, Race, race
 from inferlens.analysis.runs import CaseRuns, device_name, latest
+from inferlens.record.display import Struct
 from inferlens.record.record import IN_TURNS, Record, card_name, machine_name
 from inferlens.spec.case import TensorSpec, bare, shown_together, sizes_of, with_batch
 from inferlens.spec.dimensions import with_names
-from inferlens.spec.plan import ab_words, plainness, unknown, words
+from inferlens.spec.plan import ab_words, command, plainness, unknown, words
 from inferlens.stats.intervals import ends
-from inferlens.units import moment, plural
+from inferlens.units import duration, moment, plural
 from inferlens.views.plain import plain, profile_command
 
 SAID_PARTLY = "(partly)"  # behind a precision: less than half of the multiply-adds are in it
@@ -189,6 +189,9 @@ class Row(Struct, frozen=True, kw_only=True):
     profile: str = ""
     machine_load: MachineLoad = MachineLoad()
     notes: tuple[Note, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Row of {self.name}: {self.status if self.median is None else duration(self.median)}>"
 
     @property
     def ok(self) -> bool:
@@ -487,7 +490,7 @@ def _with_hint(row: Row, runs: Mapping[tuple[str, str], CaseRuns], rows: Sequenc
     one, other = (runs[each.id, each.machine].first for each in (row, rivals[0]))
     budget = replace(one.budget, max_time=None) if IN_TURNS in one.facts else one.budget
     words = ab_words(one.case, other.case, budget, device="cuda" if one.environment.gpus else "cpu")
-    return replace(row, hint=shlex.join(["inferlens", "ab", bare(row.model), *words]))
+    return replace(row, hint=command("ab", [bare(row.model), *words]))
 
 
 def _against(row: Row, base: Row, among: Race) -> Row:

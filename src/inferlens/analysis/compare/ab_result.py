@@ -7,8 +7,6 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from msgspec import Struct
-
 from inferlens.analysis.accuracy import WorthOfTwo
 from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, check, metric_of
 from inferlens.analysis.compare.environment_diff import Difference, sentence
@@ -16,6 +14,7 @@ from inferlens.analysis.findings import notes
 from inferlens.analysis.interference.load import MachineLoad, mean_load
 from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError
+from inferlens.record.display import Struct
 from inferlens.record.record import Agreement, Metric, Record
 from inferlens.spec.case import AXES, Case, shown_together
 from inferlens.spec.objective import MEASURES
@@ -119,6 +118,9 @@ class ABResult(Struct, frozen=True, kw_only=True):
     differences: tuple[Difference, ...] = ()
     costs: tuple[dict[str, float | None], dict[str, float | None]] = ({}, {})
     output: str = "results"
+
+    def __repr__(self) -> str:
+        return f"<ABResult: {self.sentence}>"
 
     @property
     def exit_code(self) -> int:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from inferlens.analysis.compare.ab_result import ABResult
 from inferlens.analysis.compare.environment_diff import Difference, sentence
 from inferlens.analysis.interference.load import MachineLoad, mean_load
+from inferlens.record.display import Struct
 from inferlens.spec.case import shown_together
 from inferlens.units import listing, percent
 
@@ -38,6 +37,9 @@ class ABSteps(Struct, frozen=True, kw_only=True):
 
     steps: tuple[ABResult, ...]
     level: float
+
+    def __repr__(self) -> str:
+        return f"<ABSteps: {self.sentences[0]}>"
 
     @property
     def exit_code(self) -> int:

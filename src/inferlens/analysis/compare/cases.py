@@ -12,7 +12,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.compare.environment_diff import Difference, differences, refusal
@@ -21,6 +20,7 @@ from inferlens.analysis.interference.load import MachineLoad, mean_load, record_
 from inferlens.analysis.interference.samples import steady_samples
 from inferlens.analysis.runs import CaseRuns, device_name, latest
 from inferlens.errors import InferlensError
+from inferlens.record.display import Struct
 from inferlens.record.record import Metric, Record, machine_kind, machine_name
 from inferlens.record.store import Loaded, load_records
 from inferlens.spec.case import Case

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct
-
 from inferlens.errors import InferlensError, one_line
+from inferlens.record.display import Struct
 from inferlens.record.record import IN_TURNS, Record, card_name
 from inferlens.units import byte_count, duration, percent, plural
 

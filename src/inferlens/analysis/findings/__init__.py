@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.findings import thresholds
 from inferlens.analysis.findings.evidence import Evidence
-from inferlens.analysis.findings.rule import Finding, found, rules_of
+from inferlens.analysis.findings.rule import Finding, Findings, found, rules_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Record
@@ -22,7 +22,7 @@ from inferlens.record.record import Record
 if TYPE_CHECKING:
     from inferlens.trace.analysis import Analysis
 
-__all__ = ["Evidence", "Finding", "evidence_of", "findings", "gain", "trace_findings", "unseen", "weight"]
+__all__ = ["Evidence", "Finding", "Findings", "evidence_of", "findings", "gain", "trace_findings", "unseen", "weight"]
 _OF_THE_HOST = {"host-bound", "outside-layers"}  # what keeps a GPU waiting; all else is about what it does
 _UNKNOWN = 0.1  # of a run: so that a fallback or a graph break, which no profile shows the cost of, is not the last
 
@@ -32,7 +32,7 @@ def findings(
     record: Record | None = None,
     plain: Record | None = None,
     rivals: Mapping[str, float | None] | None = None,
-) -> list[Finding]:
+) -> Findings:
     """What the rules find in profiles, most important first.
 
     First what concerns time, by the part of a run that could be won, or that it is about where that is not known; what
@@ -57,18 +57,19 @@ def findings(
         )
         made.append(finding)
     # What concerns time comes first.
-    return sorted((_of_a_run(each, seen) for each in made), key=lambda each: (each.about != "time", -weight(each)))
+    ranked = sorted((_of_a_run(each, seen) for each in made), key=lambda each: (each.about != "time", -weight(each)))
+    return Findings(ranked)
 
 
-def trace_findings(analysis: Analysis) -> list[Finding]:
+def trace_findings(analysis: Analysis) -> Findings:
     """What the rules find in a trace, what could save the most of a step first."""
     from inferlens.analysis.findings.rules.traces import TraceEvidence
 
     if not analysis.overview.step_time:
-        return []
+        return Findings()
     seen = TraceEvidence(analysis)
     made = [each for rule in rules_of("trace") for each in rule(seen)]
-    return sorted(made, key=lambda each: -(each.seconds or 0.0))
+    return Findings(sorted(made, key=lambda each: -(each.seconds or 0.0)))
 
 
 def evidence_of(profiles: Profile | Sequence[Profile], record: Record | None = None) -> Evidence:

@@ -29,7 +29,7 @@ from inferlens.record.record import Record
 from inferlens.spec import hints
 from inferlens.spec.case import QUANTIZED, Case, Option
 from inferlens.spec.hints import Hint
-from inferlens.spec.plan import bench_words, command_line
+from inferlens.spec.plan import bench_words, command
 from inferlens.stats.host_bound import gpu_waits
 from inferlens.stats.quantiles import median
 from inferlens.units import duration, listing, percent, plural, ratio
@@ -257,11 +257,11 @@ class Evidence:
         return hints.hint(self.case, option, value, self.facts)
 
     def command(self, *asks: str, others: bool = False, larger: bool = False, what: str = "bench") -> str:
-        """A command to paste: ``what`` of the case, asked for more, with a ``larger`` batch or all ``others`` too."""
+        """Return a command or call to paste: ``what`` of the case with more options, a larger batch or all others."""
         device = "cuda" if self.profiles[0].environment.gpus else "cpu"
         batches = [(self.case.batch or 1) * times for times in LARGER] if larger else []
         words = bench_words(self.case, device, list(filter(None, asks)), others=others, batches=batches)
-        return command_line(what, self.case, words)
+        return command(what, words, self.case.checkout)
 
     def advice(self, *tries: str, asks: Sequence[str] = (), others: str = "") -> str:
         """Return what to try, with the command for what is asked, or else for ``others``: what other backends may do.

@@ -18,9 +18,10 @@ from pkgutil import iter_modules
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
+from inferlens.record.display import Displayed, Struct
 from inferlens.units import byte_count, duration, percent, plural, ratio, significant
 
 if TYPE_CHECKING:
@@ -66,6 +67,13 @@ class Finding(Struct, frozen=True, kw_only=True):
     def won(self) -> float | None:
         """What could be won as a share of the run; ``None`` where the evidence does not tell."""
         return self.seconds / self.whole if self.seconds is not None and self.whole else None
+
+
+class Findings(Displayed, list[Finding]):
+    """Findings of one case, the most important first."""
+
+    def __repr__(self) -> str:
+        return f"<{plural(len(self), 'finding')}{': ' * bool(self)}{', '.join(each.code for each in self)}>"
 
 
 @dataclass(frozen=True)

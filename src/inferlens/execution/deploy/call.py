@@ -29,6 +29,7 @@ from inferlens.measure.agreement import judge
 from inferlens.models import inputs, resolve
 from inferlens.models.model import Model
 from inferlens.models.weights import buffers, restore
+from inferlens.record.display import Displayed
 from inferlens.record.record import KEEPS_STATE, RANDOM, Record
 from inferlens.spec.case import TensorSpec
 from inferlens.units import listing
@@ -38,7 +39,7 @@ NOTHING = nullcontext()
 WARMUP = 3  # calls: what is compiled for tensors of such a kind, and captured, is so then
 
 
-class Deployed:
+class Deployed(Displayed):
     """A measured case as a callable, with the signature of its model: tensors by position, or by their names.
 
     It takes PyTorch's tensors and NumPy's arrays, of the shapes and types in ``inputs``, floats in any precision.

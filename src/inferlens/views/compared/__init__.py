@@ -21,6 +21,7 @@ from inferlens.analysis.compare.cases import MISSING, Compared, ComparedCase, Si
 from inferlens.analysis.compare.environment_diff import REVISION, Difference, about
 from inferlens.errors import check_choice
 from inferlens.record.record import Metric
+from inferlens.spec import plan
 from inferlens.spec.case import Case, shown_together
 from inferlens.stats.intervals import ends
 from inferlens.units import (
@@ -296,8 +297,8 @@ def next_steps(compared: Compared) -> list[str]:
         case = slower.case
         return [*_commits(compared, case), f"Why slower:  {profile_command(case, gpu=case.device != 'cpu')}"]
     if undecided := compared.of("UNDECIDED"):
-        model = plain(shlex.join([undecided[0].case.model]))
-        return [f"To decide, measure both sides again:  inferlens bench {model} --repeats 5"]
+        again = plain(plan.command("bench", [undecided[0].case.model, "--repeats", "5"]))
+        return [f"To decide, measure both sides again:  {again}"]
     return []
 
 

@@ -249,18 +249,23 @@ def _unseen(cases: Sequence[Judged], names: Sequence[str]) -> list[str]:
 def _each(cases: Sequence[Judged], top: int | None) -> Iterator[Table | str]:
     for of in cases:
         head, (name,) = told_apart([of.case])
-        rows = []
-        for number, each in enumerate(of.of_time[:top], 1):
-            won = gain(each, of.found)
-            about = f"{_most_won(each)} could be won · {each.code}" if won else each.code
-            rows.append(
-                Line(str(number), (percent(won) if won else "", plain(f"{each.sentence.removesuffix('.')} ({about}).")))
-            )
-            rows.append(Line("", ("", plain(_hint(each))), style="dim"))
-        notes = [f"{each.sentence} {each.hint}" for each in of.doubts]
-        notes += [f"Not looked at (of {name}): {listing(of.unseen)}."] if of.unseen else []
-        said = () if rows else (of.reason or "No rule has anything to say.",)
-        yield Table(f"{head} · {name}", "", COLUMNS, rows, notes=notes, sentences=said)
+        table = table_of(of.found, top, of.reason)
+        notes = [f"Not looked at (of {name}): {listing(of.unseen)}."] if of.unseen else []
+        yield replace(table, title=f"{head} · {name}", notes=[*table.notes, *notes])
+
+
+def table_of(found: Sequence[Finding], top: int | None = None, reason: str = "") -> Table:
+    """All findings of one case, those about time as rows; ``reason``: why there are none."""
+    rows = []
+    for number, each in enumerate([each for each in found if each.about == "time"][:top], 1):
+        won = gain(each, found)
+        about = f"{_most_won(each)} could be won · {each.code}" if won else each.code
+        said = f"{each.sentence.removesuffix('.')} ({about})."
+        rows += [Line(str(number), (percent(won) if won else "", plain(said)))]
+        rows += [Line("", ("", plain(_hint(each))), style="dim")]
+    doubts = [f"{each.sentence} {each.hint}" for each in found if each.about == "trust"]
+    silent = () if rows else (reason or "No rule has anything to say.",)
+    return Table("", "", COLUMNS, rows, notes=doubts, sentences=silent)
 
 
 def _most_won(of: Finding) -> str:

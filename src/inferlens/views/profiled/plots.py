@@ -199,7 +199,7 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
         "strokeJoin": "round",
     }  # so that points do not cross names
     axes = {"intensity": (low, high, True), "rate": (floor, top, True)}
-    named = beside(points[:NAMED], "name", axes, (WIDTH, HEIGHT))
+    named = beside(points[:NAMED], "name", axes, (WIDTH, HEIGHT), [roof, *([near] if near else [])])
     layers += [
         marks("text", text, named, where=f"datum.side == '{side}'", align=side, dx=dx, fontSize=11, **under)
         for under in (halo, {})
@@ -215,21 +215,23 @@ def _reached(
 ) -> list[dict[str, Any]]:
     """What the device reaches at best, where it stands on the roof; ``near`` is that of data in the cache."""
     begin, end = roof[0]["intensity"], roof[1]["intensity"]
-    middle = begin * (end / begin) ** 0.7  # above the slope, where no points are
-    slope = {"intensity": middle, "rate": middle * found.ceilings.bandwidth, "dx": -10, "dy": -4}
-    said = [{**slope, "name": f"memory at {bandwidth(found.ceilings.bandwidth)}", "side": "right"}]
+    # Above the slope, where no points are; but beneath it where the roof of the cache is above.
+    middle, side, dx, dy = (0.3, "left", 10, 12) if near else (0.7, "right", -10, -4)
+    at = begin * (end / begin) ** middle
+    name = f"memory at {bandwidth(found.ceilings.bandwidth)}"
+    said = [{"intensity": at, "rate": at * found.ceilings.bandwidth, "name": name, "side": side, "dx": dx, "dy": dy}]
     if near:
         name = f"cache at {bandwidth(found.ceilings.cached)}"
         said.append({**near[-2], "name": name, "side": "left", "dx": 0, "dy": -9})
     if found.rate:
         name = f"{found.precision} at {flop_rate(found.rate)}"
-        said.append({**roof[-1], "name": name, "side": "right", "dx": 0, "dy": -9})
+        said.append({**roof[-1], "name": name, "side": "right", "dx": 0, "dy": -18})  # above points on the roof
     return said
 
 
 def _point(name: str, row: Floor, found: Roofline) -> dict[str, Any]:
     return {
-        "name": short(name, LONGEST_NAME), "kind": plain(row.kind)[:LONGEST_NAME],
+        "name": short(name, LONGEST_IN_TITLE), "kind": plain(row.kind)[:LONGEST_NAME],
         "intensity": row.intensity, "rate": (row.flops or 0.0) / row.time, "time": row.time * 1e3,
         "bound": row.bound if found.rate else "memory", "took": f"{milliseconds(row.time)} ms",
         "floor": f"{milliseconds(row.floor)} ms", "distance": ratio(row.distance),

@@ -11,7 +11,7 @@ from inferlens import units
 from inferlens.record.quantization import Quantization, Written, name_of
 from inferlens.spec.case import bare
 from inferlens.spec.keep import kept
-from inferlens.spec.plan import bench_words
+from inferlens.spec.plan import bench_words, command
 from inferlens.views.records import LINES, fitting
 from inferlens.views.table import Column, Document, Line, Table, share
 
@@ -131,7 +131,7 @@ def _next(found: Quantization, name: str, device: str, *, brief: bool) -> list[s
         run = shlex.join(["inferlens", "bench", found.path, "-b", case.backend])
         said.append(f"Wrote {found.path} in {units.duration(found.seconds)}. Run it{where}: {run}")
     if found.path and not brief:
-        said.append(f"Is it faster? {shlex.join(['inferlens', 'bench', *words])}")
+        said.append(f"Is it faster? {command('bench', words)}")
     return said
 
 

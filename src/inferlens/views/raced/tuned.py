@@ -291,9 +291,11 @@ def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
     said += left_out(tuned.untried)
     if tuned.folder:
         folder = plain(tuned.folder)
-        said += [f"Use it: inferlens.load('{folder}'), or inferlens export --best {folder} -o deploy"]
+        live = tuned.trials[0].records[0].case.model.startswith("live:")  # which no command can name
+        use = f"inferlens.load('{folder}'), or inferlens export --best {folder} -o deploy"
+        said += [f"Use it: {'tuning.load()' if live else use}"]
         said += sorted(filter(None, {record.model.weights_note for one in tuned.trials for record in one.records}))
-        said += [f"Repeat it: inferlens bench {folder}/best.toml"]
+        said += [] if live else [f"Repeat it: inferlens bench {folder}/best.toml"]
     return said
 
 

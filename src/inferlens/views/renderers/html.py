@@ -82,13 +82,19 @@ def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = (),
     return found
 
 
-def fragment(blocks: Sequence[Block], most: int | None = None) -> str:
+def fragment(blocks: Sequence[Block], most: int | None = None, level: int = 2) -> str:
     """What the page shows, for a page that has its own style, such as a notebook.
 
     Rows of a table after the first ``most`` are hidden, until the page's script is asked for them.
     """
-    found: str = _environment().get_template("blocks.html").render(every=blocks, level=2, most=most)
+    found: str = _environment().get_template("blocks.html").render(every=blocks, level=level, most=most)
     return found.strip()
+
+
+def for_notebook(blocks: Sequence[Block]) -> str:
+    """The same with the little style that a notebook lacks, in whose colours it is."""
+    style = (FILES / "notebook.css").read_text("utf-8")
+    return f'<div class="inferlens"><style>{style}</style>{fragment(blocks, level=4)}</div>'
 
 
 @cache
@@ -200,10 +206,10 @@ def _bar(value: float | None, most: float) -> Any:
     return _safe(f'<svg class="bar" {sizes} aria-hidden="true">{rect}</svg>')
 
 
-def _drawn(picture: Picture) -> Any:
+def _drawn(picture: Picture, phone: bool = False) -> Any:
     """The picture as part of a page: its identifiers are its own."""
-    name = re.sub(r"\W", "-", picture.name)
-    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", picture.svg())
+    name = re.sub(r"\W", "-", picture.name) + "-phone" * phone
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", picture.svg(phone))
     return _safe(re.sub(r"^(<\?xml.*?\?>\s*|<!DOCTYPE.*?>\s*|<!--.*?-->\s*)*", "", svg, flags=re.S))
 
 

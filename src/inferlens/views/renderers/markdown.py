@@ -73,7 +73,7 @@ def render_report(report: Report, folder: str) -> tuple[str, dict[str, bytes]]:
                 yield f"{'#' * level} {escape(each.title)}"
                 yield from written(each.blocks, level + 1)
             elif isinstance(each, Picture):
-                pictures[f"{each.name}.svg"] = each.svg().encode()
+                pictures[f"{each.name}.svg"] = each.svg(False).encode()
                 yield f"![{escape(each.how)}]({folder}/{each.name}.svg)"
                 yield escape(each.how)
             elif isinstance(each, Table):

@@ -17,14 +17,14 @@ class Picture:
     Attributes:
         name: of its file, and unlike those of the other pictures.
         how: how to read it, in one line.
-        svg: draws it, for light paper.
+        svg: draws it for light paper, or for a phone if it is told to.
         values: what is drawn, row by row; none where the picture has no rows.
         white: whether its colours are for white paper alone; it then stands on that on a dark page too.
     """
 
     name: str
     how: str
-    svg: Callable[[], str]
+    svg: Callable[[bool], str]
     values: Sequence[dict[str, Any]] = ()
     white: bool = False
 

@@ -6,7 +6,6 @@ A section draws what is there, with the tables and charts of the commands; one o
 from __future__ import annotations
 
 import gzip
-import shlex
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from inferlens.errors import InferlensError
 from inferlens.record.partition import Partition, partition_in
 from inferlens.record.record import Record, machine_name
 from inferlens.spec.case import bare
-from inferlens.spec.plan import bench_words, budget_words
+from inferlens.spec.plan import bench_words, budget_words, command
 from inferlens.units import byte_count, listing, plural
 from inferlens.views import notes, partition
 from inferlens.views.graph import render
@@ -143,7 +142,7 @@ def _profiled(found: Found) -> Iterator[Block]:
                     blocks += plots.pictured(f"layers-{place}", layers_and_kernels.shown(level, [case], "time")[0])
                     drawn = _graph(case, place, room)
                     blocks += drawn
-                    room -= sum(len(each.svg()) for each in drawn if isinstance(each, Picture))
+                    room -= sum(len(each.svg(False)) for each in drawn if isinstance(each, Picture))
                 what = " · ".join([plain(case.name), *[case.headline] * (len(grouped) > 1)])
                 yield Section(f"{level}s-{place}", f"{level.capitalize()}s · {what}", blocks, folded=True)
 
@@ -169,7 +168,7 @@ def _graph(case: ProfiledCase, place: int, room: int) -> list[Block]:
         return [f"The graph of its layers is not drawn: {error.what}"]
     if len(drawn) > min(MOST_GRAPH, room):
         return [LARGE]
-    return [Picture(f"graph-{place}", GRAPH, lambda: drawn, white=True)]
+    return [Picture(f"graph-{place}", GRAPH, lambda _: drawn, white=True)]
 
 
 # How it was measured: machines and libraries, budgets, what has to be known, and the records to take along.
@@ -225,7 +224,7 @@ def _repeat(records: Sequence[Record]) -> str:
             words += ["--option", f"{backend}.{name}={','.join(map(str, values))}"]
     asked = next((each for each in records if not each.repeat), records[0])
     words += budget_words(asked.budget, asked.repeats)
-    return plain(f"Repeat it: {shlex.join(['inferlens', 'bench', model, '-b', backends, *words])}")
+    return plain(f"Repeat it: {command('bench', [model, '-b', backends, *words])}")
 
 
 def environments(records: Sequence[Record]) -> Iterator[Table]:

@@ -309,7 +309,7 @@ def fallback(seen: Evidence) -> Iterator[Finding]:
                 "seconds": some.seconds if some else None,
             },
             subject=subject, share=some.share if some else None, taken=f": at least {some.much}" if some else "",
-            hint=f"See each operator's reason: {seen.command(what='partition')}",
+            hint="See each operator's reason: " + (seen.command(what="partition") or 'profile.facts["partition"]'),
         )  # fmt: skip
     on_cpu = [each for each in seen.parts if str(each.layer.details.get("provider", "")).startswith("CPU")]
     some = seen.layers(on_cpu)
