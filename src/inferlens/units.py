@@ -58,6 +58,11 @@ mebibytes = partial(bare, scale=2.0**-20)  # of bytes
 megaflops = partial(bare, scale=1e-6)  # of FLOPs
 
 
+def latency(seconds: float | None) -> str:
+    """Return a latency in milliseconds, the unit of every table: ``12.3 ms``, ``0.00427 ms``."""
+    return ABSENT if seconds is None else f"{milliseconds(seconds)} ms"
+
+
 def duration(seconds: float | None) -> str:
     """Seconds in the unit that reads best: ``850 µs``, ``12.3 ms``, ``4.2 s``, ``3 min 05 s``."""
     if seconds is None:

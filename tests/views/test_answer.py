@@ -244,6 +244,43 @@ def test_answers_alone_say_the_precision_and_the_reference() -> None:
     assert "resnet0: likely fastest openvino fp32 10.0 ms, 2.00x pytorch fp32" in shown(made)
 
 
+def test_all_rows_are_shown_where_they_fit_though_little_be_said_of_them() -> None:
+    ways = {"pytorch": 0.02, "openvino": 0.019}
+    made = [
+        record(case(name, batch=batch), samples=(seconds * batch,) * 100, rate=50.0, id=f"{name} {batch}")
+        for batch in (1, 8, 32)
+        for name, seconds in ways.items()
+    ]
+    found = render(document(made, where="results/resnet18"))
+    assert len(re.findall(r"^ *(?:\d )? *(?:pytorch|openvino) +(?:1|8|32) ", found, re.M)) == 6
+    assert len(found.splitlines()) <= 24
+
+
+def test_a_higher_terminal_shows_more_rows() -> None:
+    made = [record(case(threads=count), samples=(0.01 * count,) * 100, id=f"{count}") for count in range(1, 31)]
+    low, high = (render(document(made), lines=lines) for lines in (24, 60))
+    assert len(low.splitlines()) <= 24
+    assert "pytorch 29 threads" in high
+    assert "more rows" in low
+    assert "more rows" not in high
+
+
+def test_rows_that_are_left_out_are_named_with_their_reasons() -> None:
+    noise = replace(WRONG, reason="relative L2 error 0.52 is above 0.0001")
+    made = [record(case(threads=count), samples=(0.01 * count,) * 100, id=f"{count}") for count in range(1, 4)]
+    made += [record(case(precision="int8", threads=count), agreement=noise, id=f"8 {count}") for count in (1, 2, 3)]
+    reason = "OpenVINO has no operator for this layer, and none that could be put together from the others here."
+    made += [failure(case("openvino"), "unsupported", reason)]
+    text = " ".join(render(document(made, top=3)).split())
+    assert "int8: wrong in 3 of 3: relative L2 error 0.52 is above 0.0001." in text
+    assert f"openvino: unsupported: {reason}" in text
+
+
+def test_a_way_that_ran_alone_is_not_called_the_fastest() -> None:
+    found = told(record(case(), samples=(0.02,) * 100), failure(case("openvino")))
+    assert found[0].startswith("THE ONLY WAY THAT RAN RIGHT  pytorch  20.0 ms")
+
+
 def test_where_only_the_first_of_each_batch_is_shown_it_says_so() -> None:
     every = [(batch, threads) for batch in (1, 8, 16, 32) for threads in range(1, 9)]
     made = [

@@ -31,7 +31,7 @@ def ways(count: int, **fields):
 
 def test_the_title_is_the_answer_and_one_line_beneath_says_of_what():
     drawn = texts_of_chart(gpu_records((8,)))
-    start = "resnet18: LIKELY FASTEST · tensorrt fp16 · 465 µs · 5.23x pytorch fp32, "
+    start = "resnet18: LIKELY FASTEST · tensorrt fp16 · 0.465 ms · 5.23x pytorch fp32, "
     assert any(text.startswith(start) for text in drawn)
     assert any("resnet18 · input=8x3x224x224" in text for text in drawn)
     assert "resnet18, fastest: tensorrt fp16 everywhere (probably)" in texts_of_chart(gpu_records())

@@ -9,8 +9,7 @@ import pytest
 from inferlens.record.quantization import LayerError, OutputError, Quantization, Written
 from inferlens.spec.case import Case
 from inferlens.views.profiled.quantized import document
-from inferlens.views.records import LINES, WIDTH
-from inferlens.views.table import render
+from inferlens.views.table import SCREEN, render
 
 
 def made(layers: int, kept: int, outputs: int, *, reached: bool = True, elsewhere: bool = False) -> Quantization:
@@ -33,9 +32,9 @@ def made(layers: int, kept: int, outputs: int, *, reached: bool = True, elsewher
 def test_what_came_of_it_is_one_screen(layers: int, kept: int, outputs: int, reached: bool) -> None:
     for elsewhere in (True, False):
         found = made(layers, kept, outputs, reached=reached, elsewhere=elsewhere)
-        lines = render(document(found, "model.onnx", "cpu"), width=WIDTH).splitlines()
-        assert len(lines) <= LINES, "\n".join(lines)
-        assert max(map(len, lines)) <= WIDTH
+        lines = render(document(found, "model.onnx", "cpu"), width=SCREEN.width).splitlines()
+        assert len(lines) <= SCREEN.lines, "\n".join(lines)
+        assert max(map(len, lines)) <= SCREEN.width
         shown = "\n".join(lines)
         assert ("inferlens bench model.int8.onnx" in shown) == reached
         known = "fp32:encoder" in shown or "best.keep in quantized-int8-onnxruntime.json" in shown
@@ -47,9 +46,9 @@ def test_what_came_of_it_is_one_screen(layers: int, kept: int, outputs: int, rea
 
 
 def test_as_many_layers_are_shown_as_there_is_room_for() -> None:
-    few = render(document(made(90, 2, 1), "model.onnx", "cpu"), width=WIDTH)
-    none_kept = render(document(made(90, 0, 1), "model.onnx", "cpu"), width=WIDTH)
+    few = render(document(made(90, 2, 1), "model.onnx", "cpu"), width=SCREEN.width)
+    none_kept = render(document(made(90, 0, 1), "model.onnx", "cpu"), width=SCREEN.width)
     assert "fp32:encoder.layers.0.attention.output,encoder.layers.1.attention.output" in few
     assert 3 <= few.count(" Conv ") < none_kept.count(" Conv ")
-    assert len(none_kept.splitlines()) == LINES
+    assert len(none_kept.splitlines()) == SCREEN.lines
     assert " of 90; --format json has all)" in few

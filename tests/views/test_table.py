@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,14 @@ def test_columns_that_were_asked_for_and_do_not_fit_stand_beneath() -> None:
     assert [f"{place}.25" in usual for place in range(9)] != [True] * 9
     assert [whole.count(f"{place}.25") for place in range(9)] == [1] * 9
     assert whole.count("one") > 1, "each with its names"
+
+
+def test_columns_that_are_asked_for_are_shown_where_a_screen_has_sentences_alone() -> None:
+    assert "2.5" in render(replace(DOCUMENT, screen=lambda _: ["The answer."]), columns="p99")
+
+
+def test_all_columns_can_be_listed() -> None:
+    assert render(DOCUMENT, columns="help") == "Columns: calls, p99 (ms), what.\n"
 
 
 def test_a_column_that_is_not_there_is_told_with_those_that_are() -> None:

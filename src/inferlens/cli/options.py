@@ -106,7 +106,7 @@ Format = Annotated[str, typer.Option("--format", "-f", help=FORMAT)]
 Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
 Bars = Annotated[bool, typer.Option("--bars", help="Draw the times as bars.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Show all columns.")]
-Columns = Annotated[str | None, typer.Option(help="The columns to show, by their titles, with commas.")]
+Columns = Annotated[str | None, typer.Option(help="The columns to show, by their titles, with commas; help lists all.")]
 _ENDINGS = ".md, .csv, .json, .html, .pdf or .txt decides its format."
 Output = Annotated[Path | None, typer.Option("--output", "-o", help=f"Write it to this file; {_ENDINGS}")]
 # Of commands that measure, whose --output is the folder of the records: what is printed is written to a file too.

@@ -15,7 +15,7 @@ from inferlens.cli.bench import read_plan
 from inferlens.errors import InferlensError
 from inferlens.units import ABSENT, byte_count, duration, listing, milliseconds, ratio
 from inferlens.views.plain import plain
-from inferlens.views.table import Column, Document, Line, Table, count, text
+from inferlens.views.table import Column, Document, Line, Screen, Table, count, text
 
 if TYPE_CHECKING:
     from inferlens.execution.trace import Traced
@@ -143,7 +143,7 @@ def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> Non
     from inferlens.views.profiled.findings import document as found_in
     from inferlens.views.profiled.findings import judged, precision_lines
     from inferlens.views.profiled.modules import document as modules_of
-    from inferlens.views.records import LINES, fitting
+    from inferlens.views.renderers.terminal import fitting
 
     levels = levels_of(level)
     with Bar(screen.errors()) as bar:
@@ -161,9 +161,12 @@ def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> Non
         tables = modules_of(shown, lines=lines, brief=True).blocks()
         return [*found, *(each for each in tables if told or not isinstance(each, str)), more]
 
-    least = {True: MODULES, False: 1}
-    tries = (blocks(lines, told=told) for told in least for lines in range(LINES, least[told] - 1, -1))
-    screen.document(Document(lambda: fitting(tries) or blocks(1, told=False), dict))
+    def fitted(size: Screen) -> list[Table | str]:
+        least = {True: MODULES, False: 1}
+        tries = (blocks(lines, told=told) for told in least for lines in range(size.lines, least[told] - 1, -1))
+        return fitting(tries, size) or blocks(1, told=False)
+
+    screen.document(Document(list, dict, screen=fitted))
     if file:
         screen.document(modules_of(groups(loaded)), output=file)
     if not any(profile.status == "ok" for profile, _ in profiles):

@@ -192,7 +192,7 @@ def ending(record: Record) -> str:
     if record.status != "ok":
         return f"{record.status}: {record.reason}"
     latency, calls = latencies(record).for_median, steady_samples(record, "throughput").for_median
-    told = units.duration(median(latency)) if latency else f"{units.rate(median(calls))} calls/s" if calls else "done"
+    told = units.latency(median(latency)) if latency else f"{units.rate(median(calls))} calls/s" if calls else "done"
     agreement = record.agreement
     wrong = agreement is not None and agreement.agrees is False
     word = ", state lost" if agreement and agreement.state == "lost" else ", outputs wrong"

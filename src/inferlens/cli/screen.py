@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from inferlens.errors import InferlensError, check_choice, one_of, unwritable
-from inferlens.views.table import FORMATS, Document, render
+from inferlens.views.table import FORMATS, SCREEN, Document, Table, columns_of, render
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from inferlens.views.report.blocks import Report
 
 
-WIDTH_OF_A_PIPE = 100
+PROMPTS = 2  # lines of a terminal for the command itself and the next one
 ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".pdf": "pdf", ".txt": "table"}
 PAGES = ("html", "pdf", "markdown")  # of a whole report
 _busy: list[Console] = []  # those with a status on them
@@ -75,8 +77,11 @@ def check(format: str, columns: str | None = None) -> type[View] | None:
     Raises InferlensError if there is no such format, view or column, or it draws pictures.
     """
     from inferlens.views import VIEWS
-    from inferlens.views.records import check_columns
+    from inferlens.views.records import COLUMNS, check_columns
 
+    if columns == "help":
+        text(columns_of([Table("", "", COLUMNS, [])]))
+        raise typer.Exit
     check_columns(columns)
     if format in FORMATS:
         return None
@@ -132,7 +137,7 @@ def document(
     from inferlens.views.renderers.terminal import barred
 
     def drawn(format: str, terminal: Mapping[str, Any]) -> str:
-        width = terminal.get("width", WIDTH_OF_A_PIPE)
+        width = terminal.get("width", SCREEN.width)
         document, only = (barred(shown, width, columns), None) if bars else (shown, columns)
         return render(document, format, **terminal, wide=wide, columns=only)
 
@@ -169,10 +174,11 @@ def format_of(format: str, output: Path | None, more: Mapping[str, str] | None =
 
 
 def terminal() -> dict[str, Any]:
-    """How wide what is printed may be, and whether in colours, as :func:`inferlens.views.table.render` takes it."""
+    """How large what is printed may be, and whether in colours, as :func:`inferlens.views.table.render` takes it."""
     shows = sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
     colors = shows and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
-    return {"width": shutil.get_terminal_size((80 if shows else WIDTH_OF_A_PIPE, 24)).columns, "color": colors}
+    width, lines = shutil.get_terminal_size((80 if shows else SCREEN.width, 0))
+    return {"width": width, "lines": max(lines - PROMPTS, SCREEN.lines), "color": colors}
 
 
 def profiles(paths: Sequence[Path], format: str = "table", more: str = "") -> LoadedProfiles:

@@ -11,11 +11,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.record.record import AGREEMENT
-from inferlens.units import drop, duration, listing, percent, rate, ratio, ratio_range, score
+from inferlens.units import drop, latency, listing, percent, rate, ratio, ratio_range, score
 from inferlens.views.plain import plain
 from inferlens.views.rows import OF_OUTPUTS, Row, at, by, varying, ways
 
 _TF32 = "(TF32)"
+ALONE = "THE ONLY WAY THAT RAN RIGHT"
 LINE = 100  # characters of an answer among many
 MOST_RIVALS = 3  # that are named; the table has them all
 
@@ -25,8 +26,8 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
 
     Attributes:
         where: of what it is, where there are several: model, device, sizes.
-        head: ``FASTEST``, ``LIKELY FASTEST`` while others may be faster, or ``NONE`` if nothing ran right; empty of a
-            single way, which is beside no other.
+        head: ``FASTEST``, ``LIKELY FASTEST`` while others may be faster, :data:`ALONE` if no other ran right, or
+            ``NONE`` if nothing did; empty of a single way.
         who: the way that it is, with its time.
         than: by how much against the reference; ``sure``: the interval of that.
         rival: the ways that may be as fast, by how much against the next one, or how likely it is.
@@ -89,20 +90,22 @@ DOUBTS = {
     "few-samples": "few samples",
     "repeat-failed": "a process failed",
     **OF_OUTPUTS,
-    # What makes the reference doubtful.
-    "random-outputs": "outputs are random, not compared",
-    "keeps-state": "the model keeps state",
     "nonfinite-outputs": "outputs with NaN or inf",
 }
+# What an answer says of them, which has no column of outputs.
+WHOLE = {"random": "outputs not compared: they are random", "keeps state": "the model keeps state"}
 # Words for a number that the machine does not account for.
 ANYWAY = ("repeat-failed", *OF_OUTPUTS, "nonfinite-outputs")
 
 
 def doubts(row: Row) -> list[str]:
-    """What makes the row's number doubtful, a word each, the way's own first; in rounds the machine's is all ways'."""
+    """Return what makes the row's number doubtful, a word each, the way's own first.
+
+    In rounds the machine's state is that of all ways, and a busy machine has a sentence of its own.
+    """
     met = row.rounds and row.processes > 1
     codes = ANYWAY if met else (*ANYWAY, *DOUBTS)
-    said = {note.code for note in row.notes}
+    said = {note.code for note in row.notes} - {*["disturbed"] * row.machine_load.busy}
     return list(dict.fromkeys(DOUBTS[code] for code in codes if code in said))
 
 
@@ -134,9 +137,11 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
     best = next((row for row in rows if row.place == 1), None)
     if best is None:
         return AnswerLine(where=where, head="NONE", **_nothing(rows))
-    who = "  ".join([names[best.id], told(best), *([worth(best)] if best.metric else []), *doubts(best)])
+    said = [WHOLE.get(word, word) for word in doubts(best)]
+    who = "  ".join([names[best.id], told(best), *([worth(best)] if best.metric else []), *said])
     than, sure = _than(best, names)
-    line = AnswerLine(where=where, head="FASTEST" if len(rows) > 1 else "", who=who, than=than, sure=sure)
+    head = "" if len(rows) == 1 else "FASTEST" if sum(row.ranked for row in rows) > 1 else ALONE
+    line = AnswerLine(where=where, head=head, who=who, than=than, sure=sure)
     named = {row.id: f"{names[row.id]} {told(row)}" + lost(row) for row in rows}
     if best.standing == "likeliest":
         rivals = [row for row in rows if row.standing == "open"]
@@ -213,5 +218,5 @@ def _where(rows: Sequence[Row], table: Sequence[Row], tables: Sequence[Sequence[
 def written(row: Row) -> str:
     """The median latency, or the rate where no latency was measured; a call without a batch is one item."""
     if row.median is not None:
-        return duration(row.median)
+        return latency(row.median)
     return f"{rate(row.items_per_second or row.iterations_per_second)} items/s"

@@ -57,7 +57,7 @@ def _profiles(loaded: LoadedProfiles) -> Document:
         found = profiled.document(profiled.judged(loaded), brief=True).blocks()
         return [*found, *modules.document(groups(loaded), depth=depth, brief=True).blocks()]
 
-    return Document(lambda: blocks(DEEPEST), dict, screen=lambda: blocks(None))
+    return Document(lambda: blocks(DEEPEST), dict, screen=lambda _: blocks(None))
 
 
 def _fields(result: Struct) -> Document:

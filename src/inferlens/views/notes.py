@@ -19,10 +19,9 @@ from inferlens.units import listing, plural
 from inferlens.views.plain import plain
 from inferlens.views.renderers import terminal
 from inferlens.views.rows import Row, at, rows, varying
-from inferlens.views.table import Column, Document, Line, Table
+from inferlens.views.table import Column, Document, Line, Screen, Table
 
 SCHEMA = "inferlens.warnings/1"
-SCREEN = (24, 100)  # lines and columns
 # Figures, and what a backend may be asked for, in brackets: (tensorrt.tf32=true), (torch_compile:reduce-overhead).
 _FIGURE = r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?:e-\d+)?(?!\w|[.,]\d)"
 _FILLED = re.compile(_FIGURE + r"|(?<=\()[a-z]\w*(?:\.\w+=\w+|:[a-z-]+)(?=\))")
@@ -60,7 +59,7 @@ def document(
             [(row.model, row.label, one.code, one.level, one.message, one.hint) for row in shown for one in row.notes],
         ),
         title="Notes – Inferlens",
-        screen=None if every else lambda: [_head(shown), *_screen(shown, paths)],
+        screen=None if every else lambda screen: [_head(shown), *_screen(shown, paths, screen)],
     )
 
 
@@ -72,9 +71,9 @@ def _head(shown: Sequence[Row]) -> str:
     return f"{what}, {plural(len(shown), 'case')}. Notes: {listing(said) or 'none'}."
 
 
-def _screen(shown: Sequence[Row], paths: str) -> list[Table | str]:
+def _screen(shown: Sequence[Row], paths: str, screen: Screen) -> list[Table | str]:
     """As many notes as a screen holds, and how many more there are."""
-    groups, (height, width) = _grouped(shown), SCREEN
+    groups, (height, width) = _grouped(shown), screen
     groups = [(replace(one, hint=one.hint.replace("RESULTS", paths)), who) for one, who in groups]
     for count in range(len(groups), 0, -1):
         table = _by_level(groups[:count])

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
@@ -29,6 +28,7 @@ from inferlens.units import (
     duration,
     error_size,
     half_width,
+    latency,
     listing,
     mebibytes,
     millijoules,
@@ -45,14 +45,15 @@ from inferlens.views.answer import DOUBTS, accuracy, answers, doubts
 from inferlens.views.plain import plain
 from inferlens.views.renderers import terminal
 from inferlens.views.rows import Row, at, by, fits, noted, rows, seconds_of, varying, ways
-from inferlens.views.table import Column, Document, Line, Table, chosen, text
+from inferlens.views.table import SCREEN, Column, Document, Line, Screen, Table, chosen, text
 
 SCHEMA = "inferlens.table/1"
 EACH_RUN = ": --runs all shows each"
-LINES, WIDTH = 24, 100  # of a screen
+WIDTH = SCREEN.width  # of answers
 LEAST_HEIGHT = 5  # of a table: its title, answer, heading, a row and the space between
 LEAST_ROWS = 4  # of a single comparison, before what to do next
 MOST_NOTES = 2
+MOST_GROUPS = 4  # lines about rows that are left out
 ONCE = "measured once"
 SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
 
@@ -113,18 +114,18 @@ def document(
     shown, lacking = _run_by_run(records, reference) if every_run else (rows(records, reference, notes=False), [])
     if into:
         shown = [_going_on(row, f" --output {shlex.quote(into)}") for row in shown]
-    many = not every_run and top is None and LEAST_HEIGHT * len(by(shown, "table")) > LINES
+    many = not every_run and top is None
     runs = {} if every_run else {(run.first.id, machine_name(run.first.environment)): run for run in latest(records)}
 
     @cache
     def whole() -> list[Row]:
         return noted(shown, runs) if runs else shown
 
-    def screen() -> list[Table | str]:
-        if not many:
-            return _screen(whole(), where, top)
+    def fitted(screen: Screen) -> list[Table | str]:
+        if not many or LEAST_HEIGHT * len(by(shown, "table")) <= screen.lines:
+            return _screen(whole(), where, top, screen)
         first = {row.id: row for row in noted([row for row in shown if row.place == 1 or row.fastest], runs)}
-        return _briefly([first.get(row.id, row) for row in shown], where)  # which says nothing of the others
+        return _briefly([first.get(row.id, row) for row in shown], where, screen)  # which says nothing of the others
 
     if not shown:
         nothing = {"schema": SCHEMA, "rows": [], "verdict": []}
@@ -139,7 +140,7 @@ def document(
         },
         csv=lambda: fields_of(whole()),
         title=f"{shown[0].model} – Inferlens",
-        screen=None if every_run else screen,
+        screen=None if every_run else fitted,
     )
 
 
@@ -150,7 +151,7 @@ def _going_on(row: Row, words: str) -> Row:
 
 
 def check_columns(columns: str | None) -> None:
-    """Refuses what no column is called, before anything is measured."""
+    """Refuse names of no column before anything is measured."""
     names = [name for name in (columns or "").split(",") if not name.strip().startswith("vs")]  # which the records say
     chosen([Table("", "", COLUMNS, [])], ",".join(names))
 
@@ -206,34 +207,32 @@ def headline(table: Sequence[Row]) -> str:
     return " · ".join(plain(word) for word in words if word)
 
 
-def _screen(shown: Sequence[Row], where: str, top: int | None) -> list[Table | str]:
-    """As much as fits on a screen: fewer rows of each comparison, and if that is too much, answers alone."""
+def _screen(shown: Sequence[Row], where: str, top: int | None, screen: Screen) -> list[Table | str]:
+    """Return as much as fits on a screen: all rows, though little be said of them; else fewer; else answers alone."""
     if top is not None:
         return blocks_of(shown, where, top)
     comparisons = by(shown, "comparison")
     longest = max(map(len, comparisons))
     least = min(longest, LEAST_ROWS if len(comparisons) == 1 else 2)
-    enough, few = range(longest, least - 1, -1), range(least - 1, 0, -1)
-    tries = ((most, then) for some in (enough, few) for then in (True, False) for most in some)
-    return fitting(blocks_of(shown, where, most, then=then) for most, then in tries) or _briefly(shown, where)
+    ran = max(sum(row.ok for row in each) for each in comparisons)
+    every, enough, few = range(longest, max(ran, 1) - 1, -1), range(ran - 1, least - 1, -1), range(least - 1, 0, -1)
+    tries = [(most, detail) for most in every for detail in (2, 1, 0)]
+    tries += [(most, detail) for some in (enough, few) for detail in (2, 1) for most in some]
+    found = (blocks_of(shown, where, most, detail) for most, detail in tries if most < screen.lines)
+    return terminal.fitting(found, screen) or _briefly(shown, where, screen)
 
 
-def fitting(tries: Iterable[Sequence[Table | str]]) -> list[Table | str]:
-    """The first that fits on a screen; empty if none does."""
-    able = (list(blocks) for blocks in tries if terminal.height(chosen(blocks, None), WIDTH) <= LINES)
-    return next(able, [])
+def blocks_of(shown: Sequence[Row], where: str | None, most: int | None = None, detail: int = 2) -> list[Table | str]:
+    """Return a table for each model and machine, its answers above it, and what to do next.
 
-
-def blocks_of(
-    shown: Sequence[Row], where: str | None, most: int | None = None, *, then: bool = True
-) -> list[Table | str]:
-    """A table for each model and machine, its answers above it; and ``then`` what to do next."""
-    found: list[Table | str] = [table_of(table, where, most) for table in by(shown, "table")]
+    With ``detail`` 1 the commands to go on with are left out, with 0 also sentences, and notes but the most important.
+    """
+    found: list[Table | str] = [table_of(table, where, most, detail=detail) for table in by(shown, "table")]
     again = measured_again([(row.model, 1 if row.run else row.runs) for row in shown], EACH_RUN)
-    return [*found, *again, *(_next(shown, where) if then else [])]
+    return [*found, *again, *_next(shown, where, then=detail > 1)]
 
 
-def _briefly(shown: Sequence[Row], where: str) -> list[Table | str]:
+def _briefly(shown: Sequence[Row], where: str, screen: Screen) -> list[Table | str]:
     """The answer of each comparison alone."""
     every = answers(shown, whole=True)
 
@@ -243,13 +242,20 @@ def _briefly(shown: Sequence[Row], where: str) -> list[Table | str]:
         busy = [*filter(None, [mean_load(row.machine_load for row in shown).sentence])]
         return [*(each.brief for each in every[:count]), *busy, *more, *_next(shown, where)]
 
-    return fitting(map(first, range(min(len(every), LINES), 0, -1))) or first(1)
+    return terminal.fitting(map(first, range(min(len(every), screen.lines), 0, -1)), screen) or first(1)
 
 
 def table_of(
-    table: Sequence[Row], where: str | None, most: int | None = None, columns: Sequence[Column] = COLUMNS
+    table: Sequence[Row],
+    where: str | None,
+    most: int | None = None,
+    columns: Sequence[Column] = COLUMNS,
+    detail: int = 2,
 ) -> Table:
-    """One model on one machine; ``where`` is the folder that its records lie in, ``most`` how many rows are shown."""
+    """Return one model on one machine; ``where`` is the folder of its records, ``most`` how many rows are shown.
+
+    ``detail`` is as of :func:`blocks_of`.
+    """
     comparisons = by(table, "comparison")
     several = len(comparisons) > 1
     columns = [each for column in columns for each in (_column(column, table), *_sizes(column, table))]
@@ -263,27 +269,45 @@ def table_of(
             number = "" if row.place is None or (row.is_reference and row.place != 1) else str(row.place)
             ends = several and row is first[-1] and each is not comparisons[-1] and len(first) > 1
             lines.append(Line.of(row.way, columns, row, indent=f"{number:>2} ", style=style, ends=ends))
-    count = f"{plural(len(hidden), 'more row')}{_failures(hidden, shown)}"
-    more = f"{count}: --top {max(map(len, comparisons))}, or --format csv" if hidden else ""
-    if hidden and several and len(lines) == len(comparisons):
-        more = f"Only the first row of each comparison is shown. {more}"
+    only = "Only the first row of each comparison is shown. " * (several and len(lines) == len(comparisons))
+    count = f"{only}{plural(len(hidden), 'more row')}: --top {max(map(len, comparisons))}, or --format csv"
+    more = [count, *_left_out(hidden, shown)] if hidden else []
     return Table(
         headline(table), "   way", columns, lines,
-        notes=[each for each in (more, *notes_beneath(table, where, shown)) if each],
-        answer=_answer(table), sentences=[*shortest_p95(comparisons), *growth(comparisons)], fold=True,
+        notes=[*more, *notes_beneath(table, where, shown)[: None if detail else 1]], answer=_answer(table),
+        sentences=[*shortest_p95(comparisons), *growth(comparisons)] if detail else (), fold=True,
     )  # fmt: skip
 
 
-def _failures(hidden: Sequence[Row], shown: Sequence[Row]) -> str:
-    """Return which hidden ways did not run right, or which precisions if no row of them is shown, in parentheses."""
-    precisions = {row.precision for row in shown}
-    failed = Counter(
-        (row.way if row.precision in precisions else row.precision, row.outputs if row.ok else row.status)
-        for row in hidden
-        if not row.ok or row.agrees is False
-    )
-    words = [f"{name} {word}" + f" in {count}" * (count > 1) for (name, word), count in failed.items()]
-    return f" ({', '.join(words[:3])}{', …' * (len(words) > 3)})" if words else ""
+def _left_out(hidden: Sequence[Row], shown: Sequence[Row]) -> list[str]:
+    """Return a line for each precision, or else backend, of which no row is shown, and what else did not run right."""
+    precisions, libraries = {row.precision for row in shown}, {_library(row) for row in shown}
+    groups: dict[str, list[Row]] = {}
+    for row in hidden:
+        library = plain(row.name) if _library(row) in libraries else _library(row)
+        groups.setdefault(library if row.precision in precisions else row.precision, []).append(row)
+    wrong = {name: said for name, rows in groups.items() if (said := _ended(rows))}
+    most = MOST_GROUPS if len(wrong) <= MOST_GROUPS else MOST_GROUPS - 1
+    rest = [f"{plural(len(wrong) - most, 'more way')} did not run right"] if len(wrong) > most else []
+    return [*(f"{name}: {said}" for name, said in [*wrong.items()][:most]), *rest]
+
+
+def _library(row: Row) -> str:
+    return row.backend.partition(":")[0]
+
+
+def _ended(rows: Sequence[Row]) -> str:
+    """Return how many of some rows did not run or are wrong, and why; empty if none."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if not row.ok or row.agrees is False:
+            found.setdefault(row.outputs if row.ok else row.status, []).append(row)
+    parts = []
+    for word, those in found.items():
+        noise = any(note.code == "random-calibration" for row in those for note in row.notes)
+        why = ", calibrated with noise" if noise else f": {plain(those[0].reason or those[0].agreement_reason)}"
+        parts.append(f"{word}{f' in {len(those)} of {len(rows)}' * (len(rows) > 1)}{why}")
+    return "; ".join(part.rstrip(".") for part in parts) + "." * bool(parts)
 
 
 def _answer(table: Sequence[Row]) -> list[str]:
@@ -345,7 +369,7 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
     """
     load = mean_load(row.machine_load for row in table)
     notes = {note.code: note for row in reversed(table) for note in row.notes}
-    silent = {*OF_THE_END, *["busy"] * load.busy}
+    silent = {*OF_THE_END, *["busy", "disturbed"] * load.busy}
     codes = dict.fromkeys(note.code for row in table for note in row.notes if note.code not in silent)
     whose = {code: [row for row in table if code in {note.code for note in row.notes}] for code in codes}
     marks = {mark for row in shown for mark in (row.outputs, remark(row, builds=False))}
@@ -375,14 +399,14 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
     return [load.sentence, *lines] if load.busy else lines
 
 
-def _next(shown: Sequence[Row], where: str | None) -> list[str]:
-    """Commands to go on with: the log of what failed, and what the fastest spends its time on."""
+def _next(shown: Sequence[Row], where: str | None, *, then: bool = True) -> list[str]:
+    """Return commands to go on with: the log of what failed, and ``then`` what the fastest spends its time on."""
     if not where:
         return []
     failed = next((row for row in shown if not row.ok and row.status != "unsupported"), None)
     log = [f"Why did it fail? inferlens show {where} --log '{plain(failed.label)}'"] if failed else []
     best = next((row for row in shown if row.fastest), None)
-    if best is None:
+    if best is None or not then:
         return log
     profile = f"Where does the time go? {best.profile}"
     picture = f"A picture: inferlens plot {where}"
@@ -436,7 +460,8 @@ def remark(row: Row, *, builds: bool = True) -> str:
 
 def shortest_p95(comparisons: Sequence[Sequence[Row]]) -> list[str]:
     """Where another way than the fastest has the shortest p95 for sure."""
-    told, sizes = [], varying(row for each in comparisons for row in each)
+    every = [row for each in comparisons for row in each]
+    told, names, sizes = [], ways(every), varying(every)
     for each in comparisons:
         known = [row for row in each if row.ranked and row.p95 and row.p95_low and row.p95_high]
         fastest = [row for row in known if row.fastest]
@@ -445,8 +470,8 @@ def shortest_p95(comparisons: Sequence[Sequence[Row]]) -> list[str]:
         first, least = fastest[0], min(known, key=lambda row: row.p95 or 0.0)
         if not least.fastest and (least.p95_high or 0.0) < (first.p95_low or 0.0):
             where = f" at {at(first, sizes)}" if sizes else ""
-            both = duration(least.p95 or 0.0), duration(first.p95 or 0.0)
-            told.append(f"{plain(least.way)}{where}, {both[0]} ({plain(first.way)} {both[1]})")
+            both = latency(least.p95), latency(first.p95)
+            told.append(f"{names[least.id]}{where}, {both[0]} ({names[first.id]} {both[1]})")
     return [f"Shortest p95: {listing(told)}."] if told else []
 
 

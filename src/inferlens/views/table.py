@@ -25,7 +25,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from inferlens.errors import check_choice
 from inferlens.units import ABSENT, percent
@@ -156,6 +156,16 @@ class Table:
         return [place for place in range(len(self.columns)) if {*self.cells(place)} - {ABSENT, ""}]
 
 
+class Screen(NamedTuple):
+    """The size of what people look at; by default as much as everybody has."""
+
+    lines: int = 24
+    width: int = 100
+
+
+SCREEN = Screen()
+
+
 @dataclass(frozen=True)
 class Document:
     """What a command shows, for every format; each part is made when a format asks for it.
@@ -165,14 +175,19 @@ class Document:
         data: what JSON has: seconds and bytes, and a schema's name.
         csv: names, and lines of values; ``None`` where there are none.
         title: of a page.
-        screen: what a terminal shows instead of all blocks, so that it fits.
+        screen: what a terminal of some size shows instead of all blocks, so that it fits.
     """
 
     blocks: Callable[[], Sequence[Table | str]]
     data: Callable[[], Any]
     csv: Callable[[], tuple[Sequence[str], Iterable[Sequence[object]]]] | None = None
     title: str = "Inferlens"
-    screen: Callable[[], Sequence[Table | str]] | None = None
+    screen: Callable[[Screen], Sequence[Table | str]] | None = None
+
+    def fitted(self, screen: Screen = SCREEN, *, tables: bool = False) -> Sequence[Table | str]:
+        """Return what fits on a screen; with ``tables`` all blocks, where a screen has room for sentences alone."""
+        blocks = self.screen(screen) if self.screen else self.blocks()
+        return self.blocks() if tables and all(isinstance(block, str) for block in blocks) else blocks
 
 
 def ruled(lines: Sequence[Line], sums: Sequence[Line]) -> tuple[Line, ...]:
@@ -193,7 +208,8 @@ def render(
     document: Document,
     format: str = "table",
     *,
-    width: int = 100,
+    width: int = SCREEN.width,
+    lines: int = SCREEN.lines,
     color: bool = False,
     wide: bool = False,
     columns: str | None = None,
@@ -203,17 +219,21 @@ def render(
     Args:
         document: what is shown.
         format: one of :data:`FORMATS`.
-        width: columns of the terminal.
+        width: columns of the terminal; ``lines``: what it has of these.
         color: whether to use the terminal's colours.
         wide: whether to show all columns, also those that are ``Column.wide``.
-        columns: the columns to show instead, by title or key, with commas. Programs' formats have all of them anyway.
+        columns: the columns to show instead, by title or key, with commas; ``help`` lists them. Programs' formats
+            have all of them anyway.
 
     Raises:
         InferlensError: if there is no such format or column, or the document cannot be written in it.
     """
     check_choice("format", format, FORMATS)
+    if columns == "help":
+        return columns_of(document.blocks()) + "\n"
     if format not in FOR_PROGRAMS:
-        every = document.screen() if document.screen and format == "table" else document.blocks()
+        screen = Screen(lines, width)
+        every = document.fitted(screen, tables=bool(columns)) if format == "table" else document.blocks()
         every_column = wide or format == "html"  # a page hides what is wide until it is asked for
         blocks = every if every_column and not columns else chosen(every, columns)
         if wide or columns:
@@ -221,6 +241,12 @@ def render(
         document = replace(document, blocks=lambda: blocks)
     written: str = import_module(FORMATS[format]).render(document, width, color)
     return written
+
+
+def columns_of(blocks: Sequence[Table | str]) -> str:
+    """Return the names of all columns in one sentence."""
+    columns = [column for block in blocks if isinstance(block, Table) for column in block.columns]
+    return f"Columns: {', '.join(dict.fromkeys(filter(None, (column.heading for column in columns))))}."
 
 
 def chosen(blocks: Sequence[Table | str], columns: str | None) -> list[Table | str]:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 from xml.etree import ElementTree as Xml
 
 import msgspec
@@ -74,15 +75,12 @@ def render(
     compared: Compared,
     format: str = "table",
     *,
-    width: int = 100,
-    color: bool = False,
-    wide: bool = False,
-    columns: str | None = None,
     top: int | None = None,
+    **how: Any,
 ) -> str:
-    """``compared``, which is what ``inferlens.compare`` returns, as text; ``width`` and ``color`` are the terminal's.
+    """``compared``, which is what ``inferlens.compare`` returns, as text, its first ``top`` rows for people.
 
-    ``wide``, ``columns`` and ``top`` say which columns people see, and how many rows.
+    ``how`` is as :func:`inferlens.views.table.render` takes it.
 
     Raises:
         InferlensError: if there is no such format.
@@ -91,7 +89,7 @@ def render(
     if format in FOR_CI:
         written: str = getattr(import_module("inferlens.views.compared"), format)(compared)
         return written
-    return table.render(document(compared, top), format, width=width, color=color, wide=wide, columns=columns)
+    return table.render(document(compared, top), format, **how)
 
 
 def document(compared: Compared, top: int | None = None) -> Document:

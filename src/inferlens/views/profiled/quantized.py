@@ -12,8 +12,8 @@ from inferlens.record.quantization import Quantization, Written, name_of
 from inferlens.spec.case import bare
 from inferlens.spec.keep import kept
 from inferlens.spec.plan import bench_words, command
-from inferlens.views.records import LINES, fitting
-from inferlens.views.table import Column, Document, Line, Table, share
+from inferlens.views.renderers.terminal import fitting
+from inferlens.views.table import Column, Document, Line, Screen, Table, share
 
 NAMED = 2  # layers in a sentence
 LEAST = 3  # layers in the table on a screen
@@ -46,16 +46,17 @@ def document(found: Quantization, name: str = "", device: str = "", *, layers: b
             *_next(found, name, device, brief=brief),
         ]
 
-    def screen() -> Sequence[Table | str]:
+    def fitted(screen: Screen) -> Sequence[Table | str]:
         """As much as fits: fewer layers, then the worst outputs alone, then no command as long as its layers."""
-        few, most = range(min(shown, LINES), min(shown, LEAST) - 1, -1), len(found.best.outputs)
-        fewer = [*((rows, None) for rows in few), *((few[-1], outputs) for outputs in range(min(most, LINES), 0, -1))]
+        lines, most = screen.lines, len(found.best.outputs)
+        few = range(min(shown, lines), min(shown, LEAST) - 1, -1)
+        fewer = [*((rows, None) for rows in few), *((few[-1], outputs) for outputs in range(min(most, lines), 0, -1))]
         tries = (blocks(*each, brief=brief) for brief in (False, True) for each in fewer)
-        return fitting(tries) or blocks(few[-1], 1, brief=True)
+        return fitting(tries, screen) or blocks(few[-1], 1, brief=True)
 
     return Document(
         lambda: blocks(shown),
-        screen=screen,
+        screen=fitted,
         data=lambda: found,
         csv=lambda: (
             ["layer", "operators", "multiply-adds", "error"],

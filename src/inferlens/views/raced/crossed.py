@@ -28,10 +28,10 @@ from inferlens.units import ABSENT, drop, error_size, listing, milliseconds, plu
 from inferlens.views.answer import answers
 from inferlens.views.compared import names_of
 from inferlens.views.plain import plain
-from inferlens.views.records import WIDTH, fitting, headline, measured_again, notes_beneath
+from inferlens.views.records import WIDTH, headline, measured_again, notes_beneath
 from inferlens.views.renderers import terminal
 from inferlens.views.rows import SAID_PARTLY, Row, at, by, noted, rows, varying
-from inferlens.views.table import Column, Document, Line, Table
+from inferlens.views.table import Column, Document, Line, Screen, Table
 
 MOST_NAMED = 3  # ways in a sentence
 LEVEL = 0.95
@@ -365,15 +365,15 @@ def document(
         picture = [f"A picture of what it costs: inferlens plot {where} --against {cost}"] * bool(costs)
         return [*(_table(each, where, most, width, said=said) for each in found), *again, *picture]
 
-    def screen() -> list[Table | str]:
+    def fitted(screen: Screen) -> list[Table | str]:
         if top is not None:
-            return blocks(top, WIDTH)
+            return blocks(top, screen.width)
         longest = max(len(table.lines) for table in blocks() if isinstance(table, Table))
         fewer = [(longest, True), *((most, False) for most in range(longest, LEAST_ROWS, -1))]
-        shown = fitting(blocks(most, WIDTH, said=said) for most, said in fewer)
-        return shown or blocks(LEAST_ROWS, WIDTH, said=False)
+        shown = terminal.fitting((blocks(most, screen.width, said=said) for most, said in fewer), screen)
+        return shown or blocks(LEAST_ROWS, screen.width, said=False)
 
-    return Document(blocks, lambda: _data(found, axis), lambda: _csv(found, axis), f"By {axis} – Inferlens", screen)
+    return Document(blocks, lambda: _data(found, axis), lambda: _csv(found, axis), f"By {axis} – Inferlens", fitted)
 
 
 def _table(of: Crossed, where: str, most: int | None, width: int | None, *, said: bool = True) -> Table:

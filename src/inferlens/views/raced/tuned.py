@@ -35,10 +35,11 @@ from inferlens.units import (
 )
 from inferlens.views.answer import answers, written
 from inferlens.views.plain import plain
-from inferlens.views.records import COLUMNS, WIDTH, blocks_of, fitting, remark, table_of
+from inferlens.views.records import COLUMNS, WIDTH, blocks_of, remark, table_of
 from inferlens.views.records import document as of_records
+from inferlens.views.renderers.terminal import fitting
 from inferlens.views.rows import Row, by, rows
-from inferlens.views.table import Column, Document, Line, Table
+from inferlens.views.table import Column, Document, Line, Screen, Table
 
 SCHEMA = "inferlens.tuning/1"
 SHOWN = 5  # rows, where as many ran
@@ -94,7 +95,7 @@ def document(tuned: Tuned, reference: str | None = None, top: int | None = None)
         data=data,
         csv=csv,
         title=title,
-        screen=lambda: _screen(tuned, shown, facts, top),
+        screen=lambda screen: _screen(tuned, shown, facts, top, screen),
     )
 
 
@@ -148,7 +149,9 @@ def _as_data(tuned: Tuned, one: CandidateFacts) -> dict[str, Any]:
     }
 
 
-def _screen(tuned: Tuned, shown: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None) -> list[Table | str]:
+def _screen(
+    tuned: Tuned, shown: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None, screen: Screen
+) -> list[Table | str]:
     """As much as fits on a screen: with shorter names, or fewer rows, those of the search first."""
 
     def blocks(most: int, fold: bool = True) -> list[Table | str]:
@@ -156,7 +159,7 @@ def _screen(tuned: Tuned, shown: Sequence[Row], facts: Sequence[CandidateFacts],
         return [each if isinstance(each, str) else changed(each, fold=fold) for each in found]
 
     fewer = itertools.product(range(max(SHOWN, len(shown)), 0, -1), (True, False))
-    return blocks(top) if top else fitting(itertools.starmap(blocks, fewer)) or blocks(1, fold=False)
+    return blocks(top) if top else fitting(itertools.starmap(blocks, fewer), screen) or blocks(1, fold=False)
 
 
 def _blocks(
@@ -383,7 +386,7 @@ def tunings_document(every: Sequence[Tuned], reference: str | None = None, top: 
         met = [*_by_budget(finals.blocks() if records else ()), *tunings_sentences(every)] if raced else told()
         return [*met, *(tried_table(facts_of(tuned), _name(tuned)) for tuned in every)]
 
-    def screen() -> Sequence[Table | str]:
+    def fitted(screen: Screen) -> Sequence[Table | str]:
         if not raced:
             return told()
         shown = rows(records, reference)
@@ -391,7 +394,7 @@ def tunings_document(every: Sequence[Tuned], reference: str | None = None, top: 
             [*_by_budget(blocks_of(shown, None, most)), *tunings_sentences(every)]
             for most in range(top or len(records), 0, -1)
         )
-        found = next(tries) if top else fitting(tries)
+        found = next(tries) if top else fitting(tries, screen)
         return found or [*(each.brief for each in answers(shown, whole=True)), *tunings_sentences(every)]
 
     return Document(
@@ -399,7 +402,7 @@ def tunings_document(every: Sequence[Tuned], reference: str | None = None, top: 
         data=lambda: {"schema": TUNINGS_SCHEMA, "tunings": [document(tuned).data() for tuned in every]},
         csv=finals.csv,
         title=finals.title,
-        screen=screen,
+        screen=fitted,
     )
 
 

@@ -6,7 +6,7 @@ The same document gives the same text on every terminal of the same width; nothi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from os.path import commonprefix
 
@@ -15,7 +15,7 @@ from rich.cells import cell_len, set_cell_size
 from inferlens.errors import InferlensError
 from inferlens.units import number
 from inferlens.views.plain import plain
-from inferlens.views.table import Column, Document, Line, Table, chosen, longest
+from inferlens.views.table import SCREEN, Column, Document, Line, Screen, Table, chosen, longest
 
 LEAST_WIDTH = 60
 GAP = 2
@@ -43,6 +43,12 @@ def render(document: Document, width: int = 120, color: bool = False) -> str:
 def height(blocks: Sequence[Table | str], width: int) -> int:
     """Lines that they take."""
     return len(render(Document(lambda: blocks, dict), width).splitlines())
+
+
+def fitting(tries: Iterable[Sequence[Table | str]], screen: Screen) -> list[Table | str]:
+    """Return the first that fits on a screen; empty if none does."""
+    able = (list(blocks) for blocks in tries if height(chosen(blocks, None), screen.width) <= screen.lines)
+    return next(able, [])
 
 
 def _paragraphs(table: Table, width: int, color: bool) -> Iterator[list[str]]:
@@ -235,16 +241,14 @@ def barred(document: Document, width: int, columns: str | None = None) -> Docume
         InferlensError: when it is rendered, if a column is not known, or there is none with numbers.
     """
 
-    def blocks() -> list[Table | str]:
-        every = (document.screen or document.blocks)()
-        if all(isinstance(each, str) for each in every):  # a screen holds the answers alone
-            every = document.blocks()
+    def drawn(screen: Screen) -> list[Table | str]:
+        every = document.fitted(screen, tables=True)
         found = chosen(every, columns) if columns else every
         return [
             each if isinstance(each, str) or not each.lines else _barred(each, width, bool(columns)) for each in found
         ]
 
-    return replace(document, blocks=blocks, screen=None)
+    return replace(document, blocks=lambda: drawn(SCREEN), screen=drawn)
 
 
 def bar(share: float, width: int) -> str:

@@ -104,8 +104,8 @@ def uneven_throughput(seen: RecordEvidence) -> Iterator[Finding]:
         if math.isinf(width):  # too few for an interval
             width = max(max(rates) - middle, middle - min(rates)) / middle
         if width > UNEVEN:
-            known = "is ± {width:percent}" if width < 1 else "is hardly known"
-            yield found(f"Throughput {known}: it varied meanwhile.", {"width": width})
+            known = ": it may be {width:percent} higher or lower" if width < 0.5 else " too much to be known"
+            yield found(f"Throughput varied{known}.", {"width": width})
 
 
 @rule("slow-throughput", of="record", hint="Measure again, with --mode throughput; until then trust the latency.")
