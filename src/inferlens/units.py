@@ -258,15 +258,15 @@ def parse_share(text: str) -> float:
     """
     match = _SHARE.match(text)
     if not match or (not match[2] and float(match[1]) >= 1):
-        raise InferlensError(f"'{text[:100]}' is no share.", expected="such as 2% or 0.02")
+        raise InferlensError(f"'{text[:100]}' is not a percentage.", expected="such as 2% or 0.02")
     return float(match[1]) / (100 if match[2] else 1)
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from ``90``, ``90s``, ``1.5m``, ``200ms``. Raises InferlensError if the text is no duration."""
+    """Seconds from ``90``, ``90s``, ``1.5m``, ``200ms``. Raises InferlensError if the text is not a duration."""
     match = _DURATION.match(text)
     if not match:
-        raise InferlensError(f"'{text}' is no duration.", expected="such as 40 (seconds), 40s, 2m, 1h or 200ms")
+        raise InferlensError(f"'{text}' is not a duration.", expected="such as 40 (seconds), 40s, 2m, 1h or 200ms")
     return float(match[1]) * _SECONDS[match[2] or "s"]
 
 
@@ -277,7 +277,7 @@ def parse_quantity(text: str, *, scales: Mapping[str, float], what: str, form: s
     """
     match = _QUANTITY.match(text)
     if not match or match[2] not in scales:
-        raise InferlensError(f"'{text[:100]}' is no {what}.", expected=f"such as {form}")
+        raise InferlensError(f"'{text[:100]}' is not a valid {what}.", expected=f"such as {form}")
     return float(match[1]) * scales[match[2]]
 
 
@@ -289,12 +289,12 @@ parse_rate = partial(parse_quantity, scales={"": 1.0, "/s": 1.0, "items/s": 1.0}
 def parse_error(text: str) -> float:
     """A relative error from ``1e-2``, ``0.01`` or ``1%``; from 1 it needs the ``%``, as :func:`parse_share` does.
 
-    Raises InferlensError if the text is no relative error.
+    Raises InferlensError if the text is not a relative error.
     """
     form = "1e-2 or 1%"
     error = parse_quantity(text, scales={"": 1.0, "%": 0.01}, what="relative error", form=form)
     if error >= 1 and "%" not in text:
-        raise InferlensError(f"'{text}' is no relative error.", expected=f"such as {form}")
+        raise InferlensError(f"'{text}' is not a relative error.", expected=f"such as {form}")
     return error
 
 

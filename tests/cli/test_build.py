@@ -58,7 +58,7 @@ def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cach
         (("-o", "bad.engine", "--option", "tensorrt.optimization_level=1,2"), "one case, not 2"),
         (("-o", "bad.engine", "--compute-capability", ","), "compute_capability does not take"),
         (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.max_num_tactics=99999999999"), "max_num_tactics"),
-        (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.plugins=/nope/lib.so"), "/nope/lib.so is no file"),
+        (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.plugins=/nope/lib.so"), "/nope/lib.so is not a file"),
         (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.timing_cache=."), "timing_cache . is a folder"),
     ],
 )

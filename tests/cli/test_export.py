@@ -204,7 +204,7 @@ def test_the_inputs_that_a_factory_names_come_back_by_the_command_that_is_told(
     [
         (("fake:demo", "--to", "net.onxx"), "did you mean .onnx?"),
         (("fake:demo", "--to", "net.onnx", "--backend", "openvino"), "writes no models to files named '.onnx'"),
-        ((NET, "--to", "net.pt", "--precision", "fp32,fp16"), "This takes one case, not 2."),
+        ((NET, "--to", "net.pt", "--precision", "fp32,fp16"), "This command takes one case, not 2."),
         ((f"{__name__}:Stubborn", "--to", "net.pt2", "--input", X), "cannot export"),
         (("tests.backends.small:Convolutoin", "--to", "net.pt2"), "Try: did you mean Convolution?"),
     ],

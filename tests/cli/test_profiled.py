@@ -62,7 +62,7 @@ def test_hostile_files_are_notes(results: Path, command):
         (["layers", "nowhere"], "nowhere does not exist"),
         (["modules", "empty"], "There is no profile in empty"),
         (["layers", "results", "--plot", "layers.gif"], "cannot be written as 'gif'"),
-        (["roofline", "results", "--depth", "1"], "Layers have no depth."),
+        (["roofline", "results", "--depth", "1"], "--depth is for modules."),
     ],
 )
 def test_errors_have_a_hint(results: Path, words, said):

@@ -37,7 +37,7 @@ def test_a_study_in_every_format_and_as_a_picture(tmp_path: Path) -> None:
         (("--study", "fake.knob_a=1", "--within", "error=1", "--dry-run"), "--within and --dry-run would do nothing."),
         (("--study", "fake.knob_z=1", "--dry-run"), "knob_z"),
         (("--study", "fake.knob_a=1", "--for", "energy"), "no objective of a study 'energy'"),
-        (("--study", "fake.knob_a=1", "-o", "study.xyz"), "ending of a file"),
+        (("--study", "fake.knob_a=1", "-o", "study.xyz"), "file ending"),
     ],
 )
 def test_bad_words_are_one_message(tmp_path: Path, words: tuple[str, ...], message: str) -> None:

@@ -178,10 +178,10 @@ def test_shared_words_are_of_both_and_a_case_overrules_them(tmp_path: Path) -> N
         ("fake", "fake:fast pace=3", {}, "no option 'pace'"),
         ("fake", "fake:fast pytorch.tf32=true", {}, "leaves out"),
         ("fake", "fake:fast", {"option": ["pytorch.tf32=true"]}, "backend of neither case"),
-        ("fake", "fake:fast", {"max_rounds": 1}, "1 round at most"),
+        ("fake", "fake:fast", {"max_rounds": 1}, "--max-rounds 1 is out of range"),
         ("fake", "fake:fast", {"threshold": 0}, "threshold"),
         ("fake", "fake:fast", {"level": "100%"}, "level"),
-        ("fake", "fake:fast", {"within": "soon"}, "no duration"),
+        ("fake", "fake:fast", {"within": "soon"}, "is not a duration"),
     ],
 )
 def test_bad_input_is_refused(tmp_path: Path, a: str, b: str, words: dict[str, Any], said: str) -> None:
@@ -289,14 +289,14 @@ def test_a_librarys_model_is_in_no_checkout(checkouts: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words", "said"),
     [
-        (("fake:demo",), {}, "What fake:demo is to be compared with is missing"),
-        (("fake:demo", "fake:fast"), {}, "What fake:fast is to be compared with is missing"),
+        (("fake:demo",), {}, "What to compare fake:demo with is missing"),
+        (("fake:demo", "fake:fast"), {}, "What to compare fake:fast with is missing"),
         (("fake:demo", "fake", "fake:fast"), {"checkout": "a,b"}, "in one case of one model"),
         (("fake:demo", "fake:other"), {"checkout": "a,b"}, "no folder a"),
-        (("fake:demo", "onnxruntim"), {"python": "a,b"}, "'onnxruntim' is no word of a case"),
+        (("fake:demo", "onnxruntim"), {"python": "a,b"}, "'onnxruntim' is not a word of a case"),
         (("fake:demo",), {"checkout": ["nowhere", "."]}, "no folder nowhere"),
         (("fake:demo", "fake", "fake checkout=nowhere"), {}, "no folder nowhere"),
-        (("fake:demo fp61", "fake:other"), {}, "'fp61' is no word"),
+        (("fake:demo fp61", "fake:other"), {}, "'fp61' is not a word"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(given: tuple[str, ...], words: dict[str, Any], said: str) -> None:

@@ -46,8 +46,8 @@ def test_the_suffix_says_who_writes_a_file() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"model": "fake:demo", "precision": "fp32,fp16"}, "This takes one case, not 2."),
-        ({"model": "fake:a,fake:b"}, "This takes one model."),
+        ({"model": "fake:demo", "precision": "fp32,fp16"}, "This command takes one case, not 2."),
+        ({"model": "fake:a,fake:b"}, "This command takes one model."),
         ({"model": "fake:demo", "option": "fake.latencyy=1"}, "did you mean latency?"),
     ],
 )

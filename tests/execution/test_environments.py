@@ -222,7 +222,7 @@ VERSION = inferlens.__version__
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ("hello", "is no Python interpreter"),
+        ("hello", "is not a Python interpreter"),
         (said(python=[3, 9, 18], error="No module named 'inferlens'", missing="inferlens"), "is Python 3.9.18"),
         (said(python=[3, 11, 7], error="No module named 'inferlens'", missing="inferlens"), "has no Inferlens"),
         (said(python=[3, 11, 7], version="0.0.9", error="no code", missing="inferlens.measure"), "has Inferlens 0.0.9"),
@@ -249,7 +249,7 @@ def test_bad_paths_end_a_command_before_anything_runs(pythons: dict[str, str], t
     messages = {
         folder: f"is a folder. Expected: {interpreter.EXPECTED} Try: {folder}/bin/python",
         "nowhere/python": "There is no interpreter nowhere/python.",
-        __file__: "is no Python interpreter.",
+        __file__: "is not a Python interpreter.",
     }
     every = (("bench", "fake:demo"), ("ab", "fake:demo", "fake"), ("tune", "fake:demo"))
     for command, (path, message) in zip(every, messages.items(), strict=True):

@@ -223,7 +223,7 @@ def test_a_limit_on_the_drop_in_accuracy_is_kept_on_labels(data: str, tmp_path: 
 
 
 def score(infer: Callable[[np.ndarray], list[np.ndarray]]) -> float:
-    """A measure that is no share."""
+    """A measure that is not a percentage."""
     return 1000 + float(infer(np.ones((8, 32), np.float32))[0].mean())
 
 

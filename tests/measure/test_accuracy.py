@@ -205,7 +205,7 @@ def test_a_function_of_infer_gives_one_number_or_one_for_each_sample(tmp_path: P
     ("asked", "said"),
     [
         ("nowhere.npz", "There is no data 'nowhere.npz'"),
-        ("random", "Noise has no right answers"),
+        ("random", "random inputs have no labels"),
         (f"{__name__}:broken", "broken failed: ValueError: no such file"),
         ("labels.npz", "has the label 12, and the model tells 12 classes apart"),
         ("shapes.npz", "has the shape 5 for the input 'x'"),

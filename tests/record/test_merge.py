@@ -130,7 +130,7 @@ def test_a_merge_that_fails_leaves_the_store_as_it_was(
 def test_no_record_is_an_error_that_leaves_no_folder(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
-    for given, what in (("empty", "There is no record"), ("file", "is no folder"), ("nowhere", "is no folder")):
+    for given, what in (("empty", "There is no record"), ("file", "is not a folder"), ("nowhere", "is not a folder")):
         done = inferlens("merge", given, "-o", "all", cwd=tmp_path)
         assert (done.returncode, what in done.stderr) == (2, True)
     assert not (tmp_path / "all").exists()

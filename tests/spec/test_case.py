@@ -174,12 +174,12 @@ def test_a_label_is_understood() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("fp16 torch", "'torch' is no word"),
-        ("pytorch onnxruntime", "'onnxruntime' is no word"),
-        ("pytorch fp61", "'fp61' is no word"),
-        ("pytorch batch", "'batch' is no word"),
-        ("pytorch 4", "'4' is no word"),
-        ("pytorch batch=", "no word"),
+        ("fp16 torch", "'torch' is not a word"),
+        ("pytorch onnxruntime", "'onnxruntime' is not a word"),
+        ("pytorch fp61", "'fp61' is not a word"),
+        ("pytorch batch", "'batch' is not a word"),
+        ("pytorch 4", "'4' is not a word"),
+        ("pytorch batch=", "is not a word"),
         ("pytorch fp16 fp32", "precision twice"),
         ("fake latency=1 fake.latency=2", "latency twice"),
         ("fake 'trouble=none", "describes no case"),

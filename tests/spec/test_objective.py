@@ -51,15 +51,15 @@ def test_a_constraint_is_a_measure_and_its_limit(text: str, name: str, limit: fl
     [
         ("eror=1", "no constraint 'eror'.*did you mean error"),
         ("error", "has no limit.*error=1e-2"),
-        ("error=2", "'2' is no relative error"),
-        ("error=", "is no relative error"),
+        ("error=2", "'2' is not a relative error"),
+        ("error=", "is not a valid relative error"),
         ("error=0", "Nothing keeps a limit of 0 for error"),
-        ("memory=2", "no size of memory.*2GiB"),
-        ("memory=-2GiB", "no size of memory"),
-        ("energy=5", "no energy.*2J"),
-        ("p99=fast", "no duration"),
-        ("throughput=1e99999", "no rate"),
-        ("accuracy-drop=3", "no share"),
+        ("memory=2", "is not a valid size of memory.*2GiB"),
+        ("memory=-2GiB", "is not a valid size of memory"),
+        ("energy=5", "is not a valid energy.*2J"),
+        ("p99=fast", "is not a duration"),
+        ("throughput=1e99999", "is not a valid rate"),
+        ("accuracy-drop=3", "is not a percentage"),
     ],
 )
 def test_what_limits_nothing_is_refused(text: str, message: str) -> None:

@@ -123,14 +123,14 @@ def test_all_events_behind_one_that_lacks_its_end_are_read(monkeypatch: pytest.M
     ],
 )  # fmt: skip
 def test_what_is_no_trace_is_one_error(data: bytes) -> None:
-    with pytest.raises(InferlensError, match="This is no trace"):
+    with pytest.raises(InferlensError, match="This is not a trace"):
         read(data)
 
 
 def test_folders_devices_and_what_is_not_there(tmp_path: Path) -> None:
     for path, says in {
-        tmp_path: "is no file",
-        Path("/dev/zero"): "is no file",
+        tmp_path: "is not a file",
+        Path("/dev/zero"): "is not a file",
         tmp_path / "no": "cannot be read",
     }.items():
         with pytest.raises(InferlensError, match=says):

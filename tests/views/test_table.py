@@ -70,7 +70,7 @@ def test_a_document_goes_into_a_file_whose_ending_says_how(tmp_path: Path) -> No
         assert (tmp_path / f"out{ending}").read_text().startswith(start)
     screen.document(DOCUMENT, "csv", output=tmp_path / "out.doc")  # a format that is named decides
     assert (tmp_path / "out.doc").read_text().startswith("name")
-    with pytest.raises(InferlensError, match=r"no ending of a file '\.doc'"):
+    with pytest.raises(InferlensError, match=r"no file ending '\.doc'"):
         screen.document(DOCUMENT, output=tmp_path / "out.doc")
 
 

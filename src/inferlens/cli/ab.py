@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from inferlens.analysis.compare.ab_result import ABResult
     from inferlens.analysis.compare.ab_steps import ABSteps
 
-MODEL = "A name, a file or a factory, as for bench; of two models A."
-A = "A case, in words such as pytorch or 'torch_compile:default fp16 batch=8 dynamic=true'; or, without B, the \
-model that MODEL is compared with."
-CHECKOUT = "Two folders that the model's code is imported from, as OLD,NEW; or one, that this folder is compared with."
+MODEL = "The model, as for bench; with two models the first one."
+A = "The first case, such as pytorch or 'torch_compile:default fp16 batch=8 dynamic=true'; or, without B, the second \
+model."
+CHECKOUT = "Two folders to import the model's code from, as OLD,NEW; or one folder to compare this one with."
 PYTHON = (
-    "Interpreters of two environments, as OLD,NEW; one, that this one is compared with; or more: which step did it."
+    "Interpreters of two environments, as OLD,NEW; or one to compare this one with; or more, to find the step that \
+changed the latency."
 )
-BACKEND = "Backend, as name or name:variant, of each side that names none."
-SHARED = "of both sides, unless a case says its own."
+BACKEND = "Backend of each side that names none, as name or name:variant."
+SHARED = "of both sides, unless a case names its own."
 OWN = ("json", "file", "fail_on_busy")  # options that are no words of the measuring
 HAS_A_LOG = ("failed", "timed out", "out of memory", "crashed")
 
@@ -31,7 +32,7 @@ HAS_A_LOG = ("failed", "timed out", "out of memory", "crashed")
 def ab(
     model: Annotated[str, typer.Argument(help=MODEL)],
     a: Annotated[str | None, typer.Argument(help=A, metavar="A")] = None,
-    b: Annotated[str | None, typer.Argument(help="The case that is compared with A.", metavar="B")] = None,
+    b: Annotated[str | None, typer.Argument(help="The second case.", metavar="B")] = None,
     checkout: Annotated[str | None, typer.Option(help=CHECKOUT)] = None,
     python: Annotated[str | None, typer.Option(help=PYTHON)] = None,
     backend: Annotated[str | None, typer.Option("--backend", "-b", help=BACKEND)] = None,
@@ -52,33 +53,33 @@ def ab(
     seed: options.Seed = None,
     metric: Annotated[str, typer.Option(help="latency, throughput or 'GPU time'.")] = "latency",
     threshold: Annotated[str, typer.Option(help="The smallest difference that matters.")] = "2%",
-    level: Annotated[str, typer.Option(help="How sure the verdict is to be.")] = "95%",
-    max_rounds: Annotated[int, typer.Option(help="Rounds at most, each a fresh process of A and one of B.")] = 20,
+    level: Annotated[str, typer.Option(help="Confidence of the verdict.")] = "95%",
+    max_rounds: Annotated[int, typer.Option(help="Most rounds, each with a new process for A and for B.")] = 20,
     within: Annotated[
         str,
-        typer.Option(help="Time for all of it; after the third, no round is begun that would end later."),
+        typer.Option(help="Time for everything; after three rounds, none begins that would end later."),
     ] = "10m",
     iterations: Annotated[int | None, typer.Option(help="Latency samples of each process.")] = None,
     seconds: Annotated[str | None, typer.Option(help="Time for the latency samples of each process.")] = None,
     max_time: options.MaxTime = None,
     warmup: options.Warmup = None,
-    timeout: Annotated[str | None, typer.Option(help="Time each process may take in all.", show_default="15m")] = None,
+    timeout: Annotated[str | None, typer.Option(help="Time limit of each process.", show_default="15m")] = None,
     wait: options.Wait = None,
     output: Annotated[str, typer.Option(help="Folder of the records.")] = "results",
     file: options.File = None,
-    json: Annotated[bool, typer.Option("--json", help="The answer as data.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
     fail_on_busy: options.FailOnBusy = False,
 ) -> None:
-    """Which of two is faster? Measures them against each other, in turns, until it is decided.
+    """Find out which of two is faster: measure them in turns until it is decided.
 
-    Two cases: inferlens ab resnet18 pytorch onnxruntime:cpu. Two models: inferlens ab base:build candidate:build
+    Two ways: inferlens ab resnet18 pytorch onnxruntime:cpu. Two models: inferlens ab base:build candidate:build
 
     Did my change make it slower? inferlens ab mypackage.models:build --checkout ../old,.
 
-    Did an upgrade? inferlens ab resnet50 onnxruntime --python old/bin/python,new/bin/python
+    Did an upgrade make it slower? inferlens ab resnet50 onnxruntime --python old/bin/python,new/bin/python
 
-    Exit codes: 1 if B is slower than A; 4 if one did not run; 3 if it is undecided; else 0. Bad input is 2. With
-    --fail-on-busy it is 5 where other programs kept the machine busy.
+    Exit codes: 0 if B is not slower, 1 if it is, 2 for bad input, 3 if it is undecided, 4 if one did not run. With
+    --fail-on-busy: 5 if other programs kept the machine busy.
     """
     words = {name: value for name, value in locals().items() if value not in (None, [])}
     screen.format_of("table", file)

@@ -67,7 +67,7 @@ def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
 
 def doctor(
     wide: options.Wide = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     output: options.Output = None,
 ) -> None:
     """Say which backends work on this machine, what the others lack and the command that helps.

@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from inferlens.record.record import Record
     from inferlens.spec.plan import Plan
 
-DEVICE = "cpu, cuda, with commas. [dim]Default: cuda if it works.[/dim]"
-IO = "Where a call begins and ends: device, or host with copies in and out as part of it, with commas."
-REBUILD = "Build anew in each process, so that the interval is of more than one build."
-COLD = "Flush the device's cache before each latency sample; throughput is not measured then."
-DEPTH = "Calls in flight at a time when throughput is measured, with commas. [dim]Default: no limit.[/dim]"
+DEVICE = "cpu or cuda, or both with a comma. [dim]Default: cuda if it works.[/dim]"
+IO = "Where a call begins and ends, with commas: device, or host, which includes copies of inputs and outputs."
+REBUILD = "Build again in each process, so that intervals cover the differences between builds."
+COLD = "Flush the device's cache before each latency sample; throughput is not measured."
+DEPTH = "Calls in flight at most when throughput is measured, with commas. [dim]Default: no limit.[/dim]"
 MODE = "What to measure: latency, throughput or both."
-QUICK = "Measure each case once, for a second: the answer is of one process each."
-THOROUGH = "Measure longer, and ten rounds or more of those that may be fastest, as far as --within allows."
-WITHIN = "Time for the rounds in which those that may be fastest meet, once each was measured; 30m with --thorough."
-THRESHOLD = "The smallest difference that matters: what is proven to be closer is called equally fast."
-REPEATS = "Processes that each case is measured in, in turns with the other cases, rather than as many as it takes."
-HALF_WIDTH = "A series ends when the median's 95 % interval reaches no further to either side of it."
-ITERATIONS = "Latency samples of each case. [dim]Default: as --half-width says.[/dim]"
-SECONDS = "Time for the latency samples. [dim]Default: as --half-width says.[/dim]"
+QUICK = "Measure each case once, in one process, for one second."
+THOROUGH = "Measure longer, with ten rounds or more for the fastest ways, as far as --within allows."
+WITHIN = "Time for the rounds between the fastest ways, after each case was measured once; 30m with --thorough."
+THRESHOLD = "The smallest difference that matters. Ways that are closer are called equally fast."
+REPEATS = "Measure each case in exactly this many processes, in turns with the other cases."
+HALF_WIDTH = "A series ends when the 95 % interval of the median reaches no further to either side."
+ITERATIONS = "Latency samples of each case. [dim]Default: as many as --half-width needs.[/dim]"
+SECONDS = "Time for the latency samples of each case. [dim]Default: as long as --half-width needs.[/dim]"
 SHOWN = ("wide", "columns", "top", "bars", "file")  # options of what is shown
 OWN = ("format", "json", "dry_run", "nvtx", *SHOWN)  # options that are no words of a plan
-DRY_RUN = "List the cases and how long they may take; run none."
+DRY_RUN = "List the cases and how long they may take; run nothing."
 LINES_OF_A_REASON = 2  # why cases cannot run
 MOST_NAMED = 3  # cases that cannot run for one reason
 MOST_LISTED = 18  # cases of --dry-run, so that all of it fits on a screen
@@ -91,8 +91,8 @@ def bench(
 ) -> None:
     """Find out which way of running a model is fastest here.
 
-    Axes given with commas multiply into cases. Each is measured once, in a process of its own; those that may be the
-    fastest then meet in rounds, until it is known which one is. Records are kept under results/MODEL/ at once.
+    Values with commas are combined into cases. Each case is measured once, in its own process. Those that may be the
+    fastest are then measured in rounds, in turns, until one has won. Records are written to results/MODEL/ at once.
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
     format, plan = "json" if json else format, read_plan(words)

@@ -22,8 +22,8 @@ MOST_LAYERS = 20
 MODEL = "What to build an engine of: a name, package.module:factory, or a file, such as a .onnx."
 OUTPUT = "The engine's file, such as model.engine; its description goes to model.engine.json."
 BACKEND = "tensorrt:trt or tensorrt:rtx. [dim]Default: the flavour that is installed.[/dim]"
-INPUT = "An input, as NAME=1x3x224x224:float32, or NAME=1..16x3x224x224:opt=2 for a range; repeatable."
-BUILDS = "How many times to build, never from the cache; the report says how far the builds differ."
+INPUT = "An input, such as NAME=1x3x224x224:float32, or NAME=1..16x3x224x224:opt=2 for a range; repeatable."
+BUILDS = "How many times to build, without the cache; the report says how far the builds differ."
 CAPABILITY = "GPUs to build for, such as 8.0,8.9; also without a GPU (rtx). [dim]Default: the GPU here.[/dim]"
 
 
@@ -43,12 +43,12 @@ def build(
     builds: Annotated[int, typer.Option(help=BUILDS, min=1)] = 1,
     rebuild: options.Rebuild = False,
     timeout: options.BuildTimeout = "1h",
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Build a TensorRT engine and write it to a file.
 
-    Its description, what it was built from and for, goes beside it. 'inferlens bench model.engine' runs it. Without a
-    GPU, TensorRT for RTX builds for the compute capabilities that are named.
+    A description beside it says what it was built from and for. 'inferlens bench model.engine' runs it. Without a GPU,
+    TensorRT for RTX builds for the compute capabilities that are named.
     """
     from inferlens.backends.abilities import Builder
     from inferlens.execution.deploy.build import able, single
@@ -107,12 +107,12 @@ def text(report: BuildReport) -> str:
 
 THE_MODEL = "The model, as for 'inferlens bench'."
 PRECISION = "int8 or fp8."
-CALIBRATION = "Data to find ranges with: a folder of images, an .npz file, package.module:factory."
-QUANTIZER = "What makes the file and runs it. [dim]Default: onnxruntime.[/dim]"
-QUANTIZED = "The file. [dim]Default: the model's name and precision.[/dim]"
-ERRORS = "Show what each layer loses, quantized alone."
-WITHIN = "A limit that the file keeps, as error=1e-2 or accuracy-drop=0.5%: layers that lose most stay as they are."
-ACCURACY = "Data with labels, or package.module:evaluate, that answers are evaluated on."
+CALIBRATION = "Data to find value ranges with: a folder of images, an .npz file or package.module:factory."
+QUANTIZER = "The backend that makes the file and runs it. [dim]Default: onnxruntime.[/dim]"
+QUANTIZED = "The file to write. [dim]Default: named after the model and the precision.[/dim]"
+ERRORS = "Show the error of each layer when only it is quantized."
+WITHIN = "A limit for the file, such as error=1e-2 or accuracy-drop=0.5%: layers that lose most stay in fp32."
+ACCURACY = "Labeled data, or package.module:evaluate, to compute the accuracy with."
 
 
 def quantize(
@@ -140,9 +140,9 @@ def quantize(
 ) -> None:
     """Quantize a model to a file that you can keep and run, and see what it is worth.
 
-    What was written is run, and its outputs are compared with those in fp32 on the calibration data. --errors ranks the
-    layers by what each loses; --keep leaves layers in fp32; --within finds out which have to stay. The exit code is 1
-    if no file keeps the limit.
+    The file is run, and its outputs are compared with those in fp32 on the calibration data. --errors ranks the layers
+    by their error; --keep leaves layers in fp32; --within finds out which have to stay in fp32. The exit code is 1 if
+    no file keeps the limit.
     """
     from inferlens.execution.deploy.quantize import quantize as quantized
     from inferlens.views.profiled.quantized import document
@@ -151,7 +151,7 @@ def quantize(
     check_choice("format", format, FORMATS)
     if calibration is None:
         hint = "--calibration DATA, or --calibration random to see how fast it would be"
-        raise InferlensError("To quantize a model takes data to calibrate it with.", hint=hint)
+        raise InferlensError("Quantizing a model needs calibration data.", hint=hint)
     with screen.busy(f"{model} to {to}") as phase:
         found = quantized(
             model, to=to, calibration=calibration, backend=backend, device=device, output=output, keep=keep,
@@ -164,11 +164,11 @@ def quantize(
 
 
 FORMS = "MODEL --to FILE, or --best RESULTS --output FOLDER"
-BEST = "Folder of results, whose fastest case is written; or of one case."
-EXPORTED = "The new folder that it is written to."
+BEST = "A folder of results, to write its fastest case; or the folder of one case."
+EXPORTED = "The new folder to write to."
 TO = "The file: .onnx, .pt (TorchScript), .pt2 (exported program), .engine or .plan (TensorRT), .ts or .ep \
 (Torch-TensorRT)."
-WRITER = "What makes the file, as name or name:variant. [dim]Default: what writes files of that name.[/dim]"
+WRITER = "The backend that makes the file, as name or name:variant. [dim]Default: by the ending of the file.[/dim]"
 
 
 def export(
@@ -192,10 +192,10 @@ def export(
 ) -> None:
     """Write a model to a file, or the fastest case of some results to a folder.
 
-    MODEL and --to: a file that 'inferlens bench' runs and others can load. Compiled files have a JSON file beside
-    them: what they were made from, and what they need.
+    MODEL and --to write a file that 'inferlens bench' runs and others can load. A JSON file beside a compiled file says
+    what it was made from, and what it needs.
 
-    --best and --output: the model's file, a short script that runs it without Inferlens, and the packages it needs.
+    --best and --output write the model's file, a short script that runs it without Inferlens, and a list of packages.
     """
     from inferlens.execution.deploy.build import save, saver, single
 
@@ -209,7 +209,7 @@ def export(
         _deploy(best, output, limit, trust=bool(trust), rebuild=rebuild)
         return
     if model is None or to is None or best or output:
-        raise InferlensError("What is to be written is not said, or said twice.", expected=FORMS)
+        raise InferlensError("Give either MODEL with --to, or --best with --output.", expected=FORMS)
     case = single({**words, "trust": trust}, saver(to, backend))
     with screen.busy(f"{model}: {case.backend_label}") as phase:
         done = save(to, case, trust=bool(trust), rebuild=rebuild, phase=phase, timeout=limit)
@@ -233,7 +233,7 @@ def _deploy(results: Path, output: Path, limit: float, **words: bool) -> None:
     screen.note(f"Wrote {record.model.name}, {record.case.label}, to {output}: {files}. Run it: python {output}/run.py")
 
 
-DIVIDED = "A name, a file or a factory, as for 'inferlens bench'."
+DIVIDED = "The model: a name, a file or a factory, as for 'inferlens bench'."
 DIVIDER = "A backend that divides a model, as name or name:variant. [dim]Default: the first that does.[/dim]"
 WIDE = "Show everything: every operator, all places and all values."
 
@@ -242,7 +242,7 @@ def partition(
     model: Annotated[str, typer.Argument(help=DIVIDED)],
     backend: Annotated[str | None, typer.Option("--backend", "-b", help=DIVIDER)] = None,
     option: options.Options = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, fp16, bf16, with commas.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, fp16 or bf16, with commas.")] = None,
     batch: options.Batches = None,
     input: options.Inputs = None,
     dim: options.Dims = None,
@@ -256,7 +256,7 @@ def partition(
 ) -> None:
     """Show which operators run in TensorRT and which in PyTorch, and where the graph breaks.
 
-    Nothing is built, and no GPU is needed. Options given with commas are shown side by side; so
+    Nothing is built, and no GPU is needed. Several values, separated by commas, are shown side by side:
     --option torch_tensorrt.min_block_size=1,5,100 shows what the size of blocks changes. The exit code is 2 if any of
     them failed.
     """

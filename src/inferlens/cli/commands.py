@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
+from inspect import getdoc
 from typing import Any
 
 import typer
@@ -26,6 +27,10 @@ COMMANDS = {
 }  # fmt: skip
 
 
+WAY = "A way is a backend with its variant, its precision and its options."  # beneath a help that has the word
+_WAY = re.compile(r"\bways?\b")
+
+
 class Commands(TyperGroup):
     """The commands by their names."""
 
@@ -38,10 +43,18 @@ class Commands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-        alone.command(cmd_name)(getattr(import_module(f"inferlens.cli.{COMMANDS[cmd_name] or cmd_name}"), cmd_name))
-        return typer.main.get_command(alone)
+        function = getattr(import_module(f"inferlens.cli.{COMMANDS[cmd_name] or cmd_name}"), cmd_name)
+        paragraphs = [" ".join(each.split()) for each in (getdoc(function) or "").split("\n\n")]
+        alone.command(cmd_name, help="\n\n".join(paragraphs))(function)
+        command: Any = typer.main.get_command(alone)
+        texts = [command.help, *(getattr(parameter, "help", "") or "" for parameter in command.params)]
+        command.epilog = WAY if any(_WAY.search(text) for text in texts) else ""
+        return command
 
 
+_NOT_A_NUMBER = re.compile(
+    r"value for '(--[\w-]+).*: Input should be (?:a valid integer|greater than or equal to (\d+))"
+)
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # which typer keeps in a module of its own
 _NO_WORDS: Any = next((each for each in _USAGE_ERROR.__subclasses__() if each.__name__ == "NoArgsIsHelpError"), ())
 app = typer.Typer(
@@ -74,6 +87,9 @@ def _refusal(error: Any) -> InferlensError:
     if context and (wrong := getattr(error, "option_name", None)):  # without it an option lacks its value
         known = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
         return InferlensError(f"{command} has no option '{wrong}'.", hint=suggestion(wrong, known, 1) or help)
+    if invalid := _NOT_A_NUMBER.search(error.format_message()):
+        name, least = invalid.groups()
+        return InferlensError(f"{name} takes a whole number{f', {least} or more' if least else ''}.", hint=help)
     words = context.command.list_commands(context) if context and hasattr(context.command, "list_commands") else []
     named = re.search(r"No such command '(.+?)'", error.format_message())
     if named and words:

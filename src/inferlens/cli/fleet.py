@@ -15,7 +15,7 @@ from inferlens.views.table import Column, Document, Line, Table
 if TYPE_CHECKING:
     from inferlens.execution.launching.fleet import Fleet
 
-FILE = "The fleet (TOML): words of a plan, objectives, and a table for each machine."
+FILE = "A TOML file with options of a plan, objectives, and a table for each machine."
 DRY_RUN = "List what would be measured on each machine; measure nothing."
 
 MOST_LINES = 16  # of all objectives
@@ -27,8 +27,8 @@ def fleet(
 ) -> None:
     """Measure models on several machines, and show which way is fastest on each.
 
-    The file names models and machines, and what is to be best: latency, throughput or both. Records are kept under
-    results/OBJECTIVE/MODEL/. The same command goes on where it was stopped, and tries again what was out of reach.
+    The file names models, machines and what to optimize: latency, throughput or both. Records are written to
+    results/OBJECTIVE/MODEL/. The same command continues where it was stopped, and tries unreachable machines again.
     """
     from inferlens.cli.bench import measured
     from inferlens.execution.launching.fleet import Fleet

@@ -16,8 +16,8 @@ from inferlens.views.plain import plain
 if TYPE_CHECKING:
     from inferlens.analysis.profile.graph import GraphSource
 
-PATHS = "Folders with profiles, at any height, profile files, .onnx files, or trt_engine_info.json of an engine."
-OUTPUT = "The file to write; .svg, .png, .html or .json decides its format."
+PATHS = "Folders with profiles, at any depth, profile files, .onnx files, or trt_engine_info.json of an engine."
+OUTPUT = "The file to write; .svg, .png, .html or .json decides the format."
 REGIONS = "module (a frame around each module), fused (each layer lists what it was fused from) or none."
 DEPTH = "How deep modules are unfolded; deeper layers become one node. [dim]Default: to about 90 nodes.[/dim]"
 

@@ -18,35 +18,33 @@ _MODEL = "What to measure: a name (resnet18, timm:NAME, transformers:NAME, hub:R
 package.module:factory, path/to/file.py:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of them; or one \
 plan file (.toml)."
 _BACKENDS = (
-    "Backends, as name or name:variant, with commas; 'all' is every variant. [dim]Default: each that works here.[/dim]"
+    "Backends as name or name:variant, with commas; 'all' is every variant. [dim]Default: all that work here.[/dim]"
 )
-_PRECISIONS = "fp32, fp16, bf16, int8, fp8, with commas; the last two of a quantized ONNX file, or by --calibration. \
-[dim]Default: the file's own, else fp32.[/dim]"
-_INPUT = "An input, as NAME=1x3x224x224:float32, NAME=1x128:int64:0..1000, or NAME=1x32,1x128 for several shapes; \
+_PRECISIONS = "fp32, fp16, bf16, int8 or fp8, with commas. int8 and fp8 need a quantized ONNX file or --calibration. \
+[dim]Default: that of the file, or else fp32.[/dim]"
+_INPUT = "An input, such as NAME=1x3x224x224:float32, NAME=1x128:int64:0..1000, or NAME=1x32,1x128 for several shapes; \
 NAME=1..16x3x224x224:opt=2 prepares for a range of sizes; repeatable."
-_DIM = "Sizes of a dimension of all inputs by its name, as sequence_length=32,128 or image_size=224; or a range, as \
+_DIM = "Sizes of a dimension of all inputs by its name, such as sequence_length=32,128 or image_size=224; or a range: \
 sequence_length=1..512:opt=128; repeatable."
 _OPTION = "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'."
 _PYTHON = "The interpreter of another virtual environment, such as old/bin/python; several of them, with commas."
-_WEIGHTS = "Name or file of weights. [dim]Default: random, from the seed.[/dim]"
-_CALIBRATION = "Data that inputs come from, and int8 and fp8 are calibrated with: a folder of images, an .npz file, \
-package.module:factory; random for speed alone."
-_KEEP = "Layers that are not quantized, as fp32:head,features.0: a module's path, or a node's name; repeatable."
-_ACCURACY = (
-    "Data with labels that each case's answers are held against, beside those of fp32: as for --calibration; or \
-package.module:evaluate, a function of infer."
-)
-_DEVICES = "GPUs that work at the same time, each on cases of its own: all, or cuda:0,cuda:1. [dim]Default: one.[/dim]"
-_RAY = "Run on a Ray cluster: local for one on this machine, auto, or HOST:PORT."
-_ON = "Accelerators to run on, each measures all cases: H200, or H200:2,L4:1 for so many at a time. [dim]Default: the \
-only kind there is.[/dim]"
-_TRUST = "Open files that can run any code: pickles, compiled modules, version-compatible engines."
+_WEIGHTS = "Name or file of the weights. [dim]Default: random, from the seed.[/dim]"
+_CALIBRATION = "Data for the inputs, and to calibrate int8 and fp8 with: a folder of images, an .npz file or \
+package.module:factory. Noise (random) is enough to measure speed."
+_KEEP = "Layers that stay in fp32, such as fp32:head,features.0: paths of modules or names of nodes; repeatable."
+_ACCURACY = "Labeled data to compute the accuracy of each case and of fp32 with, as for --calibration; or \
+package.module:evaluate, a function that takes infer."
+_DEVICES = "GPUs to use at the same time, each for other cases: all, or cuda:0,cuda:1. [dim]Default: one.[/dim]"
+_RAY = "Run on a Ray cluster: local (started on this machine), auto or HOST:PORT."
+_ON = "Kinds of accelerators that measure all cases, such as H200, or H200:2,L4:1 to use two and one at a time. \
+[dim]Default: the only kind there is.[/dim]"
+_TRUST = "Open files that can run any code: pickles, compiled modules and version-compatible engines."
 _ROTATE = "Feed calls from a set of inputs larger than the device's cache; throughput is not measured then."
-_MAX_TIME = "Time after which a series of samples, or after 1 s the warm-up, ends anyway."
-_WARMUP = "Calls before the first sample. [dim]Default: until calls are steady, 1 s at least.[/dim]"
-_TIMEOUT = "Time each case may take in all, such as 90s or 15m."
-_REFERENCE = "The row that speed-ups are against, such as 'onnxruntime:cpu fp32'. \
-[dim]Default: the plainest one of the backend that outputs were checked against.[/dim]"
+_MAX_TIME = "Time limit of each series of samples and of the warm-up, which lasts 1 s at least."
+_WARMUP = "Calls before the first sample. [dim]Default: until latencies are steady, 1 s at least.[/dim]"
+_TIMEOUT = "Time limit of each case, such as 90s or 15m."
+_REFERENCE = "The row to compute speed-ups against, such as 'onnxruntime:cpu fp32'. \
+[dim]Default: the plainest row of the backend that outputs were checked against.[/dim]"
 
 
 def _set_ranges(asked: bool) -> None:
@@ -73,7 +71,7 @@ Calibration = Annotated[str | None, typer.Option(help=_CALIBRATION)]
 Keep = Annotated[list[str] | None, typer.Option(help=_KEEP)]
 Accuracy = Annotated[str | None, typer.Option(help=_ACCURACY)]
 Trust = Annotated[bool | None, typer.Option("--trust", help=_TRUST)]
-Rebuild = Annotated[bool, typer.Option("--rebuild", help="Build anew what was built before.")]
+Rebuild = Annotated[bool, typer.Option("--rebuild", help="Build again what was built before.")]
 Nvtx = Annotated[
     bool, typer.Option("--nvtx", callback=_set_ranges, help="Set NVTX ranges around phases and series, for Nsight.")
 ]
@@ -83,9 +81,9 @@ Seed = Annotated[int | None, typer.Option(help="Seed of weights and inputs.", sh
 MaxTime = Annotated[str | None, typer.Option(help=_MAX_TIME, show_default="2s")]
 Warmup = Annotated[int | None, typer.Option(help=_WARMUP)]
 Timeout = Annotated[str | None, typer.Option(help=_TIMEOUT, show_default="15m")]
-_WAIT = "Time to wait for a quiet machine before anything is measured. [dim]Default: none.[/dim]"
+_WAIT = "How long to wait for a quiet machine before measuring. [dim]Default: not at all.[/dim]"
 Wait = Annotated[str | None, typer.Option(help=_WAIT)]
-BuildTimeout = Annotated[str, typer.Option(help="Time it may take in all, such as 90s or 1h.")]
+BuildTimeout = Annotated[str, typer.Option(help="Time limit, such as 90s or 1h.")]
 
 
 # Where it runs.
@@ -98,20 +96,20 @@ Ray = Annotated[str | None, _where(_RAY, metavar="local|ADDRESS")]
 On = Annotated[str | None, _where(_ON)]
 
 # What to show, and how.
-Records = Annotated[list[Path], typer.Argument(help="Folders with records, at any height, or record files.")]
-Profiles = Annotated[list[Path], typer.Argument(help="Folders with profiles, at any height, or profile files.")]
+Records = Annotated[list[Path], typer.Argument(help="Folders with records, at any depth, or record files.")]
+Profiles = Annotated[list[Path], typer.Argument(help="Folders with profiles, at any depth, or profile files.")]
 Reference = Annotated[str | None, typer.Option(help=_REFERENCE)]
 FORMAT = f"{', '.join(FORMATS)}."
 Format = Annotated[str, typer.Option("--format", "-f", help=FORMAT)]
 Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
 Bars = Annotated[bool, typer.Option("--bars", help="Draw the times as bars.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Show all columns.")]
-Columns = Annotated[str | None, typer.Option(help="The columns to show, by their titles, with commas; help lists all.")]
-_ENDINGS = ".md, .csv, .json, .html, .pdf or .txt decides its format."
+Columns = Annotated[str | None, typer.Option(help="The columns to show, by title, with commas; 'help' lists all.")]
+_ENDINGS = ".md, .csv, .json, .html, .pdf or .txt decides the format."
 Output = Annotated[Path | None, typer.Option("--output", "-o", help=f"Write it to this file; {_ENDINGS}")]
 # Of commands that measure, whose --output is the folder of the records: what is printed is written to a file too.
-File = Annotated[Path | None, typer.Option("--file", "-o", help=f"Write the table to this file too; {_ENDINGS}")]
-_FAIL_ON_BUSY = "Exit with 5 where other programs kept the machine busy, in place of 0, 1 or 3."
+File = Annotated[Path | None, typer.Option("--file", "-o", help=f"Also write the table to this file; {_ENDINGS}")]
+_FAIL_ON_BUSY = "Exit with code 5 instead of 0, 1 or 3 if other programs kept the machine busy."
 FailOnBusy = Annotated[bool, typer.Option("--fail-on-busy", help=_FAIL_ON_BUSY)]
 BUSY_CODE = 5
 Top = Annotated[

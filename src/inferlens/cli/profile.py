@@ -23,43 +23,43 @@ if TYPE_CHECKING:
     from inferlens.views.rows import Row
 
 
-LEVEL = "What to time, with commas: layer, kernel (on a GPU); or module, for layers as the table of modules."
+LEVEL = "What to time, with commas: layer, kernel (on a GPU) or module (layers, shown as modules)."
 FINDINGS, PRECISIONS, MODULES = 5, 3, 9  # lines at the end of a profile; modules at least where words are above them
-MAX_TIME = "Time for unprofiled calls of a case."
-REBUILD = "Build anew what was built before, such as engines, and measure the device's ceilings again."
-BOARD = "Write traces here, into a log folder for each case, such as pytorch_bs1."
-DEPTH = "How deep modules are unfolded. [dim]Default: those that take most in tables, all in CSV and JSON.[/dim]"
+MAX_TIME = "Time for the unprofiled calls of a case."
+REBUILD = "Build again what was built before, such as engines, and measure the device's ceilings again."
+BOARD = "Write traces to this folder, in a log folder for each case, such as pytorch_bs1."
+DEPTH = "How deep modules are unfolded. [dim]Default: those that take most; all in CSV and JSON.[/dim]"
 REFERENCE = "The case of the first column, such as 'onnxruntime:cpu fp32'. \
 [dim]Default: the plain one that outputs were checked against, or else the first that ran.[/dim]"
-SHOWN_LEVEL = "Whose times are shown: layer or kernel. \
-[dim]Default: kernel if all that ran have kernels traced to modules, or else layer.[/dim]"
+SHOWN_LEVEL = "Show the times of layers or of kernels: layer or kernel. \
+[dim]Default: kernel if all cases that ran have kernels traced to modules, or else layer.[/dim]"
 FUSED = "Layers fused from several modules: work (to the module that does most of the FLOPs), whole (to the deepest \
 module that contains them) or split (by FLOPs)."
-LAYERS_SORT = "time (what takes most first) or order (that of execution)."
-KERNELS_SORT = "time (what takes most first), order (that of execution) or calls (what is launched most first)."
-FLOORS_SORT = "won (the largest possible gain first), time (what takes most first) or order (that of execution)."
-KERNELS_BY = "name (a row for each kernel, with all its launches) or launch (a row for each)."
+LAYERS_SORT = "time (the longest first) or order (of execution)."
+KERNELS_SORT = "time (the longest first), order (of execution) or calls (the most launches first)."
+FLOORS_SORT = "won (the largest possible gain first), time (the longest first) or order (of execution)."
+KERNELS_BY = "name (a row for each kernel, with all its launches) or launch (a row for each launch)."
 FLOORS_BY = "layer (as the backend executes them) or module (of the model)."
-FLOORS_DEPTH = "With --by module: modules deeper than this are added to those above them. [dim]Default: none are.[/dim]"
-TOP_FINDINGS = "So many of each case. [dim]Default: the few that matter most of all cases; all in CSV and JSON.[/dim]"
-ROWS = "So many rows of each case, those that matter most. \
+FLOORS_DEPTH = "With --by module: add deeper modules to those above them. [dim]Default: show all.[/dim]"
+TOP_FINDINGS = "Show at most this many of each case. [dim]Default: the most important; all in CSV and JSON.[/dim]"
+ROWS = "Show at most this many rows of each case, the most important first. \
 [dim]Default: what fits on a screen; all in CSV and JSON.[/dim]"
-PLOT = "Draw a picture (box plot or roofline) into this file instead; .svg, .png, .pdf or .html decides its format."
+PLOT = "Only draw a picture (box plot or roofline) to this file; .svg, .png, .pdf or .html decides the format."
 PATH = (
-    "A trace file (.json, .json.gz, .json.zst), a pipe or - for the standard input, a folder of the traces of a job's "
-    "ranks, or one of log folders."
+    "A trace file (.json, .json.gz, .json.zst), a pipe, - for the standard input, a folder with the traces of a job's "
+    "ranks, or a folder of log folders."
 )
-VIEW = "overview, operators, kernels, modules, memory, steps or timeline; or several, with commas."
+VIEW = "overview, operators, kernels, modules, memory, steps or timeline, with commas."
 AGAINST = "The base: show what FILE gains and loses against it."
-STEP = "Look at one step alone, by its number. [dim]Default: all of them.[/dim]"
-BY = "Rows by more than their names: shapes or stack (of operators), operator (of kernels)."
-TRACE_DEPTH = "How deep modules are unfolded. [dim]Default: those that take most in tables, all in CSV and JSON.[/dim]"
-TOP = "So many rows. [dim]Default: 10 in tables and pages, all in CSV and JSON.[/dim]"
+STEP = "Show one step, by its number. [dim]Default: all steps.[/dim]"
+BY = "Split the rows of a name: by shapes or stack (of operators), or by operator (of kernels)."
+TRACE_DEPTH = "How deep modules are unfolded. [dim]Default: those that take most; all in CSV and JSON.[/dim]"
+TOP = "Show at most this many rows. [dim]Default: 10 in tables and pages, all in CSV and JSON.[/dim]"
 TRACE_PLOT = (
-    "Draw what each step went to, or of several traces the mean step, into this file instead; .svg, .png, .pdf or "
-    ".html decides its format."
+    "Only draw the parts of each step, or the mean step of several traces, to this file; .svg, .png, .pdf or .html "
+    "decides the format."
 )
-TRACE_FILE = "Write every run as a trace for Perfetto (ui.perfetto.dev) into this file instead; .json or .json.gz."
+TRACE_FILE = "Only write every run as a trace for Perfetto (ui.perfetto.dev) to this file, .json or .json.gz."
 
 
 def _traces(help: str, *names: str, **more: Any) -> Any:
@@ -76,7 +76,7 @@ def profile(
     backend: options.Backends = None,
     precision: options.Precisions = None,
     batch: options.Batches = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda. [dim]Default: cuda if it works.[/dim]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. [dim]Default: cuda if it works.[/dim]")] = None,
     threads: options.Threads = None,
     python: options.Pythons = None,
     option: options.Options = None,
@@ -113,9 +113,9 @@ def profile(
 ) -> None:
     """Find out where the time of a model goes, layer by layer and module by module.
 
-    Each case is timed unprofiled first, then profiled in a process of its own; both are kept under results/MODEL/.
-    Findings come first; the table has the model's modules as rows and the backends as columns.
-    With --torch-profiler each case is traced and nothing else, for 'inferlens trace', TensorBoard and Perfetto.
+    Each case is timed without a profiler first, then profiled in its own process; both are written to results/MODEL/.
+    Findings come first; the table has the model's modules as rows and the backends as columns. With --torch-profiler
+    each case is only traced, for 'inferlens trace', TensorBoard and Perfetto.
     """
     where = {"devices": devices, "ray": ray, "on": on}
     words = {
@@ -155,7 +155,7 @@ def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> Non
     found = found_in(judged(loaded, rows), lines=FINDINGS, brief=True, measured=rows).blocks()
     found = [*found, *precision_lines([case for group in shown for case in group])[:PRECISIONS]]
     others = listing([*(f"{each}s" for each in levels), "modules", "roofline"])
-    more = f"More, likewise by {others}: inferlens findings {shlex.quote(str(above))}"
+    more = f"More, and likewise with {others}: inferlens findings {shlex.quote(str(above))}"
 
     def blocks(lines: int, *, told: bool) -> list[Table | str]:
         tables = modules_of(shown, lines=lines, brief=True).blocks()
@@ -177,7 +177,7 @@ def refuse(words: Mapping[str, Any], how: str) -> None:
     """Refuses the first option that was given and means nothing ``with`` or ``without`` --torch-profiler."""
     for name in (name for name, value in words.items() if value is not None):
         hint = "--torch-profiler too" if how == "without" else "two commands"
-        raise InferlensError(f"--{name.replace('_', '-')} means nothing {how} --torch-profiler.", hint=hint)
+        raise InferlensError(f"--{name.replace('_', '-')} has no effect {how} --torch-profiler.", hint=hint)
 
 
 def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
@@ -242,13 +242,13 @@ def notes(every: Sequence[Traced]) -> list[str]:
 def findings(
     paths: options.Profiles,
     top: Annotated[int | None, typer.Option(min=1, help=TOP_FINDINGS)] = None,
-    every: Annotated[bool, typer.Option("--all", help="All findings of each case.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show all findings of each case.")] = False,
     format: options.Format = "table",
     output: options.Output = None,
 ) -> None:
-    """Say in plain words what takes more time than it has to in profiled cases, with the evidence and what to try.
+    """Say what takes longer than it has to in profiled cases, with the evidence and what to try.
 
-    Findings come from a closed list of rules, ranked by the time that could be won at most.
+    Findings come from a fixed list of rules. Those with the largest possible gain come first.
     """
     from inferlens.views.profiled.findings import document, judged
 
@@ -382,13 +382,14 @@ def roofline(
 ) -> None:
     """Show how far layers are from the least time that their work takes on this device, and how much could be gained.
 
-    That floor is the longer of two times: FLOPs at the best rate of products, and bytes at the bandwidth of copies, as
-    measured on the same device. Of several cases each is a row; of one case its layers are, those that repeat as one.
+    The least time is the longer of two: the FLOPs at the highest rate of matrix products, and the bytes at the
+    bandwidth of copies, both measured on the same device. Several cases have a row each. One case has a row for each
+    layer; layers that repeat share a row.
     """
     from inferlens.views.profiled.roofline import document, roofed
 
     if depth is not None and by != "module":
-        raise InferlensError("Layers have no depth.", hint="--by module")
+        raise InferlensError("--depth is for modules.", hint="--by module")
     drawn_as = picture_format(plot, "roofline.svg")
     cases = roofed(screen.profiles(paths, format), by, depth, sort)  # type: ignore[arg-type] # which it checks
     if plot:
@@ -414,9 +415,9 @@ def trace(
     format: options.Format = "table",
     output: options.Output = None,
 ) -> None:
-    """Show what a trace of torch.profiler says: ours, or anybody's.
+    """Show what a trace of torch.profiler says, whoever took it.
 
-    It measures nothing and needs no framework. Damaged traces are read as far as possible, with a remark.
+    Nothing is measured, and no framework is needed. Damaged traces are read as far as possible, with a note.
     """
     from inferlens.cli import show_trace
 

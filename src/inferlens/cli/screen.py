@@ -157,14 +157,16 @@ def format_of(format: str, output: Path | None, more: Mapping[str, str] | None =
     if output is None:
         return format
     if output.is_dir() or not output.parent.is_dir():
-        raise InferlensError(f"-o {output} is no file to write.", expected="a file in a folder that is there")
+        raise InferlensError(
+            f"-o {output} is not a file that can be written.", expected="a file in a folder that is there"
+        )
     if format != "table":
         return format
     known = ENDINGS | dict(more or {})
     if not output.suffix:
         hint = "--output FOLDER, where a command that measures keeps its records"
         raise InferlensError(f"-o is for a file, and {output} has no ending.", expected=one_of([*known]), hint=hint)
-    check_choice("ending of a file", output.suffix.lower(), known)
+    check_choice("file ending", output.suffix.lower(), known)
     found = known[output.suffix.lower()]
     if found == "pdf":
         from inferlens.views.renderers import pdf

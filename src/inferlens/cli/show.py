@@ -13,30 +13,30 @@ from inferlens.errors import InferlensError, check_choice
 from inferlens.units import parse_share, plural
 from inferlens.views.table import FORMATS, Document
 
-RUNS = "newest, or all: each run in a table of its own."
+RUNS = "newest, or all: each run in its own table."
 BY = "A table of two axes: ways down, across the values of precision, batch, threads, device, backend, calibration, \
 model or machine, or of a dimension such as sequence_length."
-PLOTTED = "The file to write; .svg, .png, .pdf or .html decides its format."
-TOP = "Ways to draw at most, the fastest first. [dim]Default: 30; of several sizes 8.[/dim]"
-AGAINST = "Draw each way as a point, its latency against: error (of its outputs), accuracy, memory or energy."
-THEME = "auto, light or dark. [dim]Default: light, and in HTML what the reader's system is set to.[/dim]"
-BASE = "What to compare with: a folder with records, at any height, or a record file."
-UNLIKE = "Compare although machines, drivers or inputs differ."
+PLOTTED = "The file to write; .svg, .png, .pdf or .html decides the format."
+TOP = "Draw at most this many ways, the fastest first. [dim]Default: 30, or 8 for several sizes.[/dim]"
+AGAINST = "Draw each way as a point: its latency against error (of the outputs), accuracy, memory or energy."
+THEME = "auto, light or dark. [dim]Default: light; in HTML as the reader's system is set.[/dim]"
+BASE = "The base: a folder with records, at any depth, or a record file."
+UNLIKE = "Compare even if machines, drivers or inputs differ."
 FORMAT = f"{', '.join(FORMATS)}, github (annotations of a workflow) or junit."
-LOG = "Print what the process of a case wrote instead; CASE are words of its row, such as 'openvino fp16'."
+LOG = "Print what the process of a case wrote. CASE is some words of its row, such as 'openvino fp16'."
 OUTPUT = (
-    "Write it to this file too: .html and .pdf are a page with charts, .md has them beside it, .svg and .png are the \
-chart alone; .csv, .json, .txt, or .xml for junit."
+    "Also write it to this file: .html and .pdf are a page with charts, .md has them beside it, .svg and .png are only \
+the chart; or .csv, .json, .txt, or .xml for junit."
 )
-ROWS = "Only so many cases, the worst first."
-STORES = "Folders with records, at any height, such as the results of several machines."
-STORE = "The folder to join them in; it may have records already."
-LIGHT = "Leave built models and other artefacts; records, profiles and logs come along."
-ALL = "All of it, case by case, however long it is."
-REPORTED = "Folders with records, profiles, tunings or traces, at any height."
-REPORT = "The file to write; .html, .pdf, or .md with its pictures beside it."
+ROWS = "Show at most this many cases, the worst first."
+STORES = "Folders with records, at any depth, such as the results of several machines."
+STORE = "The folder to join them in; it may already have records."
+LIGHT = "Leave out built models and other artefacts; copy only records, profiles and logs."
+ALL = "Show all notes, case by case."
+REPORTED = "Folders with records, profiles, tunings or traces, at any depth."
+REPORT = "The file to write: .html, .pdf, or .md with its pictures beside it."
 REPORT_ENDINGS = (".html", ".pdf", ".md")
-OPEN = "Open it in the browser."
+OPEN = "Open the page in the browser."
 MOST_LEFT = 10  # of what was left out, the lines that are printed
 
 
@@ -56,9 +56,9 @@ def show(
 ) -> None:
     """Show what was measured, as a table or in another format.
 
-    Of results/MODEL/tuning it is how the tuning ended, of results/MODEL/quantized-*.json what each layer loses.
+    For results/MODEL/tuning, show how the tuning ended; for results/MODEL/quantized-*.json, what each layer loses.
 
-    Of a case that was measured several times the newest run is shown, which is said. Records of different machines may
+    If a case was measured several times, the newest run is shown, and a note says so. Records of different machines can
     be shown together; they are never compared with each other.
     """
     from inferlens.analysis.tuned import beneath
@@ -66,12 +66,12 @@ def show(
     from inferlens.record.quantization import KEPT
     from inferlens.record.store import load_records
 
-    check_choice("choice of runs", runs, ("newest", "all"))
+    check_choice("value of --runs", runs, ("newest", "all"))
     how: dict[str, Any] = {"bars": bars, "wide": wide, "columns": columns, "output": output}
     format = "json" if json else format
     if other := _no_records(paths, reference, top):
         if log is not None or axis:
-            raise InferlensError("--log and --by are of records alone.", hint="inferlens bench MODEL, and then those")
+            raise InferlensError("--log and --by are only for records.", hint="inferlens bench MODEL, and then those")
         screen.document(other, format, **how)
         return
     loaded = load_records(paths)
@@ -87,7 +87,7 @@ def show(
         from inferlens.views.raced.crossed import document as by_axis
 
         if every_run:
-            raise InferlensError("--by has the newest run of each case.", hint="--by without --runs all")
+            raise InferlensError("--by shows only the newest run of each case.", hint="--by without --runs all")
         screen.document(by_axis(loaded.records, axis, reference, where=where, top=top), format, **how)
         return
     of_one = len({record.case.model for record in loaded.records}) == 1
@@ -125,8 +125,8 @@ def plot(
 ) -> None:
     """Draw latency and throughput of every way side by side, and against the batch size.
 
-    Of results/MODEL/tuning, what was tried by its speed, the error of its outputs and its memory.
-    The HTML file is interactive and needs no network.
+    For results/MODEL/tuning, draw what was tried by speed, error of the outputs and memory. The HTML file is
+    interactive and needs no network.
     """
     from inferlens.analysis.runs import latest
     from inferlens.analysis.tuned import load_tuned, tunings_in
@@ -160,10 +160,10 @@ def plot(
 
 def compare(
     base: Annotated[Path, typer.Argument(help=BASE)],
-    candidate: Annotated[Path, typer.Argument(help="What is compared with the base: a folder or a file.")],
+    candidate: Annotated[Path, typer.Argument(help="What to compare with the base: a folder or a file.")],
     metric: Annotated[str, typer.Option(help="latency, throughput or 'GPU time'.")] = "latency",
     threshold: Annotated[str, typer.Option(help="The smallest difference that matters.")] = "2%",
-    level: Annotated[str, typer.Option(help="How sure all verdicts together are to be.")] = "95%",
+    level: Annotated[str, typer.Option(help="Confidence of all verdicts together.")] = "95%",
     unlike: Annotated[bool, typer.Option("--unlike", help=UNLIKE)] = False,
     top: Annotated[int | None, typer.Option(min=1, help=ROWS, show_default="10")] = None,
     format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
@@ -174,10 +174,10 @@ def compare(
 ) -> None:
     """Compare two sets of records case by case: FASTER, SAME, SLOWER, UNDECIDED or DID NOT RUN.
 
-    Of each case the latest run counts, and its repeats are its processes.
+    The latest run of each case counts, with all its processes.
 
-    Exit codes: 1 if a case is slower; else 4 if one did not run on both sides; else 3 if one is undecided; else 0.
-    Bad input, and machines that differ, are 2. With --fail-on-busy it is 5 where other programs kept a machine busy.
+    Exit codes: 1 if a case is slower; otherwise 4 if one did not run on both sides; otherwise 3 if one is undecided;
+    otherwise 0. Bad input and machines that differ are 2. With --fail-on-busy: 5 if other programs kept a machine busy.
     """
     from inferlens.analysis.compare.cases import compare as compared_cases
     from inferlens.record.store import load_records
@@ -208,9 +208,9 @@ def merge(
     output: Annotated[Path, typer.Option("--output", "-o", help=STORE)] = Path("merged"),
     light: Annotated[bool, typer.Option("--light", help=LIGHT)] = False,
 ) -> None:
-    """Join the records of several machines or runs in one folder, each record once, with what lies beside it.
+    """Join the records of several machines or runs in one folder, each record once, with the files beside it.
 
-    Speed-ups stay those against the reference on the same card: inferlens show merged --by machine.
+    Speed-ups stay relative to the reference on the same card: inferlens show merged --by machine
     """
     from inferlens.record.merge import merge as joined
 
@@ -231,9 +231,9 @@ def notes(
     json: options.Json = False,
     output: options.Output = None,
 ) -> None:
-    """Say what changes the answer of records, what weakens it, and what is good to know; each with what to do.
+    """Say what changes the answer of records, what weakens it, and what is good to know, with what to do.
 
-    Notes are worked out anew from the latest run of each case; nothing is measured.
+    Notes are computed from the latest run of each case; nothing is measured.
     """
     from inferlens.record.store import load_records
     from inferlens.views.notes import document
@@ -250,15 +250,15 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help=REPORT)] = Path("report.html"),
     open: Annotated[bool, typer.Option("--open", help=OPEN)] = False,
 ) -> None:
-    """Write everything that is known of one or many models on one page: answer, comparison, profiles, tunings, traces.
+    """Write all results of one or many models on one page: answer, comparison, profiles, tunings, traces.
 
-    It measures nothing and needs no framework. The page loads nothing: it can be sent, and read without a network.
+    Nothing is measured, and no framework is needed. The page loads nothing: it can be sent, and read without a network.
     """
     from inferlens.views import picture
     from inferlens.views.report.found import found_in
     from inferlens.views.report.page import report as made
 
-    check_choice("ending of a report", output.suffix.lower(), REPORT_ENDINGS)
+    check_choice("file ending", output.suffix.lower(), REPORT_ENDINGS)
     format = screen.format_of("table", output)
     picture.converter()
     with screen.busy("Drawing"):

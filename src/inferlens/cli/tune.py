@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from inferlens.spec.plan import Plan
 
 T = TypeVar("T")
-FOR = "What is to be best: latency, latency.p95, latency.p99, throughput, energy or memory."
-WITHIN = "A limit that the answer keeps, as error=1e-2, memory=2GiB, build=10m, p99=5ms; repeatable."
-BUDGET = "Time for all of it; three final rounds are held even if it is over."
-SPACE = "A file that says what is tried (TOML): backends, precision, and values of knobs."
-ONLY = "Try these alone: backends, BACKEND:VARIANT, precisions, and options as NAME or BACKEND.NAME; with commas."
-WITHOUT = "Leave these out, named as in --only."
-STUDY = "Look at one option alone, as KNOB=VALUE,VALUE or BACKEND.KNOB=VALUE,VALUE: its values race its default."
+FOR = "What to optimize: latency, latency.p95, latency.p99, throughput, energy or memory."
+WITHIN = "A limit that the winner has to keep, such as error=1e-2, memory=2GiB, build=10m, p99=5ms; repeatable."
+BUDGET = "Time for everything; three final rounds are run even if it is over."
+SPACE = "A TOML file of what to try: backends, precisions and values of options."
+ONLY = "Try only these, with commas: backends, BACKEND:VARIANT, precisions, and options as NAME or BACKEND.NAME."
+WITHOUT = "Do not try these, named as in --only."
+STUDY = "Study one option: race its values against its default, as OPTION=VALUE,VALUE or BACKEND.OPTION=VALUE,VALUE."
 INTERRUPTED = "Interrupted; the same command goes on from here."
-DRY_RUN = "List what would be tried, and about what each costs; run none."
-PRECISIONS = "Precisions to try, with commas. [dim]Default: each that works here.[/dim]"
+DRY_RUN = "List what would be tried, and about how long each takes; run nothing."
+PRECISIONS = "Precisions to try, with commas. [dim]Default: all that work here.[/dim]"
 OWN = ("objective", "limits", "budget", "space", "only", "without", "study", "dry_run", "format", "json", "file")
 PICTURES = (".svg", ".png")
 MODES_OF_STUDIES = ("latency", "throughput")
@@ -61,8 +61,8 @@ def tune(
     space: Annotated[Path | None, typer.Option(help=SPACE)] = None,
     only: Annotated[str | None, typer.Option(help=ONLY)] = None,
     without: Annotated[str | None, typer.Option(help=WITHOUT)] = None,
-    study: Annotated[str | None, typer.Option(metavar="KNOB=VALUES", help=STUDY)] = None,
-    timeout: Annotated[str | None, typer.Option(help="Time each process may take in all.", show_default="15m")] = None,
+    study: Annotated[str | None, typer.Option(metavar="OPTION=VALUES", help=STUDY)] = None,
+    timeout: Annotated[str | None, typer.Option(help="Time limit of each process.", show_default="15m")] = None,
     wait: options.Wait = None,
     devices: options.Devices = None,
     ray: options.Ray = None,
@@ -73,11 +73,11 @@ def tune(
     file: options.File = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN)] = False,
 ) -> None:
-    """Find the fastest right way among all backends and their options.
+    """Find the fastest way with right outputs among all backends and their options.
 
-    Tries what each backend recommends, then what the profiles of fast ways advise, then the options that promise most.
-    The few that may be the fastest are built anew and race each other, the best of bench, and the reference. The winner
-    lies in results/MODEL/best, ready for inferlens.load. The same command goes on where it was stopped.
+    Try what each backend recommends, then what the profiles of fast ways suggest, then the most promising options. The
+    few that may be the fastest are built again and race each other, the best way of bench and the reference. The winner
+    is written to results/MODEL/best, ready for inferlens.load. The same command continues where it was stopped.
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
     from inferlens.execution.tuning.several import requested, run_each

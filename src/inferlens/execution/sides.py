@@ -63,7 +63,7 @@ def asked_for(
     if b is not None:
         return _side(model, a), _side(model, b)
     if a is None or (isinstance(a, str) and _is_case(a)):
-        raise InferlensError(f"What {a or model} is to be compared with is missing.", expected=FORMS)
+        raise InferlensError(f"What to compare {a or model} with is missing.", expected=FORMS)
     return _side(model), _side(a)
 
 

@@ -28,7 +28,7 @@ from inferlens.spec.case import Case
 
 TOP1 = "top-1"
 TOP, MORE_THAN = 5, 10  # top-5 is told of more than so many classes
-NO_CLASSES = "The data has no labels, and the model's first output is no scores of classes."
+NO_CLASSES = "The data has no labels, and the model's first output is not scores of classes."
 FORM = "a function of infer that gives one number, or one for each sample"
 Infer = Callable[[Any], Outputs]
 Evaluate = Callable[[Infer], Any]
@@ -52,7 +52,11 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 def data_for(asked: str, case: Case, model: Model) -> Samples | Evaluate:
     """Return the samples, or the user's function, that ``asked`` names. Raises InferlensError if it does not fit."""
     if asked == RANDOM:
-        raise InferlensError("Noise has no right answers.", expected="real data", hint="--accuracy photos/")
+        raise InferlensError(
+            "--accuracy needs labeled data: random inputs have no labels.",
+            expected="real data",
+            hint="--accuracy photos/",
+        )
     if is_code(asked) and _takes_one(found := imported(asked)):
         return found
     return resolve.samples(asked, case, model.inputs)
@@ -92,7 +96,7 @@ def _of_samples(data: Samples, infer: Callable[[Inputs], Outputs]) -> Evaluation
         if scores is None:
             if labels:
                 raise InferlensError(
-                    f"The samples in '{data.asked}' have labels, and the model's first output is no scores of classes.",
+                    f"The samples in '{data.asked}' have labels, but the first output is not scores of classes.",
                     expected="one score for each class", hint="package.module:evaluate, a measure of your own",
                 )  # fmt: skip
             return Evaluation(count=0)

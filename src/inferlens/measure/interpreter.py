@@ -86,7 +86,7 @@ def check(interpreter: str, variables: Mapping[str, str]) -> None:
 
 def _said(path: Path, interpreter: str, variables: Mapping[str, str]) -> dict[str, Any]:
     """What it says of itself. Raises InferlensError if it says nothing of the kind."""
-    refusal = InferlensError(f"{interpreter} is no Python interpreter.", expected=EXPECTED)
+    refusal = InferlensError(f"{interpreter} is not a Python interpreter.", expected=EXPECTED)
     try:
         done = subprocess.run(
             [os.path.abspath(path), "-c", ASK],

@@ -120,4 +120,4 @@ def decoded(data: bytes, form: type[Form], schema: str, noun: str) -> Form:
             )
         return msgspec.json.decode(data, type=form)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InferlensError(f"This is no {noun}: {error}.", expected=f"JSON with schema {schema}") from error
+        raise InferlensError(f"This is not a {noun}: {error}.", expected=f"JSON with schema {schema}") from error

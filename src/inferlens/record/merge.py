@@ -58,7 +58,7 @@ def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> M
     """
     for source in sources:
         if not source.is_dir():
-            raise InferlensError(f"{source} is no folder.", expected="folders with records", hint="inferlens bench")
+            raise InferlensError(f"{source} is not a folder.", expected="folders with records", hint="inferlens bench")
     merged, known, rewritten = Merged(), dict[str, InStore](), dict[Path, Path]()
     begun, numbers = output.exists(), Counter[tuple[str, str]]()
     if begun:

@@ -59,7 +59,7 @@ def where_of(words: Mapping[str, Any]) -> Where:
     for name in ("on", "runtime_env"):
         if words.get(name) and given in ([], ["devices"]):
             hint = "--devices alone" if given and name == "on" else "--ray auto, or HOST:PORT"
-            raise InferlensError(f"{name} says what to use of other machines, and none are named.", hint=hint)
+            raise InferlensError(f"{name} is for other machines, but none are given.", hint=hint)
     devices, on = (_texts(words.get(name, ())) for name in ("devices", "on"))
     for name, expected in (("devices", "all, or such as cuda:0,cuda:1"), ("ray", "local, auto, or HOST:PORT")):
         if name in words and not _texts(words[name]):
@@ -239,7 +239,7 @@ def budget_of(words: Mapping[str, Any]) -> Budget:
     if "half_width" in words:
         given["half_width"] = parse_share(str(words["half_width"]))
         if not 0 < given["half_width"] < 1:
-            what = f"'{words['half_width']}' is no share of a median."
+            what = f"'{words['half_width']}' is not a percentage of a median."
             raise InferlensError(what, expected="more than 0 and less than 100%, such as 1%")
     budget = Budget(**given)
     _check_sense(budget, words)
@@ -321,7 +321,7 @@ def _named(words: list[str], backends: Sequence[str]) -> Iterator[tuple[str, Any
             values = (value for axis in AXES for value in axis.values)
             known = [*backends, *values, *(axis.name for axis in AXES), *OTHERS]
             raise InferlensError(
-                f"'{words[0]}' is no word of a case.", expected=_FORM, hint=suggestion(words[0], known)
+                f"'{words[0]}' is not a word of a case.", expected=_FORM, hint=suggestion(words[0], known)
             )
         yield found[:2]
         words = words[found[2] :]
@@ -353,14 +353,14 @@ def count(axis: str, value: Any, least: int = 1) -> int:
     except ValueError:
         number = least - 1
     if number < least:
-        raise InferlensError(f"'{value}' is no value for {axis}.", expected=f"a whole number, {least} or more")
+        raise InferlensError(f"'{value}' is not valid for {axis}.", expected=f"a whole number, {least} or more")
     return number
 
 
 def flag(name: str, value: Any) -> bool:
     """True or false. Raises InferlensError if it is neither."""
     if not isinstance(value, bool):
-        raise InferlensError(f"'{value}' is no value for {name}.", expected="true or false")
+        raise InferlensError(f"'{value}' is not valid for {name}.", expected="true or false")
     return value
 
 

@@ -117,7 +117,7 @@ def _opened(source: Path | bytes) -> io.BufferedReader:
             return open(sys.stdin.fileno(), "rb", closefd=False)
         mode = source.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-            raise InferlensError(f"{source} is no file.", expected=_EXPECTED)
+            raise InferlensError(f"{source} is not a file.", expected=_EXPECTED)
         return source.open("rb")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
@@ -165,7 +165,7 @@ class EventReader:
         first = next(self._blocks, b"")
         kind = file_kind(first)
         if kind.kind not in TRACES and not (kind.kind is FileType.JSON and b"{" in first[:100].split(b"[")[0]):
-            raise NotATrace(f"This is no trace: it is {kind.title}.", expected=_EXPECTED)
+            raise NotATrace(f"This is not a trace: it is {kind.title}.", expected=_EXPECTED)
         self._blocks = chain([first], self._blocks)
         while True:
             block = next(self._blocks, b"")
@@ -179,7 +179,7 @@ class EventReader:
                     self._beside, self._held = beside, self._held[match.end() :]
                     return
             if not block or len(self._held) > MOST_HELD or self._held[:1] not in (b"{", b""):
-                raise NotATrace("This is no trace: it has no traceEvents.", expected=_EXPECTED)
+                raise NotATrace("This is not a trace: it has no traceEvents.", expected=_EXPECTED)
 
     def _next(self, block: bytes) -> list[Event]:
         """Events up to the last place where the text can be cut."""
@@ -592,5 +592,6 @@ def read(source: Path | bytes) -> Trace:
             raise
         if isinstance(error, NotATrace) and source.is_file() and (kind := file_kind(source)).kind not in TRACES:
             raise wrong_file(source, kind, expected=_EXPECTED) from error
-        raise InferlensError(f"{source}: {error.what}", expected=error.expected, hint=error.hint) from error
+        what = error.what if error.what.startswith(str(source)) else f"{source}: {error.what}"
+        raise InferlensError(what, expected=error.expected, hint=error.hint) from error
     return builder.trace(reader.about)

@@ -122,12 +122,12 @@ def test_profiles_as_text(text: str, specs: tuple[TensorSpec, ...], found: list[
 @pytest.mark.parametrize(
     ("text", "specs", "message"),
     [
-        ("1x3x8x8/2x3x8x8", TWO, "is no profile"),
-        ("1x3x0x8", TWO, "is no profile"),
+        ("1x3x8x8/2x3x8x8", TWO, "is not a profile"),
+        ("1x3x0x8", TWO, "is not a profile"),
         ("1x3", TWO, "does not fit"),
         ("4x3x8x8/2x3x8x8/8x3x8x8", TWO, "does not grow"),
         ("imag=1x3x8x8", TWO, "no input 'imag'"),
-        ("1x3x8x8; ", TWO, "is no profile"),
+        ("1x3x8x8; ", TWO, "is not a profile"),
         ("1x8/1x128/4x512", TEXTS, "which input"),
         ("mask=1x8/1x128/4x512", (TensorSpec("ids", (-1, 128)), TEXTS[1]), r"are free \(\?x128\)"),
         ("imag=2x8", (TensorSpec("image\nError: fake", (-1, 8)),), "image Error: fake|no input 'imag'"),

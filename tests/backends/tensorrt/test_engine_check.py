@@ -50,7 +50,7 @@ def test_a_truncated_or_foreign_file(size: int | None, made: Built, rtx: Flavour
     path = tmp_path / "model.engine"
     path.write_bytes(b"PK\x03\x04" + b"0" * 500 if size is None else made.content[:size])
     check_engine(made.path, made.provenance, rtx, None)
-    with pytest.raises(Unsupported, match=r"is damaged|is no TensorRT engine|is empty") as raised:
+    with pytest.raises(Unsupported, match=r"is damaged|is not a TensorRT engine|is empty") as raised:
         check_engine(path, None, rtx, None)
     assert str(path) in raised.value.what
     assert "build" in raised.value.hint
@@ -209,7 +209,7 @@ def test_plugins_are_loaded_only_if_they_are_named_again(two: Path, opened: Open
     assert raised.value.hint.startswith("--option tensorrt.plugins=")
     assert "\n" not in str(raised.value)
     assert opened(two, plugins="").options.plugins == ""
-    with pytest.raises(InferlensError, match=r"The plugin library .* is no file"):
+    with pytest.raises(InferlensError, match=r"The plugin library .* is not a file"):
         opened(two, plugins="/none.so")
 
 

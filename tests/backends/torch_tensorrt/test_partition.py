@@ -129,7 +129,7 @@ def test_layers_without_a_name_carry_what_they_were_converted_from(partitions: M
 def test_the_command_says_of_each_what_it_is_or_why_not(partitions: Made) -> None:
     assert partitions.code == 2, "if one of several is bad input"
     bad, good = json.loads(partitions.output)["partitions"]
-    assert "names 'aten.rlu', which is no operator" in bad["failure"]
+    assert "names 'aten.rlu', which is not an operator" in bad["failure"]
     part = msgspec.convert(good["partition"], Partition)
     assert (part.operators, part.engines) == (4, ())
     assert part.breaks[0].why == ("block too small", "forced")

@@ -83,7 +83,7 @@ def test_operators_are_named_in_any_spelling() -> None:
     assert settings.executed_ops(text) == ["torch.ops.aten.add.Tensor", "torch.ops.aten.mean.dim"]
     assert {"torch.ops.aten.relu.default", "torch.ops.aten.relu.out"} <= set(settings.executed_ops("aten.relu"))
     for wrong, near in (("aten.rleu", "relu"), ("relu", "partition"), ("xyzw.bar", "partition")):
-        with pytest.raises(InferlensError, match="is no operator") as caught:
+        with pytest.raises(InferlensError, match="is not an operator") as caught:
             settings.executed_ops(wrong)
         assert near in caught.value.hint
 

@@ -215,7 +215,7 @@ def test_streams_are_for_throughput() -> None:
 @pytest.mark.parametrize(
     ("tries", "words", "message"),
     [
-        ({"only": ["faek"]}, {}, "no backend or variant, precision or knob 'faek'.*did you mean fake"),
+        ({"only": ["faek"]}, {}, "no backend or variant, precision or option 'faek'.*did you mean fake"),
         ({"without": ["fake:fsat"]}, {}, "did you mean .*fake:fast"),
         ({"without": ["latensy"]}, {}, "did you mean .*latency"),
         ({"only": ["fp16"], "without": ["fp16"]}, {}, "No precision is left to try"),
@@ -263,7 +263,7 @@ def test_a_space_file_narrows_and_widens(knobs: None, tmp_path: Path) -> None:
         ("[knobs.faek]\nlatency = [1]", "no backend 'faek'.*did you mean fake"),
         ("[knobs.fake]\nlatensy = []", "no option 'latensy'.*did you mean latency"),
         ("[knobs.fake]\nlatency = ['quick']", "does not take 'quick'"),
-        ("[knobs.fake]\nthreads = [0]", "no value for threads"),
+        ("[knobs.fake]\nthreads = [0]", "not valid for threads"),
         ("backends = [", "The space file .* cannot be read"),
     ],
 )

@@ -116,7 +116,7 @@ def test_throughput_is_studied_where_it_is_asked_for(tmp_path: Path) -> None:
         ("faek.knob_a=1", {}, "no backend 'faek'.*did you mean fake"),
         ("fake.knob_a=9", {}, "does not take '9'.*from 0 to 3"),
         ("fake.knob_a=0", {}, "0 is the default of fake.knob_a"),
-        ("fake.threads=0", {}, "no value for threads"),
+        ("fake.threads=0", {}, "not valid for threads"),
         ("threads=1", {}, "Several backends have threads.*--backend"),
         ("knob_a=1", {"backend": "pytorch"}, "no knob 'knob_a'"),
         ("fake.knob_a=1", {"backend": "pytorch"}, "for a backend that the plan leaves out"),

@@ -73,8 +73,8 @@ class ABRule(Struct, frozen=True, kw_only=True):
         if rule.threshold >= 1:
             raise InferlensError("The threshold is out of range.", expected="such as 2%: a difference that matters")
         if not LEAST_VERDICT_ROUNDS <= max_rounds <= MOST_ASKED_FOR:
-            what = f"{plural(max_rounds, 'round')} at most is out of range."
-            raise InferlensError(what, expected=f"{LEAST_VERDICT_ROUNDS} to {MOST_ASKED_FOR}")
+            expected = f"{LEAST_VERDICT_ROUNDS} to {MOST_ASKED_FOR}"
+            raise InferlensError(f"--max-rounds {max_rounds} is out of range.", expected=expected)
         return rule
 
 

@@ -269,7 +269,7 @@ def metric_of(word: str) -> Metric:
 def check(threshold: float, level: float) -> None:
     """Refuses a threshold or a level that is out of range, with an :class:`InferlensError`."""
     if not (threshold > 0 and math.isfinite(threshold)):
-        raise InferlensError("The threshold is not above 0.", expected="such as 2%: a difference that matters")
+        raise InferlensError("The threshold must be above 0.", expected="such as 2%: a difference that matters")
     if not LEVELS[0] <= level <= LEVELS[1]:
         raise InferlensError("The level is out of range.", expected="50% to 99.99%", hint="95%")
 

@@ -205,7 +205,7 @@ class CpuRunner(OnnxRunner, LayerProfiler):
         if odd := [node.name for node in self._loaded.get_outputs() if not node.type.startswith("tensor(")]:
             self.preparation.warn(
                 "python-outputs",
-                f"The output '{odd[0]}' is no tensor: every call makes Python objects of it, which is timed.",
+                f"The output '{odd[0]}' is not a tensor: every call makes Python objects of it, which is timed.",
                 "An export without it, such as options={'zipmap': False}.",
             )
             return self.arrays(inputs)

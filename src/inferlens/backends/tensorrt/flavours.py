@@ -179,7 +179,9 @@ def plugin_files(libraries: str) -> tuple[Path, ...]:
     paths = tuple(Path(name).resolve() for name in words(libraries))
     for path in paths:
         if not path.is_file():
-            raise InferlensError(f"The plugin library {path} is no file.", expected="a shared library, such as lib.so")
+            raise InferlensError(
+                f"The plugin library {path} is not a file.", expected="a shared library, such as lib.so"
+            )
     return paths
 
 

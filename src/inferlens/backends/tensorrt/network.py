@@ -78,7 +78,7 @@ def network(path: Path, flavour: Flavour, *, weakly_typed: bool = False) -> Netw
     if not parser.parse_from_file(str(path)):
         raise _refusal(path, parser, flavour)
     if not definition.num_layers or not definition.num_outputs:  # the parser takes an empty file for an empty graph
-        raise Unsupported(f"{path} is no ONNX graph, or an empty one.", expected="an ONNX file with nodes and outputs")
+        raise Unsupported(f"{path} is not an ONNX graph, or is empty.", expected="an ONNX file with nodes and outputs")
     return Network(flavour, heard, builder, definition, parser, weakly_typed)
 
 

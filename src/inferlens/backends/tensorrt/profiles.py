@@ -84,7 +84,7 @@ def _profile(text: str, specs: tuple[TensorSpec, ...]) -> Profile:
 def _shapes(text: str, spec: TensorSpec) -> tuple[Shape, Shape, Shape]:
     words = [word.strip() for word in text.split("/")]
     if len(words) not in (1, 3) or not all(_SHAPE.match(word) for word in words):
-        raise InferlensError(f"'{text}' is no profile of '{one_line(spec.name)}'.", expected=FORM)
+        raise InferlensError(f"'{text}' is not a profile of '{one_line(spec.name)}'.", expected=FORM)
     parsed = [() if word == "scalar" else tuple(map(int, word.split("x"))) for word in words]
     least, best, most = parsed * 3 if len(parsed) == 1 else parsed
     if len(best) != len(spec.shape) or not _within(least, best, most):

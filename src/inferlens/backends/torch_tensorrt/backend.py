@@ -207,7 +207,7 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         if case.variant not in FRONT_ENDS:
             raise Unsupported(f"{case.backend_label} runs a module that is compiled already.", hint=DYNAMO)
         if model.module is None:
-            raise Unsupported(f"'{model.spec}' is no PyTorch module.", hint="--backend tensorrt, for an ONNX file")
+            raise Unsupported(f"'{model.spec}' is not a PyTorch module.", hint="--backend tensorrt, for an ONNX file")
         if model.format not in _formats(case.variant) or (model.format == "exported" and case.variant == SCRIPTED):
             raise Unsupported(
                 f"{case.backend_label} does not take '{model.spec}', of the format {model.format}.",

@@ -235,7 +235,7 @@ def _overloads(word: str) -> Iterator[str]:
     overloads = packet.overloads() if packet is not None else []
     if packet is None or (overload and overload not in overloads):
         raise InferlensError(
-            f"torch_executed_ops names '{word}', which is no operator.",
+            f"torch_executed_ops names '{word}', which is not an operator.",
             expected="names such as aten.relu or aten.relu.default, joined by +",
             hint=suggestion(name, dir(getattr(torch.ops, space))) or "inferlens partition shows the names",
         )

@@ -70,7 +70,7 @@ def cases(words: Mapping[str, Any], backend: str) -> list[Case]:
     """Return the cases that ``words`` mean for one model on ``backend``, whether they can be measured here or not."""
     plan = Plan.from_words({**words, "backend": backend})
     if len(plan.model) != 1:
-        raise InferlensError("This takes one model.", expected="a single name or file")
+        raise InferlensError("This command takes one model.", expected="a single name or file")
     (found,) = find(plan.model, plan=plan)
     name = backend.partition(":")[0]
     BACKENDS.get(name)  # a name that means nothing is told before it is asked
@@ -81,7 +81,7 @@ def single(words: Mapping[str, Any], backend: str) -> Case:
     """The one case that ``words`` mean on ``backend``; an ``InferlensError`` if they mean several, or none."""
     found = cases(words, backend)
     if len(found) != 1:
-        raise InferlensError(f"This takes one case, not {len(found)}.", expected="single values, no commas")
+        raise InferlensError(f"This command takes one case, not {len(found)}.", expected="single values, no commas")
     return found[0]
 
 

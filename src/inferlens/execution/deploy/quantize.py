@@ -198,7 +198,9 @@ class Trying:
         assert self.job.limit
         value = getattr(attempt, LIMITS[self.job.limit.name])
         if value is None:
-            raise InferlensError("The accuracy is not known, so no limit on it is kept.", hint="--within error=1e-2")
+            raise InferlensError(
+                "The accuracy is not known, so no limit on it can be kept.", hint="--within error=1e-2"
+            )
         return self.job.limit.factor(max(value, 0.0))
 
     def _aside(self) -> Preparation:
@@ -356,7 +358,7 @@ def _planned(words: dict[str, Any], backend: str | None, device: str | None, to:
     cases = expand(plan, models, can)
     refuse_if_none_runs(cases)
     if len(cases) != 1:
-        raise InferlensError(f"This takes one case, not {len(cases)}.", expected="single values, no commas")
+        raise InferlensError(f"This command takes one case, not {len(cases)}.", expected="single values, no commas")
     (planned,) = cases
     if planned.reference is None:
         raise InferlensError(f"There is nothing to compare {planned.found.name} with.", expected="a model in fp32")

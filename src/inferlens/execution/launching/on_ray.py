@@ -231,7 +231,9 @@ def needs_of(on: Sequence[str], nodes: Sequence[Mapping[str, Any]], devices: Seq
             expected = one_of(there) if there else "a cluster whose nodes have accelerators"
             raise InferlensError(f"No node of the cluster has '{name}'.", expected=expected)
         if number and (not number.isdecimal() or not int(number)):
-            raise InferlensError(f"'{words}' is no value for on.", expected="such as H200, or H200:2 for two at a time")
+            raise InferlensError(
+                f"'{words}' is not valid for on.", expected="such as H200, or H200:2 for two at a time"
+            )
         found.append(Needs(name if len(on) > 1 else "", name, 1, _share(having), int(number or 0)))
     return found
 
@@ -247,7 +249,7 @@ def _check_answers(address: str) -> None:
         raise InferlensError(f"'{address}' is an address of the Ray client, which passes no records on.", hint=hint)
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        raise InferlensError(f"'{address}' is no address of a cluster.", expected="local, auto, or HOST:PORT")
+        raise InferlensError(f"'{address}' is not the address of a cluster.", expected="local, auto, or HOST:PORT")
     try:
         socket.create_connection((host, int(port)), PATIENCE).close()
     except (OSError, OverflowError) as error:

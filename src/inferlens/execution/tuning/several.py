@@ -41,7 +41,7 @@ def requested(plan: Plan, objective: str, within: Texts, budget: Duration) -> Re
             raise InferlensError(f"{each.name} is not known without data to evaluate.", hint=f"--{needs} DATA")
     seconds = parse_duration(str(budget))
     if not seconds:
-        raise InferlensError("In no time nothing is tuned.", expected="a --budget such as 10m")
+        raise InferlensError("--budget must be longer than 0 seconds.", expected="a --budget such as 10m")
     return Request(plan=plan, objective=Objective.parse(objective), constraints=constraints, budget=seconds)
 
 

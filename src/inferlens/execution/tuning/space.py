@@ -31,11 +31,11 @@ from inferlens.spec.plan import Plan, Texts, count, listed, texts, toml_words
 from inferlens.units import listing
 
 SPACE_WORDS = ("backends", "precision", "knobs")
-Kind = Literal["backend or variant", "precision", "knob"]
+Kind = Literal["backend or variant", "precision", "option"]
 Names = Mapping[str, tuple[Kind, frozenset[str]]]  # what a word means: families, precisions, or BACKEND.KNOB
 FAMILY: Kind = "backend or variant"
 PRECISION: Kind = "precision"
-KNOB: Kind = "knob"
+KNOB: Kind = "option"
 KINDS = (FAMILY, PRECISION, KNOB)
 
 

@@ -37,7 +37,7 @@ from inferlens.stats.intervals import ends
 from inferlens.stats.race_rule import LEAST_ROUNDS
 from inferlens.units import listing, ratio, ratio_range
 
-FORM = "KNOB=VALUE,VALUE or BACKEND.KNOB=VALUE,VALUE"
+FORM = "OPTION=VALUE,VALUE or BACKEND.OPTION=VALUE,VALUE"
 MOST_NAMED = 4
 
 

@@ -53,7 +53,7 @@ def whole(path: Path) -> Header:
         data, size = file.read(SIZE), path.stat().st_size
     variant = FLAVOURS.get(data[:4])
     if variant is None:
-        what = "is empty" if not size else f"is no TensorRT engine ({size} bytes)"
+        what = "is empty" if not size else f"is not a TensorRT engine ({size} bytes)"
         raise Unsupported(f"{path} {what}.", hint=AGAIN)
     told = struct.unpack_from("<Q", data, 16)[0] if variant == "rtx" and size >= SIZE else None
     if size < SIZE or told not in (None, size):

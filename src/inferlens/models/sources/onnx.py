@@ -72,7 +72,7 @@ def onnx_graph(path: Path) -> Any:
     with broken_file(path):
         model = onnx.load(str(path), load_external_data=False)
         if not model.graph.node:
-            raise InferlensError(f"{path} is no ONNX graph, or an empty one.", hint=AGAIN)
+            raise InferlensError(f"{path} is not an ONNX graph, or is empty.", hint=AGAIN)
         names = [value.name for value in model.graph.output]
         if twice := [name for name in names if names.count(name) > 1]:
             raise InferlensError(f"{path} lists its output '{twice[0]}' twice.", hint="export it again")

@@ -41,7 +41,7 @@ class Factory(Source):
         module, _, factory = name.partition(":")
         file = code_file(module)
         if module.endswith(".py") and not (file and factory):
-            what, names = "names no factory in it" if file else "does not exist", _factories(file)
+            what, names = "has factories, and none was named" if file else "does not exist", _factories(file)
             expected = (
                 f"one of {', '.join(f'{module}:{one}' for one in names[:5])}" if names else "path/to/file.py:factory"
             )
