@@ -56,6 +56,7 @@ COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.list_commands(
 OTHERS_OPTIONS = {
     "--editable", "--logdir",  # of pip, of TensorBoard
     "--rm", "--gpus", "--user",  # of podman and Docker
+    "--data-binary",  # of curl
     "--trace", "--report", "--target-processes", "--nvtx-include", "--kernel-name", "--launch-count", "--launch-skip",
     "--set", "--export", "--import", "--page", "--clock-control", "--cache-control",  # of nsys and ncu
 }  # fmt: skip

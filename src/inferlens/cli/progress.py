@@ -32,7 +32,6 @@ from inferlens.stats.quantiles import median
 from inferlens.views.plain import without_end
 
 BEFORE_STEADY: dict[PhaseName, str] = {"load": "loading", "export": "exporting", "build": "building"}
-PIPE = 100  # columns
 
 
 class Elapsed(ProgressColumn):
@@ -183,8 +182,7 @@ class Bar(Observer):
             self._bar.refresh()
 
     def _say(self, text: str) -> None:
-        width = self._console.width if self._console.is_terminal else PIPE
-        self._console.print(escape(printable(without_end(text, width))), soft_wrap=True)
+        self._console.print(escape(printable(text)), soft_wrap=True)
 
 
 def ending(record: Record) -> str:
