@@ -31,7 +31,7 @@ BOARD = "Write traces to this folder, in a log folder for each case, such as pyt
 DEPTH = "How deep modules are unfolded. [dim]Default: those that take most; all in CSV and JSON.[/dim]"
 REFERENCE = "The case of the first column, such as 'onnxruntime:cpu fp32'. \
 [dim]Default: the plain one that outputs were checked against, or else the first that ran.[/dim]"
-SHOWN_LEVEL = "Show the times of layers or of kernels: layer or kernel. \
+SHOWN_LEVEL = "Show the times of this level: layer or kernel. \
 [dim]Default: kernel if all cases that ran have kernels traced to modules, or else layer.[/dim]"
 FUSED = "Layers fused from several modules: work (to the module that does most of the FLOPs), whole (to the deepest \
 module that contains them) or split (by FLOPs)."
