@@ -74,8 +74,20 @@ class CaseRuns:
     @property
     def windows(self) -> list[Sequence[float]]:
         """Calls per second of each window of throughput, process by process."""
-        every = (steady_samples(record, "throughput").for_median for record in self.ran)
-        return [samples for samples in every if samples]
+        return [samples for _, samples in self._windows]
+
+    @property
+    def rate_apart(self) -> bool:
+        """Whether latency and throughput are of different processes."""
+        timed = {record.id for record in self.timed if record.measurement("latency")}
+        return bool(timed) and not any(record.id in timed for record, _ in self._windows) and bool(self._windows)
+
+    @property
+    def _windows(self) -> list[tuple[Record, Sequence[float]]]:
+        """The windows of the processes that count, or of all that ran if none of those has any."""
+        every = [(record, steady_samples(record, "throughput").for_median) for record in self.ran]
+        every = [(record, samples) for record, samples in every if samples]
+        return [(record, samples) for record, samples in every if record in self.timed] or every
 
 
 def device_name(record: Record) -> str:

@@ -138,6 +138,7 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
     if best is None:
         return AnswerLine(where=where, head="NONE", **_nothing(rows))
     said = [WHOLE.get(word, word) for word in doubts(best)]
+    said += ["outputs unchecked"] * (best.outputs == "unchecked")
     who = "  ".join([names[best.id], told(best), *([worth(best)] if best.metric else []), *said])
     than, sure = _than(best, names)
     head = "" if len(rows) == 1 else "FASTEST" if sum(row.ranked for row in rows) > 1 else ALONE

@@ -52,7 +52,7 @@ EACH_RUN = ": --runs all shows each"
 WIDTH = SCREEN.width  # of answers
 LEAST_HEIGHT = 5  # of a table: its title, answer, heading, a row and the space between
 LEAST_ROWS = 4  # of a single comparison, before what to do next
-MOST_NOTES = 2
+MOST_NOTES = 3
 MOST_GROUPS = 4  # lines about rows that are left out
 ONCE = "measured once"
 SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
@@ -384,6 +384,8 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
         who = f"{DOUBTS[code]}: " if code in marked else "" if len(mine) == len(table) else who
         both = f"{who}{note.message} {note.hint}"
         said.setdefault(who, both if len(both) <= WIDTH else f"{who}{note.message}")
+    if any(row.rate_apart for row in shown):
+        said["rate"] = "items/s: of processes by themselves, before the rounds that latencies are of."
     if ONCE in marks:
         said[ONCE] = f"{ONCE}: too slow to be the fastest, so it was not measured again."
     lines = list(said.values())[:MOST_NOTES]
@@ -395,7 +397,7 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
         if lines and len(lines[-1]) + len(text) + 3 <= WIDTH:
             lines[-1] += f" ({text})"
         else:
-            lines[1:] = [f"{text[0].upper()}{text[1:]}"]
+            lines[MOST_NOTES - 1 :] = [f"{text[0].upper()}{text[1:]}"]
     return [load.sentence, *lines] if load.busy else lines
 
 
