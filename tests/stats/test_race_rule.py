@@ -128,3 +128,10 @@ def test_the_named_case_is_seldom_slower_by_more_than_the_threshold(gap, noise):
                 break
     assert wrong / races <= 0.05
     assert decided / races >= 0.93 or noise > 1
+
+
+def test_a_process_whose_calls_differ_by_a_hundred_times_decides_nothing():
+    steady, unsteady = Entry(alone=[0.0]), Entry(alone=[math.log(300.0)], unsteady=math.log(100.0))
+    found = state(RaceData({"a": steady, "b": unsteady}))
+    assert (found.leader, found.open) == ("a", ("b",))
+    assert state(RaceData({"a": steady, "b": Entry(alone=[math.log(300.0)])})).decided

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
 from msgspec import Struct
 
 from inferlens.analysis.interference.samples import steady_samples
@@ -25,6 +26,7 @@ from inferlens.stats.race_rule import Entry, RaceData, RaceState
 
 # Of the error that a look at a race may use, what a verdict on two cases may: it has two sides, and up to 100 looks.
 VERDICT_SHARE = 0.25
+UNSTEADY = 2.0  # times: calls of one process that differ by more say little of its median
 Kind = Literal["fastest", "likeliest", "none"]
 
 
@@ -118,6 +120,7 @@ def race(cases: Mapping[str, CaseRuns], *, metric: Metric | None = None, aim: Fi
     metric = metric or ("latency" if any(runs.processes for runs in cases.values()) else "throughput")
     rounds: dict[str, dict[Hashable, float]] = {name: {} for name in cases}
     alone: dict[str, list[float]] = {name: [] for name in cases}
+    unsteady = dict.fromkeys(cases, 0.0)
     records = [(name, record) for name, runs in cases.items() for record in runs.ran]
     for name, record in sorted(records, key=lambda item: item[1].created):
         log = log_cost(aim.objective, record) if aim else log_time(record, metric)
@@ -127,11 +130,13 @@ def race(cases: Mapping[str, CaseRuns], *, metric: Metric | None = None, aim: Fi
             rounds[name][key] = log
         else:
             alone[name].append(log)
+            unsteady[name] = max(unsteady[name], 0.0 if aim else unsteadiness(record, metric))
     entries = {
         name: Entry(
             rounds=rounds[name],
             alone=alone[name],
             usual=CPU_NOISE if cases[name].first.case.device == "cpu" else GPU_NOISE,
+            unsteady=unsteady[name],
         )
         for name in cases
         if rounds[name] or alone[name]
@@ -161,6 +166,14 @@ def log_time(record: Record, metric: Metric) -> float | None:
     if metric == "throughput":
         samples = [1 / rate for rate in samples if rate > 0]
     return log_median(samples)
+
+
+def unsteadiness(record: Record, metric: Metric) -> float:
+    """Return the logarithm of the factor between the median and the 5 % or 95 % quantile, if it is above 2."""
+    samples = np.asarray(steady_samples(record, metric).samples, dtype=np.float64)
+    low, middle, high = np.quantile(samples, (0.05, 0.5, 0.95)) if samples.size else (1.0, 1.0, 1.0)
+    factor = math.log(max(high / middle, middle / low)) if low > 0 else 0.0
+    return factor if factor > math.log(UNSTEADY) else 0.0
 
 
 def log_cost(objective: Objective, record: Record) -> float | None:

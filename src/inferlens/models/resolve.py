@@ -393,8 +393,9 @@ def _guess(opened: Opened) -> TensorSpec:
             why = error
     raise InferlensError(
         "What to feed this model is not known.",
-        expected="an --input for each of its arguments",
-        hint=" ".join(f"--input {name}=1x3x32x32:float32" for name in names or [image.name]),
+        expected="a factory that returns (model, inputs), or an --input with its shape and type for each argument",
+        hint=" ".join(f"--input {name}=SHAPE:float32" for name in names or [image.name])
+        + ", where SHAPE is such as 1x3x224x224",
     ) from why
 
 

@@ -157,10 +157,13 @@ def paired_difference(
     )
 
 
-def unpaired_difference(base: Sequence[float], candidate: Sequence[float], usual: Noise = CPU_NOISE) -> LogRatio:
+def unpaired_difference(
+    base: Sequence[float], candidate: Sequence[float], usual: Noise = CPU_NOISE, unsteady: float = 0.0
+) -> LogRatio:
     """Return the difference of processes that were measured at different times, from their logarithms.
 
-    The processes of both sides tell the noise together. With one process on each side it is the usual one.
+    The processes of both sides tell the noise together. With one process on each side it is the usual one, and
+    ``unsteady`` more: the logarithm of the factor by which calls within a process differ.
     """
     sides = np.asarray(base, dtype=np.float64), np.asarray(candidate, dtype=np.float64)
     freedom = float(sum(side.size - 1 for side in sides))
@@ -168,7 +171,7 @@ def unpaired_difference(base: Sequence[float], candidate: Sequence[float], usual
     variance = variance / freedom if freedom else usual.apart**2 / 2
     return LogRatio(
         log=float(sides[1].mean() - sides[0].mean()),
-        error=max(math.sqrt(variance * sum(1 / side.size for side in sides)), 1e-12),
+        error=max(math.hypot(math.sqrt(variance * sum(1 / side.size for side in sides)), unsteady), 1e-12),
         freedom=freedom or PRIOR_FREEDOM,
         noise=math.sqrt(2 * variance) / usual.apart,
         replicated=freedom > 0,

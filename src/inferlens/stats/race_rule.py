@@ -41,6 +41,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     rounds: Mapping[Hashable, float] = {}  # processes that were measured in rounds with other cases
     alone: Sequence[float] = ()  # processes that were measured by themselves, in order of time
     usual: Noise = CPU_NOISE  # the noise to assume before it is known
+    unsteady: float = 0.0  # the logarithm of the factor by which calls of a process by itself differ, if it is large
 
     @property
     def level(self) -> float:
@@ -87,7 +88,7 @@ class RaceData:
             if steps[0] and steps[1] and (steps[0].rounds or steps[1].rounds):
                 return chained_difference(steps[0], steps[1])
         first, second = (list(entry.alone) or list(entry.rounds.values()) for entry in (one, other))
-        return unpaired_difference(first, second, usual)
+        return unpaired_difference(first, second, usual, max(one.unsteady, other.unsteady))
 
     @cached_property
     def _common(self) -> str:

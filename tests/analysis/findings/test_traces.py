@@ -142,7 +142,7 @@ def test_a_trace_of_a_cpu_is_advised_too() -> None:
         ("outside-operators", 300), ("products", 225), ("moves", 150),
     ]  # fmt: skip
     only = advised(text(step(0, 0, 1000), event("aten::mm", 0, 1000)))
-    assert only["products"].hint.endswith(": inferlens bench MODEL --device cpu --precision bf16")
+    assert only["products"].hint.endswith(": inferlens bench MODEL --device cpu --precision fp32,bf16")
 
 
 def test_a_real_trace_is_advised_for_the_data_loader_and_for_attention() -> None:

@@ -380,8 +380,8 @@ RULES = (
               "GPU {device} runs kernels {busy:percent} of the time, with blocks for {filled:percent} of its units",
               "Give the GPU more at a time: a larger batch."),
     TraceRule("products", _products, "Convolutions, products and attention are {part:percent} of {base}",
-              "Only a lower precision, a smaller model or a larger batch helps much: "
-              "inferlens bench MODEL --device {device} --precision {lower}"),
+              "Race other backends, and a lower precision: "
+              "inferlens bench MODEL --device {device} --precision fp32,{lower}"),
     TraceRule("outside-operators", _outside, "{who} while the host runs no operator", "{how}."),
 )  # fmt: skip
 
