@@ -96,6 +96,7 @@ class Intervals:
 
 
 PREFIXES = "ProfilerStep#", "model_run"  # what PyTorch's profiler writes, and ONNX Runtime's
+WHOLE_TRACE = "whole trace"  # the name of the only step, where none is marked
 # A last step with fewer of the GPU events of the one before was cut off by the profiler's end.
 _CUT_OFF = 0.8
 CAUSES = HOST, SYNCHRONISING, BETWEEN = "waiting for the host", "synchronising", "between kernels"
@@ -114,7 +115,7 @@ class Steps:
     """Steps in the order of time; times in nanoseconds.
 
     Attributes:
-        names: numbers as the trace has them, or ``whole trace``.
+        names: numbers as the trace has them, or :data:`WHOLE_TRACE`.
         host_begin, host_end: of the annotation.
         begin, end: with what was launched.
         launched: GPU events that were.
@@ -187,7 +188,7 @@ def _on_the_host(trace: Trace) -> tuple[list[str], Ints, Ints]:
         rows = trace.rows(*(each for each in Category if each is not Category.SPAN))
     if not len(rows):
         return [], np.empty(0, np.int64), np.empty(0, np.int64)
-    return ["whole trace"], trace.begin[rows].min(keepdims=True), trace.ends(rows).max(keepdims=True)
+    return [WHOLE_TRACE], trace.begin[rows].min(keepdims=True), trace.ends(rows).max(keepdims=True)
 
 
 def _launched_in(trace: Trace, launch_links: LaunchLinks, begin: Ints, end: Ints) -> Ints:

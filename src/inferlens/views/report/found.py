@@ -24,7 +24,7 @@ from inferlens.record.store import BEST, LoadedProfiles, load_profiles, load_rec
 from inferlens.trace import several
 from inferlens.trace.analysis import Analysis, Overview, load_analysis
 from inferlens.trace.columns import SECOND
-from inferlens.trace.steps import PARTS, PREFIXES, communication
+from inferlens.trace.steps import PARTS, PREFIXES, WHOLE_TRACE, communication
 from inferlens.trace.trace import CALLS, Category, Ints, Trace
 from inferlens.units import duration, plural
 from inferlens.views.picture import Box, colours_of, picture, svg
@@ -56,7 +56,7 @@ def timeline(analysis: Analysis, name: str) -> Picture | None:
     place = int(np.argsort(lengths)[len(lengths) // 2])
     begin, end, number = int(steps.begin[place]), int(steps.end[place]), plain(str(steps.names[place]))
     lanes = [*_threads(analysis.trace, begin, end), *_streams(analysis, begin, end)]
-    which = f"{number if number == 'whole trace' else f'step {number}'}, {duration((end - begin) / SECOND)}"
+    which = f"{number if number == WHOLE_TRACE else f'step {number}'}, {duration((end - begin) / SECOND)}"
     panels = [(f"{which} · {title}" if not count else title, boxes) for count, (title, boxes) in enumerate(lanes)]
     return Picture(name, TIMELINE_HOW, partial(svg, "what ran when in one step", panels)) if panels else None
 

@@ -16,7 +16,7 @@ from inferlens.trace import memory, several
 from inferlens.trace.analysis import Analysis, GpuUse, Overview
 from inferlens.trace.columns import Columns
 from inferlens.trace.several import USE
-from inferlens.trace.steps import PARTS
+from inferlens.trace.steps import PARTS, WHOLE_TRACE
 from inferlens.trace.tables import CUT_OFF, NO_MODULE, kernels, module_tree, operators, stepping, timeline
 from inferlens.trace.trace import Category
 from inferlens.units import ABSENT, byte_count, duration, listing, microseconds, milliseconds, percent, plural
@@ -236,7 +236,10 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
     said = [_BOUND[made.bound].format(busy=busy, host=percent(made.waiting / step))]
     said += advice[: len(advice) - max(left, 0)]
     names = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in made.gpus)
-    about = [listing([*names]), f"{plural(made.steps, 'traced step')} of {duration(made.step_time)}"]
+    marked = WHOLE_TRACE not in analysis.counted.names
+    length = f"of {duration(made.step_time)}"
+    which = f"{plural(made.steps, 'traced step')} {length}" if marked else f"no steps are marked: one {length}"
+    about = [listing([*names]), which]
     about += [f"{plural(made.left_out, 'step')} cut off"] if made.left_out else []
     parts = _shares("parts", "", "a step's time", made.parts, step)
     if not made.gpus:
