@@ -117,7 +117,7 @@ def answers(rows: Sequence[Row], *, whole: bool = False, told: Callable[[Row], s
     tables, found = by(rows, "table"), []
     varies = len({row.precision for row in rows}) > 1
     for table in tables:
-        names = {row.id: plain(row.name) for row in table} if whole or varies else ways(table)
+        names = {row.id: plain(row.name) for row in table} if whole else ways(rows if varies else table)
         about = tables if whole or len(tables) > 1 else ()
         found += [_answer(each, names, _where(each, table, about), told or written) for each in by(table, "comparison")]
     return found

@@ -272,10 +272,9 @@ def seconds_of(table: Sequence[Row]) -> float | None:
 
 
 def ways(table: Sequence[Row]) -> dict[str, str]:
-    """What the rows of a table are called there, by their ids: without what all share, or a column says."""
-    names, shared = {row.id: row.way for row in table}, len({row.precision for row in table}) == 1
-    within = [len({names[row.id] for row in each}) == len(each) for each in by(table, "comparison")]
-    return names if shared or all(within) else {row.id: plain(row.name) for row in table}
+    """Return the name of each row by its id: without the precision where all share it."""
+    shared = len({row.precision for row in table}) == 1
+    return {row.id: row.way if shared else plain(row.name) for row in table}
 
 
 def rows(
