@@ -421,9 +421,9 @@ def test_the_fastest_case_of_a_folder_is_loaded(faked: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "What is to be written is not said"),
+        ((), "Give either MODEL with --to"),
         (("--best", "here"), "Expected: MODEL --to FILE, or --best RESULTS --output FOLDER"),
-        (("fake:demo", "--best", "here", "-o", "there"), "What is to be written is not said, or said twice"),
+        (("fake:demo", "--best", "here", "-o", "there"), "Give either MODEL with --to, or --best with --output"),
         (("--best", "here", "-o", "there"), "here does not exist"),
     ],
 )

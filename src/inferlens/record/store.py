@@ -402,8 +402,7 @@ def log_of(loaded: Loaded, named: str) -> Log:
     if record is None:
         known = dict.fromkeys(each.case.label for each in (latest.values() or loaded.records))
         labels = ", ".join(map(repr, list(known)[:8])) + (" ..." if len(known) > 8 else "")
-        count = f"{len(latest)} cases" if latest else "no case"
-        raise InferlensError(f"'{named}' fits {count}.", expected=f"one of {labels}")
+        raise InferlensError(f"'{named}' fits {len(latest) or 'no'} cases.", expected=f"one of {labels}")
     path = loaded.folders[record.id] / LOG
     if path.is_file():  # neither a folder nor a pipe, which would be waited for
         text, cut = _end(path)
