@@ -235,7 +235,7 @@ def test_an_interpreter_that_cannot_do_it_is_refused_in_a_sentence(tmp_path: Pat
     with pytest.raises(InferlensError) as raised:
         interpreter.check(path, {})
     assert message in str(raised.value)
-    assert f"{path} -m pip install" in str(raised.value) or "no Python" in message or "is Python" in message
+    assert f"{path} -m pip install" in str(raised.value) or "not a Python" in message or "is Python" in message
 
 
 def test_of_an_interpreter_that_does_not_tell_the_machine_is_known_all_the_same(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_kernels_are_of_a_gpu(tmp_path: Path) -> None:
         "profile-kernel.json",
         "profile-layer.json",
     ]
-    assert inferlens.load_profiles([tmp_path]).profiles == made
+    assert inferlens.load_profiles([tmp_path]).profiles == list(made)
 
 
 # The ceilings of devices: measured once for a machine and kept; they never fail a profile.
