@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from os import PathLike
@@ -34,7 +34,7 @@ from inferlens.measure.monitor.cpu import default_threads
 from inferlens.models.work import count as count_work
 from inferlens.record.files import write_whole
 from inferlens.record.layer_profile import Kernels, Layers, Level, Profile, decode
-from inferlens.record.record import ModelFacts, Record
+from inferlens.record.record import WRITES_INPUTS, ModelFacts, Record, Warning
 from inferlens.record.store import LoadedProfiles, load_profiles, save_profile
 from inferlens.record.work import Ceilings, Work
 from inferlens.spec.case import Case
@@ -247,9 +247,17 @@ def _profiled(scheduler: Scheduler, record: Record, folder: Path, level: Level, 
         model=replace(facts, name=record.model.name),
         phases=result.phases,
         facts=result.facts,
-        warnings=result.warnings,
+        warnings=(*result.warnings, *_written_inputs(record)),
         **msgspec.structs.asdict(result.found or Profiled()),
     )
+
+
+def _written_inputs(record: Record) -> Iterator[Warning]:
+    """Yield what a model that writes into its inputs means for a profile."""
+    behavior = record.agreement.behavior if record.agreement else {}
+    if why := behavior.get(WRITES_INPUTS):
+        message = f"{why[0].upper()}{why[1:]}. Each profiled call goes on with what the call before wrote."
+        yield Warning("inputs-not-renewed", message, "A model that copies its input first.")
 
 
 class CeilingsJob(Job, frozen=True, kw_only=True):
