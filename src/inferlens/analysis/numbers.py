@@ -70,7 +70,7 @@ def _rates(run: CaseRuns, batch: int | None) -> dict[str, Any]:
     if found:
         values |= {"iterations_per_second": found.median, **_ends("iterations", found.interval)}
         values["items_per_second"] = None if batch is None else found.median * batch
-        values["rate_apart"] = run.rate_apart
+        values["separate_rate"] = run.separate_rate
         if not run.processes:
             values["between"] = found.replicated
     return values

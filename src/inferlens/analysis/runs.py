@@ -74,20 +74,20 @@ class CaseRuns:
     @property
     def windows(self) -> list[Sequence[float]]:
         """Calls per second of each window of throughput, process by process."""
-        return [samples for _, samples in self._windows]
+        return [steady_samples(record, "throughput").for_median for record in self._rated]
 
     @property
-    def rate_apart(self) -> bool:
-        """Whether latency and throughput are of different processes."""
-        timed = {record.id for record in self.timed if record.measurement("latency")}
-        return bool(timed) and not any(record.id in timed for record, _ in self._windows) and bool(self._windows)
+    def separate_rate(self) -> bool:
+        """Whether throughput is of other processes than latency."""
+        timed = [record.id for record in self.timed if record.measurement("latency")]
+        return bool(timed and self._rated) and self._rated[0].id not in timed
 
-    @property
-    def _windows(self) -> list[tuple[Record, Sequence[float]]]:
-        """The windows of the processes that count, or of all that ran if none of those has any."""
-        every = [(record, steady_samples(record, "throughput").for_median) for record in self.ran]
-        every = [(record, samples) for record, samples in every if samples]
-        return [(record, samples) for record, samples in every if record in self.timed] or every
+    @cached_property
+    def _rated(self) -> tuple[Record, ...]:
+        """The processes whose throughput counts: those whose latency counts, or all if none of them has any."""
+        rated = tuple(record for record in self.ran if steady_samples(record, "throughput").for_median)
+        timed = {record.id for record in self.timed}
+        return tuple(record for record in rated if record.id in timed) or rated
 
 
 def device_name(record: Record) -> str:

@@ -247,12 +247,12 @@ def _profiled(scheduler: Scheduler, record: Record, folder: Path, level: Level, 
         model=replace(facts, name=record.model.name),
         phases=result.phases,
         facts=result.facts,
-        warnings=(*result.warnings, *_written_inputs(record)),
+        warnings=(*result.warnings, *_input_warnings(record)),
         **msgspec.structs.asdict(result.found or Profiled()),
     )
 
 
-def _written_inputs(record: Record) -> Iterator[Warning]:
+def _input_warnings(record: Record) -> Iterator[Warning]:
     """Yield what a model that writes into its inputs means for a profile."""
     behavior = record.agreement.behavior if record.agreement else {}
     if why := behavior.get(WRITES_INPUTS):

@@ -384,8 +384,8 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
         who = f"{DOUBTS[code]}: " if code in marked else "" if len(mine) == len(table) else who
         both = f"{who}{note.message} {note.hint}"
         said.setdefault(who, both if len(both) <= WIDTH else f"{who}{note.message}")
-    if any(row.rate_apart for row in shown):
-        said["rate"] = "items/s: of processes by themselves, before the rounds that latencies are of."
+    if any(row.separate_rate for row in shown):
+        said["rate"] = "items/s was measured in separate processes, before the rounds."
     if ONCE in marks:
         said[ONCE] = f"{ONCE}: too slow to be the fastest, so it was not measured again."
     lines = list(said.values())[:MOST_NOTES]

@@ -64,7 +64,7 @@ class Row(Struct, frozen=True, kw_only=True):
         median: of several processes the geometric mean of their medians.
         h2d, compute, d2h: medians of the parts of the GPU time, where a call begins and ends on the host.
         iterations_per_second: calls per second, median of the throughput windows; items are calls x batch.
-        rate_apart: whether throughput is of other processes than latency, which met in rounds.
+        separate_rate: whether throughput was measured in other processes than latency.
         in_flight: calls in flight when throughput was measured; ``None``: no limit but the queue's.
         bound: what a call on a GPU waits for most: ``host``, ``copies`` or ``GPU``.
         speedup: reference's median latency over this one's; of rates where no latency was measured.
@@ -146,7 +146,7 @@ class Row(Struct, frozen=True, kw_only=True):
     iterations_low: float | None = None
     iterations_high: float | None = None
     items_per_second: float | None = None
-    rate_apart: bool = False
+    separate_rate: bool = False
     in_flight: int | None = None
     bound: str = ""
     reference: str = ""

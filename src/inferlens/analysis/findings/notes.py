@@ -35,6 +35,7 @@ LEVEL_OF: dict[str, Level] = {
     "less-accurate": "weakens",
     # How the model behaves, as two calls of the reference show.
     "random-outputs": "weakens", "keeps-state": "weakens", "nonfinite-outputs": "weakens", "writes-inputs": "know",
+    "inputs-not-renewed": "weakens",
     "timed-copies": "know", "python-outputs": "know",
     # The number may be another one.
     "busy": "weakens", "disturbed": "weakens", "unsteady": "weakens", "few-samples": "weakens", "two-modes": "weakens",

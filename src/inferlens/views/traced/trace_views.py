@@ -238,7 +238,11 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
     names = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in made.gpus)
     marked = WHOLE_TRACE not in analysis.counted.names
     length = f"of {duration(made.step_time)}"
-    which = f"{plural(made.steps, 'traced step')} {length}" if marked else f"no steps are marked: one {length}"
+    which = (
+        f"{plural(made.steps, 'traced step')} {length}"
+        if marked
+        else f"no marked steps: the whole trace {length} counts as one"
+    )
     about = [listing([*names]), which]
     about += [f"{plural(made.left_out, 'step')} cut off"] if made.left_out else []
     parts = _shares("parts", "", "a step's time", made.parts, step)
