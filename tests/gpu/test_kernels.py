@@ -267,8 +267,10 @@ def test_kernels_and_layers_of_onnxruntime(options: dict[str, bool], name: str, 
     layers = layers_of("onnxruntime:cuda", vision(name), tmp_path, "fp16", **options)
     assert known(layers) >= 0.95, layers.absent
     placed = {each.layer for each in found.kernels if each.layer}
-    timed = [layer for layer in layers.layers if any(layer.times)]  # a graph may drop copies that change nothing
-    assert placed == {layer.name for layer in timed if layer.modules or layer.details.get("inserted")}
+    names = {layer.name for layer in layers.layers if layer.modules or layer.details.get("inserted")}
+    assert placed <= names
+    dropped = [layer for layer in layers.layers if layer.name in names - placed]  # a graph drops copies that change nothing
+    assert sum(float(np.median(layer.times)) for layer in dropped) <= 0.05 * seconds(found) / RUNS
     took = sum(float(np.median(each.times)) for each in layers.layers)
     assert took == pytest.approx(seconds(found) / RUNS, rel=0.25)
 
@@ -303,7 +305,7 @@ def test_the_table_of_modules_is_of_the_kernels_of_every_way(tmp_path: Path) -> 
     for column in model["columns"]:
         print(column["in_modules"], column["scale"], column["busy"])
         assert column["share_of"] == "kernels"
-        assert column["in_modules"] >= 0.95
+        assert column["in_modules"] >= 0.93  # the copy of the inputs into a replayed graph is in no module
         assert column["scale"] <= 1.2
 
 
