@@ -140,8 +140,8 @@ def main(words: Sequence[str]) -> None:
     three.add_argument("--beside", type=Path, help="another checkout, whose runs take turns with these")
     three.add_argument("--reference", type=Path, help="made if it is not there")
     three.set_defaults(task=decide)
-    asked = parser.parse_args(words)
-    asked.task(asked)
+    args = parser.parse_args(words)
+    args.task(args)
 
 
 # record
@@ -159,33 +159,35 @@ def record(asked: argparse.Namespace) -> None:
             "model": asked.model, "backend": backend, "device": asked.device, "precision": asked.precision,
             "mode": "latency", "output": folder, "quick": True,
         })  # fmt: skip
-        cases = [each for each in expand(plan, find(plan.model), probe(backends_named(plan))) if not each.refusal]
-        found = {each.case.backend_label: Case() for each in cases}
+        cases = [
+            planned for planned in expand(plan, find(plan.model), probe(backends_named(plan))) if not planned.refusal
+        ]
+        found = {case.case.backend_label: Case() for case in cases}
         shuffle, order = random.Random(SEED), list[tuple[Planned, bool]]()
         for number in range(max(asked.processes, asked.pairs)):
             kinds = [False] * (number < asked.processes) + [True] * (number < asked.pairs)
-            order += shuffle.sample([(each, together) for each in cases for together in kinds], len(cases) * len(kinds))
+            order += shuffle.sample([(case, together) for case in cases for together in kinds], len(cases) * len(kinds))
         begun = time.time()
         with scheduled(plan, Observer(), cases) as scheduler:
-            for number, (each, together) in enumerate(order):
+            for number, (planned, together) in enumerate(order):
                 if time.monotonic() > deadline:
                     break
                 begin, tick = time.time() - begun, time.perf_counter()
                 if together:
                     budget = budget_of_rounds(plan.budget)
-                    records = scheduler.measure_interleaved([(each, number)] * 2, budget)
+                    records = scheduler.measure_interleaved([(planned, number)] * 2, budget)
                 else:
-                    records = [scheduler.measure(each, number)[0]]  # what the first one exported is used again
+                    records = [scheduler.measure(planned, number)[0]]  # what the first one exported is used again
                 seconds = round(time.perf_counter() - tick, 2)
-                mine, at = found[each.case.backend_label], round(begin, 1)
+                case, at = found[planned.case.backend_label], round(begin, 1)
                 if len(measured := list(_measured(records))) != len(records):
                     console.print(
-                        f"{each.case.backend_label}: {records[0].status} {records[0].reason}", highlight=False
+                        f"{planned.case.backend_label}: {records[0].status} {records[0].reason}", highlight=False
                     )
                 elif together:
-                    mine.together.append(Pair(at, seconds, (measured[0], measured[1])))
+                    case.together.append(Pair(at, seconds, (measured[0], measured[1])))
                 else:
-                    mine.alone.append(Alone(at, seconds, measured[0]))
+                    case.alone.append(Alone(at, seconds, measured[0]))
                 environment = msgspec.to_builtins(scheduler.environment)
                 about = {name: value for name, value in environment.items() if name != "variables"}
                 created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begun))
@@ -193,7 +195,7 @@ def record(asked: argparse.Namespace) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(msgspec.json.encode(pool))
                 medians = ", ".join(duration(one.median) for one in measured)
-                console.print(f"{number + 1} of {len(order)}: {each.case.backend_label} {medians}", highlight=False)
+                console.print(f"{number + 1} of {len(order)}: {planned.case.backend_label} {medians}", highlight=False)
     console.print(f"Wrote {path}, {path.stat().st_size / 1e3:.0f} kB.")
     console.print(spreads(path))
 
@@ -219,16 +221,16 @@ def spreads(path: Path) -> Table:
     for name, case in pool.cases.items():
         logs = [math.log(one.process.median) for one in case.alone]
         apart = [
-            math.log(one.median / other.median) / math.sqrt(2)
-            for one, other in (pair.processes for pair in case.together)
+            math.log(one.median / measured.median) / math.sqrt(2)
+            for one, measured in (pair.processes for pair in case.together)
         ]
         if len(logs) > 1 and len(apart) > 1:
             middle = statistics.median(logs)
-            off = sorted(abs(each - middle) for each in logs)[math.ceil(0.95 * len(logs)) - 1]
+            off = sorted(abs(log - middle) for log in logs)[math.ceil(0.95 * len(logs)) - 1]
             table.add_row(
                 name, str(len(logs)), duration(math.exp(middle)), percent(round(statistics.stdev(logs), 3)),
                 percent(round(math.expm1(off), 3)), str(len(apart)),
-                percent(round(math.sqrt(statistics.fmean(each**2 for each in apart)), 3)),
+                percent(round(math.sqrt(statistics.fmean(item**2 for item in apart)), 3)),
                 f"{statistics.fmean(one.seconds for one in case.alone):.1f}",
             )  # fmt: skip
     return table
@@ -255,7 +257,7 @@ class Source:
             alone=[log - mean for log in alone],
             common=[statistics.fmean(pair) - level for pair in pairs],
             # The difference of two independent processes has twice the variance of each.
-            own=[(one - other) / math.sqrt(2) for one, other in pairs],
+            own=[(one - item) / math.sqrt(2) for one, item in pairs],
         )
 
 
@@ -432,8 +434,13 @@ def decide(asked: argparse.Namespace) -> None:
     else:
         console.print("A reference first: 20 processes of each, in turns.")
         with others(asked.busy):
-            said = bench(here, [*words, "--repeats", "20", "--mode", "latency"])
-        reference = {"words": words, "fastest": said.fastest, "medians": said.medians, "seconds": said.seconds}
+            answered = bench(here, [*words, "--repeats", "20", "--mode", "latency"])
+        reference = {
+            "words": words,
+            "fastest": answered.fastest,
+            "medians": answered.medians,
+            "seconds": answered.seconds,
+        }
         asked.reference.parent.mkdir(parents=True, exist_ok=True)
         asked.reference.write_text(json.dumps(reference, indent=1) + "\n", encoding="utf-8")
     busy = " while other programs took half of the cores" if asked.busy else ""
@@ -445,25 +452,25 @@ def decide(asked: argparse.Namespace) -> None:
     with others(asked.busy):
         for number in range(asked.runs):
             for name, checkout in [("this", here), *([("beside", asked.beside)] if asked.beside else [])]:
-                said = bench(checkout, words)
-                verdict = compared(said.fastest, reference["fastest"]) + ", not sure" * (not said.sure)
-                counts.setdefault(name, []).append((verdict, said.seconds))
-                order = sorted(said.medians, key=said.medians.__getitem__)
-                rest = [each for each in order if each not in said.fastest]
+                answered = bench(checkout, words)
+                verdict = compared(answered.fastest, reference["fastest"]) + ", not sure" * (not answered.sure)
+                counts.setdefault(name, []).append((verdict, answered.seconds))
+                order = sorted(answered.medians, key=answered.medians.__getitem__)
+                rest = [item for item in order if item not in answered.fastest]
                 table.add_row(
-                    str(number + 1), name, told_of(said.fastest), duration(said.medians[order[0]]) if order else "–",
-                    f"{rest[0]} {duration(said.medians[rest[0]])}" if rest else "–", str(said.processes),
-                    duration(said.seconds), verdict,
+                    str(number + 1), name, told_of(answered.fastest), duration(answered.medians[order[0]]) if order else "–",
+                    f"{rest[0]} {duration(answered.medians[rest[0]])}" if rest else "–", str(answered.processes),
+                    duration(answered.seconds), verdict,
                 )  # fmt: skip
                 console.print(
-                    f"{number + 1} {name}: {told_of(said.fastest)}, {duration(said.seconds)}", highlight=False
+                    f"{number + 1} {name}: {told_of(answered.fastest)}, {duration(answered.seconds)}", highlight=False
                 )
     console.print(table)
-    for name, found in counts.items():
-        verdicts = Counter(verdict for verdict, _ in found)
-        said = listing([f"{count} {verdict}" for verdict, count in verdicts.most_common()])
+    for name, item in counts.items():
+        verdicts = Counter(verdict for verdict, _ in item)
+        answered = listing([f"{count} {verdict}" for verdict, count in verdicts.most_common()])
         console.print(
-            f"{name}: {said}; {duration(statistics.median(seconds for _, seconds in found))} each.", highlight=False
+            f"{name}: {answered}; {duration(statistics.median(seconds for _, seconds in item))} each.", highlight=False
         )
 
 
@@ -492,12 +499,12 @@ def bench(checkout: Path, words: Sequence[str]) -> Answered:
             sys.exit(f"inferlens bench ended with {done.returncode}: {done.stderr[-2000:]}")
         shown = [*python, "show", folder, "--json"]
         told = subprocess.run(shown, capture_output=True, text=True, env=environment, cwd=checkout, check=True)
-        rows = [each for each in json.loads(told.stdout)["rows"] if each["ranked"] and each["median"]]
+        rows = [item for item in json.loads(told.stdout)["rows"] if item["ranked"] and item["median"]]
         processes = len(list(Path(folder).rglob("record.json*")))
-    medians = {each["name"]: each["median"] for each in rows}
-    fastest = [each for each in rows if each["fastest"]]
-    sure = all(each.get("standing") not in ("likeliest", "once") for each in fastest)
-    return Answered([each["name"] for each in fastest], sure, medians, processes, seconds)
+    medians = {row["name"]: row["median"] for row in rows}
+    fastest = [row for row in rows if row["fastest"]]
+    sure = all(item.get("standing") not in ("likeliest", "once") for item in fastest)
+    return Answered([item["name"] for item in fastest], sure, medians, processes, seconds)
 
 
 @contextmanager

@@ -66,7 +66,7 @@ def test_fp32_pytorch_and_both_precisions_of_torch_tensorrt_at_several_batches(t
     words = {"batch": "1,8", "tensorboard": tmp_path / "runs"}
     made = taken(tmp_path, backend="pytorch", **words)
     made += taken(tmp_path, backend="torch_tensorrt:dynamo", precision="fp32,fp16", **words)
-    assert [each.status for each in made] == ["ok"] * 6, [each.reason for each in made]
+    assert [item.status for item in made] == ["ok"] * 6, [item.reason for item in made]
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {
         f"{name}_bs{batch}" for name in ("pytorch", "ttrt_fp32", "ttrt_fp16") for batch in (1, 8)
     }

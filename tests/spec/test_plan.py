@@ -103,24 +103,24 @@ def engine(spec: str = "", format: Any = None, **made: Any) -> ModelInfo:
 )
 def test_what_a_plan_means(machine: Any, found: ModelInfo, words: dict[str, Any], labels: list[str]) -> None:
     planned = cases(machine, found, **words)
-    assert [each.case.label.replace(f" batch {found.batch}", "") for each in planned] == labels
-    assert len({each.case.folder for each in planned}) == len(planned)
+    assert [item.case.label.replace(f" batch {found.batch}", "") for item in planned] == labels
+    assert len({item.case.folder for item in planned}) == len(planned)
 
 
 def test_axes_multiply_and_options_for_their_backend_alone() -> None:
     planned = cases(backend="pytorch,torchscript:trace", precision="fp32,bf16", batch="1,8,16", threads="1,2")
     assert len(planned) == 2 * 2 * 3 * 2
-    assert len({each.case.digest for each in planned}) == len({each.case.folder for each in planned}) == len(planned)
+    assert len({item.case.digest for item in planned}) == len({item.case.folder for item in planned}) == len(planned)
     planned = cases(found=FAKE, option=["fake.latency=1,2", "fake.error=0"])
-    assert [each.case.options for each in planned] == [{"latency": 1.0, "error": 0.0}, {"latency": 2.0, "error": 0.0}]
+    assert [item.case.options for item in planned] == [{"latency": 1.0, "error": 0.0}, {"latency": 2.0, "error": 0.0}]
 
 
 def test_the_batch_is_that_asked_for_or_the_inputs_or_the_models() -> None:
     batches = {"x=8x3x64x64": 8, "x=1..16x3x64x64": 16, "x=1..16x3x64x64:opt=2": 2, "x=scalar": 1, "": 1}
     for text, batch in batches.items():
         words = {"input": text} if text else {}
-        assert [each.case.batch for each in cases(backend="pytorch", **words)] == [batch]
-        assert [each.case.batch for each in cases(backend="pytorch", batch="1,4", **words)] == [1, 4]
+        assert [case.case.batch for case in cases(backend="pytorch", **words)] == [batch]
+        assert [case.case.batch for case in cases(backend="pytorch", batch="1,4", **words)] == [1, 4]
 
 
 # What cannot run here
@@ -248,7 +248,7 @@ def test_a_case_as_a_plan_file_means_that_case_alone(
     tmp_path: Path, machine: Any, found: ModelInfo, words: dict[str, Any]
 ) -> None:
     planned = cases(machine, found, **words)
-    for case in (each.case for each in planned):
+    for case in (item.case for item in planned):
         file = tmp_path / "best.toml"
         file.write_text(as_plan(case), encoding="utf-8")
         (again,) = expand(Plan.from_words(toml_words(file, "plan")), [found], machine)
@@ -371,9 +371,9 @@ def test_with_dynamic_shapes_the_plain_way_runs_and_says_why() -> None:
 
 
 def test_what_no_recommendation_fits_has_the_default_variant() -> None:
-    found = replace(RESNET, format="torchscript")
+    model_info = replace(RESNET, format="torchscript")
     able = {"torchscript": Capabilities(formats=("torchscript",), supports=(Support("script", "cpu", FLOATS),))}
-    assert [planned.case.way for planned in expand(RECOMMENDED, [found], able)] == ["torchscript:script"]
+    assert [planned.case.way for planned in expand(RECOMMENDED, [model_info], able)] == ["torchscript:script"]
 
 
 def test_of_a_live_module_a_command_is_a_call_from_python() -> None:

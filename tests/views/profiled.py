@@ -21,7 +21,9 @@ TABLES = ("layers", "modules", "kernels", "roofline")
 
 def loaded(*profiles: Profile, median: float | None = 6e-3, **fields: Any) -> LoadedProfiles:
     """Profiles beside records whose latency has that median, if there are any."""
-    records = {each.id: msgspec.structs.replace(unprofiled(each, median), **fields) for each in profiles if median}
+    records = {
+        profile.id: msgspec.structs.replace(unprofiled(profile, median), **fields) for profile in profiles if median
+    }
     return LoadedProfiles(profiles=list(profiles), records=records)
 
 

@@ -158,8 +158,8 @@ def gpu_records(batches: tuple[int, ...] = (1, 8, 16, 32)) -> list[Record]:
     """Six ways on a GPU at several batch sizes; the time of a call is overhead plus a share for each item."""
     found = []
     for batch in batches:
-        for (backend, precision), (overhead, each) in GPU_SPEED.items():
-            seconds = max(overhead, 0.3 * overhead + each * batch) * 1e-3
+        for (backend, precision), (overhead, item) in GPU_SPEED.items():
+            seconds = max(overhead, 0.3 * overhead + item * batch) * 1e-3
             of = case(backend, precision=precision, batch=batch, device="cuda")
             found.append(record(of, median=seconds, rate=1.15 / seconds, gpu=0.93 * seconds))
         found.append(

@@ -97,7 +97,7 @@ def test_noise_is_said_where_the_fastest_is_not_of_it():
 
     def noisy(**words):
         own = ran(case(**noise, **words), 30e-3)
-        return [msgspec.structs.replace(each, facts={"quantized_share": 1.0}) for each in own]
+        return [msgspec.structs.replace(record, facts={"quantized_share": 1.0}) for record in own]
 
     made = noisy()
     said = "Calibrated with noise, accuracy meaningless: int8."
@@ -126,7 +126,7 @@ def test_of_batch_sizes_the_time_of_one_item_counts():
 
 def test_environments_stand_beside_each_other_by_their_short_names():
     cases = [case("openvino", python=f"/envs/{name}/bin/python") for name in ("old", "new")]
-    records = [record for each, seconds in zip(cases, (10e-3, 20e-3), strict=True) for record in ran(each, seconds)]
+    records = [record for item, seconds in zip(cases, (10e-3, 20e-3), strict=True) for record in ran(item, seconds)]
     (table,) = crossed(records, "python")
     ((cells),) = (line.cells for line in table.lines)
     assert [*table.names.values()] == ["old", "new"]
@@ -193,14 +193,14 @@ def test_the_command_says_what_may_be_asked_for(tmp_path: Path):
     assert done.returncode == 0
     assert done.stdout.startswith("resnet18 ")
     assert max(map(len, done.stdout.splitlines())) <= 100
-    for words, said in (
+    for words, item in (
         (("--by", "batch"), "something that differs: precision and backend"),
         (("--by", "colour"), "There is no axis 'colour'"),
         (("--by", "precision", "--runs", "all"), "--by without --runs all"),
     ):
         refused = inferlens("show", "results", *words, cwd=tmp_path)
         assert (refused.returncode, refused.stdout) == (2, "")
-        assert said in " ".join(refused.stderr.split())
+        assert item in " ".join(refused.stderr.split())
 
 
 def test_many_models_fit_on_a_screen():

@@ -68,7 +68,7 @@ class CaseRuns:
 
     def latency(self, name: str) -> float | None:
         """A number of the summaries, such as ``p99``: the geometric mean over the processes, if all tell it."""
-        told = [getattr(each, name) for each in self.summaries if each.count > 1 or name != "deviation"]
+        told = [getattr(summary, name) for summary in self.summaries if summary.count > 1 or name != "deviation"]
         return None if None in told else geometric_mean(told)
 
     @property
@@ -110,13 +110,19 @@ def latest(records: Sequence[Record]) -> list[CaseRuns]:
         case = record.case.digest, machine_name(record.environment)
         runs.setdefault(case, {}).setdefault(record.run or record.id, []).append(record)
     found = []
-    for mine in runs.values():
-        inside = [CaseRuns(tuple(sorted(each, key=lambda record: record.created))) for each in mine.values()]
-        inside.sort(key=lambda each: each.records[-1].created, reverse=True)  # the first of those that end together
-        told = [each for each in inside if each.first.budget.mode != "throughput"]
-        told = told if any(each.ran for each in told) else inside
+    for run in runs.values():
+        inside = [CaseRuns(tuple(sorted(item, key=lambda record: record.created))) for item in run.values()]
+        inside.sort(
+            key=lambda case_runs: case_runs.records[-1].created, reverse=True
+        )  # the first of those that end together
+        told = [case_runs for case_runs in inside if case_runs.first.budget.mode != "throughput"]
+        told = told if any(case_runs.ran for case_runs in told) else inside
         last = told[0]
-        whole = [each for each in told if last.cut_short and not each.cut_short and len(each.ran) >= len(last.ran)]
+        whole = [
+            case_runs
+            for case_runs in told
+            if last.cut_short and not case_runs.cut_short and len(case_runs.ran) >= len(last.ran)
+        ]
         chosen = replace(whole[0], later=last.records) if whole else last
         found.append(replace(chosen, of_runs=len(told)))
     return found

@@ -74,7 +74,7 @@ class Knob(Struct, frozen=True, kw_only=True):
         """Whether it may do something for ``case``, whose options are those that are not the default."""
         here = ((self.devices, case.device), (self.precisions, case.precision), (self.variants, case.variant))
         return (
-            all(not known or value in known for known, value in here)
+            all(not item or value in item for item, value in here)
             and all(name in case.options for name in self.needs)
             and not any(name in case.options for name in self.without)
         )
@@ -206,12 +206,16 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 def merged(every: Sequence[Capabilities]) -> Capabilities:
     """What a backend can do in some environment, of what it can in each; what is absent is so in all of them."""
     first, *others = every
-    absent = [{(each.variant, each.device) for each in can.absent} for can in others]
+    absent = [{(absence.variant, absence.device) for absence in can.absent} for can in others]
     return msgspec.structs.replace(
         first,
         formats=tuple(dict.fromkeys(format for can in every for format in can.formats)),
-        supports=tuple({(each.variant, each.device): each for can in every for each in can.supports}.values()),
-        absent=tuple(each for each in first.absent if all((each.variant, each.device) in its for its in absent)),
+        supports=tuple(
+            {(support.variant, support.device): support for can in every for support in can.supports}.values()
+        ),
+        absent=tuple(
+            absence for absence in first.absent if all((absence.variant, absence.device) in its for its in absent)
+        ),
     )
 
 

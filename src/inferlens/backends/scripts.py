@@ -64,7 +64,7 @@ def _listed(drawn: Mapping[str, str]) -> list[str]:
     """Lines that make a list of what is drawn for each input."""
     if len(drawn) == 1:
         return [f"inputs = [{next(iter(drawn.values()))}]"]
-    return ["inputs = [", *(f"    {each},  # {one_line(name)}" for name, each in drawn.items()), "]"]
+    return ["inputs = [", *(f"    {item},  # {one_line(name)}" for name, item in drawn.items()), "]"]
 
 
 def _bounds(spec: TensorSpec) -> str:

@@ -85,7 +85,7 @@ def judge(calls: Sequence[Outputs], expected: Expected, tolerance: float) -> Agr
     first, result = results[0], reduce(worse, results)
     if KEEPS_STATE in behavior and len(calls) > 1:
         change = compare(expected.calls[1], expected.calls[0], tolerance, name)
-        told = change.agrees is False and None not in (change.rel_l2, *(each.rel_l2 for each in results))
+        told = change.agrees is False and None not in (change.rel_l2, *(result.rel_l2 for result in results))
         lost = told and _kept_share(calls, expected.calls) < 0.5
         reason = "state lost: its second call ignores the first"
         result = replace(first, agrees=False, reason=reason) if lost else result
@@ -101,7 +101,7 @@ def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -
     result = Agreement(reference=name, tolerance=tolerance)
     shapes = [[value.shape for value in outputs], [value.shape for value in reference]]
     if shapes[0] != shapes[1]:
-        said = [", ".join("x".join(map(str, shape)) or "scalar" for shape in each) or "none" for each in shapes]
+        said = [", ".join("x".join(map(str, shape)) or "scalar" for shape in item) or "none" for item in shapes]
         return replace(result, agrees=False, reason=f"outputs have shapes {said[0]}, the reference's {said[1]}")
     pairs, texts = [], 0
     for place, (ours, theirs) in enumerate(zip(outputs, reference, strict=True), 1):
@@ -169,8 +169,8 @@ def top1(ours: NDArray[np.generic], theirs: NDArray[np.generic]) -> float | None
 def _kept_share(calls: Sequence[Outputs], expected: Sequence[Outputs]) -> float:
     """Return which share of the change between the reference's two calls the case's two calls show: 0 is none."""
     ours, theirs = (
-        np.concatenate([flat(second) - flat(first) for first, second in zip(*each[:2], strict=True) if _numeric(first)])
-        for each in (calls, expected)
+        np.concatenate([flat(second) - flat(first) for first, second in zip(*item[:2], strict=True) if _numeric(first)])
+        for item in (calls, expected)
     )
     known = np.isfinite(ours) & np.isfinite(theirs)
     size = np.vdot(theirs[known], theirs[known]).real

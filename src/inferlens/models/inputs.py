@@ -80,7 +80,7 @@ def _plain(outputs: Any) -> Any:
     import torch
 
     if hasattr(outputs, "to_tuple"):
-        return tuple(each for each in outputs.to_tuple() if isinstance(each, torch.Tensor))
+        return tuple(item for item in outputs.to_tuple() if isinstance(item, torch.Tensor))
     return outputs
 
 
@@ -238,11 +238,11 @@ def called_by_name(module: torch.nn.Module, specs: Sequence[TensorSpec]) -> torc
         for name in names:
             check_choice("argument of forward", name, parameters)
     if missing := [name for name in needed if name not in names]:
-        known = specs[0]
+        tensor_spec = specs[0]
         raise InferlensError(
             f"forward also takes {listing(missing)}.",
             expected=f"an --input for each of {listing(needed)}",
-            hint=" ".join(f"--input {msgspec.structs.replace(known, name=name).asked}" for name in missing),
+            hint=" ".join(f"--input {msgspec.structs.replace(tensor_spec, name=name).asked}" for name in missing),
         )
     return module if names == [*parameters][: len(names)] else by_position(module, names)
 

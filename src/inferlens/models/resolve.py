@@ -75,14 +75,14 @@ def find(name: str) -> ModelInfo:
     """
     prefix, colon, rest = name.partition(":")
     if colon and prefix in BY_PREFIX:
-        found = BY_PREFIX[prefix].find(rest)
+        model_info = BY_PREFIX[prefix].find(rest)
     elif opener := _file_source(Path(name)):
-        found = BY_PREFIX[opener].find(name)
+        model_info = BY_PREFIX[opener].find(name)
     elif colon or name.endswith(".py"):
-        found = BY_PREFIX["factory"].find(name)
+        model_info = BY_PREFIX["factory"].find(name)
     else:
-        found = _bare(name)
-    return msgspec.structs.replace(found, asked=name)
+        model_info = _bare(name)
+    return msgspec.structs.replace(model_info, asked=name)
 
 
 def _file_source(path: Path) -> str:
@@ -291,7 +291,9 @@ def sized(found: ModelInfo, plan: Plan, live: Path | None) -> ModelInfo:
 
 def _with_inputs(found: ModelInfo, opened: Opened, plan: Plan) -> ModelInfo:
     pairs = itertools.product(plan.input, plan.dim)
-    return msgspec.structs.replace(found, inputs=tuple(with_dims(opened.inputs, asked, dims) for asked, dims in pairs))
+    return msgspec.structs.replace(
+        found, inputs=tuple(with_dims(opened.inputs, tensor_specs, dims) for tensor_specs, dims in pairs)
+    )
 
 
 def with_layers(found: ModelInfo) -> ModelInfo:
@@ -365,16 +367,18 @@ def _inputs(opened: Opened, case: Case) -> tuple[TensorSpec, ...]:
             asked[name] = msgspec.structs.replace(spec, low=own[name].low, high=own[name].high)
     at_batch = with_batch(tuple((own | asked).values()), case.batch)
     others = {spec.name: spec for spec in with_batch(known, case.batch)}
-    found = tuple(spec if spec.name in asked else others[spec.name] for spec in at_batch)
-    if case.batch is not None and any(first := found[0].names[:1]):
-        sizes = {spec.name: (case.batch, *spec.shape[1:]) for spec in found if spec.names[:1] == first}
-        found = tuple(msgspec.structs.replace(spec, shape=sizes.get(spec.name, spec.shape)) for spec in found)
-    found = share_sizes(found, asked)
-    if error := missing_sizes(found):
+    tensor_specs = tuple(spec if spec.name in asked else others[spec.name] for spec in at_batch)
+    if case.batch is not None and any(first := tensor_specs[0].names[:1]):
+        sizes = {spec.name: (case.batch, *spec.shape[1:]) for spec in tensor_specs if spec.names[:1] == first}
+        tensor_specs = tuple(
+            msgspec.structs.replace(spec, shape=sizes.get(spec.name, spec.shape)) for spec in tensor_specs
+        )
+    tensor_specs = share_sizes(tensor_specs, asked)
+    if error := missing_sizes(tensor_specs):
         raise error
-    for spec in found:
+    for spec in tensor_specs:
         _check_sizes(spec, opened)
-    return without_usual_names(opened.inputs, found)
+    return without_usual_names(opened.inputs, tensor_specs)
 
 
 def _guess(opened: Opened) -> TensorSpec:
@@ -403,7 +407,10 @@ def _check_sizes(spec: TensorSpec, opened: Opened) -> None:
     """What a file fixes of an input's sizes and type is what it runs at."""
     if spec.name not in opened.sizes:
         return
-    takes, dtype = opened.sizes[spec.name], next(each.dtype for each in opened.inputs if each.name == spec.name)
+    takes, dtype = (
+        opened.sizes[spec.name],
+        next(tensor_spec.dtype for tensor_spec in opened.inputs if tensor_spec.name == spec.name),
+    )
     least, _, most = spec.profile
     form = "SHAPE" if takes is None else "x".join(_size(*size) for size in takes) or "scalar"
     alike = spec.dtype == dtype and (takes is None or len(takes) == len(spec.shape))

@@ -68,7 +68,7 @@ class Written(Struct, frozen=True, kw_only=True):
     @property
     def error(self) -> float:
         """Of the worst output."""
-        return max((each.rel_l2 for each in self.outputs), default=0.0)
+        return max((output.rel_l2 for output in self.outputs), default=0.0)
 
 
 class Quantization(Struct, frozen=True, kw_only=True):

@@ -300,8 +300,8 @@ class Record(Struct, frozen=True, kw_only=True):
 
     def samples(self, metric: Metric) -> tuple[float, ...]:
         """Raw samples of ``metric`` in their unit, empty if it was not measured; NaN for what was no finite number."""
-        found = self.measurement(metric)
-        return found.values if found else ()
+        measurement = self.measurement(metric)
+        return measurement.values if measurement else ()
 
     def phase_seconds(self, name: PhaseName) -> float | None:
         """Seconds spent in all phases called ``name``; ``None`` if there was none."""

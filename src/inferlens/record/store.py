@@ -124,8 +124,8 @@ class Loaded:
 
 def given_paths(paths: Iterable[Paths]) -> list[Path]:
     """Paths that are given one by one, in lists, or both."""
-    lists = ([each] if isinstance(each, (str, PathLike)) else each for each in paths)
-    return [Path(path) for each in lists for path in each]
+    lists = ([path] if isinstance(path, (str, PathLike)) else path for path in paths)
+    return [Path(path) for item in lists for path in item]
 
 
 def load_records(*paths: Paths, profiled: bool = False) -> Loaded:
@@ -217,7 +217,7 @@ def read_all(
     Raises InferlensError where a path does not exist or nothing can be read; ``noun`` and ``hint`` are for its words.
     """
     files = _files_under(paths, pattern, noun, hint)
-    found = {file: made for file in files if (made := read_one(file, read, problems)) is not None}
+    found = {file: one for file in files if (one := read_one(file, read, problems)) is not None}
     if not found:
         right = {"record": FileType.RECORD, "profile": FileType.PROFILE}.get(noun, FileType.OWN)
         refuse_other_files(paths, [right], noun)
@@ -348,13 +348,13 @@ def load_profiles(*paths: Paths, hint: str = PROFILES_HINT) -> LoadedProfiles:
     profiles: dict[str, Profile] = {}
     records: dict[str, Record] = {}
     found = read_all(given_paths(paths), PROFILES, _read_profile, problems, noun="profile", hint=hint)
-    for file, made in found.items():
-        if profiles.setdefault(made.id, made) is not made:
+    for file, profile in found.items():
+        if profiles.setdefault(profile.id, profile) is not profile:
             continue
-        for beside in (file.with_name(RECORD + end) for end in PACKED):
-            of = read_one(beside, read_record, problems) if beside.exists() else None
-            if of and (of.id, of.case) == (made.record, made.case):
-                records[made.id] = of
+        for path in (file.with_name(RECORD + end) for end in PACKED):
+            of = read_one(path, read_record, problems) if path.exists() else None
+            if of and (of.id, of.case) == (profile.record, profile.case):
+                records[profile.id] = of
     return LoadedProfiles(sorted(profiles.values(), key=lambda one: one.created), records, problems)
 
 
@@ -398,9 +398,9 @@ def log_of(loaded: Loaded, named: str) -> Log:
     latest = {record.case.digest: record for record in loaded.records if wanted and wanted <= _words(loaded, record)}
     exact = [record for record in latest.values() if record.case.label == named.strip()]
     failed = [record for record in latest.values() if record.status != "ok"]
-    record = next((found[0] for found in (exact, list(latest.values()), failed) if len(found) == 1), None)
+    record = next((item[0] for item in (exact, list(latest.values()), failed) if len(item) == 1), None)
     if record is None:
-        known = dict.fromkeys(each.case.label for each in (latest.values() or loaded.records))
+        known = dict.fromkeys(record.case.label for record in (latest.values() or loaded.records))
         labels = ", ".join(map(repr, list(known)[:8])) + (" ..." if len(known) > 8 else "")
         raise InferlensError(f"'{named}' fits {len(latest) or 'no'} cases.", expected=f"one of {labels}")
     path = loaded.folders[record.id] / LOG

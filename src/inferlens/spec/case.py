@@ -81,7 +81,7 @@ class TensorSpec(Struct, frozen=True, repr_omit_defaults=True):
         dtype = match["dtype"] or "float32"
         check_choice("type of inputs", dtype, DTYPES)
         ends = [] if match["shape"] == "scalar" else [size.split("..") for size in match["shape"].split("x")]
-        least, most = tuple(int(each[0]) for each in ends), tuple(int(each[-1]) for each in ends)
+        least, most = tuple(int(end[0]) for end in ends), tuple(int(end[-1]) for end in ends)
         low, high = (int(match[key]) if match[key] else None for key in ("low", "high"))
         empty = low is not None and high is not None and low >= high
         if empty or not all(0 < start <= end for start, end in zip(least, most, strict=True)):

@@ -52,8 +52,8 @@ def _has_names(specs: Specs) -> bool:
 def _without_conflicts(specs: Specs) -> Specs:
     """Return the inputs, a name that has several sizes only where it has the first."""
     pairs = [list(zip(spec.names, spec.shape, strict=True)) for spec in specs]
-    sizes = dict(pair for each in reversed(pairs) for pair in reversed(each))
-    kept = (tuple(name * (sizes[name] == size) for name, size in each) for each in pairs)
+    sizes = dict(pair for item in reversed(pairs) for pair in reversed(item))
+    kept = (tuple(name * (sizes[name] == size) for name, size in pair) for pair in pairs)
     return tuple(replace(spec, names=names) for spec, names in zip(specs, kept, strict=True))
 
 

@@ -94,11 +94,11 @@ class Belief:
 
 def believe(seen: Sequence[Observed], points: Sequence[Point]) -> Belief:
     """What measurements, one at least, tell about ``points``."""
-    logs = np.array([each.log for each in seen])
+    logs = np.array([observed.log for observed in seen])
     level = float(logs.mean())
     logs = logs - level
-    where = [each.point for each in seen]
-    together = np.array([[one.round == other.round for other in seen] for one in seen]) * ROUND**2
+    where = [observed.point for observed in seen]
+    together = np.array([[one.round == observed.round for observed in seen] for one in seen]) * ROUND**2
     shared = _shared(where, where)
     best = None
     for noise in NOISE:
@@ -122,14 +122,14 @@ def believe(seen: Sequence[Observed], points: Sequence[Point]) -> Belief:
 
 def _shared(some: Sequence[Point], others: Sequence[Point]) -> tuple[Matrix, Matrix, Matrix]:
     """Of each two: whether their families are one; how many settings they share; whether equal."""
-    family = np.array([[one.family == other.family for other in others] for one in some], dtype=np.float64)
+    family = np.array([[one.family == point.family for point in others] for one in some], dtype=np.float64)
     names = sorted({name for point in (*some, *others) for name in point.settings})
     rows, columns = (
         np.array([[name in point.settings for name in names] for point in side], dtype=np.float64)
         for side in (some, others)
     )
     settings = rows.reshape(len(some), len(names)) @ columns.reshape(len(others), len(names)).T
-    same = np.array([[one == other for other in others] for one in some], dtype=np.float64)
+    same = np.array([[one == point for point in others] for one in some], dtype=np.float64)
     return family, settings, same
 
 
@@ -149,14 +149,14 @@ def setting_effects(seen: Sequence[Observed], point: Point) -> dict[str, tuple[f
     were tried in the family hold at once (Bonferroni), for a winner has those that looked best.
     """
     places: dict[Hashable, int] = {}
-    columns = [[places.setdefault(term, len(places)) for term in _terms(each, point.family)] for each in seen]
+    columns = [[places.setdefault(term, len(places)) for term in _terms(observed, point.family)] for observed in seen]
     design = np.zeros((len(seen), len(places)))
     for row, own in enumerate(columns):
         design[row, own] = 1.0
-    logs, inverse = np.array([each.log for each in seen]), np.linalg.pinv(design)
+    logs, inverse = np.array([observed.log for observed in seen]), np.linalg.pinv(design)
     rest = logs - design @ (inverse @ logs)
     freedom = len(seen) - int(np.linalg.matrix_rank(design))
-    tried = {name for each in seen if each.point.family == point.family for name in each.point.settings}
+    tried = {name for observed in seen if observed.point.family == point.family for name in observed.point.settings}
     found: dict[str, tuple[float, float, float] | None] = dict.fromkeys(sorted(point.settings | tried))
     for name in found.keys() & tried if freedom > 0 else ():
         wanted = np.zeros(len(places))

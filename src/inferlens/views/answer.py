@@ -49,13 +49,13 @@ class AnswerLine(Struct, frozen=True, kw_only=True):
     def brief(self) -> str:
         """The answer in one line, without the next one."""
         head = "" if self.head in ("", "FASTEST") else f"{self.head.lower()} "
-        said = [", ".join(filter(None, [f"{self.where}: {head}{self.who}", *each])) for each in self._forms[2:]]
-        return next((each for each in said if len(each) <= LINE), said[-1])
+        said = [", ".join(filter(None, [f"{self.where}: {head}{self.who}", *form])) for form in self._forms[2:]]
+        return next((item for item in said if len(item) <= LINE), said[-1])
 
     def within(self, width: int) -> str:
         """The answer without the command that decides it, on one line if there is a way to say it in so few letters."""
-        said = [self._whole(each) for each in self._forms]
-        return next((each for each in said if len(each) <= width), said[-1])
+        said = [self._whole(form) for form in self._forms]
+        return next((item for item in said if len(item) <= width), said[-1])
 
     @property
     def _forms(self) -> list[tuple[str, str]]:
@@ -119,7 +119,7 @@ def answers(rows: Sequence[Row], *, whole: bool = False, told: Callable[[Row], s
     for table in tables:
         names = {row.id: plain(row.name) for row in table} if whole else ways(rows if varies else table)
         about = tables if whole or len(tables) > 1 else ()
-        found += [_answer(each, names, _where(each, table, about), told or written) for each in by(table, "comparison")]
+        found += [_answer(item, names, _where(item, table, about), told or written) for item in by(table, "comparison")]
     return found
 
 
@@ -208,10 +208,10 @@ def _where(rows: Sequence[Row], table: Sequence[Row], tables: Sequence[Sequence[
     """Of what an answer is, in a few words: its model, device and sizes, where they differ among ``tables``."""
     row = next((row for row in rows if row.ok), rows[0])
     words = [plain(row.model.rpartition(":")[2])] if tables else []
-    if len({each.device_name for one in tables for each in one}) > 1:
+    if len({row.device_name for one in tables for row in one}) > 1:
         words.append(plain(row.device_name))
-    words += filter(None, [at(row, varying(each for one in (table, *tables) for each in one))])
-    if len({(each.io, each.call_mode) for each in table}) > 1:
+    words += filter(None, [at(row, varying(row for one in (table, *tables) for row in one))])
+    if len({(row.io, row.call_mode) for row in table}) > 1:
         words.append(" ".join(filter(None, (row.call_mode, f"--io {row.io}"))))
     return ", ".join(words)
 

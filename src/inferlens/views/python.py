@@ -121,12 +121,12 @@ class Records(Displayed, Sequence[Record]):
         """The records that are compared with each other: those of one model, batch, machine, and so on."""
         found = self._by_row()
         places = [{_place(found[row.id, row.machine]) for row in rows} for rows in by(self.rows, "comparison")]
-        return [self._with(record for record in self if _place(record) in each) for each in places]
+        return [self._with(record for record in self if _place(record) in place) for place in places]
 
     @property
     def runs(self) -> list[Records]:
         """The records of each run, the oldest run first; of several runs of a case the table shows the newest."""
-        return [self._with(each) for each in each_run(self.records)]
+        return [self._with(item) for item in each_run(self.records)]
 
     @property
     def fastest(self) -> Record:
@@ -196,7 +196,7 @@ class Tuning(Records):
     """
 
     def __init__(self, tuned: Sequence[Tuned], model: tuple[Any, Any] = (None, None)) -> None:
-        super().__init__(record for each in tuned for record in each.finals)
+        super().__init__(record for item in tuned for record in item.finals)
         self.tuned = tuple(tuned)
         self.model = model
 
@@ -208,12 +208,12 @@ class Tuning(Records):
     @cached_property
     def rows(self) -> list[Row]:
         """The numbers of the table, compared by what was to be best; seconds and bytes."""
-        return [row for each in self.tuned for row in finals_of(each)]
+        return [row for tuned in self.tuned for row in finals_of(tuned)]
 
     @property
     def comparisons(self) -> list[Records]:
         """One of each model and batch size."""
-        return [Tuning([each], self.model) for each in self.tuned]
+        return [Tuning([tuned], self.model) for tuned in self.tuned]
 
     @property
     def equally_fast(self) -> tuple[Record, ...]:

@@ -15,15 +15,15 @@ ALL = (eager(), fused(), other())
 
 def table(*profiles, **options) -> ModuleTable:
     pairs = []
-    for each in profiles:
-        runs = runs_of(each)
+    for item in profiles:
+        runs = runs_of(item)
         assert isinstance(runs, Runs)
-        pairs.append((each, runs))
+        pairs.append((item, runs))
     return module_table(pairs, **options)
 
 
 def row(found: ModuleTable, path: str, kind: str = "module"):
-    (only,) = [each for each in found.rows if each.kind == kind and ".".join(each.path) == path]
+    (only,) = [row for row in found.rows if row.kind == kind and ".".join(row.path) == path]
     return only
 
 
@@ -38,14 +38,14 @@ def test_every_column_adds_up_to_its_whole(profiles, depth, rule):
     found = table(*profiles, depth=depth, rule=rule)
     assert found.rows[0].kind == "whole"
     for column in range(len(profiles)):
-        for index, each in enumerate(found.rows):
+        for index, module_row in enumerate(found.rows):
             beneath = []
             for lower in found.rows[index + 1 :]:
-                if lower.depth <= each.depth:
+                if lower.depth <= module_row.depth:
                     break
-                beneath += [typical(lower.cells[column]) or 0.0] if lower.depth == each.depth + 1 else []
+                beneath += [typical(lower.cells[column]) or 0.0] if lower.depth == module_row.depth + 1 else []
             if beneath:
-                assert sum(beneath) == pytest.approx(typical(each.cells[column]) or 0.0)
+                assert sum(beneath) == pytest.approx(typical(module_row.cells[column]) or 0.0)
 
 
 def test_a_module_has_the_time_of_all_below_it():
@@ -55,7 +55,7 @@ def test_a_module_has_the_time_of_all_below_it():
     assert row(found, "layer1").cells[0].times.typical == pytest.approx(3.4e-3, rel=0.02)
     assert row(found, "layer1.0", "itself").cells[0].times.typical == pytest.approx(0.2e-3, rel=0.02)
     assert row(found, "", "itself").cells[0].times.typical == pytest.approx(0.1e-3, rel=0.02)
-    names = {each.name: np.asarray(each.times) for each in eager().layers.layers}
+    names = {item.name: np.asarray(item.times) for item in eager().layers.layers}
     sums = names["layer1.0"] + names["layer1.0.conv1"] + names["layer1.0.bn1"]
     assert block.median == pytest.approx(np.median(sums))
 
@@ -65,7 +65,7 @@ def test_fused_layers_stay_whole_above_their_modules_or_are_split_equally(rule, 
     found = table(eager(), fused(), rule=rule)
     assert row(found, "conv1").cells[1].shared
     cells = [row(found, "conv1"), row(found, "", "itself"), row(found, "layer1.0.bn1")]
-    assert [typical(each.cells[1]) or 0 for each in cells] == pytest.approx([conv1, model, bn1], rel=0.02)
+    assert [typical(cell.cells[1]) or 0 for cell in cells] == pytest.approx([conv1, model, bn1], rel=0.02)
     block = row(found, "layer1.0").cells[1]
     assert typical(block) == pytest.approx(0.9e-3, rel=0.02)
     assert not block.shared
@@ -84,7 +84,7 @@ def test_fused_layers_stay_whole_above_their_modules_or_are_split_equally(rule, 
 )
 def test_a_fused_layer_is_of_the_module_with_the_work(flops, conv, norm, itself):
     of = profile(case(), [layer("fused", 1.0, "a.conv", "a.norm"), layer("b", 1.0, "b")])
-    counted = Work(modules=tuple(ModuleWork(module=name, flops=each) for name, each in flops.items()))
+    counted = Work(modules=tuple(ModuleWork(module=name, flops=item) for name, item in flops.items()))
     found = table(msgspec.structs.replace(of, work=counted))
     for path, expected in (("a.conv", conv), ("a.norm", norm)):
         cell = row(found, path).cells[0]
@@ -92,7 +92,7 @@ def test_a_fused_layer_is_of_the_module_with_the_work(flops, conv, norm, itself)
         assert cell.shared
         assert cell.counted_in == (None if expected else "a" if itself else "a.conv" if conv else "a.norm")
     assert typical(row(found, "a").cells[0]) == pytest.approx(1, rel=0.02)
-    assert bool([each for each in found.rows if each.kind == "itself"]) == bool(itself)
+    assert bool([row for row in found.rows if row.kind == "itself"]) == bool(itself)
 
 
 def test_marks_are_where_they_can_be_trusted():
@@ -103,8 +103,10 @@ def test_marks_are_where_they_can_be_trusted():
     # A part of these is counted elsewhere, or the backend does not name them.
     for path in ("conv1", "bn1", "layer1.0.conv1", "dropout"):
         assert not any(cell and cell.fastest for cell in row(found, path).cells)
-    for each in found.rows:
-        assert each.kind == "module" or not any(cell and (cell.fastest or cell.slower) for cell in each.cells)
+    for module_row in found.rows:
+        assert module_row.kind == "module" or not any(
+            cell and (cell.fastest or cell.slower) for cell in module_row.cells
+        )
 
 
 @pytest.mark.parametrize(
@@ -128,15 +130,15 @@ def test_columns_that_cannot_be_compared_have_no_marks():
     assert table(slow, fast, right=[True, False]).marked == (True, False)
     assert table(slow, unknown).marked == (True, False)
     assert table(slow, gpu).marked == (False, False)
-    for found in (table(slow, fast, right=[True, False]), table(slow, unknown), table(slow, gpu)):
-        assert not any(cell.fastest or cell.slower for cell in row(found, "a").cells)
+    for item in (table(slow, fast, right=[True, False]), table(slow, unknown), table(slow, gpu)):
+        assert not any(cell.fastest or cell.slower for cell in row(item, "a").cells)
 
 
 def test_folding():
     found = table(eager(), depth=1)
     assert (found.depth, found.deepest) == (1, 3)
-    assert [".".join(each.path) for each in found.rows if each.kind == "module"] == ["conv1", "bn1", "layer1", "layer2"]
-    assert [each.folded for each in found.rows if each.kind == "module"] == [0, 0, 6, 3]
+    assert [".".join(row.path) for row in found.rows if row.kind == "module"] == ["conv1", "bn1", "layer1", "layer2"]
+    assert [row.folded for row in found.rows if row.kind == "module"] == [0, 0, 6, 3]
     assert row(found, "layer1").cells == row(table(eager()), "layer1").cells
     assert table(eager(), depth=99).depth == 3
 
@@ -150,9 +152,9 @@ def test_rows_of_odd_modules_and_their_order():
     assert none is None
     assert (untimed.times, untimed.untimed) == (None, True)
     found = table(eager(), fused(), depth=1)
-    names = [each.path[0] for each in found.rows if each.kind == "module"]
+    names = [row.path[0] for row in found.rows if row.kind == "module"]
     assert names == ["conv1", "bn1", "layer1", "layer2", "dropout"]
-    assert [each.last for each in found.rows[1:]][-3:] == [(True,), (True, False), (True, True)]
+    assert [row.last for row in found.rows[1:]][-3:] == [(True,), (True, False), (True, True)]
 
 
 def test_paths():

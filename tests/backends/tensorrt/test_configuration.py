@@ -116,7 +116,7 @@ def test_a_profile_that_does_not_fit_the_graph_is_refused(profile: Any, what: st
 )
 def test_profiles_as_text(text: str, specs: tuple[TensorSpec, ...], found: list[Any]) -> None:
     assert profiles(text, specs) == tuple(found)
-    assert [list(each) for each in profiles(text, specs)] == [list(each) for each in found]
+    assert [list(profile) for profile in profiles(text, specs)] == [list(item) for item in found]
 
 
 @pytest.mark.parametrize(

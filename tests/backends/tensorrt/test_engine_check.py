@@ -119,9 +119,9 @@ def test_engines_of_tensorrt_belong_to_a_gpu(level: str, built_on: Gpu, gpu: Gpu
 def test_version_compatible_engines_run_on_later_versions(made: Built) -> None:
     read = msgspec.structs.replace(made.provenance, version="10.13.0.35", options={"version_compatible": True})
     check_engine(headed(made), read, flavour_of("10.14.1.48"), None)
-    for version, known in (("10.9.0.34", read), ("10.14.1.48", None)):
+    for version, item in (("10.9.0.34", read), ("10.14.1.48", None)):
         with pytest.raises(Unsupported, match="cannot run it"):
-            check_engine(headed(made), known, flavour_of(version), None)
+            check_engine(headed(made), item, flavour_of(version), None)
 
 
 # Files
@@ -140,9 +140,11 @@ def opened(preparation: Preparation) -> Opened:
     """The runner of an engine from a file, for a case with some options and a batch."""
 
     def prepared(path: Path, batch: int | None = None, trust: bool = False, **options: Any) -> Any:
-        found = find(str(path))
-        batch = batch or found.batch
-        case = Case(model=found.spec, backend="tensorrt", variant="rtx", device="cuda", batch=batch, options=options)
+        model_info = find(str(path))
+        batch = batch or model_info.batch
+        case = Case(
+            model=model_info.spec, backend="tensorrt", variant="rtx", device="cuda", batch=batch, options=options
+        )
         preparation.trust = trust
         return TensorRT().prepare(load(case), case, preparation)
 
@@ -228,8 +230,10 @@ def test_a_broken_file_is_told_when_it_is_found_and_is_a_row_beside_others(two: 
         find(str(two)).check(trusted=False)
     found = [find(str(two)), find("inferlens:resnet34")]
     able = {"tensorrt": Capabilities(formats=("module", "engine"), supports=(Support("rtx", "cuda", ("fp32",)),))}
-    plan = Plan.from_words({"model": [each.spec for each in found], "backend": "tensorrt", "device": "cuda"})
-    assert [each.refusal is None for each in expand(plan, found, able)] == [False, True]
+    plan = Plan.from_words(
+        {"model": [model_info.spec for model_info in found], "backend": "tensorrt", "device": "cuda"}
+    )
+    assert [planned.refusal is None for planned in expand(plan, found, able)] == [False, True]
 
 
 # Kernels of TensorRT for RTX are kept where an engine runs, which takes a GPU; a stand-in shows what is done with them.

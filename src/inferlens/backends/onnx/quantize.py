@@ -108,7 +108,7 @@ def quantized_onnx(
                 _quantize(plain, written, dialect, found, keep)
 
     from_cache(made, preparation, write)
-    products = " or ".join(each for each in dialect.operators if each in PRODUCTS)
+    products = " or ".join(operator for operator in dialect.operators if operator in PRODUCTS)
     share, why = quantized_share(made, model.inputs), f"no {products} has weights"
     check_share(share, model, case, preparation, why, calibrated=not dialect.dynamic)
     return made
@@ -142,7 +142,7 @@ def make_quantizable(path: Path, written: Path) -> None:
     """
     onnx = library("onnx", extra="onnx")
     graph = onnx.load(str(path), load_external_data=False)
-    if any(each.domain in ("", "ai.onnx") and each.version < PER_CHANNEL for each in graph.opset_import):
+    if any(item.domain in ("", "ai.onnx") and item.version < PER_CHANNEL for item in graph.opset_import):
         onnx.external_data_helper.load_external_data_for_model(graph, str(path.parent))
         path = written.with_name("raised.onnx")
         onnx.save(onnx.version_converter.convert_version(graph, PER_CHANNEL), str(path))
@@ -165,7 +165,7 @@ def fold(path: Path, written: Path) -> None:
 def _flat_biases(graph: Any) -> bool:
     """Whether there were biases of more than one dimension, which have one now."""
     biases = {node.input[2] for node in graph.node if node.op_type == "Gemm" and len(node.input) > 2}
-    found = [each for each in graph.initializer if each.name in biases and len(each.dims) == 2 and each.dims[0] == 1]
+    found = [item for item in graph.initializer if item.name in biases and len(item.dims) == 2 and item.dims[0] == 1]
     for bias in found:
         bias.dims[:] = bias.dims[1:]
     return bool(found)

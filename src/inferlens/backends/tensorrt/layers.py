@@ -141,7 +141,7 @@ def precision_of(entry: dict[str, Any], tensors: Sequence[Tensor]) -> str:
     told = kernel_precision(str(entry.get("TacticName") or ""))
     if told or str(entry.get("TacticName", "")).startswith("__myl_"):
         return told
-    return first_precision(each.dtype for each in tensors)
+    return first_precision(tensor.dtype for tensor in tensors)
 
 
 def _tensors(entries: Any) -> tuple[Tensor, ...]:

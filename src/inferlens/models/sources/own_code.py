@@ -91,7 +91,7 @@ class Hub(Source):
 
         folder, entry = _repository(name)
         known = _hubconf(folder)
-        check_choice("entry point", entry, (each for each in known if callable(known[each]) and each[0] != "_"))
+        check_choice("entry point", entry, (item for item in known if callable(known[item]) and item[0] != "_"))
         arguments = _without_weights(known[entry])
         module = torch.hub.load(str(folder), entry, source="local", **arguments)
         source = f"hub folder {folder.name}"
@@ -190,7 +190,7 @@ def place(spec: str) -> Path | None:
 def _near(module: str, factory: str) -> str:
     """What may be meant: a source or a module here of nearly that name."""
     here = [path.stem for path in Path.cwd().glob("*.py")]
-    return "".join(f"{each}:{factory}" for each in get_close_matches(module, (*SOURCES, *here), 1))
+    return "".join(f"{close_match}:{factory}" for close_match in get_close_matches(module, (*SOURCES, *here), 1))
 
 
 def import_from_here() -> None:
@@ -206,9 +206,9 @@ def _factories(file: Path | None) -> list[str]:
         functions = [(node.name, node.args) for node in tree.body if isinstance(node, ast.FunctionDef)]
         return [
             name
-            for name, given in functions
-            if len(given.posonlyargs + given.args) == len(given.defaults)
-            and None not in given.kw_defaults
+            for name, arguments in functions
+            if len(arguments.posonlyargs + arguments.args) == len(arguments.defaults)
+            and None not in arguments.kw_defaults
             and not name.startswith("_")
         ]
     return []

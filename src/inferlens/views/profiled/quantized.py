@@ -51,7 +51,7 @@ def document(found: Quantization, name: str = "", device: str = "", *, layers: b
         lines, most = screen.lines, len(found.best.outputs)
         few = range(min(shown, lines), min(shown, LEAST) - 1, -1)
         fewer = [*((rows, None) for rows in few), *((few[-1], outputs) for outputs in range(min(most, lines), 0, -1))]
-        tries = (blocks(*each, brief=brief) for brief in (False, True) for each in fewer)
+        tries = (blocks(*item, brief=brief) for brief in (False, True) for item in fewer)
         return fitting(tries, screen) or blocks(few[-1], 1, brief=True)
 
     return Document(
@@ -60,7 +60,7 @@ def document(found: Quantization, name: str = "", device: str = "", *, layers: b
         data=lambda: found,
         csv=lambda: (
             ["layer", "operators", "multiply-adds", "error"],
-            [[each.name, " ".join(each.kinds), each.share, each.error] for each in found.layers],
+            [[layer.name, " ".join(layer.kinds), layer.share, layer.error] for layer in found.layers],
         ),
         title=f"{name} in {found.case.precision}",
     )
@@ -86,10 +86,10 @@ def _compared(found: Quantization, name: str, most: int | None) -> Table:
         label = f"{precision}, {units.plural(number, 'layer')} kept" if number else precision
         size = units.byte_count(found.size) if attempt == best and found.path else ""
         outputs = sorted(enumerate(attempt.outputs), key=lambda pair: -pair[1].rel_l2)[:most]
-        for row, (place, each) in enumerate(sorted(outputs, key=lambda pair: pair[0])):
+        for row, (place, output_error) in enumerate(sorted(outputs, key=lambda pair: pair[0])):
             worth = (_percent(attempt.top1), _accuracy(attempt, attempt.accuracy), _drop(attempt))
             first = (share(attempt.share), *worth, size) if row == 0 else ("",) * 5
-            cells = (first[0], units.error_size(each.rel_l2), _exact(each.cosine), *first[1:])
+            cells = (first[0], units.error_size(output_error.rel_l2), _exact(output_error.cosine), *first[1:])
             lines.append(Line(label if len(attempt.outputs) == 1 else f"{label}, output {place}", cells))
     noise = found.case.calibration == "random"
     data = "noise: accuracy meaningless" if noise else found.case.calibration
@@ -113,7 +113,7 @@ def _percent(value: float | None) -> str:
 
 
 def _layers(found: Quantization, rows: int) -> Table:
-    lines = [Line.of(each.name, LAYERS, each) for each in found.layers[:rows]]
+    lines = [Line.of(layer.name, LAYERS, layer) for layer in found.layers[:rows]]
     more = f" ({len(lines)} of {len(found.layers)}; --format json has all)" if len(lines) < len(found.layers) else ""
     return Table(f"Error of the outputs where a layer alone is quantized{more}", "layer", LAYERS, lines)
 

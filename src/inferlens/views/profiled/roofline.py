@@ -48,7 +48,7 @@ NUMBERS = (
     Column("share", "share", write=share, keep=8, wide=True),
     Column("flops", "work", "MFLOP", megaflops, keep=6, wide=True),
     Column("bytes", "bytes", "MiB", mebibytes, keep=7, wide=True),
-    Column("intensity", "intensity", "FLOP/B", lambda each: ABSENT if each is None else significant(each), keep=9,
+    Column("intensity", "intensity", "FLOP/B", lambda item: ABSENT if item is None else significant(item), keep=9,
            wide=True),
     Column("floor", "floor", "ms", milliseconds, keep=3),
     Column("bound", "bound by", keep=5, numeric=False),
@@ -85,7 +85,7 @@ COLUMNS = (
     *(copied(BY_KEY[key], key=f"total.{key}") for key in SHOWN[:6]),
     Column("", "kind", write=_kind, keep=6, numeric=False, most=11),
     *(copied(BY_KEY[key], key=f"total.{key}") for key in SHOWN[6:]),
-    Column("", "layer", write=lambda each: plain(_name(each)), keep=10, numeric=False, most=60, wide=True),
+    Column("", "layer", write=lambda item: plain(_name(item)), keep=10, numeric=False, most=60, wide=True),
     Column("total.place", "#", keep=11, wide=True),
 )
 OF_CASES = (BY_KEY["of_call"], BY_KEY["won"], copied(BY_KEY["time"], title="call"))
@@ -140,9 +140,9 @@ def _blocks(cases: Sequence[ShownCase[Roofline]], top: int | None, results: str)
 
 def _table(of: ShownCase[Roofline], found: Roofline, top: int) -> Table:
     groups = [Alike([row], row) for row in of.ranked] if of.in_order else alike(found, of.ranked)
-    rows, more = groups[:top], [each for each in groups[top:] if each.total.floor is not None]
-    unknown = [each for each in groups[top:] if each.total.floor is None]
-    known = [each for each in groups if each.total.floor is not None]
+    rows, more = groups[:top], [group for group in groups[top:] if group.total.floor is not None]
+    unknown = [group for group in groups[top:] if group.total.floor is None]
+    known = [group for group in groups if group.total.floor is not None]
     modules = found.by == "module" or any(row.modules for row in found.rows)
     own = found.by == "kernel" or any(row.modules and row.modules != (row.name,) for row in found.rows)
     dropped = {"layer", "#"} if found.by == "module" or not (modules and own) else set()
@@ -151,10 +151,10 @@ def _table(of: ShownCase[Roofline], found: Roofline, top: int) -> Table:
         for column in in_unit(COLUMNS, unit_of([of.case.profile]))
         if column.title not in dropped
     ]
-    lines = [Line.of(where(each), columns, each) for each in rows]
+    lines = [Line.of(where(row), columns, row) for row in rows]
 
     def summed(name: str, those: Sequence[Alike], style: str) -> Line:
-        total = found.sum_of(row for each in those for row in each.rows)
+        total = found.sum_of(row for alike in those for row in alike.rows)
         cells = [column.text(Alike((), total)) for column in columns]
         return Line(name, [ABSENT if column.title in ("layer", "kernel", "#") else cell
                            for column, cell in zip(columns, cells, strict=True)], style=style)  # fmt: skip
@@ -178,7 +178,7 @@ def _together(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Ta
             why[reason] = why.get(reason, 0) + 1
             continue
         found.append((of.table, whole(of.table), profile_tables.short(name)))
-    found.sort(key=lambda each: -1.0 if each[1].of_call is None else each[1].of_call, reverse=True)
+    found.sort(key=lambda item: -1.0 if item[1].of_call is None else item[1].of_call, reverse=True)
     unit = unit_of(of.case.profile for of in cases if not isinstance(of.table, str))
     columns = (*in_unit(OF_CASES, unit), Column("name", "most in", keep=4, numeric=False, most=26))
     notes = [f"{plural(count, 'case')} without floors: {reason}" for reason, count in why.items()]
@@ -224,7 +224,7 @@ def alike(found: Roofline, ranked: Sequence[Floor]) -> list[Alike]:
         )  # fmt: skip
         made.append(Alike(rows, total if len(rows) > 1 else rows[0]))
     by_time = bool(ranked) and ranked == sorted(ranked, key=lambda row: -row.time)
-    return sorted(made, key=lambda each: each.total.time if by_time else each.total.above, reverse=True)
+    return sorted(made, key=lambda alike: alike.total.time if by_time else alike.total.above, reverse=True)
 
 
 def where(each: Alike) -> str:

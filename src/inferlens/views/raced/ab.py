@@ -50,11 +50,11 @@ def _of_steps(found: ABSteps, next_step: str) -> Document:
         return [Table(answer, "environment", columns, lines, sentences=[*more, *said])]
 
     def csv() -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-        sides = [_csv(each) for each in found.steps]
+        sides = [_csv(step) for step in found.steps]
         return ("step", *sides[0][0]), [(step, *line) for step, (_, its) in enumerate(sides, 1) for line in its]
 
     def all_of_it() -> dict[str, Any]:
-        steps = [data(each) for each in found.steps]
+        steps = [data(step) for step in found.steps]
         return {"schema": STEPS, "exit_code": found.exit_code, "sentences": found.sentences, "steps": steps}
 
     return Document(table, data=all_of_it, csv=csv, title=answer)

@@ -143,8 +143,8 @@ class Crossed:
             names = names_of(list(cases.values()), unsaid=(self.axis, *shared))
             names = [f"{name} {sizes}" for name, (_, sizes, _) in zip(names, groups, strict=True)]
         return [
-            CrossedLine(plain(name) or "all", self._cells({value: _best(each) for value, each in found.items()}))
-            for name, found in zip(names, groups.values(), strict=True)
+            CrossedLine(plain(name) or "all", self._cells({value: _best(item) for value, item in entry.items()}))
+            for name, entry in zip(names, groups.values(), strict=True)
         ]
 
     @cached_property
@@ -200,12 +200,12 @@ class Crossed:
 
     def _times(self, base: Row, row: Row) -> tuple[float | None, float | None, float | None]:
         """How many times as fast a row is as another one, and the interval of that; of batch sizes for one item."""
-        found = self._ratio(base, row)
-        if found is None:
+        log_ratio = self._ratio(base, row)
+        if log_ratio is None:
             return None, None, None
         items = (row.batch or 1) / (base.batch or 1)
-        low, high = ends(found.interval(LEVEL) if found.replicated else None)
-        return items / found.ratio, high and items / high, low and items / low
+        low, high = ends(log_ratio.interval(LEVEL) if log_ratio.replicated else None)
+        return items / log_ratio.ratio, high and items / high, low and items / low
 
     def _ratio(self, base: Row, row: Row) -> LogRatio | None:
         """A row's time over another one's; ``None`` where the two may not be compared."""
@@ -213,16 +213,16 @@ class Crossed:
             return None
         if base.comparison == row.comparison:
             return self._races[row.comparison].difference(base.id, row.id)
-        one, other = (self._races[each.comparison].entries.get(each.id) for each in (base, row))
-        if not (one and other):
+        one, entry = (self._races[item.comparison].entries.get(item.id) for item in (base, row))
+        if not (one and entry):
             return None
-        first, second = (list(entry.rounds.values()) or list(entry.alone) for entry in (one, other))
+        first, second = (list(entry.rounds.values()) or list(entry.alone) for entry in (one, entry))
         return unpaired_difference(first, second, one.usual)
 
     @cached_property
     def _races(self) -> dict[Any, Race]:
         every = by(self.rows, "comparison")
-        return {each[0].comparison: race({row.id: self.runs[row.id, row.machine] for row in each}) for each in every}
+        return {item[0].comparison: race({row.id: self.runs[row.id, row.machine] for row in item}) for item in every}
 
     # What it comes to
 
@@ -242,7 +242,7 @@ class Crossed:
         """``int8 against fp32: 1.92x in openvino, 1.21x in onnxruntime``."""
         cells = [(line.name, line.cells[value]) for line in self.lines if value in line.cells]
         told = [(name, cell) for name, cell in cells if cell.speedup is not None]
-        told.sort(key=lambda each: -(each[1].speedup or 0.0))
+        told.sort(key=lambda item: -(item[1].speedup or 0.0))
         words = [f"{cell.times} in {name}" + f" {SAID_PARTLY}" * (SAID_PARTLY in cell.row.name) for name, cell in told]
         if len(told) > MOST_NAMED:
             words = [f"{words[0]} to {words[-1]}"]
@@ -270,14 +270,16 @@ class Crossed:
         if len(able) < 2:
             return []
         best = able[0]
-        other = next((line for line in able if any(cell.row.is_reference for cell in line.cells.values())), able[1])
-        other = able[1] if other is best else other
+        crossed_line = next(
+            (line for line in able if any(cell.row.is_reference for cell in line.cells.values())), able[1]
+        )
+        crossed_line = able[1] if crossed_line is best else crossed_line
         found = {
-            value: CrossedCell(row, *self._times(other.cells[value].row, row))
+            value: CrossedCell(row, *self._times(crossed_line.cells[value].row, row))
             for value, row in ((value, best.cells[value].row) for value in self.values)
         }
         words = [f"{cell.times} {self._where(value)}" for value, cell in found.items() if cell.speedup is not None]
-        return [f"{best.name} against {other.name}: {', '.join(words)}."] if words else []
+        return [f"{best.name} against {crossed_line.name}: {', '.join(words)}."] if words else []
 
 
 def crossed(records: Sequence[Record], axis: str, reference: str | None = None) -> list[Crossed]:
@@ -289,7 +291,7 @@ def crossed(records: Sequence[Record], axis: str, reference: str | None = None) 
     shown = rows(records, reference, notes=False)
     axes = AXES | {name: CrossedAxis(partial(_size, name), lambda _: {}) for row in shown for name in row.sizes}
     check_choice("axis", axis, axes)
-    runs = {(each.first.id, machine_name(each.first.environment)): each for each in latest(records)}
+    runs = {(case_runs.first.id, machine_name(case_runs.first.environment)): case_runs for case_runs in latest(records)}
     said = {name: _values(shown, runs, name, of) for name, of in axes.items()}
     if len(said[axis]) < 2:
         alike = f" All are of {listing(list(said[axis].values()))}." if said[axis] else ""
@@ -301,7 +303,7 @@ def crossed(records: Sequence[Record], axis: str, reference: str | None = None) 
     machines = [[row for row in shown if row.machine == name] for name in said["machine"]]
     groups = [shown] if axis == "machine" else machines
     found = [Crossed(axis, axes[axis], group, runs, said[axis]) for group in groups]
-    return [each for each in found if len(each.values) > 1] or found
+    return [crossed for crossed in found if len(crossed.values) > 1] or found
 
 
 def _size(name: str, row: Row, _: Case) -> int | None:
@@ -358,19 +360,19 @@ def document(
     found = crossed(records, axis, reference)
 
     def blocks(most: int | None = None, width: int | None = None, *, said: bool = True) -> list[Table | str]:
-        every = [row for each in found for row in each.rows]
+        every = [row for crossed in found for row in crossed.rows]
         again = measured_again([(row.model, row.runs) for row in every])
         costs = axis in _OF_OUTPUTS and where and any(row.error is not None for row in every)
         cost = "accuracy" if any(row.accuracy is not None for row in every) else "error"
         picture = [f"A picture of what it costs: inferlens plot {where} --against {cost}"] * bool(costs)
-        return [*(_table(each, where, most, width, said=said) for each in found), *again, *picture]
+        return [*(_table(crossed, where, most, width, said=said) for crossed in found), *again, *picture]
 
     def fitted(screen: Screen) -> list[Table | str]:
         if top is not None:
             return blocks(top, screen.width)
         longest = max(len(table.lines) for table in blocks() if isinstance(table, Table))
         fewer = [(longest, True), *((most, False) for most in range(longest, LEAST_ROWS, -1))]
-        shown = terminal.fitting((blocks(most, screen.width, said=said) for most, said in fewer), screen)
+        shown = terminal.fitting((blocks(most, screen.width, said=item) for most, item in fewer), screen)
         return shown or blocks(LEAST_ROWS, screen.width, said=False)
 
     return Document(blocks, lambda: _data(found, axis), lambda: _csv(found, axis), f"By {axis} – Inferlens", fitted)
@@ -407,23 +409,23 @@ def _fleet(of: Crossed, where: str, most: int | None, width: int | None) -> Tabl
     down, across = (machines, models) if turned else (models, machines)
     met = Counter(name for pair in cells for name in pair)
     across = sorted(across, key=lambda name: -met[name])
-    rows = {each: {other: cells.get((other, each) if turned else (each, other)) for other in across} for each in down}
+    rows = {entry: {item: cells.get((item, entry) if turned else (entry, item)) for item in across} for entry in down}
     way = partial(_way, brief=bool(width))
-    ways = [Column(other, other, "", way, numeric=False, most=32) for other in across]
+    ways = [Column(item, item, "", way, numeric=False, most=32) for item in across]
     fits = len(across)
     if width:  # of a table that is too wide the first columns
         room = width - terminal.widest(down)
-        widths = [terminal.widest([column.text(rows[each]) for each in down]) for column in ways]
-        sizes = [terminal.GAP + min(each, column.most) for each, column in zip(widths, ways, strict=True)]
+        widths = [terminal.widest([column.text(rows[item]) for item in down]) for column in ways]
+        sizes = [terminal.GAP + min(item, column.most) for item, column in zip(widths, ways, strict=True)]
         fits = max(1, sum(sum(sizes[: place + 1]) <= room for place in range(fits)))
-    shown = sorted(down, key=lambda each: not any(rows[each][other] for other in across[:fits]))[:most]
-    columns = [*ways[:fits], *(Column(other, other, "ms", _time, wide=True) for other in across)]
+    shown = sorted(down, key=lambda entry: not any(rows[entry][item] for item in across[:fits]))[:most]
+    columns = [*ways[:fits], *(Column(item, item, "ms", _time, wide=True) for item in across)]
     nouns = ("machine", "model") if turned else ("model", "machine")
     left = dict(zip(nouns, (len(down) - len(shown), len(across) - fits), strict=True))
     more = listing([plural(count, f"more {noun}") for noun, count in left.items() if count])
     notes = [f"{more}: --format csv, or --output FILE.html"] if more else []
     return Table(
-        _title(of), next(iter(left)), columns, [Line.of(each, columns, rows[each]) for each in shown],
+        _title(of), next(iter(left)), columns, [Line.of(item, columns, rows[item]) for item in shown],
         notes=[*notes, *_caveats(of), *notes_beneath(of.noted, where)], fold=True,
     )  # fmt: skip
 
@@ -521,7 +523,7 @@ def _data(found: Sequence[Crossed], axis: str) -> dict[str, Any]:
 
 def _csv(found: Sequence[Crossed], axis: str) -> tuple[list[str], list[list[object]]]:
     """A line for each cell."""
-    every = [(of, line, *each) for of in found for line in of.lines for each in line.cells.items()]
+    every = [(of, line, *item) for of in found for line in of.lines for item in line.cells.items()]
     lines = [
         [cell.row.machine, cell.row.model, line.name, axis, value, *_fields(cell).values()]
         for _, line, value, cell in every

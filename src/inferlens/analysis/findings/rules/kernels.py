@@ -19,18 +19,20 @@ _TRADE = "A trade of accuracy for time, so check the outputs"
 @rule("tensor-cores-unused", of="profile")
 def tensor_cores_unused(seen: Evidence) -> Iterator[Finding]:
     """Kernels know it; shapes alone tell only that tensor cores are used badly or not at all."""
-    odd = seen.layers(each for each in seen.parts if seen.multiple and _is_odd(each, seen.multiple))
+    odd = seen.layers(part for part in seen.parts if seen.multiple and _is_odd(part, seen.multiple))
     some: Pieces[TimedLayer] | Pieces[TimedKernel] = _without_tensor_cores(seen) if seen.launched else odd
     if not seen.multiple or not some or some.share < thresholds.NO_TENSOR_CORES:
         return
     what = "{layers:#layer} may use tensor cores badly, or not at all"
     if seen.launched:
         what = "{calls:#kernel call} of convolutions and matrix products {calls:uses|use} no tensor cores"
-        paths = {path for each in _without_tensor_cores(seen) for path in each.kernel.modules}
-        odd = seen.layers(each for each in odd if paths.intersection(each.layer.modules))
-    sizes = few((f"{each.name} ({' to '.join(map(str, channels_of(each)))})" for each in odd), 1)
+        paths = {
+            path for without_tensor_core in _without_tensor_cores(seen) for path in without_tensor_core.kernel.modules
+        }
+        odd = seen.layers(timed_layer for timed_layer in odd if paths.intersection(timed_layer.layer.modules))
+    sizes = few((f"{timed_layer.name} ({' to '.join(map(str, channels_of(timed_layer)))})" for timed_layer in odd), 1)
     pad = f"make channels and features multiples of {seen.multiple} by padding" if odd else ""
-    order = seen.hint("channels_last").ask if any(each.family == "convolution" for each in some) else ""
+    order = seen.hint("channels_last").ask if any(item.family == "convolution" for item in some) else ""
     yield found(
         what + ": {much}{where}" + ("; channels of {sizes} are no multiples of {multiple}." if odd else "."),
         {"multiple": seen.multiple}, some, sizes=sizes,
@@ -40,8 +42,8 @@ def tensor_cores_unused(seen: Evidence) -> Iterator[Finding]:
 
 def _without_tensor_cores(seen: Evidence) -> Pieces[TimedKernel]:
     return seen.kernels([
-        each for each in seen.launched
-        if each.family in DENSE and each.kernel.tensor_cores is False and could_use_tensor_cores(each.kernel.name)
+        timed_kernel for timed_kernel in seen.launched
+        if timed_kernel.family in DENSE and timed_kernel.kernel.tensor_cores is False and could_use_tensor_cores(timed_kernel.kernel.name)
     ])  # fmt: skip
 
 
@@ -58,11 +60,11 @@ def tf32_off(seen: Evidence) -> Iterator[Finding]:
     hint = seen.hint("tf32")
     if not seen.on_gpu or hint.asked or seen.precision != "fp32" or seen.capability < FIRST["tf32"]:
         return
-    dense = seen.layers(each for each in seen.parts if each.family in DENSE)
+    dense = seen.layers(part for part in seen.parts if part.family in DENSE)
     some: Pieces[TimedLayer] | Pieces[TimedKernel] = _without_tensor_cores(seen) if seen.launched else dense
     if some.share < thresholds.TF32:
         return
-    rates = next((each.ceilings.rates for each in seen.profiles if each.ceilings), {})
+    rates = next((profile.ceilings.rates for profile in seen.profiles if profile.ceilings), {})
     slow, fast = rates.get("fp32"), rates.get("tf32")
     won = some.seconds * (1 - slow / fast) if slow and fast and 0 < slow < fast else None
     yield found(
@@ -81,8 +83,12 @@ def tf32_off(seen: Evidence) -> Iterator[Finding]:
 )
 def host_copies(seen: Evidence) -> Iterator[Finding]:
     """Copies as the profiler names them, ``Memcpy HtoD (Pageable -> Device)``, or a backend's copying layers."""
-    copies = tuple(each for each in seen.launched if each.kind == "copy" and _ACROSS.search(each.kernel.name))
-    layers = seen.layers(each for each in seen.parts if each.family == "copy")
+    copies = tuple(
+        timed_kernel
+        for timed_kernel in seen.launched
+        if timed_kernel.kind == "copy" and _ACROSS.search(timed_kernel.kernel.name)
+    )
+    layers = seen.layers(part for part in seen.parts if part.family == "copy")
     of = "the call" if seen.latency else "the profiled call"
     some = Pieces(copies, seen.call or 0.0, of, seen.call) if copies else layers
     if seen.on_gpu and seen.case.io != "host" and some.share >= thresholds.LAYOUT:
@@ -97,7 +103,7 @@ def host_copies(seen: Evidence) -> Iterator[Finding]:
 @rule("tiny-kernels", of="profile")
 def tiny_kernels(seen: Evidence) -> Iterator[Finding]:
     """A kernel of a few microseconds mostly starts and ends."""
-    kernels = seen.kernels([each for each in seen.launched if each.kind == "kernel"])
+    kernels = seen.kernels([timed_kernel for timed_kernel in seen.launched if timed_kernel.kind == "kernel"])
     tiny = seen.kernels([e for e in kernels if 0 < e.seconds / max(e.kernel.calls, 1) < thresholds.TINY])
     if tiny.calls >= thresholds.FEW_LAUNCHES and tiny.share >= thresholds.TINY_SHARE:
         yield found(
@@ -111,12 +117,16 @@ def tiny_kernels(seen: Evidence) -> Iterator[Finding]:
 @rule("few-blocks", of="profile")
 def few_blocks(seen: Evidence) -> Iterator[Finding]:
     """A multiprocessor without a block has nothing to do."""
-    few = [each for each in seen.launched if each.kind == "kernel" and 0 < each.blocks < seen.multiprocessors]
+    few = [
+        timed_kernel
+        for timed_kernel in seen.launched
+        if timed_kernel.kind == "kernel" and 0 < timed_kernel.blocks < seen.multiprocessors
+    ]
     some = seen.kernels(few)
     if some.share >= thresholds.FEW_BLOCKS:
         fills = "For latency, another backend may split the work further; a larger batch fills it"
         fills = "A larger batch fills it" if seen.rivals else fills
-        idle = sum(each.seconds * (1 - each.blocks / seen.multiprocessors) for each in some)
+        idle = sum(timed_kernel.seconds * (1 - timed_kernel.blocks / seen.multiprocessors) for timed_kernel in some)
         yield found(
             "{calls:#kernel call} {calls:has|have} too few blocks for {multiprocessors} multiprocessors: {much}, with "
             "{empty:percent} of the GPU empty.",

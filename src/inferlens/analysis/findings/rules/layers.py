@@ -28,27 +28,27 @@ _SINGLES = ("float32", "float", "fp32", "f32")
 @rule("far-above-floor", of="profile")
 def far_above_floor(seen: Evidence) -> Iterator[Finding]:
     """Layers that take much, and far more than they have to."""
-    others = {id(each) for chain in _mergeable(seen.parts) for each in chain}
+    others = {id(timed_layer) for chain in _mergeable(seen.parts) for timed_layer in chain}
     unknown = DENSE if seen.floors and seen.floors.rate is None else ()  # floors of memory alone, as there is no rate
     far = [
-        (each.steady - floor.floor, each, floor)
-        for each in seen.parts
-        if each.family not in (*MOVING, *unknown)
-        and id(each) not in others
-        and seen.share(each.steady) >= thresholds.LARGE
-        if (floor := each.floor) and floor.floor and each.steady >= thresholds.FAR * floor.floor
+        (part.steady - floor.floor, part, floor)
+        for part in seen.parts
+        if part.family not in (*MOVING, *unknown)
+        and id(part) not in others
+        and seen.share(part.steady) >= thresholds.LARGE
+        if (floor := part.floor) and floor.floor and part.steady >= thresholds.FAR * floor.floor
     ]
-    for won, each, floor in sorted(far, key=lambda one: -one[0])[: thresholds.MOST_FAR]:
-        asks = [seen.hint(*option).ask for option in _ALGORITHMS[each.family != "convolution" :]]
+    for won, timed_layer, floor in sorted(far, key=lambda one: -one[0])[: thresholds.MOST_FAR]:
+        asks = [seen.hint(*option).ask for option in _ALGORITHMS[timed_layer.family != "convolution" :]]
         hint = seen.advice("another algorithm" if any(asks) else "", asks=asks, others="another algorithm")
-        if each.family not in DENSE:
+        if timed_layer.family not in DENSE:
             hint = seen.advice(others="a backend that fuses it with the layers around it")
-        numbers = {"seconds": each.steady, "floor": floor.floor, "flops": floor.flops, "bytes": floor.bytes}
+        numbers = {"seconds": timed_layer.steady, "floor": floor.floor, "flops": floor.flops, "bytes": floor.bytes}
         yield found(
             "{subject} takes {share:percent} of {call} ({seconds:duration} of {run:duration}), "
             "{distance:two} times its floor of {floor:duration}.",
-            {**numbers, "distance": each.steady / floor.floor} if floor.floor else numbers,
-            subject=each.name, seconds=won, share=seen.share(each.steady), hint=hint, run=seen.profiled,
+            {**numbers, "distance": timed_layer.steady / floor.floor} if floor.floor else numbers,
+            subject=timed_layer.name, seconds=won, share=seen.share(timed_layer.steady), hint=hint, run=seen.profiled,
             call=seen.of_layers,
         )  # fmt: skip
 
@@ -73,12 +73,12 @@ def bandwidth_bound(seen: Evidence) -> Iterator[Finding]:
     if seen.floors is None or seen.floors.ceilings.disturbed:
         return  # a ceiling that is too low makes floors too long, and layers seem close to them that are not
     near = seen.layers(
-        each for each in seen.parts
-        if each.family in DENSE and each.floor and each.floor.bound == "memory"
-        and each.floor.won and (each.floor.distance or 0.0) <= thresholds.NEAR
+        part for part in seen.parts
+        if part.family in DENSE and part.floor and part.floor.bound == "memory"
+        and part.floor.won and (part.floor.distance or 0.0) <= thresholds.NEAR
     )  # fmt: skip
-    floors = [each.floor for each in near if each.floor]
-    moved, least = sum(each.bytes or 0.0 for each in floors), sum(each.floor or 0.0 for each in floors)
+    floors = [timed_layer.floor for timed_layer in near if timed_layer.floor]
+    moved, least = sum(floor.bytes or 0.0 for floor in floors), sum(floor.floor or 0.0 for floor in floors)
     lower = seen.case.precision == "fp32" and seen.precision == "fp32"
     half = f"--precision {'fp16' if seen.on_gpu else 'bf16'}"
     if moved >= thresholds.LARGER_THAN_CACHES and near.share >= thresholds.LARGE:
@@ -86,7 +86,7 @@ def bandwidth_bound(seen: Evidence) -> Iterator[Finding]:
             "{layers:#layer} ({kinds}) {layers:is|are} bound by memory: {layers:it takes|they take} {much}, "
             "{times:two} times what moving {layers:its|their} bytes takes{where}.",
             {"floor": least, "bytes": moved}, near,
-            seconds=sum(each.won or 0.0 for each in floors), times=near.seconds / least,
+            seconds=sum(floor.won or 0.0 for floor in floors), times=near.seconds / least,
             hint=f"Fewer bytes, by a lower precision: {seen.command(half)}" if lower else
             f"A larger batch, which reads the weights once for all of it: {seen.command(larger=True)}",
         )  # fmt: skip
@@ -95,14 +95,18 @@ def bandwidth_bound(seen: Evidence) -> Iterator[Finding]:
 @rule("first-convolution", of="profile")
 def first_convolution(seen: Evidence) -> Iterator[Finding]:
     """Few input channels leave units of the hardware empty: the rate of the others shows what could be reached."""
-    convolutions = [each for each in seen.parts if each.family == "convolution" and each.steady > 0]
-    known = [(each, done) for each in convolutions[1:] if not is_grouped(each) and (done := flops(each))]
+    convolutions = [part for part in seen.parts if part.family == "convolution" and part.steady > 0]
+    known = [
+        (convolution, done)
+        for convolution in convolutions[1:]
+        if not is_grouped(convolution) and (done := flops(convolution))
+    ]
     if not known:
         return
     first, mine, channels = convolutions[0], flops(convolutions[0]), channels_of(convolutions[0])
     if not mine or not channels or channels[0] > thresholds.FEW_CHANNELS:
         return
-    rate = sum(done for _, done in known) / sum(each.steady for each, _ in known)
+    rate = sum(item for _, item in known) / sum(timed_layer.steady for timed_layer, _ in known)
     goal = mine / rate
     if first.steady < thresholds.SLOWER * goal or seen.share(first.steady - goal) < thresholds.FIRST_CONVOLUTION:
         return
@@ -126,12 +130,12 @@ def first_convolution(seen: Evidence) -> Iterator[Finding]:
 @rule("reformats", of="profile")
 def reformats(seen: Evidence) -> Iterator[Finding]:
     """Layers first: a kernel that reformats is part of a layer where layers are known."""
-    layers = seen.layers(each for each in seen.parts if each.family in ("reformat", "cast"))
-    kernels = seen.kernels([each for each in seen.launched if each.family == "reformat"])
-    own = seen.layers(each for each in layers if each.layer.modules and "inserted" not in each.layer.details)
+    layers = seen.layers(part for part in seen.parts if part.family in ("reformat", "cast"))
+    kernels = seen.kernels([timed_kernel for timed_kernel in seen.launched if timed_kernel.family == "reformat"])
+    own = seen.layers(layer for layer in layers if layer.layer.modules and "inserted" not in layer.layer.details)
     if seen.precisions or max(layers.share, kernels.share if not layers else 0.0) < thresholds.LAYOUT:
         return  # of what is quantized the rule ``conversions`` speaks
-    families = {each.family for each in seen.parts} | {each.family for each in seen.launched}
+    families = {part.family for part in seen.parts} | {timed_layer.family for timed_layer in seen.launched}
     order = seen.hint("channels_last").ask if "convolution" in families else ""  # which is for images
     feed = "feed the model in the memory order and type that the backend computes in"
     hint = seen.advice(
@@ -209,7 +213,7 @@ def outside_layers(seen: Evidence) -> Iterator[Finding]:
 
 def channels_of(of: TimedLayer) -> tuple[int, ...]:
     """Channels, or features, that go into a layer and come out of it; empty where that is not known."""
-    given, made = (each[0].shape if each else () for each in (of.layer.inputs, of.layer.outputs))
+    given, made = (tensors[0].shape if tensors else () for tensors in (of.layer.inputs, of.layer.outputs))
     place = 1 if of.family == "convolution" else -1
     fits = len(given) > 1 and len(made) > 1 and (place < 0 or 3 <= len(given) == len(made) <= 5)
     return (given[place], made[place]) if fits and min(given[place], made[place]) > 0 else ()
@@ -259,7 +263,7 @@ def _mergeable(parts: Sequence[TimedLayer]) -> tuple[list[TimedLayer], list[Time
         if producer and BATCH_NORM.search(chain[0].layer.kind):
             foldable.append(chain.pop(0))
         if not producer:
-            chain.remove(max(chain, key=lambda each: each.seconds))
+            chain.remove(max(chain, key=lambda timed_layer: timed_layer.seconds))
         fusible += chain
     return fusible, foldable
 
@@ -292,18 +296,18 @@ def fallback(seen: Evidence) -> Iterator[Finding]:
     if partition and partition.breaks:
         breaks = partition.breaks
         known = None not in partition.engines  # some front ends do not tell what is in an engine
-        outside = {each.segment for each in breaks}
+        outside = {item.segment for item in breaks}
         paths: dict[bool, set[str | None]] = {True: set(), False: set()}
         for number, segment in enumerate(partition.segments):
             paths[number in outside] |= {operator.module for operator in segment.operators}
         alone = paths[True] - paths[False]  # modules of which no operator is in an engine
         some = seen.layers(e for e in seen.parts if e.layer.modules and alone.issuperset(e.layer.modules))
-        subject = few(module(path) for each in breaks for path in each.modules if path) or "the model"
+        subject = few(module(path) for item in breaks for path in item.modules if path) or "the model"
         yield found(
             "{in PyTorch:#operator} {in PyTorch:runs|run} outside of engines, in {subject}{taken}.",
             {
                 "operators": partition.operators if known else None,
-                "in PyTorch": sum(sum(each.operators.values()) for each in breaks),
+                "in PyTorch": sum(sum(item.operators.values()) for item in breaks),
                 "segments": len(partition.segments),
                 "engines": len(partition.engines),
                 "seconds": some.seconds if some else None,
@@ -311,7 +315,7 @@ def fallback(seen: Evidence) -> Iterator[Finding]:
             subject=subject, share=some.share if some else None, taken=f": at least {some.much}" if some else "",
             hint="See each operator's reason: " + (seen.command(what="partition") or 'profile.facts["partition"]'),
         )  # fmt: skip
-    on_cpu = [each for each in seen.parts if str(each.layer.details.get("provider", "")).startswith("CPU")]
+    on_cpu = [part for part in seen.parts if str(part.layer.details.get("provider", "")).startswith("CPU")]
     some = seen.layers(on_cpu)
     if seen.on_gpu and some:
         yield found(
@@ -343,7 +347,7 @@ def _breaks(facts: dict[str, Any]) -> tuple[int, list[str]]:
     kept = facts.get("graph_breaks")
     if isinstance(kept, dict) and isinstance(kept.get("count"), int):
         reasons = kept.get("reasons")
-        return kept["count"], [str(each) for each in reasons] if isinstance(reasons, list) else []
+        return kept["count"], [str(reason) for reason in reasons] if isinstance(reasons, list) else []
     partition = partition_in(facts)
     reasons = list(partition.graph_breaks) if partition else []
     return len(reasons), reasons
@@ -357,7 +361,7 @@ def stayed_in_fp32(seen: Evidence) -> Iterator[Finding]:
     """Layers with multiply-adds that are computed as before."""
     stayed = _stayed(seen)
     if stayed and stayed.share >= thresholds.STAYED:
-        names = dict.fromkeys(each.layer.precision for each in stayed)
+        names = dict.fromkeys(timed_layer.layer.precision for timed_layer in stayed)
         yield found(
             "{layers:#layer} with multiply-adds {layers:is|are} in {types}, not in {precision}: {much}{where}.",
             {}, stayed, types=listing(list(names)), precision=seen.case.precision,
@@ -383,9 +387,9 @@ def int8_not_faster(seen: Evidence) -> Iterator[Finding]:
     before = latencies(seen.plain).for_median if seen.plain else ()
     if not seen.latency or not before or median(before) >= thresholds.LITTLE_WON * seen.latency:
         return
-    told = seen.precisions
-    stayed, converting = _stayed(seen), told.converting if told else 0.0
-    work = told.work.get(seen.case.precision) if told else None
+    precisions = seen.precisions
+    stayed, converting = _stayed(seen), precisions.converting if precisions else 0.0
+    work = precisions.work.get(seen.case.precision) if precisions else None
     if converting >= thresholds.CONVERSIONS:
         why = f"conversions take {percent(converting)} of it"
     elif stayed and stayed.share >= thresholds.STAYED:

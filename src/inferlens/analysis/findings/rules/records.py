@@ -58,8 +58,8 @@ def machine(seen: RecordEvidence) -> Iterator[Finding]:
     if cause := record_load(seen.record).cause:
         yield found("{message}", message=cause, hint=WAIT, code="busy")
     for marks in (seen.record.marks, seen.record.window_marks):
-        for each in mark.warnings(marks) if marks else ():
-            yield found("{message}", message=each.message, hint=each.advice, code=each.code)
+        for warning in mark.warnings(marks) if marks else ():
+            yield found("{message}", message=warning.message, hint=warning.advice, code=warning.code)
 
 
 @rule("not-finite", of="record", hint="See the log beside the record: the clock is not to be trusted.")
@@ -74,10 +74,10 @@ def not_finite(seen: RecordEvidence) -> Iterator[Finding]:
 def series(seen: RecordEvidence) -> Iterator[Finding]:
     """What speaks against the interval of the median, or the median itself."""
     samples, for_median = seen.series.samples, seen.series.for_median
-    for each in diagnostics(for_median if len(for_median) >= LEAST_SAMPLES else samples) if samples else ():
-        if each.code in OF_THE_SERIES and not (IN_TURNS in seen.record.facts and each.code in UNSTEADY):
-            code, hint, template = OF_THE_SERIES[each.code]
-            yield found(template, {"value": each.value}, hint=hint, code=code)
+    for diagnostic in diagnostics(for_median if len(for_median) >= LEAST_SAMPLES else samples) if samples else ():
+        if diagnostic.code in OF_THE_SERIES and not (IN_TURNS in seen.record.facts and diagnostic.code in UNSTEADY):
+            code, hint, template = OF_THE_SERIES[diagnostic.code]
+            yield found(template, {"value": diagnostic.value}, hint=hint, code=code)
 
 
 @rule("not-reached", of="record", hint="A longer --max-time, or a quieter machine.")
@@ -147,8 +147,8 @@ def at_chance(seen: RecordEvidence) -> Iterator[Finding]:
     """fp32 itself is seldom right, and no more often than who always answers the commonest label."""
     accuracy = seen.record.accuracy
     if accuracy and accuracy.commonest and (hits := accuracy.reference_values):
-        known = share_interval(sum(hits), len(hits))
-        if known.low <= accuracy.commonest and known.high < AT_CHANCE:
+        interval = share_interval(sum(hits), len(hits))
+        if interval.low <= accuracy.commonest and interval.high < AT_CHANCE:
             yield found("fp32's {metric} is chance.", metric=accuracy.metric)
 
 

@@ -257,10 +257,10 @@ def _synchronising(seen: TraceEvidence) -> Part:
 def _copies(seen: TraceEvidence) -> Part:
     across = seen.where(_ACROSS.search)
     words = seen.words(across)
-    alone = Intervals.of(seen.trace, seen.rows[across]).without(seen.analysis.parts["kernel"])
+    intervals = Intervals.of(seen.trace, seen.rows[across]).without(seen.analysis.parts["kernel"])
     pinned = "Pinned" in words["longest"]
     how = "on a stream beside the kernels" if pinned else "from and to pinned memory (pin_memory, non_blocking=True)"
-    return seen.seconds(alone), {**words, "how": how}
+    return seen.seconds(intervals), {**words, "how": how}
 
 
 def _attention(seen: TraceEvidence) -> Part:
@@ -277,7 +277,7 @@ def _misaligned(seen: TraceEvidence) -> Part:
     built, older = _BUILT_FOR.search(words["longest"]), ""
     devices = seen.trace.about.devices
     if built and devices:
-        number = next(int(_GENERATIONS.get(each, each)) for each in built.groups() if each)
+        number = next(int(_GENERATIONS.get(group, group)) for group in built.groups() if group)
         own = 10 * devices[0].major + devices[0].minor
         older = f", built for sm_{number} and not for this GPU's sm_{own}" if number < own else ""
     return seen.saves(narrow, 1 - seen.vectors), {**words, "multiple": multiple, "older": older}
@@ -315,7 +315,7 @@ def _small(seen: TraceEvidence) -> Part:
 
 def _not_filled(seen: TraceEvidence) -> Part:
     uses = [gpu for gpu in seen.analysis.gpu_use if gpu.sm_efficiency is not None and seen.bound == "GPU"]
-    gpu = min(uses, key=lambda each: each.sm_efficiency or 0.0, default=None)
+    gpu = min(uses, key=lambda us: us.sm_efficiency or 0.0, default=None)
     if gpu is None or (gpu.sm_efficiency or 0.0) >= thresholds.FILLED * gpu.utilization:
         return 0.0, {}
     filled = gpu.sm_efficiency or 0.0
@@ -353,7 +353,7 @@ RULES = (
               "Warm up before the trace, and keep memory between steps."),
     TraceRule("synchronising", _synchronising, "The GPU runs out of work in {calls:#wait} of the host a step{by}",
               "Wait for the GPU less often: no .item(), .cpu() or print of a tensor."),
-    TraceRule("communication", lambda seen: (seen.parts["communication"], {}),
+    TraceRule("communication", lambda trace_evidence: (trace_evidence.parts["communication"], {}),
               "Devices exchange data while no other kernel runs",
               "Communicate while kernels run: larger buckets, gradients sent as they come."),
     TraceRule("copies", _copies, "No kernel runs during copies between host and GPU, most in {most}",
@@ -389,13 +389,13 @@ RULES = (
 @rule("", of="trace")
 def traces(seen: TraceEvidence) -> Iterator[Finding]:
     """Every row of the table whose part is worth a line."""
-    for each in RULES:
-        seconds, words = each.part(seen)
+    for item in RULES:
+        seconds, words = item.part(seen)
         share = seconds / seen.step
         if share > thresholds.WORTH:
             yield found(
-                each.sentence.replace("{what}", words.get("what", "")) + ": at most {share:percent} of a step "
+                item.sentence.replace("{what}", words.get("what", "")) + ": at most {share:percent} of a step "
                 "({time:duration}) to save.",
-                {"time": seconds, "share": share}, code=each.code, subject=each.code, seconds=seconds, whole=seen.step,
-                share=share, hint=found(each.hint, **words).sentence, **words,
+                {"time": seconds, "share": share}, code=item.code, subject=item.code, seconds=seconds, whole=seen.step,
+                share=share, hint=found(item.hint, **words).sentence, **words,
             )  # fmt: skip

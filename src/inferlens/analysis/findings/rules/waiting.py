@@ -84,7 +84,7 @@ def host_bound(seen: RecordEvidence | Evidence | TraceEvidence) -> Iterator[Find
             )  # fmt: skip
     elif seen.record and bound_by(seen.record) == "host":
         latency, enqueue = (
-            median(steady_samples(seen.record, each).for_median) for each in ("latency", "enqueue time")
+            median(steady_samples(seen.record, name).for_median) for name in ("latency", "enqueue time")
         )
         yield found(
             "Bound by the host: enqueueing a call takes about as long as the call.",
@@ -115,6 +115,6 @@ def bound_by(record: Record) -> str:
     if not (latency and enqueue and gpu):
         return ""
     copies = [steady_samples(record, metric).for_median for metric in ("H2D time", "D2H time")]
-    if all(copies) and sum(median(each) for each in copies) >= COPY_BOUND * median(gpu):
+    if all(copies) and sum(median(copy) for copy in copies) >= COPY_BOUND * median(gpu):
         return "copies"
     return "host" if enqueueing_takes_all(median(enqueue), median(latency)) else "GPU"
