@@ -147,16 +147,16 @@ def main(words: Sequence[str]) -> None:
 # record
 
 
-def record(asked: argparse.Namespace) -> None:
+def record(namespace: argparse.Namespace) -> None:
     """Measures a pool, and saves it after each round, so that an interrupted one is kept."""
-    backend = asked.backend or (
-        "pytorch,onnxruntime,openvino" if asked.device == "cpu" else "pytorch,torch_compile:reduce-overhead"
+    backend = namespace.backend or (
+        "pytorch,onnxruntime,openvino" if namespace.device == "cpu" else "pytorch,torch_compile:reduce-overhead"
     )
-    path = asked.to or POOLS / f"{asked.device}.json"
-    console, deadline = Console(width=110), time.monotonic() + 60 * asked.minutes
+    path = namespace.to or POOLS / f"{namespace.device}.json"
+    console, deadline = Console(width=110), time.monotonic() + 60 * namespace.minutes
     with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
         plan = Plan.from_words({
-            "model": asked.model, "backend": backend, "device": asked.device, "precision": asked.precision,
+            "model": namespace.model, "backend": backend, "device": namespace.device, "precision": namespace.precision,
             "mode": "latency", "output": folder, "quick": True,
         })  # fmt: skip
         cases = [
@@ -164,8 +164,8 @@ def record(asked: argparse.Namespace) -> None:
         ]
         found = {case.case.backend_label: Case() for case in cases}
         shuffle, order = random.Random(SEED), list[tuple[Planned, bool]]()
-        for number in range(max(asked.processes, asked.pairs)):
-            kinds = [False] * (number < asked.processes) + [True] * (number < asked.pairs)
+        for number in range(max(namespace.processes, namespace.pairs)):
+            kinds = [False] * (number < namespace.processes) + [True] * (number < namespace.pairs)
             order += shuffle.sample([(case, together) for case in cases for together in kinds], len(cases) * len(kinds))
         begun = time.time()
         with scheduled(plan, Observer(), cases) as scheduler:
@@ -191,7 +191,7 @@ def record(asked: argparse.Namespace) -> None:
                 environment = msgspec.to_builtins(scheduler.environment)
                 about = {name: value for name, value in environment.items() if name != "variables"}
                 created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begun))
-                pool = Pool(asked.model, asked.device, asked.precision, created, about, found)
+                pool = Pool(namespace.model, namespace.device, namespace.precision, created, about, found)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(msgspec.json.encode(pool))
                 medians = ", ".join(duration(one.median) for one in measured)
@@ -373,26 +373,28 @@ def simulate_race(
     return Outcome(answer.kind == "fastest", loss, rounds.held)
 
 
-def simulate(asked: argparse.Namespace) -> None:
+def simulate(namespace: argparse.Namespace) -> None:
     """Run the races and print one table."""
     console = Console(width=120)
-    table = Table(title=f"{asked.races:,} races each, threshold {percent(THRESHOLD)}", title_justify="left")
+    table = Table(title=f"{namespace.races:,} races each, threshold {percent(THRESHOLD)}", title_justify="left")
     for title in ("pool", "noise", "ways", "gap", "decided", "named one loses more", "mean rounds"):
         table.add_column(title, justify="left" if title == "pool" else "right")
-    paths = asked.pools or [path for path in sorted(POOLS.glob("*.json")) if "cases" in json.loads(path.read_bytes())]
+    paths = namespace.pools or [
+        path for path in sorted(POOLS.glob("*.json")) if "cases" in json.loads(path.read_bytes())
+    ]
     if not paths:
         sys.exit("There is no pool: python -m benchmarks.race record")
     begin = time.perf_counter()
-    with ProcessPoolExecutor(asked.workers) as workers:
+    with ProcessPoolExecutor(namespace.workers) as workers:
         for path in paths:
             console.print(spreads(path))
             pool = read(path)
             usual = CPU_NOISE if pool.device == "cpu" else GPU_NOISE
-            cases = [case for name, case in pool.cases.items() if asked.case in (None, name)]
+            cases = [case for name, case in pool.cases.items() if namespace.case in (None, name)]
             sources = [Source.of(case) for case in cases if len(case.alone) > 1 and len(case.together) > 1]
-            for noise, candidates, gap in itertools.product(asked.noise, asked.candidates, asked.gaps):
+            for noise, candidates, gap in itertools.product(namespace.noise, namespace.candidates, namespace.gaps):
                 play = partial(simulate_race, sources, usual, gap, candidates, noise)
-                outcomes = list(workers.map(play, range(asked.races), chunksize=max(1, asked.races // 16)))
+                outcomes = list(workers.map(play, range(namespace.races), chunksize=max(1, namespace.races // 16)))
                 table.add_row(path.stem, f"{noise:g}", str(candidates), percent(gap), *row(outcomes))
     table.caption = f"Simulated in {duration(time.perf_counter() - begin)}."
     console.print(table)
@@ -421,19 +423,19 @@ class Answered:
     seconds: float
 
 
-def decide(asked: argparse.Namespace) -> None:
+def decide(namespace: argparse.Namespace) -> None:
     """Runs ``inferlens bench`` again and again, and judges its answers by a long reference."""
     console = Console(width=140)
     here = Path(__file__).parent.parent
-    words = [asked.model, *asked.words.split()]
-    asked.reference = asked.reference or POOLS / ("reference-busy.json" if asked.busy else "reference.json")
-    if asked.reference.exists():
-        reference = json.loads(asked.reference.read_bytes())
+    words = [namespace.model, *namespace.words.split()]
+    namespace.reference = namespace.reference or POOLS / ("reference-busy.json" if namespace.busy else "reference.json")
+    if namespace.reference.exists():
+        reference = json.loads(namespace.reference.read_bytes())
         if reference["words"] != words:
-            sys.exit(f"{asked.reference} is of {' '.join(reference['words'])}: name another one with --reference")
+            sys.exit(f"{namespace.reference} is of {' '.join(reference['words'])}: name another one with --reference")
     else:
         console.print("A reference first: 20 processes of each, in turns.")
-        with others(asked.busy):
+        with others(namespace.busy):
             answered = bench(here, [*words, "--repeats", "20", "--mode", "latency"])
         reference = {
             "words": words,
@@ -441,24 +443,27 @@ def decide(asked: argparse.Namespace) -> None:
             "medians": answered.medians,
             "seconds": answered.seconds,
         }
-        asked.reference.parent.mkdir(parents=True, exist_ok=True)
-        asked.reference.write_text(json.dumps(reference, indent=1) + "\n", encoding="utf-8")
-    busy = " while other programs took half of the cores" if asked.busy else ""
-    told = f"{asked.runs} runs of inferlens bench {' '.join(words)}{busy}; reference: {told_of(reference['fastest'])}"
+        namespace.reference.parent.mkdir(parents=True, exist_ok=True)
+        namespace.reference.write_text(json.dumps(reference, indent=1) + "\n", encoding="utf-8")
+    busy = " while other programs took half of the cores" if namespace.busy else ""
+    told = (
+        f"{namespace.runs} runs of inferlens bench {' '.join(words)}{busy}; reference: {told_of(reference['fastest'])}"
+    )
     table = Table(title=told, title_justify="left")
     for title in ("run", "of", "fastest", "median", "next", "processes", "time", ""):
         table.add_column(title, justify="left" if title in ("of", "fastest", "next", "") else "right")
     counts: dict[str, list[tuple[str, float]]] = {}
-    with others(asked.busy):
-        for number in range(asked.runs):
-            for name, checkout in [("this", here), *([("beside", asked.beside)] if asked.beside else [])]:
+    with others(namespace.busy):
+        for number in range(namespace.runs):
+            for name, checkout in [("this", here), *([("beside", namespace.beside)] if namespace.beside else [])]:
                 answered = bench(checkout, words)
                 verdict = compared(answered.fastest, reference["fastest"]) + ", not sure" * (not answered.sure)
                 counts.setdefault(name, []).append((verdict, answered.seconds))
                 order = sorted(answered.medians, key=answered.medians.__getitem__)
                 rest = [item for item in order if item not in answered.fastest]
                 table.add_row(
-                    str(number + 1), name, told_of(answered.fastest), duration(answered.medians[order[0]]) if order else "–",
+                    str(number + 1), name, told_of(answered.fastest),
+                    duration(answered.medians[order[0]]) if order else "–",
                     f"{rest[0]} {duration(answered.medians[rest[0]])}" if rest else "–", str(answered.processes),
                     duration(answered.seconds), verdict,
                 )  # fmt: skip

@@ -46,15 +46,15 @@ from tests.backends.profiling.layered import (
 LABEL = "torch_compile:default"
 
 
-def attributed(network: Model, found: Layers) -> None:
+def attributed(network: Model, layers: Layers) -> None:
     """Every layer came from modules that there are."""
     assert network.module is not None
-    assert {path for layer in found.layers for path in layer.modules} <= {p for p, _ in network.module.named_modules()}
-    known = seconds([layer for layer in found.layers if layer.modules])
-    assert known >= 0.9 * seconds(list(found.layers))
-    assert not found.absent
-    assert len({layer.name for layer in found.layers}) == len(found.layers)
-    begins = [layer.begins[0] for layer in found.layers]
+    assert {path for layer in layers.layers for path in layer.modules} <= {p for p, _ in network.module.named_modules()}
+    known = seconds([layer for layer in layers.layers if layer.modules])
+    assert known >= 0.9 * seconds(list(layers.layers))
+    assert not layers.absent
+    assert len({layer.name for layer in layers.layers}) == len(layers.layers)
+    begins = [layer.begins[0] for layer in layers.layers]
     assert begins == sorted(begins)
 
 

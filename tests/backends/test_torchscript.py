@@ -64,12 +64,12 @@ def layers(label: str, network: Model, folder: Path, way: str = "", runs: int = 
     return profiled(label, network, prepared(folder), runs=runs, options={way: True} if way else {})
 
 
-def attributed(network: Model, found: Layers) -> None:
+def attributed(network: Model, layers: Layers) -> None:
     """All came from modules that there are."""
     assert network.module is not None
-    assert {path for layer in found.layers for path in layer.modules} <= {p for p, _ in network.module.named_modules()}
-    assert all(layer.modules and layer.operators for layer in found.layers)
-    assert "modules" not in found.absent
+    assert {path for layer in layers.layers for path in layer.modules} <= {p for p, _ in network.module.named_modules()}
+    assert all(layer.modules and layer.operators for layer in layers.layers)
+    assert "modules" not in layers.absent
 
 
 @pytest.mark.parametrize("way", WAYS)

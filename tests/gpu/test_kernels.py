@@ -64,19 +64,19 @@ def profiled(label: str, model: Model, folder: Path, precision: str = "fp16", **
     return kernels
 
 
-def check(found: Kernels) -> None:
-    assert found.kernels
-    assert len(found.whole) == len(found.busy) == len(found.begun) == RUNS
-    assert list(found.begun) == sorted(found.begun)
-    assert found.gpu.name == torch.cuda.get_device_name()
-    assert 0 < found.launches <= sum(kernel.calls for kernel in found.kernels)
-    for run, (whole, busy) in enumerate(zip(found.whole, found.busy, strict=True)):
-        assert 0 < busy <= sum(kernel.times[run] for kernel in found.kernels) + 1e-9
+def check(kernels: Kernels) -> None:
+    assert kernels.kernels
+    assert len(kernels.whole) == len(kernels.busy) == len(kernels.begun) == RUNS
+    assert list(kernels.begun) == sorted(kernels.begun)
+    assert kernels.gpu.name == torch.cuda.get_device_name()
+    assert 0 < kernels.launches <= sum(kernel.calls for kernel in kernels.kernels)
+    for run, (whole, busy) in enumerate(zip(kernels.whole, kernels.busy, strict=True)):
+        assert 0 < busy <= sum(kernel.times[run] for kernel in kernels.kernels) + 1e-9
         assert busy <= whole + SKEW
-    for kernel in found.kernels:
+    for kernel in kernels.kernels:
         assert len(kernel.times) == RUNS
         assert all(time >= 0 for time in kernel.times)
-        for begin, time, whole in zip(kernel.begins, kernel.times, found.whole, strict=False):
+        for begin, time, whole in zip(kernel.begins, kernel.times, kernels.whole, strict=False):
             assert 0 <= begin <= whole
             assert begin + time / kernel.calls <= whole + SKEW
         if kernel.kind != "kernel":
@@ -104,24 +104,24 @@ def layers_of(label: str, network: Model, folder: Path, precision: str = "fp32",
     return layers
 
 
-def known(found: Layers) -> float:
-    return layered.seconds([layer for layer in found.layers if layer.modules]) / layered.seconds(list(found.layers))
+def known(layers: Layers) -> float:
+    return layered.seconds([layer for layer in layers.layers if layer.modules]) / layered.seconds(list(layers.layers))
 
 
-def seconds(found: Kernels, *, known: bool = False) -> float:
+def seconds(kernels: Kernels, *, known: bool = False) -> float:
     """What kernels took in all runs; ``known``: those of known modules."""
-    return sum(sum(kernel.times) for kernel in found.kernels if kernel.modules or not known)
+    return sum(sum(kernel.times) for kernel in kernels.kernels if kernel.modules or not known)
 
 
-def attributed(model: Model, found: Kernels, least: float) -> None:
+def attributed(model: Model, kernels: Kernels, least: float) -> None:
     """So much of the kernels' time is of known modules, which there are; what is not is shown where that fails."""
     assert model.module is not None
-    share = seconds(found, known=True) / seconds(found)
+    share = seconds(kernels, known=True) / seconds(kernels)
     unknown = [
-        (kernel.name, kernel.calls, kernel.layer, kernel.operator) for kernel in found.kernels if not kernel.modules
+        (kernel.name, kernel.calls, kernel.layer, kernel.operator) for kernel in kernels.kernels if not kernel.modules
     ]
-    assert share >= least, (share, found.absent, unknown)
-    seen = {path for kernel in found.kernels for path in kernel.modules}
+    assert share >= least, (share, kernels.absent, unknown)
+    seen = {path for kernel in kernels.kernels for path in kernel.modules}
     assert seen <= {path for path, _ in model.module.named_modules()}
     assert len(seen) > 20, seen
 

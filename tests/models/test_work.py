@@ -302,7 +302,7 @@ def test_an_onnx_file_is_counted_from_its_shapes(tmp_path: Path) -> None:
     ],
 )
 def test_an_operator_of_onnx_at_the_shape_that_is_given(
-    operator: str, table: tuple[int, int], asked: TensorSpec, expected: tuple[int, int, int], tmp_path: Path
+    operator: str, table: tuple[int, int], tensor_spec: TensorSpec, expected: tuple[int, int, int], tmp_path: Path
 ) -> None:
     """Of a table only the rows that are asked for are read."""
     onnx = pytest.importorskip("onnx")
@@ -311,11 +311,11 @@ def test_an_operator_of_onnx_at_the_shape_that_is_given(
     graph = make.make_graph(
         [make.make_node(operator, names, ["y"])],
         "rows",
-        [make.make_tensor_value_info("x", kinds.INT64 if asked.dtype == "int64" else kinds.FLOAT, None)],
+        [make.make_tensor_value_info("x", kinds.INT64 if tensor_spec.dtype == "int64" else kinds.FLOAT, None)],
         [make.make_tensor_value_info("y", kinds.FLOAT, None)],
         [make.make_tensor("table", kinds.FLOAT, table, bytes(table[0] * table[1] * FLOAT), raw=True)],
     )
     file = tmp_path / "rows.onnx"
     onnx.save(make.make_model(graph), str(file))
-    work = of(count(model(format="onnx", path=file, inputs=(asked,)), case()))
+    work = of(count(model(format="onnx", path=file, inputs=(tensor_spec,)), case()))
     assert (work.flops, work.weights, work.outputs) == expected

@@ -144,19 +144,19 @@ def worse(first: Agreement, last: Agreement) -> Agreement:
     return last if (last.rel_l2 or 0.0) > (first.rel_l2 or 0.0) and first.agrees is not False else first
 
 
-def by_accuracy(case: Case, known: Accuracy | None, data: str = "") -> bool:
+def by_accuracy(case: Case, accuracy: Accuracy | None, data: str = "") -> bool:
     """Whether the drop in accuracy says what a quantized case's outputs are worth, and no tolerance does.
 
     ``data`` names what the case is yet to be evaluated on, where nothing is ``known``.
     """
-    return case.precision in QUANTIZED and (measured_drop(known) is not None if known else bool(data))
+    return case.precision in QUANTIZED and (measured_drop(accuracy) is not None if accuracy else bool(data))
 
 
-def judged(found: Agreement | None, case: Case, known: Accuracy | None) -> Agreement | None:
+def judged(agreement: Agreement | None, case: Case, accuracy: Accuracy | None) -> Agreement | None:
     """The agreement of a case whose accuracy is known; outputs of other shapes, or not finite, stay wrong."""
-    if found is None or found.rel_l2 is None or found.state == "lost" or not by_accuracy(case, known):
-        return found
-    return replace(found, tolerance=None, agrees=True, reason="")
+    if agreement is None or agreement.rel_l2 is None or agreement.state == "lost" or not by_accuracy(case, accuracy):
+        return agreement
+    return replace(agreement, tolerance=None, agrees=True, reason="")
 
 
 def top1(ours: NDArray[np.generic], theirs: NDArray[np.generic]) -> float | None:

@@ -221,45 +221,45 @@ def _opened(case: Case, trust: bool, live: Path | None) -> Opened:
     return opened
 
 
-def check(found: ModelInfo, plan: Plan, live: Path | None = None) -> ModelInfo:
+def check(model_info: ModelInfo, plan: Plan, live: Path | None = None) -> ModelInfo:
     """Return what is known of a model, with the inputs that ``plan`` asks for, and which of them the model refuses.
 
     Raises InferlensError if the model cannot be loaded, or does not take the weights or the inputs.
     """
-    source, trust = BY_PREFIX[found.spec.partition(":")[0]], plan.trust
+    source, trust = BY_PREFIX[model_info.spec.partition(":")[0]], plan.trust
     shared = {name: getattr(plan, name) for name in ("weights", "calibration", "keep", "seed")}
-    case = Case(model=found.spec, backend="", inputs=plan.input[0], **shared)
+    case = Case(model=model_info.spec, backend="", inputs=plan.input[0], **shared)
     asks = any(case.inputs) or any(plan.dim[0]) or case.weights or case.calibration not in ("", RANDOM) or case.keep
     if source.vouched and not asks:
-        return found
+        return model_info
     try:
         opened = _opened(case, trust, live)
         _given_weights(opened, case, trust)
         if not (case.inputs or opened.inputs):
             opened = replace(opened, inputs=(_guess(opened),))
-        found = _with_inputs(found, opened, plan)
+        model_info = _with_inputs(model_info, opened, plan)
     except MissingLibrary:
         if any(plan.dim[0]):
             raise
-        return found  # which backends say, too
+        return model_info  # which backends say, too
     except Unsupported as error:
         problem = Problem.of(error)
-        return msgspec.structs.replace(found, unfit=tuple((feed, problem) for feed in feeds(plan, found)))
+        return msgspec.structs.replace(model_info, unfit=tuple((feed, problem) for feed in feeds(plan, model_info)))
     except InferlensError:
         raise
     except Exception as error:
         if is_short_of_memory(error):
-            return found
+            return model_info
         raise InferlensError(
-            f"{found.asked or found.spec} cannot be loaded: {reason(error)}{_where(error)}.",
+            f"{model_info.asked or model_info.spec} cannot be loaded: {reason(error)}{_where(error)}.",
             hint="load it by itself in Python, which shows where this comes from",
         ) from error
     if opened.module is not None:  # names of ONNX nodes are known once it is exported
         nodes = [name for name in kept(case) if name.startswith(EXPORTED)]
         check_kept(case, [*(name for name, _ in opened.module.named_modules()), *nodes])
-    found = msgspec.structs.replace(found, precision=own_precision(opened) or found.precision)
+    model_info = msgspec.structs.replace(model_info, precision=own_precision(opened) or model_info.precision)
     fits, unfit = dict[tuple[TensorSpec, ...], tuple[TensorSpec, ...]](), list[tuple[InputsAtBatch, Problem]]()
-    for inputs, batch in feeds(plan, found):
+    for inputs, batch in feeds(plan, model_info):
         try:
             fits[inputs] = _inputs(opened, msgspec.structs.replace(case, inputs=inputs, batch=batch))
         except Unsupported as error:
@@ -268,45 +268,45 @@ def check(found: ModelInfo, plan: Plan, live: Path | None = None) -> ModelInfo:
         if data := _calibration(case, specs):
             next(data.feeds(1))
         if inputs or not source.vouched:
-            try_inputs(opened, specs, found, asked=bool(inputs))
-    return msgspec.structs.replace(found, unfit=tuple(unfit), convolutional=_convolutional(opened.module))
+            try_inputs(opened, specs, model_info, asked=bool(inputs))
+    return msgspec.structs.replace(model_info, unfit=tuple(unfit), convolutional=_convolutional(opened.module))
 
 
-def feeds(plan: Plan, found: ModelInfo) -> list[InputsAtBatch]:
+def feeds(plan: Plan, model_info: ModelInfo) -> list[InputsAtBatch]:
     """Return the inputs that a plan asks for, at each batch; by default that of these inputs, or else the model's."""
     every = []
-    for inputs in found.inputs or plan.input:
-        own = inputs[0].shape[0] if inputs and inputs[0].shape else found.batch
+    for inputs in model_info.inputs or plan.input:
+        own = inputs[0].shape[0] if inputs and inputs[0].shape else model_info.batch
         every += [(inputs, batch) for batch in plan.batch or (own,)]
     return every
 
 
-def sized(found: ModelInfo, plan: Plan, live: Path | None) -> ModelInfo:
+def sized(model_info: ModelInfo, plan: Plan, live: Path | None) -> ModelInfo:
     """Return what is known of a model, with the inputs that a plan asks for where it gives sizes by name."""
     if not any(plan.dim):
-        return found
-    found.check(plan.trust)
-    return _with_inputs(found, _opened(Case(model=found.spec, backend=""), plan.trust, live), plan)
+        return model_info
+    model_info.check(plan.trust)
+    return _with_inputs(model_info, _opened(Case(model=model_info.spec, backend=""), plan.trust, live), plan)
 
 
-def _with_inputs(found: ModelInfo, opened: Opened, plan: Plan) -> ModelInfo:
+def _with_inputs(model_info: ModelInfo, opened: Opened, plan: Plan) -> ModelInfo:
     pairs = itertools.product(plan.input, plan.dim)
     return msgspec.structs.replace(
-        found, inputs=tuple(with_dims(opened.inputs, tensor_specs, dims) for tensor_specs, dims in pairs)
+        model_info, inputs=tuple(with_dims(opened.inputs, tensor_specs, dims) for tensor_specs, dims in pairs)
     )
 
 
-def with_layers(found: ModelInfo) -> ModelInfo:
+def with_layers(model_info: ModelInfo) -> ModelInfo:
     """Return what is known of a library's model, and whether it has 2-D convolutions; no weights are made."""
-    source, _, name = found.spec.partition(":")
+    source, _, name = model_info.spec.partition(":")
     if BY_PREFIX[source].vouched:
         with suppress(Exception):  # then it is not known
             import torch
 
             with torch.device("meta"):
                 module = BY_PREFIX[source].open(name, LoadRequest()).module
-            return msgspec.structs.replace(found, convolutional=_convolutional(module))
-    return found
+            return msgspec.structs.replace(model_info, convolutional=_convolutional(module))
+    return model_info
 
 
 def _convolutional(module: torch.nn.Module | None) -> bool:

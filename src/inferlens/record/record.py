@@ -187,9 +187,9 @@ class Environment(Struct, frozen=True, kw_only=True):
     variables: dict[str, str] = {}
     git_revision: str = ""
 
-    def same_as(self, other: Environment) -> bool:
+    def same_as(self, environment: Environment) -> bool:
         """Whether nothing differs; which GPU stands first does not matter."""
-        return self._sorted == other._sorted
+        return self._sorted == environment._sorted
 
     @property
     def _sorted(self) -> Environment:

@@ -246,9 +246,9 @@ def _files_under(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> I
         yield from [file for file in every if not of_a_tuning(file, path)] or every
 
 
-def of_a_tuning(file: Path, given: Path) -> bool:
+def of_a_tuning(file: Path, path: Path) -> bool:
     """Whether a tuning left a file below the folder that was given: its records are not those of a run beside it."""
-    folders = [folder for folder in file.parents if given in folder.parents]
+    folders = [folder for folder in file.parents if path in folder.parents]
     homes = [folder.parent for folder in folders if folder.name in (TUNING, BEST)]
     return any(plain_or_packed(home / TUNING / TRIALS).is_file() for home in homes)
 
@@ -309,13 +309,13 @@ class LoadedProfiles(Displayed, Sequence[Profile]):
         return f"<{plural(len(self), 'profile')} of {models}, {ran} ran>" if self.profiles else "<no profiles>"
 
 
-def save_profile(folder: Path, made: Profile) -> None:
+def save_profile(folder: Path, profile: Profile) -> None:
     """Writes a profile into its case's folder, whole or not at all, and the files of an engine's layers beside it."""
-    write_whole(folder / f"profile-{made.level}.json", layer_profile.encode(made))
-    if made.level == "layer":
+    write_whole(folder / f"profile-{profile.level}.json", layer_profile.encode(profile))
+    if profile.level == "layer":
         for name in (LATENCY, INFORMATION):  # those of an earlier profile would be taken for this one's
             (folder / name).unlink(missing_ok=True)
-        for name, data in engine_files(made).items():
+        for name, data in engine_files(profile).items():
             write_whole(folder / name, data)
 
 

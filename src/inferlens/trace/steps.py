@@ -59,25 +59,25 @@ class Intervals:
         """Nanoseconds."""
         return int((self.end - self.begin).sum())
 
-    def both(self, other: Intervals) -> Intervals:
+    def both(self, intervals: Intervals) -> Intervals:
         """The moments that are in both."""
         # The intervals of the other that meet each of these are neighbours there.
-        first = np.searchsorted(other.end, self.begin, "right")
-        last = np.searchsorted(other.begin, self.end, "left")
+        first = np.searchsorted(intervals.end, self.begin, "right")
+        last = np.searchsorted(intervals.begin, self.end, "left")
         count = np.maximum(last - first, 0)
         mine = np.repeat(np.arange(len(self)), count)
         its = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
-        begin = np.maximum(self.begin[mine], other.begin[its])
-        end = np.minimum(self.end[mine], other.end[its])
+        begin = np.maximum(self.begin[mine], intervals.begin[its])
+        end = np.minimum(self.end[mine], intervals.end[its])
         kept = end > begin
         return Intervals(begin[kept], end[kept])
 
-    def without(self, other: Intervals) -> Intervals:
+    def without(self, intervals: Intervals) -> Intervals:
         """The moments that are in this and not in the other."""
-        if not len(self) or not len(other):
+        if not len(self) or not len(intervals):
             return self
-        begin = np.concatenate([[min(self.begin[0], other.begin[0])], other.end])
-        end = np.concatenate([other.begin, [max(self.end[-1], other.end[-1])]])
+        begin = np.concatenate([[min(self.begin[0], intervals.begin[0])], intervals.end])
+        end = np.concatenate([intervals.begin, [max(self.end[-1], intervals.end[-1])]])
         kept = end > begin
         return self.both(Intervals(begin[kept], end[kept]))
 

@@ -71,8 +71,8 @@ class Records(Displayed, Sequence[Record]):
     def __getitem__(self, place: int | slice) -> Record | Records:
         return self._with(self.records[place]) if isinstance(place, slice) else self.records[place]
 
-    def __add__(self, other: Iterable[Record]) -> Records:
-        more = other if isinstance(other, Records) else Records(other)
+    def __add__(self, records: Iterable[Record]) -> Records:
+        more = records if isinstance(records, Records) else Records(records)
         folders, problems = {**self.folders, **more.folders}, [*self.problems, *more.problems]
         return Records([*self, *more], reference=self.reference, folders=folders, problems=problems)
 

@@ -347,10 +347,10 @@ def _named(runs: Sequence[CaseRuns]) -> list[Row]:
     return _told_apart(_machines_told_apart(found, runs))
 
 
-def _machines_told_apart(found: Sequence[Row], runs: Sequence[CaseRuns]) -> list[Row]:
+def _machines_told_apart(rows: Sequence[Row], runs: Sequence[CaseRuns]) -> list[Row]:
     """The rows, and beside the device's name what tells its machine from others that have one of that name."""
     choices: dict[str, dict[str, list[str]]] = {}
-    for row, run in zip(found, runs, strict=True):
+    for row, run in zip(rows, runs, strict=True):
         where, device = run.first.environment, row.device_name
         threads, card = plural(where.cpu_threads or 0, "thread"), f"{device} {card_name(where)}"
         names = [
@@ -366,17 +366,17 @@ def _machines_told_apart(found: Sequence[Row], runs: Sequence[CaseRuns]) -> list
     for device, machines in choices.items():
         unlike = (item for item in zip(*machines.values(), strict=True) if len({*item}) == len(machines))
         told |= {(device, machine): name for machine, name in zip(machines, next(unlike), strict=True)}
-    return [replace(row, device_name=told[row.device_name, row.machine]) for row in found]
+    return [replace(row, device_name=told[row.device_name, row.machine]) for row in rows]
 
 
-def _told_apart(found: Sequence[Row]) -> list[Row]:
+def _told_apart(rows: Sequence[Row]) -> list[Row]:
     """The rows, their names with the range of sizes where ranges differ, and with a number where names are equal."""
     ranges: dict[object, set[str]] = {}
-    for row in found:
+    for row in rows:
         ranges.setdefault(row.comparison, set()).add(row.prepared)
     seen: dict[object, int] = {}
     named = []
-    for row in found:
+    for row in rows:
         name = f"{row.name} {row.prepared}".strip() if len(ranges[row.comparison]) > 1 else row.name
         number = seen[row.comparison, name] = seen.get((row.comparison, name), 0) + 1
         named.append(replace(row, name=f"{name} ({number})" if number > 1 else name))

@@ -80,7 +80,7 @@ def test_what_did_not_end_well_is_never_faster(candidate, state, reason):
 
 def test_a_case_of_one_side_alone_did_not_run_on_the_other():
     compared = compare([*ran(), *ran(SLOW)], [*ran(run="new"), *ran(FAST, run="new")])
-    assert {compared_case.case.backend: (compared_case.base.state, compared_case.candidate.state) for compared_case in compared.cases} == {
+    assert {one.case.backend: (one.base.state, one.candidate.state) for one in compared.cases} == {
         "pytorch": ("ok", "ok"), "onnxruntime": ("ok", "missing"), "openvino": ("missing", "ok"),
     }  # fmt: skip
     assert [compared_case.verdict for compared_case in compared.cases] == ["SAME", "DID NOT RUN", "DID NOT RUN"]

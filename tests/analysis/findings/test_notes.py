@@ -39,10 +39,10 @@ def of(samples: Any, budget: Budget = FIXED, **fields: Any) -> Record:
     return record(samples=tuple(float(sample) * 1e-2 for sample in samples), budget=budget, **fields)
 
 
-def measured(made: Record, metric: Any, samples: Any, **fields: Any) -> Record:
+def measured(record: Record, metric: Any, samples: Any, **fields: Any) -> Record:
     """The record with another metric."""
     more = Measurement(metric=metric, unit="s", clock="a clock", samples=tuple(map(float, samples)))
-    return replace(made, measurements=(more, *made.measurements), **fields)
+    return replace(record, measurements=(more, *record.measurements), **fields)
 
 
 def said(*records: Record, **fields: Any) -> list[tuple[str, str]]:
@@ -55,10 +55,10 @@ def codes(*records: Record) -> list[str]:
 
 def timed(latency: float = 10.0, facts: Any = None, **metrics: float) -> Record:
     """A case on a GPU; times in milliseconds, of its metrics by the first word of their names."""
-    made = of(latency / 10 * (1 + noise(6)), case=case(device="cuda"), facts=facts or {})
+    record = of(latency / 10 * (1 + noise(6)), case=case(device="cuda"), facts=facts or {})
     for name, value in metrics.items():
-        made = measured(made, f"{name} time", (value * 1e-3,) * 9)
-    return made
+        record = measured(record, f"{name} time", (value * 1e-3,) * 9)
+    return record
 
 
 def with_turns(*speeds: float) -> Record:
@@ -119,10 +119,10 @@ def quantized(calibrated: bool) -> Record:
     ],
 )
 def test_what_is_warned_of(code: str, record: Record) -> None:
-    (found,) = [item for item in notes_of(CaseRuns((record,))) if item.code == code]
-    assert found.level == LEVEL_OF[code]
-    assert len(found.message.split()) <= 20, "one sentence, short enough for a screen"
-    assert found.hint
+    (note,) = [item for item in notes_of(CaseRuns((record,))) if item.code == code]
+    assert note.level == LEVEL_OF[code]
+    assert len(note.message.split()) <= 20, "one sentence, short enough for a screen"
+    assert note.hint
 
 
 @pytest.mark.parametrize(

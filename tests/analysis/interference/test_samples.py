@@ -46,8 +46,8 @@ def test_of_a_process_that_took_turns_the_median_is_of_the_fastest_third_of_them
     """In five of nine turns something else runs on the machine; between calls nothing does, or caches are flushed."""
     turns = [(*slower(by, 18), *slower(4.0, 2)) for by in (1.0, 2.0, 1.9, 1.1, 2.0, 1.2, 2.0, 1.3, 1.8)]
     latency = sum(turns, ())
-    alone, together = in_turns(*turns, between=between, facts={}), in_turns(*turns, between=between)
-    assert latencies(alone).for_median == latencies(alone).samples
+    record, together = in_turns(*turns, between=between, facts={}), in_turns(*turns, between=between)
+    assert latencies(record).for_median == latencies(record).samples
     assert (*latencies(together).for_median,) == (*turns[0], *turns[3], *turns[5])
     assert (*latencies(together).samples,) == latency, "tails are of all"
     assert CaseRuns((together,)).latency("p95") == pytest.approx(40e-3, rel=1e-2)
@@ -123,8 +123,8 @@ def test_a_slower_end_that_does_not_settle_is_kept_with_its_beginning() -> None:
 
 def test_windows_of_throughput_are_not_the_calls_that_the_marks_are_of() -> None:
     marks = Marks(count=len(FLAT), disturbed=(3,), discarded=(3,))
-    found = with_metric("throughput", FLAT, marks=marks)
-    assert (*samples.steady_samples(found, "throughput").samples,) == FLAT
+    record = with_metric("throughput", FLAT, marks=marks)
+    assert (*samples.steady_samples(record, "throughput").samples,) == FLAT
     disturbed = with_metric("throughput", FLAT, window_marks=Marks(count=len(FLAT), disturbed=(0,), discarded=(0,)))
     assert (*samples.steady_samples(disturbed, "throughput").samples,) == FLAT[1:]
     assert (*latencies(disturbed).samples,) == FLAT

@@ -190,8 +190,8 @@ class Timings:
     def __init__(self, data: bytes) -> None:
         self.data = set(data)
 
-    def combine(self, other: Timings, ignore: bool) -> None:
-        self.data |= other.data
+    def combine(self, timings: Timings, ignore: bool) -> None:
+        self.data |= timings.data
 
     def serialize(self) -> bytes:
         return bytes(sorted(self.data))

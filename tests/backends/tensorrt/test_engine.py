@@ -169,10 +169,10 @@ def test_an_engine_is_written_with_its_provenance(job: Any, preparation: Prepara
     assert sorted(path.name for path in tmp_path.glob("*.*")) == ["model.engine", "model.engine.json"]
 
 
-def test_what_cannot_be_written_or_read_is_one_message(job: Any, made: Built, tmp_path: Path) -> None:
+def test_what_cannot_be_written_or_read_is_one_message(job: Any, built: Built, tmp_path: Path) -> None:
     (tmp_path / "b.engine").mkdir()
     with pytest.raises(InferlensError, match=r"b\.engine cannot be written"):
-        write_engine(tmp_path / "b.engine", made.content, made.provenance)
+        write_engine(tmp_path / "b.engine", built.content, built.provenance)
     (tmp_path / "broken.onnx").write_bytes(b"no graph")
     with pytest.raises(InferlensError, match="cannot be read"):
         _ = dataclasses.replace(job(), path=tmp_path / "broken.onnx").key

@@ -47,9 +47,9 @@ def differences(pairs: Sequence[Pair]) -> tuple[Difference, ...]:
     return tuple(sorted(every, key=lambda difference: not difference.unlike))
 
 
-def sentence(found: Sequence[Difference]) -> str:
+def sentence(differences: Sequence[Difference]) -> str:
     """The differences of one pair, in a few words: ``torch 2.9.1 / 2.14.1``; what only one has comes last."""
-    ordered = sorted(found, key=lambda difference: NOT_THERE in (difference.base, difference.candidate))
+    ordered = sorted(differences, key=lambda difference: NOT_THERE in (difference.base, difference.candidate))
     return ", ".join(
         one_line(f"{difference.field} {difference.base} / {difference.candidate}") for difference in ordered
     )

@@ -88,20 +88,21 @@ def evidence_of(profiles: Profile | Sequence[Profile], record: Record | None = N
     return Evidence(several, record)
 
 
-def unseen(seen: Evidence) -> list[str]:
+def unseen(evidence: Evidence) -> list[str]:
     """What the rules could not look at for want of evidence, a few words each."""
     absent = {
-        "layers (no profile of them)": not seen.parts,
-        "kernels (no profile of them)": seen.on_gpu and not seen.launched,
-        "floors (the model's work or the device's ceilings are not known)": bool(seen.parts) and seen.floors is None,
-        "unprofiled calls (no record beside the profile)": seen.latency is None,
+        "layers (no profile of them)": not evidence.parts,
+        "kernels (no profile of them)": evidence.on_gpu and not evidence.launched,
+        "floors (the model's work or the device's ceilings are not known)": bool(evidence.parts)
+        and evidence.floors is None,
+        "unprofiled calls (no record beside the profile)": evidence.latency is None,
     }
     return [words for words, is_absent in absent.items() if is_absent]
 
 
-def _of_a_run(of: Finding, seen: Evidence) -> Finding:
-    unprofiled = of.seconds is not None and of.whole is not None and of.whole == seen.latency
-    return replace(of, whole=None if of.seconds is None else of.whole or seen.profiled, unprofiled=unprofiled)
+def _of_a_run(of: Finding, evidence: Evidence) -> Finding:
+    unprofiled = of.seconds is not None and of.whole is not None and of.whole == evidence.latency
+    return replace(of, whole=None if of.seconds is None else of.whole or evidence.profiled, unprofiled=unprofiled)
 
 
 def weight(of: Finding) -> float:

@@ -194,7 +194,9 @@ def roofline(
         ceilings=ceilings, rate=rate, time=whole, bound=bound, works=None if busy is None else runs.typical(busy),
         outside=runs.typical(runs.outside), known=known, floor=floor,
         won=None if bound or not floored else min(known - floor, whole),
-        least=max(sum(module.flops for module in work.modules) / rate if rate else 0.0, weights / ceilings.bandwidth, 0.0),
+        least=max(
+            sum(module.flops for module in work.modules) / rate if rate else 0.0, weights / ceilings.bandwidth, 0.0
+        ),
         unplaced=unplaced,
     )  # fmt: skip
 
@@ -212,24 +214,24 @@ def precision_of(profile: Profile, record: Record | None = None) -> str:
     return "tf32" if case.precision == "fp32" and case.device != "cpu" and lowered else case.precision
 
 
-def _too_fast(row: Floor, done: PartWork, rate: float) -> bool:
+def _too_fast(row: Floor, part_work: PartWork, rate: float) -> bool:
     """Return whether a row did its FLOPs faster than any layer of its kind can, at this measured rate."""
     most = MOST_SAVED if _CONVOLUTION.search(f"{row.kind} {row.name}") else FASTER
-    return bool(rate) and done.flops > most * rate * row.time
+    return bool(rate) and part_work.flops > most * rate * row.time
 
 
-def _floored(row: Floor, done: PartWork | None, rate: float | None, ceilings: Ceilings, weights: float) -> Floor:
+def _floored(row: Floor, part_work: PartWork | None, rate: float | None, ceilings: Ceilings, weights: float) -> Floor:
     """``row`` with its floor if its work is known, no longer than the time it took; ``weights``: the model's."""
-    if done is None:
+    if part_work is None:
         return row
-    compute = done.flops / rate if rate else 0.0
-    memory = done.bytes / ceilings.bandwidth
+    compute = part_work.flops / rate if rate else 0.0
+    memory = part_work.bytes / ceilings.bandwidth
     if ceilings.cached > ceilings.bandwidth:
-        moved = done.bytes - done.weights
-        far = (done.weights if weights > ceilings.cache else 0) + (moved if moved > ceilings.cache else 0)
-        memory = max(far / ceilings.bandwidth, done.bytes / ceilings.cached)
+        moved = part_work.bytes - part_work.weights
+        far = (part_work.weights if weights > ceilings.cache else 0) + (moved if moved > ceilings.cache else 0)
+        memory = max(far / ceilings.bandwidth, part_work.bytes / ceilings.cached)
     compute, memory = (min(compute, row.time), 0.0) if compute > memory else (0.0, min(memory, row.time))
-    return _with_work(row, done.flops, done.bytes, compute, memory)
+    return _with_work(row, part_work.flops, part_work.bytes, compute, memory)
 
 
 def _with_work(row: Floor, flops: float, moved: float, compute: float, memory: float) -> Floor:

@@ -175,14 +175,14 @@ def _flat_biases(graph: Any) -> bool:
 
 
 def _ranges(
-    plain: Path, kept: Path, how: str, model: Model, case: Case, preparation: Preparation, noted: Noted
+    plain: Path, path: Path, how: str, model: Model, case: Case, preparation: Preparation, noted: Noted
 ) -> Ranges:
     """The range of every tensor that some dialect may quantize, from the cache or found and put there."""
-    if kept.exists() and not preparation.rebuild:
+    if path.exists() and not preparation.rebuild:
         noted.note = "ranges cached"
-        return {name: (low, high) for name, (low, high) in json.loads(kept.read_text("utf-8")).items()}
+        return {name: (low, high) for name, (low, high) in json.loads(path.read_text("utf-8")).items()}
     found = calibrated_ranges(plain, calibration_feeds(model, case), how)
-    write_whole(kept, json.dumps(found, indent=0).encode())
+    write_whole(path, json.dumps(found, indent=0).encode())
     return found
 
 

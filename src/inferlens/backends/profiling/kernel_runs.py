@@ -100,13 +100,13 @@ def gpu() -> GpuLimits:
 def kernels_from(
     runs: Sequence[TracedRun],
     gpu: GpuLimits,
-    known: KernelOrigins | None,
+    kernel_origins: KernelOrigins | None,
     *,
     label: str = "the backend",
     started: str = "",
 ) -> Kernels:
     """Kernels of traced runs: one for each place where all runs launched the same, else one for each that is alike."""
-    absent = {} if known else {"origins": NO_ORIGINS.format(label)}
+    absent = {} if kernel_origins else {"origins": NO_ORIGINS.format(label)}
     same = len({tuple(event.launched.name for event in run.events) for run in runs}) == 1
     if not same:
         absent["order"] = DIFFERENT
@@ -114,10 +114,10 @@ def kernels_from(
     found: dict[Any, tuple[KernelOrigin, list[list[TracedEvent]]]] = {}
     for number, run in enumerate(runs):
         launched = tuple(event.launched for event in run.events)
-        if known and launched not in asked:
-            asked[launched] = known.origins(launched)
+        if kernel_origins and launched not in asked:
+            asked[launched] = kernel_origins.origins(launched)
             absent |= asked[launched].absent
-        origins = asked[launched].of if known else (KernelOrigin(),) * len(launched)
+        origins = asked[launched].of if kernel_origins else (KernelOrigin(),) * len(launched)
         for place, (event, item, origin) in enumerate(zip(run.events, launched, origins, strict=True)):
             key = place if same else (item.name, item.grid, item.block, item.operator, origin)
             found.setdefault(key, (origin, [[] for _ in runs]))[1][number].append(event)

@@ -120,15 +120,15 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         )
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        options, found = self._checked(case)
+        options, flavour = self._checked(case)
         if options.streams > 1 and case.io == "host":
             warn_no_effect(preparation, "streams", "calls with --io host")
         if model.format == "engine":
-            return self._of_file(model, case, preparation, options, found)
+            return self._of_file(model, case, preparation, options, flavour)
         path = self._onnx(model, case, preparation, options)
 
         def content() -> bytes:
-            made = built(EngineJob(path, model, case, found, options, current_gpu()), preparation)
+            made = built(EngineJob(path, model, case, flavour, options, current_gpu()), preparation)
             preparation.facts["engine"] = {
                 "bytes": len(made.content), "sha256": made.provenance.file_sha256,
                 "build_seconds": made.provenance.build_seconds, "cached": made.cached,
@@ -136,7 +136,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
             return made.content
 
         return EngineRunner(
-            content, model, case, preparation, found, options, path, host_code=options.version_compatible
+            content, model, case, preparation, flavour, options, path, host_code=options.version_compatible
         )
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
@@ -146,8 +146,8 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         """Writes an engine, its provenance beside it; several ``builds`` show how far builds differ."""
         if model.format == "engine":
             raise Unsupported(f"'{model.name}' is an engine already.", expected="a model or an ONNX file")
-        options, found = self._checked(case)
-        job = EngineJob(self._onnx(model, case, preparation, options), model, case, found, options, current_gpu())
+        options, flavour = self._checked(case)
+        job = EngineJob(self._onnx(model, case, preparation, options), model, case, flavour, options, current_gpu())
         examine = examiner(job, preparation) if job.gpu and not options.compute_capability else None
         return build_to(Path(path), job, preparation, builds=builds, examine=examine)
 
@@ -199,14 +199,14 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         model: Model, case: Case, preparation: Preparation, options: TensorRTOptions, flavour: Flavour
     ) -> EngineRunner:
         path = cast("Path", model.path)
-        made, options = checked_file(model, case, options, flavour, preparation)
+        provenance, options = checked_file(model, case, options, flavour, preparation)
 
         def content() -> bytes:
-            check_engine(path, made, flavour, current_gpu())
+            check_engine(path, provenance, flavour, current_gpu())
             return path.read_bytes()
 
         # Only the runtime knows whether a file that nothing describes holds code.
-        hint = "" if made or preparation.trust else f"if it is version-compatible, {TRUST}"
+        hint = "" if provenance or preparation.trust else f"if it is version-compatible, {TRUST}"
         return EngineRunner(content, model, case, preparation, flavour, options, host_code=preparation.trust, hint=hint)
 
     def _checked(self, case: Case) -> tuple[TensorRTOptions, Flavour]:

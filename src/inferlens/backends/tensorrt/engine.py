@@ -141,9 +141,9 @@ def built(job: EngineJob, preparation: Preparation) -> Built:
         if preparation.kept_only:
             what = "The engine that was measured is not there any more, and another one may be slower."
             raise Unsupported(what, hint="rebuild=True, or --rebuild on the command line")
-        content, made = build(job, job.timings)
-        write_engine(path, content, made)
-        return Built(content, made, path, cached=False)
+        content, provenance = build(job, job.timings)
+        write_engine(path, content, provenance)
+        return Built(content, provenance, path, cached=False)
 
 
 def write_engine(path: Path, content: bytes, made: Provenance) -> None:
@@ -168,11 +168,11 @@ def _provenance(job: EngineJob, content: bytes, seconds: float, outputs: tuple[T
     return _of_job(made, job)
 
 
-def _of_job(made: Provenance, job: EngineJob) -> Provenance:
+def _of_job(provenance: Provenance, job: EngineJob) -> Provenance:
     """``made``, of an equal engine, with the case and model of ``job``."""
     running = job.profiles[job.options.profile]
     return msgspec.structs.replace(
-        made,
+        provenance,
         case=job.case,
         model=job.model.facts,
         format=job.model.format,
@@ -226,7 +226,8 @@ def build_to(
         path=str(path), size=len(content), sha256=provenance.file_sha256, flavour=provenance.flavour,
         version=provenance.version, gpu=provenance.gpu, compute_capability=provenance.compute_capability,
         targets=provenance.targets, seconds=provenance.build_seconds, cached=cached,
-        builds=(*build_series.builds, *shared.builds), differences=build_series.differences, shared_differences=shared.differences,
+        builds=(*build_series.builds, *shared.builds),
+        differences=build_series.differences, shared_differences=shared.differences,
         findings=(*build_series.findings(""), *shared.findings(" with shared timings")),
     )  # fmt: skip
 

@@ -160,12 +160,12 @@ def _tensor(entry: dict[str, Any]) -> Tensor:
 
 
 def timed_layers(
-    runner: Any, feed: Any, runs: int, known: Sequence[Layer], take: Callable[[], Report], lookup: Lookup
+    runner: Any, feed: Any, runs: int, layers: Sequence[Layer], take: Callable[[], Report], lookup: Lookup
 ) -> Layers:
     """The ``known`` layers in ``runs`` calls of ``infer``; ``take`` gives the report of the one that has just ended."""
     reports: list[Report] = []
     clocked = clocked_runs(runner, feed, runs, lambda: reports.append(take()))
-    return clocked.layers(with_times(known, reports, lookup), clock=CLOCK, on_gpu=True)
+    return clocked.layers(with_times(layers, reports, lookup), clock=CLOCK, on_gpu=True)
 
 
 def with_times(layers: Sequence[Layer], reports: Sequence[Report], lookup: Lookup) -> tuple[Layer, ...]:

@@ -328,13 +328,13 @@ def _take_tensors(module: torch.fx.GraphModule, constants: dict[str, Any]) -> No
     module.recompile()
 
 
-def _named(specs: tuple[TensorSpec, ...], told: tuple[TensorSpec, ...], path: Path) -> tuple[TensorSpec, ...]:
+def _named(specs: tuple[TensorSpec, ...], tensor_specs: tuple[TensorSpec, ...], path: Path) -> tuple[TensorSpec, ...]:
     """A program's inputs with the names that were noted, and the ranges of their values."""
-    if [(len(spec.shape), spec.dtype) for spec in specs] != [(len(spec.shape), spec.dtype) for spec in told]:
+    if [(len(spec.shape), spec.dtype) for spec in specs] != [(len(spec.shape), spec.dtype) for spec in tensor_specs]:
         raise InferlensError(f"The inputs that {path} describes do not fit its program.", hint="export it again")
     return tuple(
         msgspec.structs.replace(own, name=spec.name, low=spec.low, high=spec.high)
-        for own, spec in zip(specs, told, strict=True)
+        for own, spec in zip(specs, tensor_specs, strict=True)
     )
 
 

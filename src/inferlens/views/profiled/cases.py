@@ -58,7 +58,8 @@ class ProfiledCase:
         """What tells a case from others, for JSON."""
         profile = self.profile
         return {
-            "name": self.name, "case": profile.case, "digest": profile.case.digest, "profile": profile.id, "record": profile.record,
+            "name": self.name, "case": profile.case, "digest": profile.case.digest,
+            "profile": profile.id, "record": profile.record,
         }  # fmt: skip
 
     @property

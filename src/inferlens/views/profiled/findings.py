@@ -39,19 +39,19 @@ class Judged:
     """One case, with its latest profile, what was found, what could not be looked at, or why nothing could."""
 
     case: ProfiledCase
-    found: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
     unseen: tuple[str, ...] = ()
     reason: str = ""
 
     @property
     def of_time(self) -> tuple[Finding, ...]:
         """What concerns time."""
-        return tuple(finding for finding in self.found if finding.about == "time")
+        return tuple(finding for finding in self.findings if finding.about == "time")
 
     @property
     def doubts(self) -> tuple[Finding, ...]:
         """How far its profiles can be trusted."""
-        return tuple(finding for finding in self.found if finding.about == "trust")
+        return tuple(finding for finding in self.findings if finding.about == "trust")
 
 
 def judged(loaded: LoadedProfiles, measured: Sequence[Row] = ()) -> list[Judged]:
@@ -158,7 +158,7 @@ def _most(
     shown = 0
     for number, several in enumerate(every, 1):
         first, place = several[0]
-        won = gain(first, cases[place].found)
+        won = gain(first, cases[place].findings)
         where = _where(several, names, _most_won(first) if won else "")
         sentence = f"{first.sentence.removesuffix('.')}{where}."
         lines -= len(wrap(sentence, ROOM)) + len(wrap(_hint(first), ROOM))
@@ -224,8 +224,8 @@ def _by_rule(found: Sequence[Sequence[Finding]], leading: int = 0) -> list[list[
 
     rules: dict[str, list[tuple[Finding, int]]] = {}
     for place, several in enumerate(found):
-        for each in several:
-            rules.setdefault(each.code, []).append((each, place))
+        for finding in several:
+            rules.setdefault(finding.code, []).append((finding, place))
     return sorted((sorted(one, key=order) for one in rules.values()), key=lambda one: order(one[0]))
 
 
@@ -256,21 +256,21 @@ def _unseen(cases: Sequence[Judged], names: Sequence[str]) -> list[str]:
 def _each(cases: Sequence[Judged], top: int | None) -> Iterator[Table | str]:
     for of in cases:
         head, (name,) = told_apart([of.case])
-        table = table_of(of.found, top, of.reason)
+        table = table_of(of.findings, top, of.reason)
         notes = [f"Not looked at (of {name}): {listing(of.unseen)}."] if of.unseen else []
         yield replace(table, title=f"{head} · {name}", notes=[*table.notes, *notes])
 
 
-def table_of(found: Sequence[Finding], top: int | None = None, reason: str = "") -> Table:
+def table_of(findings: Sequence[Finding], top: int | None = None, reason: str = "") -> Table:
     """All findings of one case, those about time as rows; ``reason``: why there are none."""
     rows = []
-    for number, finding in enumerate([finding for finding in found if finding.about == "time"][:top], 1):
-        won = gain(finding, found)
+    for number, finding in enumerate([finding for finding in findings if finding.about == "time"][:top], 1):
+        won = gain(finding, findings)
         about = f"{_most_won(finding)} could be won · {finding.code}" if won else finding.code
         said = f"{finding.sentence.removesuffix('.')} ({about})."
         rows += [Line(str(number), (percent(won) if won else "", plain(said)))]
         rows += [Line("", ("", plain(_hint(finding))), style="dim")]
-    doubts = [f"{finding.sentence} {finding.hint}" for finding in found if finding.about == "trust"]
+    doubts = [f"{finding.sentence} {finding.hint}" for finding in findings if finding.about == "trust"]
     silent = () if rows else (reason or "No rule has anything to say.",)
     return Table("", "", COLUMNS, rows, notes=doubts, sentences=silent)
 
@@ -290,13 +290,13 @@ def _object(of: Judged, top: int | None) -> dict[str, Any]:
         "status": of.case.profile.status,
         "reason": of.reason,
         "not_looked_at": of.unseen,
-        "findings": of.found[:top],
+        "findings": of.findings[:top],
     }
 
 
 def _lines(cases: Sequence[Judged], top: int | None) -> Iterable[Sequence[object]]:
     for of in cases:
-        for place, finding in enumerate(of.found[:top], 1):
+        for place, finding in enumerate(of.findings[:top], 1):
             fields = msgspec.to_builtins(finding)
             numbers = msgspec.json.encode(finding.numbers).decode()
             yield [*of.case.fields, place, *(fields[name] for name in FIELDS), numbers]

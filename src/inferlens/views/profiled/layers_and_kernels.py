@@ -261,11 +261,11 @@ def row_names(rows: Sequence[ProfileRow]) -> list[str]:
 
 
 def _table(
-    of: ShownCase[PartTable], table: PartTable, level: Level, unit: str, beside: Sequence[ProfileRow] = ()
+    of: ShownCase[PartTable], table: PartTable, level: Level, unit: str, profile_rows: Sequence[ProfileRow] = ()
 ) -> Table:
     """The table of one case; ``beside``: the rows of all cases that are shown with it."""
     profile, account = of.case.profile, table.reconciliation
-    columns = varying(in_unit(COLUMNS[level], unit), beside or table.rows, "precision")
+    columns = varying(in_unit(COLUMNS[level], unit), profile_rows or table.rows, "precision")
     call = profile_tables.CALL if account.unprofiled else profile_tables.PROFILED_CALL
     numbers = {column.key for column in NUMBERS[level]}
 

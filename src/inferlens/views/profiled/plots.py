@@ -154,12 +154,12 @@ def _has_point(row: Floor) -> bool:
     return bool(row.intensity and row.time > 0)
 
 
-def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
+def _roofline(of: ShownCase[Roofline], roofline: Roofline, theme: Theme) -> Any:
     """One case: the roof, points as large as their time and in the colour of what their floor is made by, names."""
-    groups = [item for item in alike(found, found.ranked) if _has_point(item.total)]
-    points = [_point(where(group), group.total, found) for group in groups]
-    ceilings, most = found.ceilings, found.rate or math.inf
-    low, high = _ends([point["intensity"] for point in points] + ([most / ceilings.bandwidth] if found.rate else []))
+    groups = [item for item in alike(roofline, roofline.ranked) if _has_point(item.total)]
+    points = [_point(where(group), group.total, roofline) for group in groups]
+    ceilings, most = roofline.ceilings, roofline.rate or math.inf
+    low, high = _ends([point["intensity"] for point in points] + ([most / ceilings.bandwidth] if roofline.rate else []))
 
     def roof_of(speed: float) -> list[dict[str, float]]:
         ridge = [most / speed] if low < most / speed < high else []  # from there on the rate is what counts
@@ -168,7 +168,7 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
     roof = roof_of(ceilings.bandwidth)
     near = roof_of(ceilings.cached) if ceilings.cached > ceilings.bandwidth else []
     floor, top = _ends([point["rate"] for point in [*points, *roof, *near]])
-    left = sum(row.time for row in found.rows if not _has_point(row))
+    left = sum(row.time for row in roofline.rows if not _has_point(row))
     across = (
         f"FLOPs for each byte (not drawn, without FLOPs: {milliseconds(left)} ms)" if left else "FLOPs for each byte"
     )
@@ -191,7 +191,7 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
         marks("line", line, of=roof, strokeWidth=2, color=theme.faint),
         marks("point", point, of=points, filled=True, opacity=0.75),
     ]
-    for each in _reached(found, roof, near):
+    for each in _reached(roofline, roof, near):
         layers.append(marks("text", text, [each], align=each["side"], dx=each["dx"], dy=each["dy"], color=theme.faint))
     if near:
         layers.append(marks("line", line, near, strokeWidth=1.5, strokeDash=[4, 4], color=theme.faint))
@@ -208,34 +208,34 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
         for side, dx in (("left", GAP), ("right", -GAP))
     ]
     name, far = short(where(groups[0]), LONGEST_IN_TITLE), milliseconds(groups[0].total.above)
-    answer = f"{name} is {far} ms above its floor" if found.bound else f"most to be won in {name}, {far} ms"
-    return layered(layers, width=WIDTH, height=HEIGHT, title=_title(of, answer, f"points are {found.by}s"))
+    answer = f"{name} is {far} ms above its floor" if roofline.bound else f"most to be won in {name}, {far} ms"
+    return layered(layers, width=WIDTH, height=HEIGHT, title=_title(of, answer, f"points are {roofline.by}s"))
 
 
 def _reached(
-    found: Roofline, roof: Sequence[dict[str, float]], near: Sequence[dict[str, float]]
+    roofline: Roofline, roof: Sequence[dict[str, float]], near: Sequence[dict[str, float]]
 ) -> list[dict[str, Any]]:
     """What the device reaches at best, where it stands on the roof; ``near`` is that of data in the cache."""
     begin, end = roof[0]["intensity"], roof[1]["intensity"]
     # Above the slope, where no points are; but beneath it where the roof of the cache is above.
     middle, side, dx, dy = (0.3, "left", 10, 12) if near else (0.7, "right", -10, -4)
     at = begin * (end / begin) ** middle
-    name = f"memory at {bandwidth(found.ceilings.bandwidth)}"
-    said = [{"intensity": at, "rate": at * found.ceilings.bandwidth, "name": name, "side": side, "dx": dx, "dy": dy}]
+    name = f"memory at {bandwidth(roofline.ceilings.bandwidth)}"
+    said = [{"intensity": at, "rate": at * roofline.ceilings.bandwidth, "name": name, "side": side, "dx": dx, "dy": dy}]
     if near:
-        name = f"cache at {bandwidth(found.ceilings.cached)}"
+        name = f"cache at {bandwidth(roofline.ceilings.cached)}"
         said.append({**near[-2], "name": name, "side": "left", "dx": 0, "dy": -9})
-    if found.rate:
-        name = f"{found.precision} at {flop_rate(found.rate)}"
+    if roofline.rate:
+        name = f"{roofline.precision} at {flop_rate(roofline.rate)}"
         said.append({**roof[-1], "name": name, "side": "right", "dx": 0, "dy": -18})  # above points on the roof
     return said
 
 
-def _point(name: str, row: Floor, found: Roofline) -> dict[str, Any]:
+def _point(name: str, row: Floor, roofline: Roofline) -> dict[str, Any]:
     return {
         "name": short(name, LONGEST_IN_TITLE), "kind": plain(row.kind)[:LONGEST_NAME],
         "intensity": row.intensity, "rate": (row.flops or 0.0) / row.time, "time": row.time * 1e3,
-        "bound": row.bound if found.rate else "memory", "took": f"{milliseconds(row.time)} ms",
+        "bound": row.bound if roofline.rate else "memory", "took": f"{milliseconds(row.time)} ms",
         "floor": f"{milliseconds(row.floor)} ms", "distance": ratio(row.distance),
     }  # fmt: skip
 

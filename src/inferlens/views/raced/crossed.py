@@ -506,7 +506,7 @@ def _fields(cell: CrossedCell) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _data(found: Sequence[Crossed], axis: str) -> dict[str, Any]:
+def _data(crosseds: Sequence[Crossed], axis: str) -> dict[str, Any]:
     tables = [
         {
             "machine": "" if axis == "machine" else of.rows[0].machine,
@@ -516,14 +516,14 @@ def _data(found: Sequence[Crossed], axis: str) -> dict[str, Any]:
             ],
             "sentences": of.sentences,
         }
-        for of in found
+        for of in crosseds
     ]
     return {"schema": SCHEMA, "axis": axis, "tables": tables}
 
 
-def _csv(found: Sequence[Crossed], axis: str) -> tuple[list[str], list[list[object]]]:
+def _csv(crosseds: Sequence[Crossed], axis: str) -> tuple[list[str], list[list[object]]]:
     """A line for each cell."""
-    every = [(of, line, *item) for of in found for line in of.lines for item in line.cells.items()]
+    every = [(of, line, *item) for of in crosseds for line in of.lines for item in line.cells.items()]
     lines = [
         [cell.row.machine, cell.row.model, line.name, axis, value, *_fields(cell).values()]
         for _, line, value, cell in every

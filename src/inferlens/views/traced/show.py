@@ -199,7 +199,7 @@ def _of_folder(
         problems += [note for shown in every for note in shown.notes]
         return [ShownTrace(_name(folder), words, made, problems)]
     if why != "" and format != "json":  # the overview of runs is their table
-        every = [replace(one, views=[trace_view for trace_view, view in zip(one.views, views, strict=True) if view != "overview"])
+        every = [replace(one, views=[shown for shown, view in zip(one.views, views, strict=True) if view != "overview"])
                  for one in every]  # fmt: skip
     return [ShownTrace(_name(folder), words, made, problems), *every]
 

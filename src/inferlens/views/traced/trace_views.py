@@ -89,9 +89,9 @@ def heaviest(rows: Sequence[Row], key: str, steps: int) -> list[str]:
     return [f"{percent(took / whole)} of {of} ({times}) is in {plain(found['path'])}."]
 
 
-def peak(device: memory.AllocatedMemory, held: Columns) -> str:
+def peak(device: memory.AllocatedMemory, columns: Columns) -> str:
     """The most memory that a device held, and who held most of it."""
-    rows = [row for row in held.rows() if row["device"] == device.name]
+    rows = [row for row in columns.rows() if row["device"] == device.name]
     first = max(rows, key=lambda row: row["held"], default=None)
     who = {memory.BEFORE: "from before the trace", memory.NO_OPERATOR: "for no operator"}
     part = (
@@ -307,9 +307,9 @@ def _look(analysis: Analysis, *views: str) -> tuple[str, str]:
     return next(((_LOOKS[view][0], view) for view in views or pace if _LOOKS[view][1](analysis)), ("", ""))
 
 
-def _gpus(made: Overview) -> Columns:
+def _gpus(overview: Overview) -> Columns:
     rows = []
-    for gpu in made.gpus:
+    for gpu in overview.gpus:
         device_properties = gpu.properties
         name = f"{gpu.device}: {gpu.name}" if gpu.name else f"GPU {gpu.device}"
         capability = device_properties.compute_capability if device_properties and device_properties.major else ABSENT
