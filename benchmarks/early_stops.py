@@ -27,7 +27,7 @@ import numpy as np
 from inferlens.backends.base import Runner
 from inferlens.backends.clocks import Timings
 from inferlens.measure import series
-from inferlens.measure.stopping import StoppingRule, sampling_rule
+from inferlens.measure.series import StoppingRule, sampling_rule
 from inferlens.spec.case import Budget
 from inferlens.stats.diagnostics import diagnostics
 from inferlens.stats.intervals import median_interval

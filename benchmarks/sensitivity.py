@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from inferlens.models.weights import randomize
-from inferlens.models.zoo.resnet34 import resnet34
+from inferlens.models.zoo import resnet34
 
 FACTOR = 1.02
 TORCHVISION = ("alexnet", "mobilenet_v2", "resnet18", "resnet50", "vit_b_16")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import inferlens
-from inferlens.measure.monitor.cpu import usable_cpus
+from inferlens.measure.monitor import usable_cpus
 from inferlens.units import duration, significant
 
 TURNS, SECONDS, FEWEST = 15, 0.3, 5

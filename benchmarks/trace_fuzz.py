@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 
 from inferlens.errors import InferlensError
-from inferlens.trace import read
+from inferlens.trace.read import read_trace
 from inferlens.views.table import FORMATS
 from inferlens.views.traced.trace_views import VIEWS, Selection
 from tests.trace.samples import drawn, mutated, of_torch, training
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _looked_at(data: bytes, of: random.Random) -> int:
-    trace = read(data)
+    trace = read_trace(data)
     for view in VIEWS:
         drawn(trace, view, of.choice([*FORMATS]), Selection(by=("shapes", "stack", "operator")))
     return 1

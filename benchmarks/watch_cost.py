@@ -28,8 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from inferlens.backends.clocks import CudaClock, HostClock
-from inferlens.measure.monitor.gpu import gpu_before
-from inferlens.measure.monitor.monitor import Monitor
+from inferlens.measure.monitor import Monitor, gpu_before
 from inferlens.record.machine import MachineLog
 from inferlens.stats.intervals import fractional_rank
 from inferlens.stats.quantiles import quantile

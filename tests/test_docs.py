@@ -27,7 +27,7 @@ from inferlens.cli.backends import option_rows
 from inferlens.cli.bench import read_plan
 from inferlens.cli.commands import app
 from inferlens.execution.tuning.space import tried
-from inferlens.measure import stopping
+from inferlens.measure import series
 from inferlens.models.resolve import BY_PREFIX
 from inferlens.record.record import Metric, PhaseName, Record, Status
 from inferlens.registry import Registry
@@ -183,7 +183,7 @@ def test_the_budget_is_documented_as_it_is() -> None:
     assert set(rows) == {"--" + word.replace("_", "-") for word in (*BUDGET_WORDS, *RACE_WORDS)}
     assert parse_duration(rows["--within"].split("`")[1]) == Plan(model=("x",)).within
     assert parse_share(rows["--threshold"].strip("`")) == budget.threshold
-    assert f"{stopping.LEAST_SAMPLES} samples at least and {stopping.MOST_SAMPLES:,} at most" in said
+    assert f"{series.LEAST_SAMPLES} samples at least and {series.MOST_SAMPLES:,} at most" in said
     assert parse_duration(rows["--max-time"].strip("`")) == MAX_TIME
     assert parse_duration(rows["--timeout"].strip("`")) == budget.timeout
     assert parse_share(rows["--half-width"].strip("`")) == budget.half_width

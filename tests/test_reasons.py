@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferlens.errors import Unsupported
-from inferlens.reasons import LONGEST, reason
+from inferlens.errors import LONGEST, Unsupported, reason
 from tests.commands import inferlens
 
 ENTRIES = (Path(__file__).parent / "library_messages.txt").read_text(encoding="utf-8").split("\n### ")[1:]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from inferlens.execution.deploy.quantize import quantize
     from inferlens.execution.profile import profile
     from inferlens.execution.protocol import Observer
-    from inferlens.record.layer_profile import Profile
-    from inferlens.record.quantization import Quantization
+    from inferlens.record.builds import Quantization
+    from inferlens.record.profile import Profile
     from inferlens.record.record import Record
     from inferlens.record.store import load_profiles
     from inferlens.spec.case import Budget, Case, TensorSpec

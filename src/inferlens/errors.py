@@ -6,6 +6,7 @@ to try; the command line prints it without a traceback and exits with code 2.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -124,3 +125,126 @@ def one_of(choices: Sequence[str], most: int = 12) -> str:
     """What was expected, where it was one of few: ``one of a, b``, or the only one; of many, the first."""
     shown = ", ".join(choices[:most])
     return shown if len(choices) == 1 else f"one of {shown}{' ...' if len(choices) > most else ''}"
+
+
+# The reason in a library's message, without paths, places in source, stack frames and addresses. No sentence is cut by
+# length. The whole text stays in the log of the case (``inferlens show --log``).
+
+LONGEST = 600  # letters, after which a reason ends at the end of a sentence
+_WRAPPERS = ("torch.onnx", "torch._dynamo", "torch._inductor", "torch._export")  # their own text repeats the cause
+_NO_NEWS = ("RuntimeError", "Exception", "SystemError")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+# A quoted error is the reason of the one that quotes it. Each pattern is tried once, from the outside to the inside.
+_QUOTED = [
+    re.compile(pattern, re.DOTALL | re.MULTILINE)
+    for pattern in (
+        r"## Exception summary\s+<class '(?:\w+\.)*(?P<kind>\w+)'>(?P<text>: .*)",  # torch.onnx
+        r"^backend='[^']*' raised:\n(?P<text>.*)",  # Dynamo
+        r"^Traceback[^\n]*\(most recent call last\):\n.*^(?P<text>[\w.]*(?:Error|Exception)\w*: .*)",
+        r"\A.*\bCaused by: (?!\()(?P<text>.*)",
+        r"Dynamo failed to run FX node.*?: got (?P<kind>\w+)\((?P<quote>['\"])(?P<text>.*?)(?P=quote)\)$",
+        r"raised exception (?P<kind>\w+)\((?P<quote>['\"])(?P<text>.*?)(?P=quote)\)$",
+        r"Failed running call_\w+ .*?:\n(?P<text>.*)",  # Dynamo before PyTorch 2.8
+        r"^Output:\n.*?(?P<text>(?:fatal )?error: [^\n]*)",  # the compiler that Inductor called
+    )
+]
+# From here on a message is advice, or help for those who debug the library. Matched at the beginning of a line.
+_REST = re.compile(
+    r"\n\s*(?:from user code:|Set TORCH|You can suppress|The error above|The following call raised|While executing %|"
+    r"\(Refer to|Exception raised from|frame #|C\+\+ Captured|Stack trace|Caused by: \(|CUDA kernel errors|"
+    r"For (?:debugging|more|extended|C\+\+)|Compile with `TORCH|Device-side assertions|Search for `cu|Suggested fixes|"
+    r"Hint:|The branch condition|Developer debug|args\[0\]:|consider using data-dependent|compilation terminated|⬆)",
+)
+_ARGUMENTS = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+_SOURCE = r"(?<![^\s'\"(\[])[^\s'\"(\[]+\.(?:cpp|cc|cu|cuh|hpp|h|py)"
+_CUTS = [
+    (re.compile(pattern, re.MULTILINE), instead)
+    for pattern, instead in (
+        # Python
+        (r"^\s*File \"[^\"]+\", line \d+.*$|^\s*[~^]+\s*$|^\s*# File .*$", ""),
+        (r"\bat 0x[0-9a-fA-F]+", ""),
+        (r"(?<![^\s'\"])[^\s'\"]*(?:site|dist)-packages/(?:[^\s'\"]*/)?", ""),
+        # ONNX Runtime: [ONNXRuntimeError] : 1 : FAIL : Load model from m.onnx failed:/src/model.cc:256 Model::Model()
+        (r"\[ONNXRuntimeError\] : \d+ : \w+ : ", ""),
+        (r"Exception during (?:initialization|loading): |^Error in execution: ", ""),
+        (r"Non-zero status code returned while running (\w+) node\. Name:('[^']*') Status Message: ", r"\1 node \2: "),
+        (r" node '': ", " node: "),
+        (r"(?:Load model from .*? failed:\s*|This is an invalid model\. )+(?:(?:Fatal e|E)rror: )?", ""),
+        (
+            rf"{_SOURCE}:\d+ (?:[^()\n]*::~?\w+{_ARGUMENTS}(?: const)?(?: \[with [^\]]*\])?|\w+::[\w:~<>]+)\s+"
+            r"(?:(?:(?!\. ).)*? was false\. (?=\S))?",
+            "",
+        ),
+        (r" ; GPU=\d+ ; hostname=.*", ""),
+        # OpenVINO
+        (rf"^Exception from {_SOURCE}:\d+:\s*|^FrontEnd API failed with \w+:\s*|^Summary:\s*|^\s*--? ", ""),
+        (rf"(?:Check|Assertion) ('.*?') failed at {_SOURCE}:\d+\b:?(?=\s*[^\s:])", ""),
+        # TensorRT: In node 0 (importRange): UNSUPPORTED_NODE: Assertion failed: (isInt32 || isFp32): the reason
+        (rf"^(?:\d+: (?=\[)|{_SOURCE}:\d+:? |ERROR: |\[\d+\] |\[\w+\.cpp::[^\]]*\] )+|\[\S+\.\w+:\d+: \w+\] ", ""),
+        (r"^I[A-Z]\w+::\w+: |Error Code \d+: |\s*\bIn \w+ at [^\s)]+|\bIn function \w+:\s*", ""),
+        (r"\[Error thrown at [^\]]*\]\s*(?:Expected .*? to be true but got false\s+(?=\S))?", ""),
+        (r"\bIn node -1 with name:\s+and operator:\s*: ", ""),
+        (r"\b([A-Z][\w ]{9,}: )(?=\1)", ""),
+        (r"\s*\(\w+\): [A-Z_]{8,}(?=: )|Parameter check failed at: \S+, condition: ", ""),
+        (r"Assertion failed: .*? && \"([^\"]*)\"", r"\1"),
+        (r"Assertion failed: .*?: (?=[A-Z])", ""),
+        (r"\(\s+", "("),
+        # PyTorch
+        (
+            r"Could not [\w ]+ data-dependent expression (.*?) \(unhinted.*",
+            r"a branch or size depends on values of a tensor: \1",
+        ),
+        (r" For more information, run with TORCH_LOGS=\S+", ""),
+        (r"<class '([\w.]+)'>", r"\1"),
+        (r"^\s*Explanation: ", ": "),
+        (rf" ?(?:\bat )?\"?{_SOURCE}\"?:\d+(?:,? please report a bug to PyTorch\.)?", ""),
+        (rf"^(?:\w+\.)*(?:{'|'.join(_NO_NEWS)}): ", ""),
+    )
+]
+
+
+def reason(error: BaseException | str) -> str:
+    """Return why ``error``, or the message of a library, says that something failed: one line without a full stop.
+
+    An error with causes has the reasons of all, but those that only pass their cause on are left out. A built-in type
+    is named, unless it says nothing.
+    """
+    if isinstance(error, str):
+        return _shortened(_condensed(error))
+    reasons: dict[str, str] = {}  # with the type, by the text without
+    chain = [error]
+    for cause in chain:
+        kind, module, inner = type(cause).__name__, type(cause).__module__, cause.__cause__
+        ours = isinstance(cause, InferlensError)
+        text = cause.sentence.rstrip(".") if isinstance(cause, InferlensError) else _condensed(str(cause))
+        says_kind = (module == "builtins" and kind not in _NO_NEWS) or " " not in text
+        repeats = any(text in reason for reason in reasons) or bool(reasons and " " not in text)
+        if not repeats and (inner is None or not module.startswith(_WRAPPERS)):
+            reasons = {item: full for item, full in reasons.items() if item not in text}
+            reasons[text] = f"{kind}: {text}".rstrip(": ") if says_kind and not ours else text
+        if inner is not None and inner not in chain and not ours:
+            chain.append(inner)
+    return _shortened(": ".join(full.rstrip(":") for full in reasons.values()))
+
+
+def _condensed(text: str) -> str:
+    """Return the reason in a library's text; the text on one line where nothing would be left."""
+    text = plain = _COLOURS.sub("", text).strip()
+    for pattern in _QUOTED:
+        if found := pattern.search(text):
+            parts = found.groupdict("")
+            text = f"{parts.get('kind', '')}{': ' * ('quote' in parts)}{parts['text']}".strip()
+    text = _REST.split(text, maxsplit=1)[0]
+    for pattern, instead in _CUTS:
+        text = pattern.sub(instead, text)
+    return re.sub(r"\s+(?=[:.,;](?:\s|$))", "", one_line(text)).strip(" :-").rstrip(".") or one_line(plain)
+
+
+def _shortened(text: str) -> str:
+    """Return the sentences of ``text`` that fit, at least the first one; a list without an end ends at a comma."""
+    if len(text) <= LONGEST:
+        return text
+    ends = [item.start() for item in re.finditer(r"[.!?](?= [A-Z])", text)]
+    fitting = [end for end in ends if end <= LONGEST] or [end for end in ends[:1] if end <= 2 * LONGEST]
+    return text[: fitting[-1]] if fitting else f"{text[:LONGEST].rpartition(', ')[0] or text[:LONGEST]}, …"

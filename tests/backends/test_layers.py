@@ -19,7 +19,7 @@ from inferlens.backends.profiling.layer_runs import Taken
 from inferlens.backends.profiling.module_hooks import add_own_times
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
-from inferlens.record.layer_profile import Layers
+from inferlens.record.profile import Layers
 from tests.backends import small
 from tests.backends.profiling.layered import (
     ODD,

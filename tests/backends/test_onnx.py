@@ -21,8 +21,8 @@ from inferlens.backends.onnxruntime.providers import PROVIDERS, provider_list
 from inferlens.backends.onnxruntime.runner import CpuRunner, CudaRunner
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.errors import Unsupported
+from inferlens.models.files import onnx_file_precision
 from inferlens.models.model import Model
-from inferlens.models.sources.onnx import onnx_file_precision
 from inferlens.spec.case import Case, TensorSpec, with_batch
 from tests.backends import small
 from tests.backends.quantized import quantized_file

@@ -16,7 +16,7 @@ from inferlens.backends.onnxruntime.profile import OPTIMISED, ProfileEvent, ask_
 from inferlens.backends.onnxruntime.runner import kernels_by_node
 from inferlens.backends.profiling.kernel_matching import MatchedKernels, origins_by_match
 from inferlens.backends.profiling.traced_runs import traced_runs
-from inferlens.trace import read
+from inferlens.trace.read import read_trace
 from tests.backends import small
 from tests.backends.profiling.layered import Attention, model, prepared
 
@@ -59,7 +59,7 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Matche
     for _ in range(2):
         session.run(None, small.arrays(network))
     events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[ProfileEvent])
-    (run,) = traced_runs(read(trace_of(events)))
+    (run,) = traced_runs(read_trace(trace_of(events)))
     graphs = origins(path), origins(folder / OPTIMISED)
     return lambda item: kernels_by_node(run, events, BASE + LATER + item, *graphs)
 

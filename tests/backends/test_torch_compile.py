@@ -28,7 +28,7 @@ from inferlens.backends.torch_compile.layers import (
 )
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
-from inferlens.record.layer_profile import Layer, Layers
+from inferlens.record.profile import Layer, Layers
 from inferlens.spec.case import Case
 from tests.backends import small
 from tests.backends.profiling.layered import (

@@ -19,7 +19,7 @@ from inferlens.backends.torchscript.layers import Modules
 from inferlens.errors import Unsupported
 from inferlens.models.inputs import by_position
 from inferlens.models.model import Model
-from inferlens.record.layer_profile import Layers
+from inferlens.record.profile import Layers
 from tests.backends import small
 from tests.backends.profiling.layered import Attention, Costly, Fused, Shared, check, model, of, prepared, profiled
 

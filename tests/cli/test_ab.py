@@ -14,8 +14,7 @@ from inferlens import load_records
 from inferlens.analysis.compare.ab_result import ABResult
 from inferlens.analysis.interference.load import MachineLoad
 from inferlens.cli.progress import RoundsBar
-from inferlens.measure import interpreter
-from inferlens.measure.monitor import quiet
+from inferlens.measure import environment, monitor
 from tests.commands import inferlens, launch, started
 
 QUICK = ("--warmup", "2", "--iterations", "100")
@@ -73,7 +72,7 @@ def test_on_a_busy_machine_it_says_so_and_the_exit_code_does_if_asked(
 
 def test_it_waits_for_a_quiet_machine_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter(["python uses 0.9 of 2 CPUs", ""])
-    monkeypatch.setattr(quiet, "other_programs", lambda **_: next(looks))
+    monkeypatch.setattr(monitor, "other_programs", lambda **_: next(looks))
     words = ("ab", "fake:demo", "fake:fast", "fake", *QUICK, "--max-rounds", "3")
     done = inferlens(*words, "--wait", "1m", cwd=tmp_path)
     assert done.returncode == 1
@@ -102,7 +101,7 @@ def test_json_is_all_that_standard_output_has(tmp_path: Path) -> None:
 
 
 def test_interrupted_steps_are_shown_with_those_that_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreter, "check", lambda *_: None)
+    monkeypatch.setattr(environment, "check", lambda *_: None)
     looked = RoundsBar.looked
 
     def interrupted(bar: RoundsBar, so_far: Any) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from inferlens.cli.build import text
-from inferlens.models import provenance
-from inferlens.record.build_report import Build, BuildReport, LayerDifference
+from inferlens.models.compiled import read_provenance
+from inferlens.record.builds import Build, BuildReport, LayerDifference
 from tests.commands import inferlens, started
 
 ON_AMPERE = ("--backend", "tensorrt:rtx", "--compute-capability", "8.0,8.9")
@@ -37,7 +37,7 @@ def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cach
     assert "built in " in done.stdout
     assert "by TensorRT for RTX " in done.stdout
     assert "for compute capability 8.0 and 8.9.\n" in done.stdout
-    told = provenance.read(graph.parent / "net.engine")
+    told = read_provenance(graph.parent / "net.engine")
     assert told is not None
     assert told.case.model == "onnx:net.onnx"
     assert told.targets == ("8.0", "8.9")

@@ -18,7 +18,7 @@ from inferlens.backends.onnx import export as onnx_export
 from inferlens.execution.deploy.build import saver
 from inferlens.execution.expand import expand
 from inferlens.execution.measure_case import ReferenceJob, reference
-from inferlens.measure.agreement import compare
+from inferlens.measure.output_check import compare
 from inferlens.models import resolve
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.record.partition import Choice, Interruption, Operator, Partition, Segment, Side, partition_of
+from inferlens.record.builds import Choice, Interruption, Operator, Partition, Segment, Side, partition_of
 from inferlens.record.record import Warning
 from inferlens.spec.case import Case
 from inferlens.views.partition import Answer, document, told_apart

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inferlens.measure import ceilings as measuring
-from inferlens.record.layer_profile import encode
+from inferlens.record.profile import encode_profile
 from inferlens.record.store import load_profiles
 from tests.analysis.profile.kernel_profiles import traced
 from tests.analysis.profile.samples import eager, fused, other, saved
@@ -43,8 +43,8 @@ def test_options(results: Path):
 def test_hostile_files_are_notes(results: Path, command):
     for name, data in {
         "a": b"", "b": b"[" * 100_000, "c": b"\xff\xfe", "d": b'{"schema": "inferlens.profile/9"}',
-        "e": encode(eager())[:-200], "f": encode(eager()).replace(b'"whole":[', b'"whole":[1e999,'),
-        "g": encode(traced(GRAPH)).replace(b'"busy":[', b'"busy":[1e999,'),
+        "e": encode_profile(eager())[:-200], "f": encode_profile(eager()).replace(b'"whole":[', b'"whole":[1e999,'),
+        "g": encode_profile(traced(GRAPH)).replace(b'"busy":[', b'"busy":[1e999,'),
     }.items():  # fmt: skip
         (results / name).mkdir()
         (results / name / "profile-layer.json").write_bytes(data)

@@ -16,7 +16,7 @@ import typer
 
 from inferlens.cli import trace_words
 from inferlens.cli.commands import app
-from inferlens.trace.several import runs_in, traces_in
+from inferlens.trace.distributed import runs_in, traces_in
 from inferlens.views.table import FORMATS
 from inferlens.views.traced.trace_views import VIEWS
 from tests.commands import inferlens

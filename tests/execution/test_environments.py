@@ -19,7 +19,7 @@ import inferlens
 from inferlens import ABSteps, InferlensError
 from inferlens.analysis.compare.environment_diff import Difference
 from inferlens.execution import child_process, survey
-from inferlens.measure import interpreter
+from inferlens.measure import environment
 from inferlens.measure.environment import collect
 from inferlens.record.store import load_records
 from inferlens.spec.case import Case, environment_of, shown_together
@@ -213,7 +213,7 @@ def script(path: Path, answer: str) -> str:
 def said(**answer: object) -> str:
     import json
 
-    return interpreter.MARK + json.dumps(answer)
+    return environment.MARK + json.dumps(answer)
 
 
 VERSION = inferlens.__version__
@@ -233,7 +233,7 @@ VERSION = inferlens.__version__
 def test_an_interpreter_that_cannot_do_it_is_refused_in_a_sentence(tmp_path: Path, answer: str, message: str) -> None:
     path = script(tmp_path / "python", answer)
     with pytest.raises(InferlensError) as raised:
-        interpreter.check(path, {})
+        environment.check(path, {})
     assert message in str(raised.value)
     assert f"{path} -m pip install" in str(raised.value) or "not a Python" in message or "is Python" in message
 
@@ -247,7 +247,7 @@ def test_of_an_interpreter_that_does_not_tell_the_machine_is_known_all_the_same(
 def test_bad_paths_end_a_command_before_anything_runs(pythons: dict[str, str], tmp_path: Path) -> None:
     folder = str(Path(pythons["old"]).parents[1])
     messages = {
-        folder: f"is a folder. Expected: {interpreter.EXPECTED} Try: {folder}/bin/python",
+        folder: f"is a folder. Expected: {environment.EXPECTED} Try: {folder}/bin/python",
         "nowhere/python": "There is no interpreter nowhere/python.",
         __file__: "is not a Python interpreter.",
     }
@@ -267,7 +267,7 @@ def test_a_path_that_the_shell_would_have_completed_is_told_whole(
     monkeypatch.setenv("PATH", str(tmp_path))
     for given in ("~/python", "python"):
         with pytest.raises(InferlensError, match=f"There is no interpreter {given}.*Try: {path}$"):
-            interpreter.check(given, {})
+            environment.check(given, {})
 
 
 @pytest.mark.parametrize("words", [{"b": "fake:fast"}, {"a": "fake", "checkout": "a,b"}, {"python": "a,b,c"}])

@@ -26,8 +26,7 @@ from inferlens.execution.protocol import Began, Event, Observer, Order
 from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.worker import do
 from inferlens.measure import series
-from inferlens.measure.series import Turn
-from inferlens.measure.stopping import FixedCount, FixedTime
+from inferlens.measure.series import FixedCount, FixedTime, Turn
 from inferlens.models.model import Model, ModelInfo
 from inferlens.record.record import Record
 from inferlens.spec.case import Budget, Case, TensorSpec

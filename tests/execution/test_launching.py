@@ -28,7 +28,7 @@ from inferlens.execution.launching.on_ray import Needs, needs_of, serve
 from inferlens.execution.protocol import TELLS, Observer, Order, Telling
 from inferlens.execution.tuning.several import TuneJob
 from inferlens.measure import environment
-from inferlens.measure.interpreter import code
+from inferlens.measure.environment import code
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import CUT_SHORT, Environment, Record
 from inferlens.record.store import Store, load_records

@@ -15,11 +15,10 @@ from inferlens.execution import profile as profiling
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.protocol import Observer, TaskResult
 from inferlens.execution.scheduler import Scheduler
-from inferlens.measure.monitor.cpu import default_threads
-from inferlens.record.layer_profile import Profile
+from inferlens.measure.monitor import default_threads
+from inferlens.record.profile import Ceilings, Profile
 from inferlens.record.record import Environment, Gpu
 from inferlens.record.store import load_profiles
-from inferlens.record.work import Ceilings
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
 from tests import commands

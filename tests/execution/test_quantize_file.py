@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 import inferlens
 from inferlens.execution.deploy.quantize import limit_of
-from inferlens.record.quantization import Quantization
+from inferlens.record.builds import Quantization
 from inferlens.views.profiled.quantized import document
 from inferlens.views.records import WIDTH
 from inferlens.views.report.blocks import Section

@@ -24,7 +24,7 @@ from inferlens.execution.expand import Planned
 from inferlens.execution.measure_case import BenchmarkJob, Reference
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
-from inferlens.measure.monitor import quiet
+from inferlens.measure import monitor
 from inferlens.models.model import ModelInfo
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import Record
@@ -363,7 +363,7 @@ def test_a_run_waits_for_a_quiet_machine_if_asked(tmp_path: Path, monkeypatch: p
     ear = Observer()
     ear.remark = said.append  # type: ignore[method-assign]
     looks = iter(["python uses 0.9 of 2 CPUs", "python uses 0.9 of 2 CPUs", ""])
-    monkeypatch.setattr(quiet, "other_programs", lambda **_: next(looks))
+    monkeypatch.setattr(monitor, "other_programs", lambda **_: next(looks))
     words: dict[str, Any] = {"backend": "fake", "iterations": 20, "warmup": 1, "output": str(tmp_path)}
     assert inferlens.bench("fake:demo", wait="10m", observer=ear, **words)
     first, last = said

@@ -21,7 +21,8 @@ from inferlens.execution import child_process as processes
 from inferlens.execution import trace as tracing
 from inferlens.execution.trace import Traced, content_of, run_name
 from inferlens.spec.case import Case, TensorSpec
-from inferlens.trace import Category, read
+from inferlens.trace.model import Category
+from inferlens.trace.read import read_trace
 from tests import commands
 from tests.trace.samples import event, text
 
@@ -48,7 +49,7 @@ def taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Taken:
 
 
 def names(file: Path) -> list[str]:
-    trace = read(file)
+    trace = read_trace(file)
     return trace.names_of(trace.rows(Category.ANNOTATION))
 
 
@@ -114,7 +115,7 @@ def test_a_pause_in_one_step_does_not_hide_the_operators_of_the_others(tmp_path:
     events = [event(f"inferlens step {n}", begin, long, "user_annotation") for n, (begin, long, _) in enumerate(parts)]
     events += [event("aten::linear", begin + 1, busy) for begin, _, busy in parts]
     (tmp_path / "trace.json").write_bytes(text(*events))
-    shown = content_of("trace.json", read(tmp_path / "trace.json"))
+    shown = content_of("trace.json", read_trace(tmp_path / "trace.json"))
     assert (shown.operators, shown.gpu, len(shown.steps)) == (pytest.approx(0.8), 0, 3)
 
 

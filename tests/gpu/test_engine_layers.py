@@ -10,7 +10,7 @@ import pytest
 import inferlens
 from inferlens.backends.base import Absence
 from inferlens.backends.tensorrt.flavours import find
-from inferlens.record.layer_profile import Profile
+from inferlens.record.profile import Profile
 
 pytest.importorskip("torchvision")
 VARIANT = next((variant for variant in ("trt", "rtx") if not isinstance(find(variant), Absence)), "")

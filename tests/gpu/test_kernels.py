@@ -17,7 +17,7 @@ from inferlens.backends.abilities import KernelOrigins, LayerProfiler
 from inferlens.backends.base import Preparation, Runner
 from inferlens.backends.profiling import kernel_runs
 from inferlens.models.model import Model
-from inferlens.record.layer_profile import Kernels, Layers
+from inferlens.record.profile import Kernels, Layers
 from inferlens.spec.case import TensorSpec
 from tests.backends import small
 from tests.backends.profiling import layered

@@ -17,7 +17,7 @@ from inferlens.analysis.findings.rules.waiting import bound_by
 from inferlens.analysis.runs import CaseRuns
 from inferlens.backends.clocks import CudaClock
 from inferlens.measure.ceilings import measure
-from inferlens.measure.feeding import TIMES_CACHE, Feeding, cache_bytes, flusher
+from inferlens.measure.series import TIMES_CACHE, Feeding, cache_bytes, flusher
 from inferlens.record.record import IN_TURNS
 from tests.backends import small
 

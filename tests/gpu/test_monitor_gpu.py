@@ -13,8 +13,7 @@ import pytest
 from inferlens.analysis.interference.energy import energy_per_item
 from inferlens.analysis.interference.mark import mark
 from inferlens.measure.environment import collect
-from inferlens.measure.monitor.gpu import gpu_before
-from inferlens.measure.monitor.monitor import Monitor
+from inferlens.measure.monitor import Monitor, gpu_before
 from inferlens.record.machine import Before, MachineLog, peak_device_memory
 
 pytestmark = pytest.mark.alone

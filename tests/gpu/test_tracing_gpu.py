@@ -13,8 +13,9 @@ import inferlens
 from inferlens.backends.base import Absence
 from inferlens.backends.tensorrt.flavours import find
 from inferlens.execution.trace import Traced
-from inferlens.trace import Category, read
 from inferlens.trace.analysis import Analysis
+from inferlens.trace.model import Category
+from inferlens.trace.read import read_trace
 from inferlens.trace.tables import kernels
 from tests.commands import traced
 
@@ -44,7 +45,7 @@ def test_kernels_are_in_every_step(backend: str, tmp_path: Path) -> None:
     assert 0 < shown.gpu <= 1
     assert traced.cost
     assert (traced.unseen != "") == (shown.operators == 0)
-    steps = Analysis(read(traced.files[0])).counted
+    steps = Analysis(read_trace(traced.files[0])).counted
     assert len(steps) == 3
     assert steps.launched.min() > 0
     assert steps.launched.max() == steps.launched.min()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferlens.measure.agreement import compare, worse
+from inferlens.measure.output_check import compare, worse
 from inferlens.record.record import Agreement
 
 RNG = np.random.default_rng(0)

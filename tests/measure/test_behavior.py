@@ -11,11 +11,10 @@ import pytest
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Outputs, Preparation, Runner
-from inferlens.measure.agreement import Expected, judge, observe
-from inferlens.measure.feeding import Feeding
+from inferlens.measure.output_check import Expected, judge, observe
+from inferlens.measure.series import Feeding
 from inferlens.models.inputs import make_inputs, own_precision, spec_of
-from inferlens.models.model import Model
-from inferlens.models.sources.base import Opened
+from inferlens.models.model import Model, Opened
 from inferlens.models.weights import buffers, restore
 from inferlens.record.record import Behavior
 from inferlens.spec.case import Case, TensorSpec

@@ -10,8 +10,8 @@ import pytest
 from inferlens.backends.base import Inputs, Preparation
 from inferlens.backends.clocks import HostClock
 from inferlens.backends.fake import Fake, FakeRunner
-from inferlens.measure import feeding
-from inferlens.measure.feeding import Feeding, cache_bytes
+from inferlens.measure import series
+from inferlens.measure.series import Feeding, cache_bytes
 from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Model
 from inferlens.spec.case import Case, TensorSpec
@@ -37,7 +37,7 @@ class Watched(FakeRunner):
 
 @pytest.fixture
 def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeding, "cache_bytes", lambda _: CACHE)
+    monkeypatch.setattr(series, "cache_bytes", lambda _: CACHE)
 
 
 def fed(folder: Path, **how: bool) -> tuple[Watched, Feeding, Preparation]:
@@ -52,7 +52,7 @@ def fed(folder: Path, **how: bool) -> tuple[Watched, Feeding, Preparation]:
 def test_rotating_inputs_are_larger_than_the_cache_and_ready_before_the_call(tmp_path: Path) -> None:
     runner, feeds, preparation = fed(tmp_path, rotate=True)
     facts = preparation.facts["rotating inputs"]
-    assert facts["bytes"] >= feeding.TIMES_CACHE * CACHE
+    assert facts["bytes"] >= series.TIMES_CACHE * CACHE
     HostClock().time(runner.infer, feeds.latency, facts["feeds"] + 1)
     assert runner.seen[:4] == ["bind", "infer", "bind", "infer"]
     assert runner.feeds[0] is runner.feeds[-1]
@@ -66,12 +66,12 @@ def test_the_cache_is_flushed_before_each_latency_sample_and_in_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    monkeypatch.setattr(feeding, "flusher", lambda *_: lambda: order.append("flush"))
+    monkeypatch.setattr(series, "flusher", lambda *_: lambda: order.append("flush"))
     runner, feeds, preparation = fed(tmp_path, cold=True)
     runner.seen = order
     HostClock().time(runner.infer, feeds.latency, 3)
     assert order == ["flush", "infer"] * 3
-    assert preparation.facts["flushed_bytes"] == feeding.TIMES_CACHE * CACHE
+    assert preparation.facts["flushed_bytes"] == series.TIMES_CACHE * CACHE
     HostClock().window(runner.infer, feeds.throughput, 2)
     assert order[6:] == ["infer"] * 2
 
@@ -87,7 +87,7 @@ def test_the_last_level_caches_are_counted_once_each(tmp_path: Path, monkeypatch
     for cpu in range(4):
         cpu_cache(tmp_path, cpu, 0, level="1", size="48K", shared_cpu_list=str(cpu))
         cpu_cache(tmp_path, cpu, 3, level="3", size="32768K", shared_cpu_list="0-1" if cpu < 2 else "2-3")
-    monkeypatch.setattr(feeding, "CPUS", tmp_path)
+    monkeypatch.setattr(series, "CPUS", tmp_path)
     assert cache_bytes("cpu") == 2 * 32 << 20
 
 
@@ -96,7 +96,7 @@ def test_a_system_that_does_not_say_has_an_assumed_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
     cpu_cache(tmp_path, 0, 3, level="3", size=size, shared_cpu_list="0")
-    monkeypatch.setattr(feeding, "CPUS", tmp_path)
+    monkeypatch.setattr(series, "CPUS", tmp_path)
     assert cache_bytes("cpu") == 0
     _, _, preparation = fed(tmp_path, cold=True)
-    assert preparation.facts["flushed_bytes"] == feeding.TIMES_CACHE * feeding.ASSUMED_CACHE
+    assert preparation.facts["flushed_bytes"] == series.TIMES_CACHE * series.ASSUMED_CACHE

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
 import inferlens
-from inferlens.measure.agreement import judged
+from inferlens.measure.output_check import judged
 from inferlens.record.record import Accuracy, Agreement
 from inferlens.spec.case import Case
 from inferlens.views.rows import Row, rows

@@ -14,7 +14,7 @@ from inferlens.backends.base import Preparation, Runner
 from inferlens.backends.clocks import threaded_window
 from inferlens.backends.fake import Fake
 from inferlens.measure import series
-from inferlens.measure.stopping import FixedCount, FixedTime, HalfWidth, StoppingRule
+from inferlens.measure.series import FixedCount, FixedTime, HalfWidth, StoppingRule
 from inferlens.models.model import Model
 from inferlens.spec.case import Case, TensorSpec
 

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from inferlens.measure import stopping
-from inferlens.measure.stopping import (
+from inferlens.measure import series
+from inferlens.measure.series import (
     LEAST_SAMPLES,
     LEAST_SECONDS,
     MOST_SAMPLES,
@@ -80,7 +80,7 @@ def test_a_narrow_interval_is_not_believed_before_half_a_second() -> None:
 
 def test_a_wide_look_between_two_narrow_ones_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     widths = iter([0.005, 0.02, 0.005, 0.005])
-    monkeypatch.setattr(stopping, "half_width", lambda *_: next(widths))
+    monkeypatch.setattr(series, "half_width", lambda *_: next(widths))
     rule = HalfWidth(0.01, 1000.0)
     for count, reached in ((40, False), (60, False), (90, False), (130, True)):
         rule.add([rule.spent + 0.1 * index for index in range(count)], [0.1] * count)

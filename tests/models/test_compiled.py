@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.models import provenance
+from inferlens.models.compiled import new_provenance, provenance_path, read_provenance, write_provenance
 from inferlens.models.model import Model
 from inferlens.models.resolve import find, load
 from inferlens.spec.case import Case, TensorSpec
@@ -37,16 +37,16 @@ def compiled(folder: Path, name: str = "net.engine", case: Case = CASE, model: M
             archive.writestr("net/archive_format", "pt2")
     else:
         path.write_bytes(b"an engine" * 100)
-    made = provenance.of(
+    made = new_provenance(
         path, "TensorRT plan", model, case, gpu="NVIDIA H200", compute_capability="9.0", version="1.4", targets=("9.0",)
     )
-    provenance.write(path, made)
+    write_provenance(path, made)
     return path
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     path = compiled(tmp_path)
-    made = provenance.read(path)
+    made = read_provenance(path)
     assert made is not None
     assert (made.case, made.inputs, made.model.weights_sha256) == (CASE, (X,), "a" * 64)
     assert (made.gpu, made.targets) == ("NVIDIA H200", ("9.0",))
@@ -129,9 +129,9 @@ TAMPERED: dict[str, tuple[str, Callable[[str], str]]] = {
 def test_a_provenance_that_was_tampered_with_is_one_message(tmp_path: Path, name: str) -> None:
     path = compiled(tmp_path)
     words, tamper = TAMPERED[name]
-    before = provenance.beside(path).read_text()
+    before = provenance_path(path).read_text()
     assert tamper(before) != before
-    provenance.beside(path).write_text(tamper(before))
+    provenance_path(path).write_text(tamper(before))
     with pytest.raises(InferlensError) as raised:
         find(str(path))
     assert words in raised.value.what

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from inferlens.errors import InferlensError
-from inferlens.models.sources.files import NOTE, input_note
+from inferlens.models.files import NOTE, input_note
 from inferlens.spec.case import TensorSpec
 from tests.models.loading import loaded
 

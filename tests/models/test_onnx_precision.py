@@ -12,9 +12,8 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from inferlens.models.files import graph_precision, onnx_file_precision, torch_file_precision
 from inferlens.models.resolve import find
-from inferlens.models.sources.files import torch_file_precision
-from inferlens.models.sources.onnx import graph_precision, onnx_file_precision
 from tests.models.loading import Bomb
 
 ZERO_POINTS = {

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from inferlens.errors import InferlensError
+from inferlens.models import factories
 from inferlens.models.resolve import find, load
-from inferlens.models.sources import own_code
 from inferlens.spec.case import Case, TensorSpec
 from tests.models.loading import loaded
 
@@ -25,7 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "modules", sys.modules)
-    monkeypatch.setattr(own_code, "_folders", [])
+    monkeypatch.setattr(factories, "_folders", [])
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:
@@ -98,10 +98,10 @@ def test_a_checkout_comes_before_an_installed_package(here: Path, monkeypatch: p
     (here / "checkout" / "random.py").touch()
     monkeypatch.syspath_prepend(here / "site")
     monkeypatch.setenv("PYTHONPATH", "")
-    own_code.enter(here / "checkout")
+    factories.enter(here / "checkout")
     assert loaded("nets.model:build").inputs[0].shape == (1, 6)
     first = next(path for path in sys.path if (Path(path) / "random.py").exists())
-    assert first in own_code.library_paths()
+    assert first in factories.library_paths()
     assert torch.nn  # which nothing has replaced
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from inferlens.errors import InferlensError
-from inferlens.models.sources.files import code_in, is_arithmetic
+from inferlens.models.files import code_in, is_arithmetic
 from tests.models.loading import Bomb, loaded
 
 

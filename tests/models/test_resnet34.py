@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from inferlens.models.zoo.resnet34 import ResNet34  # noqa: E402
+from inferlens.models.zoo import ResNet34  # noqa: E402
 
 
 @pytest.fixture(scope="module")

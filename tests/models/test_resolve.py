@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from inferlens.errors import InferlensError
+from inferlens.models import factories
 from inferlens.models.inputs import draw, flatten, make_inputs
 from inferlens.models.model import Model
 from inferlens.models.resolve import check, find, load, with_layers
-from inferlens.models.sources import own_code
 from inferlens.spec.case import Case, TensorSpec
 from inferlens.spec.plan import Plan
 from tests.models.loading import Bomb, loaded
@@ -214,21 +214,21 @@ def test_weights_that_would_need_the_network_are_one_message(name: str, weights:
 
 def test_a_live_module_travels_with_its_example(tmp_path: Path) -> None:
     module, image = Tiny().eval(), torch.randn(2, 3, 9, 9)
-    model_info = own_code.save(module, image, tmp_path / "module")
+    model_info = factories.save(module, image, tmp_path / "module")
     assert (model_info.spec, model_info.batch, model_info.format) == ("live:Tiny", 2, "module")
     model = load(Case(model=model_info.spec, backend="x", batch=2), live=tmp_path / "module")
     assert torch.allclose(answer(model)[0], module(image), atol=1e-6)
-    by_name = own_code.save(module, {"image": image}, tmp_path / "module")
+    by_name = factories.save(module, {"image": image}, tmp_path / "module")
     again = load(Case(model=by_name.spec, backend="x", batch=None), live=tmp_path / "module")
     assert torch.allclose(answer(again)[0], module(image), atol=1e-6)
-    script = own_code.save(torch.jit.script(module), (image,), tmp_path / "module")
+    script = factories.save(torch.jit.script(module), (image,), tmp_path / "module")
     assert script.format == "torchscript"
     assert load(Case(model=script.spec, backend="x", batch=2), live=tmp_path / "module").format == "torchscript"
     refused = {"cannot be a int": (3, image), "needs example inputs": (module, None), "are a str": (module, "image"),
                "are a list": (module, [image, [1]])}  # fmt: skip
     for words, item in refused.items():
         with pytest.raises(InferlensError, match=words):
-            own_code.save(*item, tmp_path / "module")
+            factories.save(*item, tmp_path / "module")
 
 
 def test_drawn_inputs_are_never_zeros_and_keep_their_range() -> None:

@@ -11,8 +11,8 @@ import pytest
 from inferlens.errors import InferlensError
 from inferlens.models import resolve
 from inferlens.models import samples as data
+from inferlens.models.libraries import Zoo
 from inferlens.models.samples import Samples
-from inferlens.models.sources.libraries import Zoo
 from inferlens.spec.case import Case, TensorSpec
 
 PAIR = (TensorSpec("a", (2, 3)), TensorSpec("b", (2,), "int64"))

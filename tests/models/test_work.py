@@ -13,9 +13,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from inferlens.models.model import Model  # noqa: E402
-from inferlens.models.work import count  # noqa: E402
-from inferlens.models.work.torch_module import count_module  # noqa: E402
-from inferlens.record.work import ModuleWork, Work  # noqa: E402
+from inferlens.models.work import count, count_module  # noqa: E402
+from inferlens.record.profile import ModuleWork, Work  # noqa: E402
 from inferlens.spec.case import Case, TensorSpec  # noqa: E402
 
 FLOAT = 4
@@ -294,7 +293,7 @@ def test_an_onnx_file_is_counted_from_its_shapes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operator", "table", "asked", "expected"),
+    ("operator", "table", "tensor_spec", "expected"),
     [
         ("Gather", (1000, 8), TensorSpec("x", (5,), "int64"), (0, 5 * 8 * FLOAT, 5 * 8 * FLOAT)),
         ("GatherElements", (1000, 8), TensorSpec("x", (5, 8), "int64"), (0, 5 * 8 * FLOAT, 5 * 8 * FLOAT)),

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from inferlens.record.layer_profile import Layer, Profile
+from inferlens.record.profile import Layer, Profile
 from inferlens.record.store import INFORMATION, LATENCY, engine_files, save_profile
 from tests.analysis.profile.samples import eager, failed, layer, profile
 from tests.views.samples import case

@@ -10,10 +10,16 @@ import msgspec
 import pytest
 
 from inferlens import InferlensError, load_records
-from inferlens.record.merge import merge
-from inferlens.record.quantization import LayerError, Quantization, Written, name_of, read, save
+from inferlens.record.builds import (
+    LayerError,
+    Quantization,
+    Written,
+    quantization_name,
+    read_quantization,
+    save_quantization,
+)
 from inferlens.record.record import Artefact, Environment, Gpu, Record, encode
-from inferlens.record.store import Store
+from inferlens.record.store import Store, merge
 from tests.commands import inferlens
 
 from .test_store import CASE, RECORD
@@ -159,14 +165,14 @@ def test_what_layers_lose_comes_along_and_what_was_written_last_counts(two: tupl
         quantization = Quantization(
             path="m.onnx", case=CASE, best=best, samples=8, size_before=9, size=4, seconds=seconds, layers=layers
         )
-        save(root / "demo", quantization)
-        os.utime(root / "demo" / name_of(quantization), (seconds, seconds))
+        save_quantization(root / "demo", quantization)
+        os.utime(root / "demo" / quantization_name(quantization), (seconds, seconds))
     (two[1] / "demo" / "quantized-broken.json").write_text("{}")
-    file = tmp_path / "all" / "demo" / name_of(quantization)
+    file = tmp_path / "all" / "demo" / quantization_name(quantization)
     for sources, last in ((two[1:], 1.0), (two, 2.0), (two[1:], 2.0)):
         (problem,) = merge(sources, tmp_path / "all").problems
         assert "quantized-broken.json was left out" in problem
-        assert read(file).seconds == last
+        assert read_quantization(file).seconds == last
     assert not [path for path in (tmp_path / "all").iterdir() if path.name != "demo"]
 
 

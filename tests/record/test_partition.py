@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from inferlens.record.partition import (
+from inferlens.record.builds import (
     MOST_CHOICES,
     Choice,
     Interruption,

@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
-from inferlens.spec.case import Case
-from inferlens.spec.keep import keep_of, kept
+from inferlens.spec.case import Case, keep_of, kept
 from inferlens.spec.plan import Plan, as_plan, bench_words, toml_words, words_of
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from inferlens.trace import Trace
 from inferlens.trace.analysis import Analysis
+from inferlens.trace.model import Trace
 from inferlens.views.table import render
 from inferlens.views.traced.show import ShownTrace, of
 from inferlens.views.traced.trace_views import VIEWS, Selection

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from inferlens import load_trace
-from inferlens.trace import Category, Trace, read
-from inferlens.trace.analysis import Analysis
-from inferlens.trace.steps import HOST, synchronising
-from inferlens.trace.trace import LaunchLinks
+from inferlens.trace.analysis import HOST, Analysis, synchronising
+from inferlens.trace.model import Category, LaunchLinks, Trace
+from inferlens.trace.read import read_trace
 from tests.trace.samples import event, kernel, launch, step, text, training
 
 
@@ -47,7 +46,9 @@ def kinds(trace: Trace) -> dict[str, str]:
     ],
 )  # fmt: skip
 def test_kernels_and_calls_of_all_devices_are_the_same(runtime: str, work: str) -> None:
-    cuda, device = (Analysis(read(steps_of_a_device(*pair))) for pair in (("cuda_runtime", "kernel"), (runtime, work)))
+    cuda, device = (
+        Analysis(read_trace(steps_of_a_device(*pair))) for pair in (("cuda_runtime", "kernel"), (runtime, work))
+    )
     assert device.overview == cuda.overview
     assert device.overview.gpus[0].utilization == pytest.approx(1440 / 2900)
     assert device.overview.idle[HOST] > 0
@@ -62,7 +63,7 @@ def test_copies_waits_and_markers_of_all_devices_are_told_apart() -> None:
         "gpu_user_annotation": "GPU_ANNOTATION", "mlu_user_annotation": "GPU_ANNOTATION", "overhead": "OVERHEAD",
         "user_annotation": "ANNOTATION", "collective_comm": "OPERATOR", "mtia_workloadd": "RUNTIME",
     }  # fmt: skip
-    trace = read(text(*(event(name, place, 1, name) for place, name in enumerate(names))))
+    trace = read_trace(text(*(event(name, place, 1, name) for place, name in enumerate(names))))
     assert kinds(trace) == names
     assert trace.notes == ()
 
@@ -73,7 +74,7 @@ def test_work_of_mtia_is_told_apart_by_its_name() -> None:
     def work(name: str, at: float, takes: float, **args: Any) -> dict[str, Any]:
         return {**event(name, at, takes, "mtia_ccp_events", 408, stream=102, **args), "pid": 9}
 
-    trace = read(
+    trace = read_trace(
         text(
             event("enqueueCommand memcpyHtoDAsync", 1, 1, "mtia_runtime", correlation=5, device=9, stream_id=102),
             event("synchronizeStream", 2, 20, "mtia_runtime", correlation=6, device=9, stream_id="102"),
@@ -92,7 +93,7 @@ def test_work_of_mtia_is_told_apart_by_its_name() -> None:
 
 def test_events_of_hpu_without_a_device_are_calls_of_the_host() -> None:
     on_device = kernel(1, 5, 2, "spatial_convolution", "hpu_op")
-    assert kinds(read(text(event("graph_launch", 1, 2, "hpu_op"), on_device))) == {
+    assert kinds(read_trace(text(event("graph_launch", 1, 2, "hpu_op"), on_device))) == {
         "graph_launch": "RUNTIME",
         "spatial_convolution": "KERNEL",
     }
@@ -108,7 +109,7 @@ def test_a_trace_of_ascend_has_kernels_copies_and_waits() -> None:
         named = {key.replace("__", " "): value for key, value in args.items()}
         return {"ph": "X", "name": name, "pid": pid, "tid": 3, "ts": at, "dur": takes, "args": named}
 
-    trace = read(
+    trace = read_trace(
         json.dumps(
             [
                 process(4, "Ascend Hardware"),
@@ -135,7 +136,7 @@ def test_a_trace_of_ascend_has_kernels_copies_and_waits() -> None:
 
 def test_unknown_categories_are_said_with_their_shares() -> None:
     unknown = kernel(3, 100, 40, "conv", "ipu_work")
-    trace = read(text(event("op", 1, 5), launch(1, 2), kernel(1, 10, 60), unknown))
+    trace = read_trace(text(event("op", 1, 5), launch(1, 2), kernel(1, 10, 60), unknown))
     assert trace.notes == ("25 % of the events, 40 % of the device time are of unknown categories: ipu_work.",)
     assert Analysis(trace).overview.notes == trace.notes
 
@@ -143,7 +144,7 @@ def test_unknown_categories_are_said_with_their_shares() -> None:
 def test_unknown_categories_of_the_host_and_events_without_one_are_said() -> None:
     without = {key: value for key, value in event("a", 1, 1).items() if key != "cat"}
     many = [event("x", 1, 1, f"other{number}") for number in range(7)]
-    (note,) = read(text(event("op", 1, 5), *many, without, without)).notes
+    (note,) = read_trace(text(event("op", 1, 5), *many, without, without)).notes
     assert note == "90 % of the events are of unknown categories: none, other0, other1, other2, other3 and 3 more."
 
 
@@ -180,7 +181,7 @@ def test_a_profile_of_onnx_runtime_has_a_step_for_each_run() -> None:
     for number in range(3):
         events += [event("model_run", 1000 + 100 * number, 50, "Session")]
         events += [event("mm_kernel_time", 1010 + 100 * number, 30, "Node", op_name="MatMul", provider="CPU")]
-    trace = read(json.dumps(events).encode())
+    trace = read_trace(json.dumps(events).encode())
     assert (trace.notes, kinds(trace)["mm_kernel_time"]) == ((), "OPERATOR")
     assert Analysis(trace).steps.names.tolist() == ["0", "1", "2"]
 
@@ -188,18 +189,18 @@ def test_a_profile_of_onnx_runtime_has_a_step_for_each_run() -> None:
 def test_launches_whose_kernels_the_profiler_lost_are_counted() -> None:
     events = [launch(number, 10 * number) for number in range(1, 11)]
     events += [kernel(number, 10 * number + 5, 2) for number in range(1, 8)]
-    (note,) = read(text(*events)).notes
+    (note,) = read_trace(text(*events)).notes
     assert note == "3 events launch kernels that are missing in the trace: it shows less work than there was."
-    assert read(text(*events[:17], *events[10:], *(kernel(n, 10 * n + 5, 2) for n in (8, 9, 10)))).notes == ()
+    assert read_trace(text(*events[:17], *events[10:], *(kernel(n, 10 * n + 5, 2) for n in (8, 9, 10)))).notes == ()
 
 
 def test_launches_into_a_graph_run_nothing() -> None:
     events = [launch(1, 0, name="cudaStreamBeginCapture")] + [launch(number, 10 * number) for number in range(2, 9)]
     events += [launch(9, 95, name="cudaStreamEndCapture"), launch(10, 100), kernel(10, 105, 2)]
-    assert read(text(*events)).notes == ()
+    assert read_trace(text(*events)).notes == ()
 
 
 def test_a_step_that_the_profiler_left_open_does_not_count() -> None:
     events = [step(number, 1000 * number, 900) for number in range(3)] + [step(3, 3000, -1)]
     events += [event("aten::mm", 1000 * number + 10, 100) for number in range(4)]
-    assert Analysis(read(text(*events))).steps.counted().names.tolist() == ["0", "1", "2"]
+    assert Analysis(read_trace(text(*events))).steps.counted().names.tolist() == ["0", "1", "2"]

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from inferlens.errors import InferlensError
-from inferlens.trace import read
-from inferlens.trace import reader as texts
+from inferlens.trace import read as texts
+from inferlens.trace.read import read_trace
 from inferlens.views.table import FORMATS
 from inferlens.views.traced.trace_views import VIEWS, Selection
 from tests.trace.samples import drawn, event, kernel, mutated, of_torch, text, training
@@ -50,7 +50,7 @@ ENDS, DAMAGED, SKIPPED = "The text ends within", "The file is damaged", "1 event
     ],
 )  # fmt: skip
 def test_what_can_be_read_is_read(data: bytes, least: int, most: int, note: str | None) -> None:
-    trace = read(data)
+    trace = read_trace(data)
     assert least <= len(trace) <= most
     assert note is None or (any(item.startswith(note) for item in trace.notes) if note else trace.notes == ())
 
@@ -99,7 +99,7 @@ def test_damage_loses_at_most_the_damaged_event(
 ) -> None:
     """And the number of lost events is said."""
     monkeypatch.setattr(texts, "BLOCK", block)
-    trace = read(data)
+    trace = read_trace(data)
     assert len(trace) == len(MANY) - lost
     said = [note for note in trace.notes if "could not be read" in note]
     assert said == ([f"{lost} event{'s' * (lost > 1)} could not be read and were skipped."] if lost else [])
@@ -110,7 +110,7 @@ def test_all_events_behind_one_that_lacks_its_end_are_read(monkeypatch: pytest.M
     """Also if it takes in more of them than one event may be large."""
     monkeypatch.setattr(texts, "BLOCK", 500)
     monkeypatch.setattr(texts, "MOST_EVENT", 5000)
-    trace = read(lines(change={50: NESTED.replace("[3]]", "[3")}))
+    trace = read_trace(lines(change={50: NESTED.replace("[3]]", "[3")}))
     assert len(trace) == len(MANY) - 1
     assert trace.notes == ("1 event could not be read and were skipped.",)
 
@@ -124,7 +124,7 @@ def test_all_events_behind_one_that_lacks_its_end_are_read(monkeypatch: pytest.M
 )  # fmt: skip
 def test_what_is_no_trace_is_one_error(data: bytes) -> None:
     with pytest.raises(InferlensError, match="This is not a trace"):
-        read(data)
+        read_trace(data)
 
 
 def test_folders_devices_and_what_is_not_there(tmp_path: Path) -> None:
@@ -134,17 +134,17 @@ def test_folders_devices_and_what_is_not_there(tmp_path: Path) -> None:
         tmp_path / "no": "cannot be read",
     }.items():
         with pytest.raises(InferlensError, match=says):
-            read(path)
+            read_trace(path)
 
 
 def test_zstd_and_a_pipe(tmp_path: Path) -> None:
     zstandard = pytest.importorskip("zstandard")
-    assert len(read(zstandard.ZstdCompressor().compress(WHOLE))) == len(MANY)
+    assert len(read_trace(zstandard.ZstdCompressor().compress(WHOLE))) == len(MANY)
     path = tmp_path / "pipe"
     os.mkfifo(path)
     writer = threading.Thread(target=lambda: path.write_bytes(packed(WHOLE)))
     writer.start()
-    assert len(read(path)) == len(MANY)
+    assert len(read_trace(path)) == len(MANY)
     writer.join()
 
 
@@ -159,7 +159,7 @@ def test_zstd_and_a_pipe(tmp_path: Path) -> None:
     ids=["empty", "nothing", "of another tool", "names"],
 )
 def test_odd_traces_can_be_looked_at(data: bytes) -> None:
-    trace = read(data)
+    trace = read_trace(data)
     for view, format in product(VIEWS, FORMATS):
         shown = drawn(trace, view, format, Selection(top=None))
         assert format == "csv" or not {"\x1b", "\x00"} & set(shown)  # which is data, quoted and otherwise as it is
@@ -171,13 +171,13 @@ def test_a_bomb_takes_no_memory_and_an_endless_event_ends(monkeypatch: pytest.Mo
     padding = b',{"' + b" " * 2**20 + b'": 0}'
     bomb = start + b"".join(packer.compress(padding) for _ in range(200)) + packer.flush()
     tracemalloc.start()
-    assert len(read(bomb)) == 1
+    assert len(read_trace(bomb)) == 1
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 128 * 2**20
     monkeypatch.setattr(texts, "MOST_EVENT", 2**20)
     monkeypatch.setattr(texts, "BLOCK", 2**17)
-    trace = read(WHOLE[:-30] + b', {"name": "' + b"x" * 2**22 + b'"}]}')
+    trace = read_trace(WHOLE[:-30] + b', {"name": "' + b"x" * 2**22 + b'"}]}')
     assert len(trace) >= len(MANY) - 1
     assert any("An event is larger than" in note for note in trace.notes)
 
@@ -190,7 +190,7 @@ def test_fifty_mutations(seed: int) -> None:
     for number in range(50):
         data = mutated(whole[number % len(whole)], of)
         try:
-            trace = read(data)
+            trace = read_trace(data)
         except InferlensError:
             continue
         assert drawn(trace, [*VIEWS][number % len(VIEWS)], of.choice([*FORMATS])) is not None
@@ -200,7 +200,7 @@ def test_numbers_that_no_column_holds_are_not_known() -> None:
     """Whole numbers of any size are JSON."""
     large = 10**400
     odd = {"est. achieved occupancy %": large, "blocks per SM": -large, "registers per thread": large}
-    trace = read(text(kernel(1, 5, large, **odd), kernel(2, large, 1)))  # type: ignore[arg-type]
+    trace = read_trace(text(kernel(1, 5, large, **odd), kernel(2, large, 1)))  # type: ignore[arg-type]
     assert (trace.begin.tolist(), trace.duration.tolist(), trace.gpu.stream.tolist()) == ([5000], [0], [7])
     assert str([*trace.gpu.occupancy, *trace.gpu.blocks_per_sm]) == "[np.float64(nan), np.float64(nan)]"
     assert trace.gpu.registers[0] == -1

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from inferlens.analysis.findings import trace_findings
 from inferlens.errors import InferlensError
-from inferlens.record.layer_profile import GpuLimits
-from inferlens.trace import LaunchLinks, read
-from inferlens.trace.analysis import Analysis
+from inferlens.record.profile import GpuLimits
+from inferlens.trace.analysis import Analysis, Intervals
+from inferlens.trace.distributed import execution, rows_compared
+from inferlens.trace.kernels import achieved, blocks_that_fit, theoretical
 from inferlens.trace.memory import devices, holders
-from inferlens.trace.occupancy import achieved, blocks_that_fit, theoretical
-from inferlens.trace.several import execution, rows_compared
-from inferlens.trace.steps import Intervals
+from inferlens.trace.model import LaunchLinks
+from inferlens.trace.read import read_trace
 from inferlens.trace.tables import CUT_OFF, SLOW, kernels, module_tree, operators, stepping, timeline
 from tests.backends.profiling.kernel_samples import H200, NAMES, runs
 from tests.trace.samples import GPU, H100, REAL, event, faster, kernel, launch, of_torch, shared, step, text, training
@@ -35,13 +35,13 @@ def micros(row: dict[str, Any], *names: str) -> list[int]:
 
 
 def test_operators_by_hand() -> None:
-    found = rows(operators(Analysis(read(training()))))
+    found = rows(operators(Analysis(read_trace(training()))))
     linear, mm = found["aten::linear"], found["aten::mm"]
     assert micros(linear, "host_total", "host_self", "device_total", "device_self") == [600, 380, 600, 400]
     assert (linear["calls"], micros(mm, "host_self", "device_self"), mm["tensor_share"]) == (2, [180, 200], 1.0)
     assert linear["tensor_share"] == pytest.approx(1 / 3)
     assert (linear["eligible"], found["aten::copy_"]["eligible"]) == (True, False)
-    by_shape = operators(Analysis(read(training())), "shapes", "stack")
+    by_shape = operators(Analysis(read_trace(training())), "shapes", "stack")
     apart = {(row["name"], row["shapes"], row["stack"]) for row in by_shape.rows()}
     assert {("aten::linear", "[[8,4],[4,4]]", "a.py(1): f"), ("aten::copy_", "", "")} <= apart
 
@@ -49,7 +49,7 @@ def test_operators_by_hand() -> None:
 def test_stacks_are_of_python_calls_where_operators_have_none() -> None:
     calls = [("<built-in method mm>", 40, 20), ("model.py(7): forward", 20, 100), ("nn.Module: Net_0", 10, 150)]
     events = [event(*call, "python_function") for call in calls]
-    trace = read(text(*events, event("aten::mm", 45, 10), event("aten::add", 130, 5), event("aten::mul", 300, 5)))
+    trace = read_trace(text(*events, event("aten::mm", 45, 10), event("aten::add", 130, 5), event("aten::mul", 300, 5)))
     stacks = {row["name"]: row["stack"] for row in operators(Analysis(trace), "stack").rows()}
     assert stacks == {
         "aten::mm": "model.py(7): forward;nn.Module: Net_0", "aten::add": "nn.Module: Net_0", "aten::mul": "",
@@ -57,7 +57,7 @@ def test_stacks_are_of_python_calls_where_operators_have_none() -> None:
 
 
 def test_kernels_by_hand() -> None:
-    analysis = Analysis(read(training()))
+    analysis = Analysis(read_trace(training()))
     found = rows(kernels(analysis))
     gemm = found["s16816gemm"]
     assert (gemm["kind"], gemm["calls"], micros(gemm, "total", "mean")) == ("kernel", 2, [200, 100])
@@ -69,7 +69,7 @@ def test_kernels_by_hand() -> None:
 
 
 def test_one_step_alone() -> None:
-    trace = read(training())
+    trace = read_trace(training())
     one = Analysis(trace, 1)
     assert rows(operators(one))["aten::mm"]["calls"] == rows(kernels(one))["add"]["calls"] == one.overview.steps == 1
     with pytest.raises(InferlensError, match="no step 7"):
@@ -77,7 +77,7 @@ def test_one_step_alone() -> None:
 
 
 def test_the_overview_by_hand() -> None:
-    analysis = Analysis(read(training()))
+    analysis = Analysis(read_trace(training()))
     overview = analysis.overview
     assert overview.step_time == pytest.approx(600e-6)
     # Kernels 200-300 and 320-520, copy 530-570, host: loader 1-50, calls 160-170, 300-310, 460-465, 470-590.
@@ -98,7 +98,7 @@ def test_the_overview_by_hand() -> None:
 
 def test_kernels_that_wait_for_the_host_could_save_less() -> None:
     """Those without tensor cores take more of a step than the GPU waits for the host."""
-    analysis = Analysis(read(next(path for path in REAL if path.parent.name == "pytorch_bs32")))
+    analysis = Analysis(read_trace(next(path for path in REAL if path.parent.name == "pytorch_bs32")))
     assert analysis.overview.bound == "host"
     assert [trace_finding.code for trace_finding in trace_findings(analysis)] == [
         "host-bound",
@@ -118,7 +118,7 @@ def test_parts_add_up_however_events_overlap(spans: list[tuple[int, int, str, in
             events.append(event("cudaMalloc", begin, length, "cuda_runtime", tid=stream))
         else:
             events.append(kernel(0, begin, length, "k", "kernel" if kind == "k" else "gpu_memcpy", stream))
-    overview = Analysis(read(text(*events))).overview
+    overview = Analysis(read_trace(text(*events))).overview
 
     def moments(kind: str) -> set[int]:
         found = {at for begin, length, item, _ in spans if item == kind for at in range(begin, begin + length)}
@@ -137,7 +137,7 @@ def test_parts_add_up_however_events_overlap(spans: list[tuple[int, int, str, in
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60), st.integers(0, 20), st.integers(1, 2)), max_size=15)
 )
 def test_host_times_are_never_lost(spans: list[tuple[str, int, int, int]]) -> None:
-    trace = read(text(*[event(name, begin, length, tid=tid) for name, begin, length, tid in spans]))
+    trace = read_trace(text(*[event(name, begin, length, tid=tid) for name, begin, length, tid in spans]))
     table = operators(Analysis(trace))
     own, total = (float(np.sum(table.columns[name])) for name in ("host_self", "host_total"))
     assert 0 <= own <= total + 1e-12
@@ -146,7 +146,9 @@ def test_host_times_are_never_lost(spans: list[tuple[str, int, int, int]]) -> No
 
 def test_steps_their_outliers_and_what_the_profiler_cut_off() -> None:
     lengths = [100, 101, 99, 100, 250, 100, 101]
-    table = stepping(Analysis(read(text(*(step(number, 300 * number, item) for number, item in enumerate(lengths))))))
+    table = stepping(
+        Analysis(read_trace(text(*(step(number, 300 * number, item) for number, item in enumerate(lengths)))))
+    )
     assert [row["note"] for row in table.rows()] == ["", "", "", "", SLOW, "", ""]
     assert [round(row["time"] * 1e6) for row in table.rows()] == lengths
     events = []
@@ -155,13 +157,13 @@ def test_steps_their_outliers_and_what_the_profiler_cut_off() -> None:
         events.append(step(number, at, 100))
         for key in range(100 * number + 1, 100 * number + 1 + launches):
             events += [launch(key, at + key % 100), kernel(key, at + 200 + key % 100 * 10, 5)]
-    analysis = Analysis(read(text(*events)))
+    analysis = Analysis(read_trace(text(*events)))
     assert [row["note"] for row in stepping(analysis).rows()] == ["", "", CUT_OFF]
     assert analysis.overview.left_out == 1
 
 
 def test_slices_add_up_to_the_whole() -> None:
-    analysis = Analysis(read(training()))
+    analysis = Analysis(read_trace(training()))
     table = timeline(analysis)
     assert len(table) == 60
     for column, seconds in (("kernel", 600e-6), ("sm_efficiency", 500e-6)):
@@ -178,9 +180,9 @@ def test_occupancy_that_the_profiler_lacks_is_computed() -> None:
         kernel(2, 200, 100, "small", **{**large, "shared memory": 1024, **nothing}),
         kernel(3, 400, 100, "known", **large, **{"est. achieved occupancy %": 7}),
     ]
-    found = rows(kernels(Analysis(read(text(*events, deviceProperties=[{**GPU, **holds}])))))
+    found = rows(kernels(Analysis(read_trace(text(*events, deviceProperties=[{**GPU, **holds}])))))
     assert [found[name]["occupancy"] for name in ("large", "small", "known")] == [0.125, 0, pytest.approx(0.07)]
-    assert rows(kernels(Analysis(read(text(*events)))))["large"]["occupancy"] is None
+    assert rows(kernels(Analysis(read_trace(text(*events)))))["large"]["occupancy"] is None
 
 
 def test_what_names_do_not_say_of_tensor_cores_is_open() -> None:
@@ -189,7 +191,7 @@ def test_what_names_do_not_say_of_tensor_cores_is_open() -> None:
     for number, name in enumerate(names):
         at = 100.0 * number
         events += [event("aten::mm", at, 90), launch(number + 1, number + 1), kernel(number + 1, at + 5, 80, name)]
-    analysis = Analysis(read(text(*events, deviceProperties=[GPU])))
+    analysis = Analysis(read_trace(text(*events, deviceProperties=[GPU])))
     assert {name: row["tensor_cores"] for name, row in rows(kernels(analysis)).items()} == names
     (gpu,) = analysis.overview.gpus
     assert (gpu.tensor_share, gpu.tensor_untold) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
@@ -200,7 +202,7 @@ def test_what_names_do_not_say_of_tensor_cores_is_open() -> None:
 
 
 def test_modules_and_memory_of_torch() -> None:
-    analysis = Analysis(read(of_torch()))
+    analysis = Analysis(read_trace(of_torch()))
     tree = list(module_tree(analysis).rows())
     assert [(row["name"].split("_")[0], row["depth"], row["calls"]) for row in tree] == [
         ("Sequential", 0, 3), ("Linear", 1, 3), ("ReLU", 1, 3), ("Linear", 1, 3),
@@ -220,7 +222,7 @@ def test_modules_and_memory_of_torch() -> None:
 
 
 def analyses() -> tuple[Analysis, Analysis]:
-    return Analysis(read(training())), Analysis(read(faster()))
+    return Analysis(read_trace(training())), Analysis(read_trace(faster()))
 
 
 def test_kernels_and_operators_of_one_step_are_compared() -> None:
@@ -244,7 +246,7 @@ def test_execution_side_by_side_keeps_what_is_new_and_gone() -> None:
 
 @pytest.mark.parametrize("data", [training(), None], ids=["GPU", "torch"])
 def test_a_trace_is_no_different_from_itself(data: bytes | None) -> None:
-    one = Analysis(read(data or of_torch()))
+    one = Analysis(read_trace(data or of_torch()))
     tables = [rows_compared(view, one, one) for view in ("kernels", "operators", "modules")]
     for table in (*tables, execution(one, one)):
         assert all(row["change"] == 0 and row["state"] == "" for row in table.rows())
@@ -262,7 +264,7 @@ def test_launches_say_which_operator_a_kernel_is_of() -> None:
         kernel(5, 11, 1, "b", stream=8), event("second", 100, 20), launch(5, 102), kernel(5, 110, 1, "c"),
         kernel(8, 204, 1, "d"),
     ]  # fmt: skip
-    trace = read(text(*events))
+    trace = read_trace(text(*events))
     links, names = LaunchLinks(trace), trace.names_of(trace.scopes.row)
     assert [names[place] if place >= 0 else "" for place in links.operator] == ["first", "first", "second", ""]
     assert links.launch.tolist() == [0, 0, 1, -1]
@@ -272,7 +274,7 @@ def test_launches_say_which_operator_a_kernel_is_of() -> None:
 def test_the_innermost_scope_is_the_last_that_has_begun(
     spans: list[tuple[int, int, int]], moments: list[tuple[int, int]]
 ) -> None:
-    trace = read(text(*[event(f"o{n}", begin, length, tid=tid) for n, (tid, begin, length) in enumerate(spans)]))
+    trace = read_trace(text(*[event(f"o{n}", begin, length, tid=tid) for n, (tid, begin, length) in enumerate(spans)]))
     launch_links = LaunchLinks(trace)
     numbers = {int(thread): number for number, (_, thread) in enumerate(trace.threads)}
     known = [(tid, at) for tid, at in moments if tid in numbers]
@@ -287,7 +289,7 @@ def test_the_innermost_scope_is_the_last_that_has_begun(
 
 
 def test_every_event_of_a_public_trace_is_joined() -> None:
-    trace = read(shared(H100))
+    trace = read_trace(shared(H100))
     links = LaunchLinks(trace)
     assert (links.launch >= 0).all()
     assert (links.operator >= 0).all()
@@ -343,7 +345,7 @@ def near(value: Any) -> Any:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.parent.name)
 def test_numbers_are_the_plugins(path: Path, tmp_path: Path) -> None:
-    theirs, analysis = plugin(shared(path), tmp_path), Analysis(read(path))
+    theirs, analysis = plugin(shared(path), tmp_path), Analysis(read_trace(path))
     vars(analysis.costs)["occupancy"] = analysis.trace.gpu.occupancy  # zeros for large kernels too, as it was written
     overview = analysis.overview
     gpu, use = overview.gpus[0], theirs.gpu_metrics_parser

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferlens.trace.precision import first_precision, kernel_precision
+from inferlens.trace.kernels import first_precision, kernel_precision
 
 # Of cuDNN, cuBLAS, CUTLASS, TensorRT and PyTorch.
 KERNELS = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from inferlens.record.layer_profile import Level, Profile
+from inferlens.record.profile import Level, Profile
 from inferlens.record.store import LoadedProfiles
 from inferlens.views.profiled import layers_and_kernels, modules, roofline
 from inferlens.views.profiled.cases import groups, of_level

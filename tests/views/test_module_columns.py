@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.backends.profiling.traced_runs import GPU_CLOCK
-from inferlens.record.layer_profile import Kernel, Layer, Profile
+from inferlens.record.profile import Kernel, Layer, Profile
 from inferlens.views.profiled.cases import groups
 from inferlens.views.profiled.modules import columns
 from tests.analysis.profile.kernel_profiles import made, of_kernels, traced

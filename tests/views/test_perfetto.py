@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from inferlens.errors import InferlensError
-from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
+from inferlens.record.profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.store import load_profiles
 from inferlens.views.profiled import perfetto
 from tests.analysis.profile.kernel_profiles import of_kernels

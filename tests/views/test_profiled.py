@@ -13,9 +13,8 @@ import pytest
 from rich.cells import cell_len
 
 from inferlens.errors import InferlensError
-from inferlens.record.layer_profile import Profile
+from inferlens.record.profile import ModuleWork, Profile, Work
 from inferlens.record.record import Warning
-from inferlens.record.work import ModuleWork, Work
 from inferlens.views.picture import data_of
 from inferlens.views.profiled import layers_and_kernels, modules, plots
 from inferlens.views.profiled.cases import groups, of_level

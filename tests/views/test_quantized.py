@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from inferlens.record.quantization import LayerError, OutputError, Quantization, Written
+from inferlens.record.builds import LayerError, OutputError, Quantization, Written
 from inferlens.spec.case import Case
 from inferlens.views.profiled.quantized import document
 from inferlens.views.table import SCREEN, render

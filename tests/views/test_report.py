@@ -19,8 +19,8 @@ from inferlens.analysis.runs import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.record.record import decode, encode
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.reader import read
-from inferlens.trace.several import traces_under
+from inferlens.trace.distributed import traces_under
+from inferlens.trace.read import read_trace
 from inferlens.views.chart import chart_of
 from inferlens.views.picture import THEMES, converter, data_of
 from inferlens.views.profiled.cases import groups, of_level
@@ -148,7 +148,7 @@ def test_traces_are_compared_with_the_first_of_their_batch_size() -> None:
 
 def test_steps_of_a_trace_add_up() -> None:
     (path,) = traces_under(EXAMPLES / "traces" / "pytorch_bs1")
-    analysis = Analysis(read(path))
+    analysis = Analysis(read_trace(path))
     (drawn_values,) = data_of(of_steps(analysis, "one", THEMES["light"]))
     for label, seconds in zip(analysis.steps.names, analysis.steps.end - analysis.steps.begin, strict=True):
         drawn = sum(drawn_value["time (ms)"] for drawn_value in drawn_values if drawn_value["step"] == label)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from inferlens.errors import InferlensError
-from inferlens.record.layer_profile import Kernel, Kernels, Profile
+from inferlens.record.profile import Kernel, Kernels, Profile
 from inferlens.units import bandwidth, flop_rate, megaflops
 from inferlens.views.picture import THEMES, beside, data_of
 from inferlens.views.profiled import plots

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from inferlens.analysis.findings import Findings, trace_findings
 from inferlens.record.display import Displayed
 from inferlens.trace.analysis import Analysis, Overview
-from inferlens.trace.columns import Columns
 from inferlens.trace.memory import holders
-from inferlens.trace.reader import read
+from inferlens.trace.model import Category, Columns
+from inferlens.trace.read import read_trace
 from inferlens.trace.tables import kernels, module_tree, operators, stepping, timeline
-from inferlens.trace.trace import Category
 from inferlens.units import plural
 
 if TYPE_CHECKING:
@@ -85,4 +84,4 @@ def load_trace(path: Path | str, step: int | str | None = None) -> LoadedTrace:
 
     Raises InferlensError if there is no trace, or no such step. Its frames need polars.
     """
-    return LoadedTrace(Analysis(read(Path(path)), step))
+    return LoadedTrace(Analysis(read_trace(Path(path)), step))

@@ -12,9 +12,8 @@ from msgspec import Struct
 
 from inferlens.backends.base import Preparation
 from inferlens.models.model import Model
-from inferlens.record.build_report import BuildReport
-from inferlens.record.layer_profile import Layers
-from inferlens.record.partition import Partition
+from inferlens.record.builds import BuildReport, Partition
+from inferlens.record.profile import Layers
 from inferlens.spec.case import Case, TensorSpec
 
 

@@ -18,8 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from inferlens.backends.base import ON_CUDA, Absence, Preparation
-from inferlens.errors import InferlensError, MissingLibrary, Unsupported, is_short_of_memory
-from inferlens.reasons import reason
+from inferlens.errors import InferlensError, MissingLibrary, Unsupported, is_short_of_memory, reason
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case
 
 NO_GPU = Absence("", "no NVIDIA driver shows a GPU", "the NVIDIA driver; nvidia-smi has to list the GPU", device="cuda")

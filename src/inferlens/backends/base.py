@@ -27,9 +27,8 @@ from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.inputs import flatten, on_host, one_or_all
 from inferlens.models.model import Array, Format, Model, ModelInfo
 from inferlens.record.record import Artefact, Phase, PhaseName, Warning
-from inferlens.spec.case import FLAGS, QUANTIZED, Case, Option, TensorSpec
+from inferlens.spec.case import FLAGS, QUANTIZED, Case, Option, TensorSpec, keep_refusal
 from inferlens.spec.hints import Hint
-from inferlens.spec.keep import keep_refusal
 
 Inputs = dict[str, Array]
 Outputs = list[NDArray[np.generic]]

@@ -26,7 +26,7 @@ from inferlens.backends.base import Backend, Capabilities, Inputs, Knob, Outputs
 from inferlens.backends.clocks import Clock, HostClock, Timings
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
-from inferlens.record.layer_profile import Layer, Layers, Tensor
+from inferlens.record.profile import Layer, Layers, Tensor
 from inferlens.spec.case import Case, Option
 
 LAYERS = (

@@ -16,7 +16,7 @@ from typing import Any
 from inferlens.backends.base import Noted, Preparation
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
-from inferlens.models.work.torch_module import taken_apart
+from inferlens.models.work import taken_apart
 from inferlens.spec.case import Case
 
 BESIDE = "quantized"  # the folder beside a record, and the kind of the artefact

@@ -142,7 +142,7 @@ def _paged(path: Path, base: Path | None, output: Path | None, format: str) -> b
     if output is None or format not in ("html", "pdf"):
         return False
     from inferlens.cli import screen
-    from inferlens.trace.several import traces_under
+    from inferlens.trace.distributed import traces_under
     from inferlens.views import picture
     from inferlens.views.report.found import Found
     from inferlens.views.report.page import report

@@ -15,7 +15,7 @@ from inferlens.units import parse_duration
 from inferlens.views.table import FORMATS, Document
 
 if TYPE_CHECKING:
-    from inferlens.record.build_report import BuildReport
+    from inferlens.record.builds import BuildReport
 
 
 MOST_LAYERS = 20

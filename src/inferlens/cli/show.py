@@ -62,8 +62,8 @@ def show(
     be shown together; they are never compared with each other.
     """
     from inferlens.analysis.tuned import beneath
+    from inferlens.record.builds import QUANTIZATIONS
     from inferlens.record.files import files_under
-    from inferlens.record.quantization import KEPT
     from inferlens.record.store import load_records
 
     check_choice("value of --runs", runs, ("newest", "all"))
@@ -94,7 +94,7 @@ def show(
     if of_one and (tunings := [folder for path in paths for folder in beneath(path)]):
         more = f", and {plural(len(tunings) - 1, 'more tuning')}" if len(tunings) > 1 else ""
         screen.note(f"It was tuned, too: inferlens show {tunings[0]}{more}")
-    for file in [file for path in paths for file in files_under(path, KEPT)][:1]:
+    for file in [file for path in paths for file in files_under(path, QUANTIZATIONS)][:1]:
         screen.note(f"What its layers lose in lower precision: inferlens show {file}")
     screen.show(loaded.records, format, reference, where=where, top=top, every_run=every_run, **how)
 
@@ -102,15 +102,17 @@ def show(
 def _no_records(paths: list[Path], reference: str | None, top: int | None) -> Document | None:
     """What paths mean that is kept beside records: tunings, or a quantization; none where they mean records."""
     from inferlens.analysis.tuned import load_tuned, tunings_in
-    from inferlens.record.quantization import KEPT, read
+    from inferlens.record.builds import QUANTIZATIONS, read_quantization
     from inferlens.record.store import read_all
     from inferlens.views.profiled.quantized import document as of_quantization
     from inferlens.views.raced.tuned import tunings_document
 
     if tunings := tunings_in(paths):
         return tunings_document(list(map(load_tuned, tunings)), reference, top)
-    if len(paths) == 1 and paths[0].match(KEPT):
-        (found,) = read_all(paths, KEPT, read, [], noun="quantization", hint="inferlens quantize --errors").values()
+    if len(paths) == 1 and paths[0].match(QUANTIZATIONS):
+        (found,) = read_all(
+            paths, QUANTIZATIONS, read_quantization, [], noun="quantization", hint="inferlens quantize --errors"
+        ).values()
         return of_quantization(found)
     return None
 
@@ -212,7 +214,7 @@ def merge(
 
     Speed-ups stay relative to the reference on the same card: inferlens show merged --by machine
     """
-    from inferlens.record.merge import merge as joined
+    from inferlens.record.store import merge as joined
 
     done = joined(paths, output, artefacts=not light)
     left = len(done.problems) - MOST_LEFT

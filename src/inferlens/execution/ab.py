@@ -34,7 +34,7 @@ from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.sides import Asked, asked_for, check_inputs, compared_outputs, named_models, planned_pair
 from inferlens.execution.survey import check_interpreters, live_files
 from inferlens.measure import environment
-from inferlens.measure.monitor.quiet import wait_for_quiet
+from inferlens.measure.monitor import wait_for_quiet
 from inferlens.record.record import Agreement, Record
 from inferlens.spec.case import Case, environment_of
 from inferlens.spec.plan import Duration, Texts, texts

@@ -40,9 +40,9 @@ from inferlens.execution.protocol import (
     from_json,
     result_of,
 )
-from inferlens.measure.interpreter import in_environment
-from inferlens.measure.monitor.monitor import Monitor
-from inferlens.models.sources import own_code
+from inferlens.measure.environment import in_environment
+from inferlens.measure.monitor import Monitor
+from inferlens.models import factories
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import PhaseName, Status
 
@@ -315,7 +315,7 @@ def variables_for(interpreter: str = "") -> dict[str, str]:
     paths = [path for path in sys.path if path in named or path not in ("", os.getcwd())]
     given = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
     if interpreter:
-        library = {*own_code.library_paths(), *(path for path in paths if path.endswith(".zip"))}
+        library = {*factories.library_paths(), *(path for path in paths if path.endswith(".zip"))}
         paths = list(itertools.takewhile(lambda path: path not in library, paths))
         folder = os.path.dirname(os.path.abspath(interpreter))
         given["PATH"] = os.pathsep.join(filter(None, (folder, given.get("PATH", ""))))

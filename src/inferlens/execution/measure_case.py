@@ -22,11 +22,9 @@ from inferlens.backends.profiling.kernel_runs import kernel_families
 from inferlens.errors import InferlensError
 from inferlens.execution.protocol import CaseJob
 from inferlens.execution.worker import Child
-from inferlens.measure import accuracy, agreement, series, stopping
-from inferlens.measure.accuracy import Evaluation
-from inferlens.measure.agreement import Expected
-from inferlens.measure.feeding import Feeding
-from inferlens.measure.series import Turn
+from inferlens.measure import output_check, series
+from inferlens.measure.output_check import Evaluation, Expected
+from inferlens.measure.series import Feeding, Turn
 from inferlens.models import inputs
 from inferlens.models.model import Model, Problem
 from inferlens.models.weights import buffers, restore
@@ -47,7 +45,7 @@ THROUGHPUT_SECONDS = 2.0  # where throughput alone is measured
 LEAST_THROUGHPUT = 0.5  # beside a short series of latencies
 LATENCY_SHARE = 0.8  # of the time, where both are measured
 LONGER = "A longer --max-time, or more --repeats."
-KEPT_WARMUP = stopping.MOST_SAMPLES
+KEPT_WARMUP = series.MOST_SAMPLES
 
 
 class ReferenceJob(CaseJob, frozen=True, kw_only=True):
@@ -123,11 +121,11 @@ def reference(job: ReferenceJob, child: Child) -> ReferenceRun:
     model = child.load()
     arrays = inputs.make_inputs(model, job.inputs_seed)
     with child.prepare(model) as runner:
-        behavior, calls = agreement.observe(runner, model, arrays, partial(child.infer_first, runner))
+        behavior, calls = output_check.observe(runner, model, arrays, partial(child.infer_first, runner))
         found = None
         if job.accuracy:
             try:
-                found = accuracy.evaluated(job.accuracy, job.case, model, runner)
+                found = output_check.evaluated(job.accuracy, job.case, model, runner)
             except InferlensError as error:
                 found = Evaluation(problem=Problem.of(error))
     files: dict[str, Any] = {f"input{index}": value for index, value in enumerate(arrays.values())}
@@ -168,7 +166,7 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
             child.deliver(Measured(agreement=found))
             return Measured(agreement=found)
         with phase("warm-up"):
-            rule = stopping.warmup_rule(job.budget)
+            rule = series.warmup_rule(job.budget)
             # Enqueue and GPU times of the warm-up are of no use, nor is the beginning of a very long one.
             warmed = series.latency(runner, feeding.latency, rule, lambda _: None, "warm-up")[:1]
             kept = slice(-KEPT_WARMUP, None)
@@ -180,7 +178,7 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
         with phase("steady state"):
             latencies: Sequence[float] = ()
             if mode != "throughput":
-                rule, share = stopping.sampling_rule(job.budget), LATENCY_SHARE if mode == "both" else 1.0
+                rule, share = series.sampling_rule(job.budget), LATENCY_SHARE if mode == "both" else 1.0
                 series_taken = series.latency(
                     runner, feeding.latency, rule, lambda part: child.progress(share * part), turn=child.turn
                 )
@@ -200,7 +198,7 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
         if job.accuracy:
             child.keep_memory()  # before there are samples in it
             with phase("accuracy"):
-                measured = replace(measured, evaluation=accuracy.evaluated(job.accuracy, case, model, runner))
+                measured = replace(measured, evaluation=output_check.evaluated(job.accuracy, case, model, runner))
         if job.kernels:
             _look_at_kernels(child, runner, feeding.first)
         child.deliver(measured)  # before the runner lets go of its device
@@ -304,7 +302,7 @@ def _agreement(model: Model, job: BenchmarkJob, tolerance: float, calls: Sequenc
     if reference.weights_sha256 != model.weights_sha256:
         reason = "the weights differ from the reference's: building the model twice does not give the same weights"
         return Agreement(reference=reference.name, reason=reason)
-    return agreement.judge(calls, reference.expected(), tolerance)
+    return output_check.judge(calls, reference.expected(), tolerance)
 
 
 def _warn_of_lower_precision(found: Agreement, case: Case, preparation: Preparation) -> None:

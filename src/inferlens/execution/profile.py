@@ -30,13 +30,12 @@ from inferlens.execution.protocol import CaseJob, Job, Observer
 from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.survey import Named, named
 from inferlens.execution.worker import Child
-from inferlens.measure.monitor.cpu import default_threads
+from inferlens.measure.monitor import default_threads
 from inferlens.models.work import count as count_work
 from inferlens.record.files import write_whole
-from inferlens.record.layer_profile import Kernels, Layers, Level, Profile, decode
+from inferlens.record.profile import Ceilings, Kernels, Layers, Level, Profile, Work, decode_profile
 from inferlens.record.record import WRITES_INPUTS, ModelFacts, Record, Warning
 from inferlens.record.store import LoadedProfiles, load_profiles, save_profile
-from inferlens.record.work import Ceilings, Work
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Duration, Numbers, Plan, Texts, count, known
 
@@ -172,7 +171,7 @@ def run(
         with resumable(under_way, (levels, runs)):
             under_way.do(profile_cases, under_way.race_jobs(ProfilePart, cases, levels=tuple(levels), runs=runs))
         folders = [under_way.gathered.folders[record.id] for record in under_way.gathered.records]
-    return [(decode(file_of(folder, level).read_bytes()), folder) for folder in folders for level in levels]
+    return [(decode_profile(file_of(folder, level).read_bytes()), folder) for folder in folders for level in levels]
 
 
 def file_of(folder: Path, level: Level) -> Path:

@@ -22,8 +22,7 @@ from inferlens.analysis.runs import CaseRuns
 from inferlens.execution.expand import Planned
 from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, Scheduler
 from inferlens.limits import memory_left
-from inferlens.measure.monitor.cpu import usable_cpus
-from inferlens.measure.monitor.gpu import gpu_before
+from inferlens.measure.monitor import gpu_before, usable_cpus
 from inferlens.record.record import IN_TURNS, Metric, Record
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import references

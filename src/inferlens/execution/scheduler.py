@@ -41,12 +41,8 @@ from inferlens.execution.protocol import Began, Event, Found, J, Observer, Task,
 from inferlens.execution.survey import environment_by
 from inferlens.limits import memory_left
 from inferlens.measure import environment
-from inferlens.measure.accuracy import Evaluation, beside
-from inferlens.measure.agreement import by_accuracy, judged
-from inferlens.measure.monitor.cpu import usable_cpus
-from inferlens.measure.monitor.gpu import gpu_before
-from inferlens.measure.monitor.monitor import Monitor
-from inferlens.measure.monitor.quiet import wait_for_quiet
+from inferlens.measure.monitor import Monitor, gpu_before, usable_cpus, wait_for_quiet
+from inferlens.measure.output_check import Evaluation, beside, by_accuracy, judged
 from inferlens.models import resolve
 from inferlens.record.machine import Before
 from inferlens.record.record import IN_TURNS, Accuracy, Environment, ModelFacts, PhaseName, Record, Warning

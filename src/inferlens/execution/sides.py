@@ -21,7 +21,7 @@ from inferlens.errors import InferlensError
 from inferlens.execution.expand import EVERY_VARIANT, Planned, backends_named
 from inferlens.execution.measure_case import Reference
 from inferlens.execution.survey import Named, Surveyed, check_interpreters, find, looked_up, named, probe, unsupported
-from inferlens.measure import agreement
+from inferlens.measure import output_check
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import Agreement
 from inferlens.spec.case import TensorSpec
@@ -229,7 +229,7 @@ def compared_outputs(pair: Sequence[Planned], reference: Callable[[Planned], Ref
     if one.inputs_sha256 != other.inputs_sha256:
         return Agreement(reference="A", reason="each brings example inputs of its own")
     allowed = max(TOLERANCES[planned.reference.precision if planned.reference else "fp32"] for planned in pair)
-    return agreement.judge(other.expected().calls, one.expected()._replace(name="A"), allowed)
+    return output_check.judge(other.expected().calls, one.expected()._replace(name="A"), allowed)
 
 
 def check_inputs(a: Sequence[TensorSpec], b: Sequence[TensorSpec]) -> None:

@@ -20,15 +20,14 @@ from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, merged
-from inferlens.errors import InferlensError, Unsupported
+from inferlens.errors import InferlensError, Unsupported, reason
 from inferlens.execution import child_process
 from inferlens.execution.expand import Planned, backends_named, check_words, expand, refuse_if_none_runs
 from inferlens.execution.protocol import Job
 from inferlens.execution.worker import Child
-from inferlens.measure import environment, interpreter
+from inferlens.measure import environment
 from inferlens.models import resolve
 from inferlens.models.model import ModelInfo
-from inferlens.reasons import reason
 from inferlens.record.record import Environment
 from inferlens.spec.plan import Plan, refuse_unknown
 
@@ -60,11 +59,11 @@ def named(model: Any, example_inputs: Any = None) -> Iterator[Named]:
             )
         yield Named([str(name) for name in model] if isinstance(model, (list, tuple)) else str(model))
         return
-    from inferlens.models.sources import own_code
+    from inferlens.models import factories
 
     with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
         path = Path(folder) / "module"
-        found = own_code.save(model, example_inputs, path)
+        found = factories.save(model, example_inputs, path)
         yield Named(found.spec, [found], str(path))
 
 
@@ -149,7 +148,7 @@ def unsupported(error: InferlensError) -> Unsupported:
 def check_interpreters(pythons: Iterable[str]) -> None:
     """Refuses the first interpreter that cannot be used."""
     for python in dict.fromkeys(filter(None, pythons)):
-        interpreter.check(python, child_process.variables_for(python))
+        environment.check(python, child_process.variables_for(python))
 
 
 def found(plan: Plan, model: Named | None = None) -> list[ModelInfo]:
@@ -206,7 +205,7 @@ def probe(names: Sequence[str], python: str = "") -> dict[str, Capabilities]:
 
 def _advised(can: Capabilities, python: str) -> Capabilities:
     """The same, with hints for the environment that they are about."""
-    absent = tuple(replace(each, hint=interpreter.in_environment(python, each.hint)) for each in can.absent)
+    absent = tuple(replace(each, hint=environment.in_environment(python, each.hint)) for each in can.absent)
     return replace(can, absent=absent)
 
 

@@ -32,9 +32,9 @@ from inferlens.record.store import LOG, claimed, safe_name
 from inferlens.spec.case import Case, environment_of
 from inferlens.spec.plan import Plan
 from inferlens.stats.quantiles import median
-from inferlens.trace import Category, Trace, read
-from inferlens.trace.steps import Intervals
-from inferlens.trace.trace import Ints
+from inferlens.trace.analysis import Intervals
+from inferlens.trace.model import Category, Ints, Trace
+from inferlens.trace.read import read_trace
 from inferlens.units import percent
 
 UNTRACED = 10  # calls before the profiler, which warm up and say what a call takes without it
@@ -85,7 +85,7 @@ def trace_case(job: TraceJob, child: Child) -> Files:
         with child.preparation.phase("steady state"):
             text = msgspec.json.encode(about).decode()
             files = write_steps(runner, feed, job.tracing, Path(job.folder), on_gpu=on_gpu, about=text)
-    shown = tuple(content_of(file.name, read(file)) for file in files)
+    shown = tuple(content_of(file.name, read_trace(file)) for file in files)
     if not any(each.steps for each in shown):
         raise InferlensError("torch.profiler wrote no trace.", hint="more --active steps")
     return Files(shown=shown, untraced=median(untraced[-SETTLED:]))

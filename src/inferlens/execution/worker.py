@@ -28,7 +28,7 @@ from inferlens.backends import BACKENDS
 from inferlens.backends.base import Backend, Preparation, Runner
 from inferlens.backends.profiling import nvtx_ranges
 from inferlens.backends.profiling.layer_runs import clocked_runs
-from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
+from inferlens.errors import InferlensError, Unsupported, is_short_of_memory, reason
 from inferlens.execution.interleaver import Shared
 from inferlens.execution.protocol import (
     Answered,
@@ -44,12 +44,10 @@ from inferlens.execution.protocol import (
     Waits,
     as_json,
 )
-from inferlens.measure.monitor.cpu import default_threads
+from inferlens.measure.monitor import default_threads
 from inferlens.measure.series import Turn
-from inferlens.models import inputs, resolve
+from inferlens.models import factories, inputs, resolve
 from inferlens.models.model import Model, Problem
-from inferlens.models.sources import own_code
-from inferlens.reasons import reason
 from inferlens.record.record import Memory, ModelFacts, Status
 from inferlens.units import plural
 
@@ -174,7 +172,7 @@ def do(order: Order, send: Callable[[Event], None], turn: Turn | None = None) ->
     child = Child(job, send, turn)
     try:
         if job.place:
-            own_code.enter(Path(job.place))
+            factories.enter(Path(job.place))
         child.deliver(task(job, Telling(send) if isinstance(job, PartJob) else child))
     except BaseException as error:
         child.fail(error)

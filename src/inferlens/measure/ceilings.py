@@ -22,8 +22,8 @@ from typing import Any
 from inferlens.backends.availability import torch_settings
 from inferlens.errors import is_short_of_memory, library
 from inferlens.limits import memory_left
-from inferlens.measure.feeding import cache_bytes
-from inferlens.record.work import Ceilings
+from inferlens.measure.series import cache_bytes
+from inferlens.record.profile import Ceilings
 from inferlens.units import plural
 
 MIB = 1 << 20

@@ -9,14 +9,26 @@ from __future__ import annotations
 import gc
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
+from inferlens.backends.base import Inputs, Preparation, Runner
 from inferlens.backends.clocks import Clock, threaded_window
 from inferlens.backends.profiling.nvtx_ranges import span
-from inferlens.measure.stopping import StoppingRule
+from inferlens.models import inputs
+from inferlens.models.inputs import flatten
+from inferlens.models.model import Model
 from inferlens.record.record import Measurement, Metric
+from inferlens.spec.case import MAX_TIME, Budget, Case
+from inferlens.stats.intervals import half_width
+from inferlens.stats.steady import LEAST_SAMPLES as LEAST_TO_JUDGE
+from inferlens.stats.steady import steady
+from inferlens.units import duration, percent, plural
 
 MOST_IN_CHUNK = 1000
 WINDOWS = 10
@@ -192,3 +204,290 @@ def collector_off() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+# A :class:`StoppingRule` receives the samples and decides when there are enough. It stops at ``max_time`` at the
+# latest.
+
+LEAST_WARMUP = 10
+LEAST_SAMPLES = 30
+MOST_SAMPLES = 20_000  # memory, and the record's size; by then the interval is narrower than what matters
+MOST_WARMUP = 2_000_000  # memory alone: very short calls need many to fill a second
+LEAST_SECONDS = 0.5  # whatever disturbs a machine for a moment lasts longer than a few short calls
+GROWTH = 1.1  # looking at all samples takes time: they are looked at again when there are so many times as many
+LEVEL = 0.95
+
+
+class StoppingRule(ABC):
+    """Decides when a series of ``least`` to ``most`` samples is long enough.
+
+    ``max_time`` is in seconds, what happens between samples included; ``expected`` when it will probably end.
+    """
+
+    growth = GROWTH
+    wanted = ""  # what is said where it is missed
+
+    def __init__(self, least: int, most: int, max_time: float, expected: float = math.inf) -> None:
+        self.samples: list[float] = []
+        self._expected = max(min(expected, max_time), 1e-9)
+        self._least, self._limit, self._max_time = least, most, max_time
+        self._first = self._last = 0.0
+        self._judged = 0
+        self.reached = False
+
+    def add(self, begins: Sequence[float], samples: Sequence[float]) -> None:
+        """Takes more samples, each with the time when it began, in seconds."""
+        if not samples:
+            return
+        if not self.samples:
+            self._first = begins[0]
+        self.samples += samples
+        self._last = begins[-1] + samples[-1]
+        if not self.reached and (len(self.samples) >= max(self._least, self.growth * self._judged) or not self.most):
+            self._judged = len(self.samples)
+            self.reached = self._enough()
+
+    @abstractmethod
+    def _enough(self) -> bool:
+        """Whether what the rule wants is reached; asked from time to time, not before ``least`` samples."""
+
+    @property
+    def spent(self) -> float:
+        """Seconds from the begin of the first sample to the end of the last."""
+        return self._last - self._first
+
+    @property
+    def finished(self) -> bool:
+        """Whether to take no more samples."""
+        return self.reached or self.most == 0 or self.spent >= self._max_time
+
+    @property
+    def missed(self) -> str:
+        """What was wanted and not reached; empty if it was, or if the samples themselves tell."""
+        taken = f"{plural(len(self.samples), 'sample')} were taken in {duration(self.spent)}"
+        return f"{taken}; {self.wanted}." if self.wanted and not self.reached else ""
+
+    @property
+    def most(self) -> int:
+        """How many more samples may be taken before asking again."""
+        return max(0, self._limit - len(self.samples))
+
+    @property
+    def progress(self) -> float:
+        """How far along the series is, 0 to 1; it may end sooner than it seems."""
+        return 1.0 if self.finished else min(1.0, max(self.spent / self._expected, len(self.samples) / self._limit))
+
+
+class FixedCount(StoppingRule):
+    """Exactly ``count`` samples, or fewer if the time is up."""
+
+    def __init__(self, count: int, max_time: float = math.inf) -> None:
+        super().__init__(count, count, max_time)
+        self.wanted = f"{count:,} were wanted"
+
+    def _enough(self) -> bool:
+        return True
+
+
+class FixedTime(StoppingRule):
+    """Samples for ``seconds``, but ``least`` of them at least and ``most`` at most."""
+
+    growth = 0.0  # looks each time, for that costs nothing here
+
+    def __init__(self, seconds: float, least: int, most: int, max_time: float = math.inf) -> None:
+        super().__init__(least, most, max_time, seconds)
+        self._seconds = seconds
+        self.wanted = f"{duration(seconds)} and at least {plural(least, 'sample')} were wanted"
+
+    def _enough(self) -> bool:
+        return self.spent >= self._seconds
+
+
+class HalfWidth(StoppingRule):
+    """Until the interval of the median is at most ``width`` to either side of it, as a share of it.
+
+    The interval is that of ``stats.intervals``, at 95 %, and of the steady part alone. Stopping at a narrow interval
+    picks those that are narrow by luck. So it is looked at seldom, when there are a fifth more samples, and has to be
+    narrow at two looks in succession. What is left of the price: ``python -m benchmarks.early_stops``.
+    """
+
+    growth = 1.2
+    LOOKS = 2
+
+    def __init__(self, width: float, max_time: float) -> None:
+        super().__init__(LEAST_SAMPLES, MOST_SAMPLES, max_time)
+        self._width = width
+        self._narrow = 0  # looks in succession
+
+    def _enough(self) -> bool:
+        samples = self.samples[steady(self.samples).start :]
+        self._narrow = self._narrow + 1 if half_width(samples, LEVEL) <= self._width else 0
+        return self._narrow >= self.LOOKS and self.spent >= LEAST_SECONDS
+
+
+class SteadyState(StoppingRule):
+    """Warm-up until ``stats.steady`` finds a level that lasts; at least ``seconds`` and :data:`LEAST_WARMUP` calls.
+
+    Judging takes 30 calls; slow ones are waited for no longer than :data:`PATIENCE` times ``seconds``.
+    """
+
+    PATIENCE = 3
+
+    def __init__(self, seconds: float, max_time: float) -> None:
+        super().__init__(LEAST_WARMUP, MOST_WARMUP, max_time)
+        self._seconds = seconds
+
+    def _enough(self) -> bool:
+        if self.spent < self._seconds:
+            self._judged = 0  # looking again costs nothing until there is something to look at
+            return False
+        if len(self.samples) < LEAST_TO_JUDGE:
+            self._judged = 0
+            return self.spent >= self.PATIENCE * self._seconds
+        return steady(self.samples).steady
+
+
+def warmup_rule(budget: Budget) -> StoppingRule:
+    """The rule for the calls before the first sample."""
+    if budget.warmup is not None:
+        return FixedCount(budget.warmup)
+    return SteadyState(budget.warmup_seconds, max(budget.max_time or MAX_TIME, budget.warmup_seconds))
+
+
+def sampling_rule(budget: Budget) -> StoppingRule:
+    """The rule for the latency samples."""
+    asked, most = budget.max_time or math.inf, budget.max_time or MAX_TIME
+    if budget.iterations is not None:
+        return FixedCount(budget.iterations, asked)
+    if budget.seconds is not None:
+        return FixedTime(budget.seconds, LEAST_SAMPLES, MOST_SAMPLES, asked)
+    return HalfWidth(budget.half_width, most)
+
+
+# A feed gives the inputs of each call: the same, rotating ones, or the same after a flush of the cache. A clock takes
+# the next feed before it starts, so no sample contains it.
+
+TIMES_CACHE = 2  # caches are not strictly least-recently-used; nvbench flushes as much of a GPU's L2
+MOST_FEEDS = 4096
+HALF = ("fp16", "bf16")
+ASSUMED_CACHE = 64 << 20  # bytes, where the system does not tell
+CPUS = Path("/sys/devices/system/cpu")
+SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30}  # of a cache's size, such as 32768K
+
+
+class Feeding:
+    """The feeds of one case, ``latency`` and ``throughput`` without end; ``first`` is what outputs are compared of."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        model: Model,
+        case: Case,
+        arrays: Inputs,
+        preparation: Preparation,
+        *,
+        renews: bool = False,
+    ) -> None:
+        self.first = runner.place(arrays)
+        self._all = [self.first]
+        self._arrays = arrays
+        self._runner = runner
+        cache = (cache_bytes(case.device) or ASSUMED_CACHE) if case.one_at_a_time else 0
+        if case.rotate:
+            size = max(1, sum(array.nbytes for array in arrays.values()))
+            size = size // 2 if case.precision in HALF else size  # as they lie on the device
+            count = min(max(2, -(-TIMES_CACHE * cache // max(1, size))), MOST_FEEDS)
+            self._all += [runner.place(inputs.make_inputs(model, case.seed + number)) for number in range(1, count)]
+            preparation.facts["rotating inputs"] = {"feeds": count, "bytes": count * size, "cache_bytes": cache}
+            if count * size < cache:
+                preparation.warn(
+                    "rotating-fits-cache",
+                    f"{count} inputs in turn are {percent(count * size / cache)} of the cache: they stay in it.",
+                    "--cold, or a larger --batch.",
+                )
+        # Copies of the feeds of a model that writes into its inputs, which is given them anew for each call.
+        self._copies = [[tensor.clone() for tensor in flatten(feed)] for feed in self._all] if renews else []
+        self.caller: Caller = Renewing(runner, self) if any(self._copies) else runner
+        self.throughput = itertools.repeat(self.first)
+        self.latency = self._bound() if case.rotate or any(self._copies) else self.throughput
+        if case.cold:
+            preparation.facts["flushed_bytes"] = TIMES_CACHE * cache
+            self.latency = _flushed(self.latency, flusher(case.device, TIMES_CACHE * cache))
+
+    def callers(self, depth: int | None) -> list[tuple[Callable[[Any], Any], Any]]:
+        """So many calls, each with a feed of its own, that threads make; none where there is a queue, or no overlap."""
+        if self._runner.clock.asynchronous or (depth or 1) < 2:
+            return []
+        if any(self._copies):  # a copy for each thread would be needed, too
+            return []
+        calls = [self._runner.caller() for _ in range(depth or 1)]
+        return [(call, self._runner.place(self._arrays)) for call in calls if call is not None]
+
+    def renewed(self, feed: Any) -> Any:
+        """Return ``feed`` with the values that it was placed with, where calls write into it."""
+        if any(self._copies):
+            place = next(index for index, item in enumerate(self._all) if item is feed)
+            for tensor, copy in zip(flatten(feed), self._copies[place], strict=True):
+                tensor.copy_(copy)
+            self._runner.bind(feed)
+        return feed
+
+    def _bound(self) -> Iterator[Any]:
+        """The feeds in turn, each made ready before the call that reads it."""
+        for feed in itertools.cycle(self._all):
+            self._runner.bind(self.renewed(feed))
+            self._runner.synchronize()  # what bind enqueued would be in the latency, not in the GPU time
+            yield feed
+
+
+class Renewing:
+    """A runner whose calls begin with renewing their inputs, for series in which nothing can happen between calls."""
+
+    def __init__(self, runner: Runner, feeding: Feeding) -> None:
+        self.clock = runner.clock
+        self._runner = runner
+        self._feeding = feeding
+
+    def infer(self, feed: Any) -> Any:
+        """One call, with a feed that is renewed first."""
+        return self._runner.infer(self._feeding.renewed(feed))
+
+
+def _flushed(feeds: Iterator[Any], flush: Callable[[], None]) -> Iterator[Any]:
+    for feed in feeds:
+        flush()
+        yield feed
+
+
+def cache_bytes(device: str) -> int:
+    """Size of the device's last cache: a GPU's L2, or all last-level caches of the CPUs; 0 where it is not known."""
+    if device == "cuda":
+        import torch
+
+        return int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)
+    found: dict[tuple[int, str], int] = {}  # by level and CPUs that share one
+    for index in CPUS.glob("cpu[0-9]*/cache/index[0-9]*"):
+        with suppress(OSError, ValueError, KeyError):
+            level, shared, size = (
+                (index / name).read_text("utf-8").strip() for name in ("level", "shared_cpu_list", "size")
+            )
+            found[int(level), shared] = int(size.rstrip("KMG")) << SHIFTS[size.lstrip("0123456789")]
+    last = max((level for level, _ in found), default=0)
+    return sum(size for (level, _), size in found.items() if level == last)
+
+
+def flusher(device: str, size: int) -> Callable[[], None]:
+    """What writes ``size`` bytes on the device and returns when that is done."""
+    if device == "cuda":
+        import torch
+
+        memory = torch.empty(size, dtype=torch.uint8, device="cuda")
+
+        def on_gpu() -> None:
+            memory.zero_()
+            torch.cuda.current_stream().synchronize()
+
+        return on_gpu
+    buffer = np.zeros(size, dtype=np.uint8)
+    values = itertools.cycle(range(256))
+    return lambda: buffer.fill(next(values))

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from inferlens.errors import InferlensError, check_choice, is_short_of_memory
-from inferlens.models.model import Array, Format, Model, ModelInfo
-from inferlens.models.sources.base import Opened
-from inferlens.reasons import reason
+from inferlens.errors import InferlensError, check_choice, is_short_of_memory, reason
+from inferlens.models.model import Array, Format, Model, ModelInfo, Opened
 from inferlens.spec.case import TensorSpec, with_batch
 from inferlens.units import listing
 
@@ -323,3 +321,13 @@ def flatten(outputs: Any) -> list[torch.Tensor]:
 def one_or_all(outputs: list[Any]) -> Any:
     """The only output, or all of them."""
     return outputs[0] if len(outputs) == 1 else outputs
+
+
+def shapes_fit(inputs: tuple[TensorSpec, ...]) -> bool:
+    """Whether the shapes of each input fit together, and something could be fed to it."""
+    return all(
+        len({len(spec.shape), *map(len, spec.profile)}) == 1
+        and all(0 < low <= best <= high for low, best, high in zip(*spec.profile, strict=True))
+        and all(size > 0 for size in spec.shape)
+        for spec in inputs
+    )

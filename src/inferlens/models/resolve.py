@@ -22,8 +22,13 @@ from inferlens.errors import (
     is_short_of_memory,
     library,
     paths_like,
+    reason,
     suggestion,
 )
+from inferlens.models import factories
+from inferlens.models.compiled import EngineFile, OpenVinoFile, TorchTensorRtFile
+from inferlens.models.factories import Factory, Hub, Live
+from inferlens.models.files import SUFFIXES, OnnxFile, TorchFile, onnx_graph, weight_files
 from inferlens.models.inputs import (
     argument_names,
     called_by_name,
@@ -33,22 +38,14 @@ from inferlens.models.inputs import (
     own_type,
     try_inputs,
 )
-from inferlens.models.model import InputsAtBatch, Model, ModelInfo, Problem
+from inferlens.models.libraries import FakeSource, Timm, Torchvision, Transformers, Zoo
+from inferlens.models.model import InputsAtBatch, LoadRequest, Model, ModelInfo, Opened, Problem, Source
 from inferlens.models.samples import RANDOM, Samples, read
-from inferlens.models.sources import own_code
-from inferlens.models.sources.base import LoadRequest, Opened, Source
-from inferlens.models.sources.compiled import EngineFile, OpenVinoFile, TorchTensorRtFile
-from inferlens.models.sources.files import SUFFIXES, TorchFile
-from inferlens.models.sources.libraries import FakeSource, Timm, Torchvision, Transformers, Zoo
-from inferlens.models.sources.onnx import OnnxFile, onnx_graph, weight_files
-from inferlens.models.sources.own_code import Factory, Hub, Live
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize
-from inferlens.reasons import reason
 from inferlens.record.file_kind import FileType, file_kind
 from inferlens.record.record import ModelFacts
-from inferlens.spec.case import Case, TensorSpec, with_batch
+from inferlens.spec.case import EXPORTED, Case, TensorSpec, check_kept, kept, with_batch
 from inferlens.spec.dimensions import missing_sizes, share_sizes, with_dims, with_names, without_usual_names
-from inferlens.spec.keep import EXPORTED, check_kept, kept
 from inferlens.spec.plan import Plan
 
 if TYPE_CHECKING:
@@ -142,7 +139,7 @@ def files_of(spec: str) -> list[Path]:
 
 def check_place(spec: str, checkout: str) -> None:
     """Refuses a model whose code or file is not in the checkout, which is the working directory by now."""
-    place, here = own_code.place(spec), Path.cwd()
+    place, here = factories.place(spec), Path.cwd()
     if place is None or not place.resolve().is_relative_to(here):
         where = f"comes from {place}" if place else "comes with a library"
         raise InferlensError(
@@ -212,7 +209,7 @@ def _opened(case: Case, trust: bool, live: Path | None) -> Opened:
     source = BY_PREFIX[prefix]
     if source.format == "module":
         library("torch", extra="torch").manual_seed(case.seed)
-    own_code.import_from_here()
+    factories.import_from_here()
     opened = source.open(name, LoadRequest(weights=case.weights, trust=trust, live=live))
     if opened.module is not None and opened.format == "module":  # stored programs are what they are
         opened.module.eval().requires_grad_(False)

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from inferlens.errors import InferlensError, library
+from inferlens.models.factories import import_code
 from inferlens.models.inputs import kind_of, make_inputs
 from inferlens.models.model import Array, Model
-from inferlens.models.sources.own_code import import_code
 from inferlens.spec.case import Case, TensorSpec
 
 RANDOM = "random"

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from inferlens.errors import InferlensError, library, paths_like
+from inferlens.errors import InferlensError, library, paths_like, reason
 from inferlens.models.model import TRUST
-from inferlens.reasons import reason
 from inferlens.record.file_kind import FileType, file_kind, wrong_file
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import IO, TypeVar
 import msgspec
 from msgspec import Struct
 
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, unwritable
 
 PACKED = ("", ".gz", ".xz")  # what may stand behind the name of a file that is read by read_unpacked
 Form = TypeVar("Form")
@@ -37,6 +37,15 @@ def write_whole(path: Path, data: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def make_folder(folder: Path, hint: str = "--output with another folder") -> Path:
+    """Create ``folder`` if it does not exist, and return it. Raises InferlensError with the ``hint`` if that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(f"The folder {folder}", error, hint) from error
+    return folder
 
 
 def read_unpacked(path: Path) -> bytes:

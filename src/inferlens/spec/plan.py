@@ -21,8 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, check_choice, paths_like, suggestion
-from inferlens.spec.case import AXES, MODES, Axis, Budget, Case, TensorSpec, bare, shown_together
-from inferlens.spec.keep import keep_of, keep_words
+from inferlens.spec.case import AXES, MODES, Axis, Budget, Case, TensorSpec, bare, keep_of, keep_words, shown_together
 from inferlens.units import parse_duration, parse_share
 
 # Where a plan runs: which launcher starts its cases, at which address, and on what. Not part of what a case is.

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.columns import SECOND, SLICES, Columns, Groups
-from inferlens.trace.trace import UNKNOWN, Category, Ints
+from inferlens.trace.model import SECOND, SLICES, UNKNOWN, Category, Columns, Groups, Ints
 
 NO_OPERATOR, BEFORE = "(no operator)", "(before the trace)"
 # What asks for memory on behalf of the operator around it.

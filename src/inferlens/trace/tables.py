@@ -9,10 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from inferlens.trace.analysis import Analysis, filling
-from inferlens.trace.columns import SECOND, SLICES, Columns, Groups
-from inferlens.trace.steps import PARTS, PREFIXES, Intervals, shares_of
-from inferlens.trace.trace import CALLS, UNKNOWN, Category, Ints, Nest, Trace
+from inferlens.trace.analysis import PARTS, PREFIXES, Analysis, Intervals, filling, shares_of
+from inferlens.trace.model import CALLS, SECOND, SLICES, UNKNOWN, Category, Columns, Groups, Ints, Nest, Trace
 
 # Modules as a tree: what each took on the host and on the GPU, with those in it and by itself.
 #

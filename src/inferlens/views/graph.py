@@ -20,7 +20,7 @@ import msgspec
 from inferlens.analysis.profile.graph import SCHEMA, Graph, Node, Region
 from inferlens.analysis.profile.modules import Path, path_of
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
-from inferlens.record.layer_profile import Tensor
+from inferlens.record.profile import Tensor
 from inferlens.units import duration, percent, plural
 from inferlens.views.picture import FONT, PALETTE, THEMES
 from inferlens.views.plain import plain, without_middle

@@ -19,9 +19,9 @@ from inferlens.execution.ab import ab, ab_steps
 from inferlens.execution.deploy.call import Deployed, load
 from inferlens.execution.deploy.quantize import quantize
 from inferlens.execution.profile import profile
+from inferlens.record.builds import Quantization
 from inferlens.record.display import Struct, draw, short
-from inferlens.record.layer_profile import Profile
-from inferlens.record.quantization import Quantization
+from inferlens.record.profile import Profile
 from inferlens.record.record import Record
 from inferlens.record.store import LoadedProfiles, load_profiles
 from inferlens.views import compared

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from inferlens.errors import InferlensError
-from inferlens.record.partition import Break, Choice, Partition, Segment
+from inferlens.record.builds import Break, Choice, Partition, Segment
 from inferlens.record.record import Warning
 from inferlens.spec.case import Case, bare
 from inferlens.spec.plan import command

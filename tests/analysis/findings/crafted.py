@@ -7,9 +7,19 @@ from typing import Any
 import msgspec
 
 from inferlens.analysis.findings import Finding, findings
-from inferlens.record.layer_profile import GpuLimits, Kernel, Kernels, Layer, Layers, Profile, Tensor
+from inferlens.record.profile import (
+    Ceilings,
+    GpuLimits,
+    Kernel,
+    Kernels,
+    Layer,
+    Layers,
+    ModuleWork,
+    Profile,
+    Tensor,
+    Work,
+)
 from inferlens.record.record import Environment, Gpu, Measurement, Record
-from inferlens.record.work import Ceilings, ModuleWork, Work
 from inferlens.spec.case import Case
 from tests.views.samples import case, facts, record
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS
-from inferlens.record.layer_profile import Profile
+from inferlens.record.profile import Profile
 from inferlens.record.record import Environment, Gpu
 from inferlens.spec.case import Case, Option
 from inferlens.spec.hints import Hint, for_the_host, hint, one_of, sentence

@@ -16,10 +16,9 @@ from inferlens.analysis.findings.rule import found, rule, rules_of
 from inferlens.analysis.findings.rules.traces import RULES
 from inferlens.analysis.profile.families import of_kernel
 from inferlens.errors import InferlensError
-from inferlens.record.layer_profile import Kernel, Profile
-from inferlens.record.partition import Operator, Segment, partition_of
+from inferlens.record.builds import Operator, Segment, partition_of
+from inferlens.record.profile import Kernel, ModuleWork, Profile, Work
 from inferlens.record.record import Environment, Gpu, Record, Warning
-from inferlens.record.work import ModuleWork, Work
 from tests.analysis.findings.crafted import (
     MS,
     ON_GPU,

@@ -9,8 +9,8 @@ import pytest
 
 from inferlens.analysis.findings import Finding, trace_findings
 from inferlens.analysis.findings.rules.traces import RULES
-from inferlens.trace import read
 from inferlens.trace.analysis import Analysis
+from inferlens.trace.read import read_trace
 from inferlens.views.traced.trace_views import VIEWS, Selection
 from tests.commands import inferlens
 from tests.trace.samples import GPU, H100, event, kernel, launch, of_torch, shared, step, text
@@ -37,7 +37,7 @@ def queued(*work: Work, every: float = 0.0) -> bytes:
 
 
 def advised(trace: bytes | Path) -> dict[str, Finding]:
-    return {trace_finding.code: trace_finding for trace_finding in trace_findings(Analysis(read(trace)))}
+    return {trace_finding.code: trace_finding for trace_finding in trace_findings(Analysis(read_trace(trace)))}
 
 
 ATTENTION = [
@@ -183,7 +183,7 @@ def test_no_command_leads_to_an_empty_view(trace: str) -> None:
         "no operators": text(launch(1, 1), kernel(1, 5, 2)),
         "no shapes": text(event("aten::mm", 10, 20), launch(1, 12), kernel(1, 15, 9)),
     }[trace]
-    analysis, gpu = Analysis(read(data)), trace != "cpu"
+    analysis, gpu = Analysis(read_trace(data)), trace != "cpu"
     for name, view in VIEWS.items():
         for by in ((), ("shapes",), ("operator",)):
             _, options = view(analysis, Selection(by)).look

@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.execution import profile as profiling
+from inferlens.record.profile import Ceilings
 from inferlens.record.record import encode
 from inferlens.record.store import load_profiles, save_profile
-from inferlens.record.work import Ceilings
 from inferlens.views.profiled import modules
 from inferlens.views.profiled.cases import groups
 from inferlens.views.profiled.findings import document, judged

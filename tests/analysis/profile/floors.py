@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferlens.record.layer_profile import Layer, Profile
-from inferlens.record.work import Ceilings, ModuleWork, OperatorWork, Work
+from inferlens.record.profile import Ceilings, Layer, ModuleWork, OperatorWork, Profile, Work
 from tests.analysis.profile.samples import NASTY, layer, profile
 from tests.views.samples import case
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from inferlens.record.layer_profile import Layer, Layers, Profile, Tensor
+from inferlens.record.profile import Layer, Layers, Profile, Tensor
 from inferlens.record.record import Record, encode
 from inferlens.record.store import save_profile
 from inferlens.spec.case import Case

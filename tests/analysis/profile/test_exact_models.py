@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from inferlens.models.model import Model
-from inferlens.record.layer_profile import Layers, Profile, decode, encode
+from inferlens.record.profile import Layers, Profile, decode_profile, encode_profile
 from inferlens.record.store import LoadedProfiles
 from inferlens.spec.case import TensorSpec
 from inferlens.views.profiled import perfetto
@@ -87,7 +87,7 @@ def _profiled(kind: Any, label: str) -> Profile:
     with tempfile.TemporaryDirectory() as folder:
         layers = profiled(label, model(kind, *((1, 64, 32, 32) if kind is Exact else ())), prepared(Path(folder)), RUNS)
     whole = msgspec.structs.replace(profile(case(label), []), id=label, runs=RUNS, layers=layers)
-    return decode(encode(whole))
+    return decode_profile(encode_profile(whole))
 
 
 def of(kind: Any) -> list[tuple[str, Layers]]:

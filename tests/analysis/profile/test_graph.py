@@ -14,8 +14,8 @@ from inferlens.analysis.profile.graph import (
     source_of,
 )
 from inferlens.analysis.profile.graph_fold import MOST, READABLE, graph_of
-from inferlens.record.layer_profile import Layer
-from inferlens.trace.precision import precision_in
+from inferlens.record.profile import Layer
+from inferlens.trace.kernels import precision_in
 from tests.analysis.profile.graphs import long, reads, residual, source
 from tests.analysis.profile.samples import NASTY, eager, failed
 from tests.views.samples import case

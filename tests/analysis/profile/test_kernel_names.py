@@ -7,7 +7,7 @@ import time
 import pytest
 
 from inferlens.analysis.profile.kernels import short_name, short_names
-from inferlens.trace import tensor_cores
+from inferlens.trace import kernels
 
 CUTLASS = "cutlass_tensorop_f16_s16816fprop_optimized_f16_64x64_64x5_nhwc_align8"
 XMMA = "sm90_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize64x64x64_warpgroupsize1x1x1_g1_execute"
@@ -40,7 +40,7 @@ RELU = (
     ],
 )
 def test_tensor_cores(name: str, uses: bool | None) -> None:
-    assert tensor_cores.uses_tensor_cores(name) is uses
+    assert kernels.uses_tensor_cores(name) is uses
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_hostile_names_are_shortened_at_once_and_stay_apart() -> None:
     ]  # fmt: skip
     begin = time.perf_counter()
     short = short_names(names)
-    used = {tensor_cores.uses_tensor_cores(name) for name in names}
+    used = {kernels.uses_tensor_cores(name) for name in names}
     assert time.perf_counter() - begin < 10, "a table of them comes at once, a quadratic rule would take minutes"
     assert all(short.values())
     assert len(set(short.values())) == len(names)

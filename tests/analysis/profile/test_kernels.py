@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from inferlens.analysis.profile.kernels import KernelTable, kernel_table
 from inferlens.analysis.profile.layers import ProfileTable, layer_table, runs_of
 from inferlens.analysis.profile.modules import module_table
-from inferlens.record.layer_profile import Kernel
+from inferlens.record.profile import Kernel
 from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels, traced
 from tests.analysis.profile.samples import eager, layer, profile
 from tests.backends.profiling.kernel_samples import EAGER, ENGINE, GRAPH

@@ -10,9 +10,8 @@ from inferlens.analysis.profile.modules import flops_of, module_table, rule_of
 from inferlens.analysis.profile.part_work import work_of as units_of
 from inferlens.analysis.profile.roofline import Floor, Roofline, precision_of, roofline
 from inferlens.errors import InferlensError
-from inferlens.record.layer_profile import Layer, Profile, Tensor
+from inferlens.record.profile import Layer, OperatorWork, Profile, Tensor, Work
 from inferlens.record.record import Warning
-from inferlens.record.work import OperatorWork, Work
 from tests.analysis.profile.floors import CHAIN, MEGA, ceilings, module, operator, timed, work_of, worked
 from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels
 from tests.analysis.profile.samples import failed, unprofiled

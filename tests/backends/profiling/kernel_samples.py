@@ -13,8 +13,8 @@ from inferlens.backends.profiling.kernel_runs import kernels_from, origins_by_sc
 from inferlens.backends.profiling.traced_runs import TracedRun, traced_runs
 from inferlens.backends.tensorrt.kernels import kernel_origins
 from inferlens.backends.tensorrt.layers import inspected_layers
-from inferlens.record.layer_profile import GpuLimits, Kernels, Layer
-from inferlens.trace import read
+from inferlens.record.profile import GpuLimits, Kernels, Layer
+from inferlens.trace.read import read_trace
 
 FOLDER = Path(__file__).parent / "traces"
 EAGER, GRAPH, ENGINE = "eager", "inductor-graph", "torch-tensorrt"
@@ -50,7 +50,7 @@ class OfEngine(KernelOrigins):
 @cache
 def runs(name: str) -> tuple[TracedRun, ...]:
     """The runs of a trace."""
-    return tuple(traced_runs(read(FOLDER / f"{name}.json.gz")))
+    return tuple(traced_runs(read_trace(FOLDER / f"{name}.json.gz")))
 
 
 def engine(name: str) -> list[Layer]:

@@ -16,7 +16,7 @@ from torch import nn
 from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.base import TOLERANCES, Preparation
 from inferlens.models.model import Model
-from inferlens.record.layer_profile import Layer, Layers
+from inferlens.record.profile import Layer, Layers
 from inferlens.spec.case import TensorSpec
 from tests.backends import small
 

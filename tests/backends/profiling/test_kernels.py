@@ -31,8 +31,8 @@ from inferlens.backends.tensorrt.kernels import aligned, kernel_origins, only_or
 from inferlens.backends.torch_compile import backend as torch_compile
 from inferlens.backends.torch_compile.layers import InductorNames
 from inferlens.errors import Unsupported
-from inferlens.record.layer_profile import Layer
-from inferlens.trace import read
+from inferlens.record.profile import Layer
+from inferlens.trace.read import read_trace
 from tests.backends import small
 from tests.backends.profiling.kernel_samples import (
     EAGER,
@@ -53,7 +53,7 @@ from tests.backends.profiling.layered import ODD, Breaking, Fused, model, prepar
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_are_cut_and_add_up(name: str) -> None:
     found = kernels(name)
-    trace = read(FOLDER / f"{name}.json.gz")
+    trace = read_trace(FOLDER / f"{name}.json.gz")
     assert len(found.whole) == len(found.busy) == len(found.begun) == 3
     total = sum(sum(kernel.times) for kernel in found.kernels)
     assert total == pytest.approx(trace.duration[trace.gpu.row].sum() / 1e9)
@@ -130,7 +130,7 @@ def test_runs_that_differ_are_put_together_by_likeness() -> None:
 
 
 def test_what_nobody_is_known_to_have_launched_is_in_the_run_in_which_it_began() -> None:
-    trace = read(FOLDER / f"{GRAPH}.json.gz")
+    trace = read_trace(FOLDER / f"{GRAPH}.json.gz")
     gpu = dataclasses.replace(trace.gpu, correlation=trace.gpu.correlation * 0)
     lost = dataclasses.replace(trace, gpu=gpu)
     known, unknown = traced_runs.traced_runs(trace), traced_runs.traced_runs(lost)

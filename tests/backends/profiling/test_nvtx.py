@@ -13,8 +13,7 @@ from inferlens.backends.base import Preparation
 from inferlens.backends.clocks import HostClock
 from inferlens.backends.profiling import nvtx_ranges
 from inferlens.backends.profiling.module_hooks import layers_of
-from inferlens.measure.series import latency, throughput
-from inferlens.measure.stopping import sampling_rule
+from inferlens.measure.series import latency, sampling_rule, throughput
 from inferlens.spec.case import Budget
 from tests.commands import inferlens
 

@@ -19,10 +19,9 @@ from inferlens.backends.tensorrt.engine import Built, EngineJob, build_to, built
 from inferlens.backends.tensorrt.engine_check import check_engine
 from inferlens.backends.tensorrt.options import TensorRTOptions
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.models import provenance
+from inferlens.models.compiled import provenance_path, read_provenance, whole
 from inferlens.models.model import Model
 from inferlens.models.resolve import load
-from inferlens.models.sources.compiled import whole
 from inferlens.record.files import sha256
 from inferlens.spec.case import Case, TensorSpec
 from tests.backends import small
@@ -53,7 +52,7 @@ def test_real_models_become_engines_without_a_gpu(name: str, tmp_path: Path, rtx
     made = built(job, preparation)
     header = whole(made.path)
     assert (header.variant, header.version) == ("rtx", rtx.version)
-    read = provenance.read(made.path)
+    read = read_provenance(made.path)
     assert read == made.provenance
     graph = onnx.load(path).graph
     assert [spec.name for spec in read.outputs] == [value.name for value in graph.output]
@@ -116,7 +115,7 @@ def test_options_that_tensorrt_for_rtx_does_not_act_on_are_warned_of(
 def test_a_damaged_engine_in_the_cache_is_built_again(damage: str, job: Any, preparation: Preparation) -> None:
     first = built(job(), preparation)
     if damage == "no provenance":
-        provenance.beside(first.path).write_text("{}")
+        provenance_path(first.path).write_text("{}")
     else:
         first.path.write_bytes(first.content[:-100] if damage == "cut" else first.content[:-1] + b"\0")
     second = built(job(), preparation)
@@ -159,7 +158,7 @@ def test_jobs_with_several_profiles_build(job: Any, preparation: Preparation) ->
 def test_an_engine_is_written_with_its_provenance(job: Any, preparation: Preparation, tmp_path: Path) -> None:
     path = tmp_path / "model.engine"
     report = build_to(path, job(timing_cache=str(tmp_path / "kernels")), preparation)
-    read = provenance.read(path)
+    read = read_provenance(path)
     assert read is not None
     assert (report.sha256, report.size) == (read.file_sha256, path.stat().st_size)
     assert report.targets == ("8.0", "8.9")

@@ -18,7 +18,7 @@ from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.runtime import Engine
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution.expand import expand
-from inferlens.models import provenance
+from inferlens.models.compiled import provenance_path, read_provenance, write_provenance
 from inferlens.models.model import Model
 from inferlens.models.resolve import find, load
 from inferlens.record.record import Gpu
@@ -153,9 +153,9 @@ def opened(preparation: Preparation) -> Opened:
 
 def described(path: Path, **options: Any) -> None:
     """Has the JSON beside an engine name other options."""
-    made = provenance.read(path)
+    made = read_provenance(path)
     assert made is not None
-    provenance.write(path, msgspec.structs.replace(made, options={**made.options, **options}))
+    write_provenance(path, msgspec.structs.replace(made, options={**made.options, **options}))
 
 
 def test_the_profile_that_it_was_built_to_run_runs(two: Path, opened: Opened) -> None:
@@ -173,7 +173,7 @@ def test_an_engine_that_holds_code_needs_trust(two: Path, opened: Opened) -> Non
         opened(two)
     assert raised.value.hint.startswith("--trust")
     assert opened(two, trust=True).hint == ""
-    provenance.beside(two).unlink()
+    provenance_path(two).unlink()
     case = Case(model=f"engine:{two}", backend="tensorrt", variant="rtx", device="cuda", batch=4)
     model = Model(case.model, "two", "engine", small.model(batch=4).inputs, path=two)
     for trust in (True, False):
@@ -224,7 +224,7 @@ def test_options_of_the_builder_do_nothing_for_it(two: Path, opened: Opened, pre
 
 def test_a_broken_file_is_told_when_it_is_found_and_is_a_row_beside_others(two: Path) -> None:
     """So before anybody asks for a GPU."""
-    provenance.beside(two).unlink()
+    provenance_path(two).unlink()
     two.write_bytes(two.read_bytes()[:5000])
     with pytest.raises(Unsupported, match=r"is damaged: it has 5000 of \d+ bytes"):
         find(str(two)).check(trusted=False)

@@ -32,7 +32,7 @@ from inferlens.backends.tensorrt.layers import (
 )
 from inferlens.backends.torch_tensorrt.layers import lookup_among
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.record.layer_profile import Layer
+from inferlens.record.profile import Layer
 from tests.backends.profiling.kernel_samples import ENGINES, engine, runs
 
 SAMPLES = Path(__file__).parent / "samples"

@@ -24,7 +24,7 @@ from inferlens.backends.torch_tensorrt.layers import CONFIGURES, detailed_engine
 from inferlens.backends.torch_tensorrt.library import gpu_or_assumed, load
 from inferlens.errors import InferlensError
 from inferlens.models.model import Model
-from inferlens.record.partition import Partition
+from inferlens.record.builds import Partition
 from inferlens.spec.case import TensorSpec
 from tests.backends import small
 from tests.commands import inferlens

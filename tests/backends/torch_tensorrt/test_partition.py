@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from inferlens.backends.torch_tensorrt.layers import UNNAMED, module_and_operator
-from inferlens.record.partition import Partition
+from inferlens.record.builds import Partition
 from tests.backends.torch_tensorrt.partitions import Made
 
 pytestmark = pytest.mark.skipif(

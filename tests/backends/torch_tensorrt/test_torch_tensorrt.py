@@ -27,9 +27,9 @@ from inferlens.backends.torch_tensorrt.layers import Interior, NativeEngine, eng
 from inferlens.backends.torch_tensorrt.library import Library, TorchTensorRTOptions
 from inferlens.backends.torch_tensorrt.partitions import OF_FILE, choices_in, compiled_partition
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.models.provenance import Provenance
-from inferlens.record.layer_profile import Layer
-from inferlens.record.partition import Partition
+from inferlens.models.compiled import Provenance
+from inferlens.record.builds import Partition
+from inferlens.record.profile import Layer
 from inferlens.record.record import Gpu, ModelFacts
 from inferlens.spec.case import Case, TensorSpec
 from tests.backends import small

@@ -30,8 +30,9 @@ from inferlens.execution.tuning.space import tried
 from inferlens.execution.tuning.tune import Request
 from inferlens.measure import environment
 from inferlens.models.model import Model
+from inferlens.record.files import make_folder
 from inferlens.record.record import Record
-from inferlens.record.store import alone_in, load_records, made
+from inferlens.record.store import alone_in, load_records
 from inferlens.spec.case import Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, toml_words
@@ -228,12 +229,12 @@ def test_a_tuning_knows_its_files_by_what_they_hold(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("net.xml", "nets.py", file):
-        made(Path(name).parent)
+        make_folder(Path(name).parent)
         Path(name).write_bytes(b"1")
     plan = Plan.from_words({"model": model, **words})
     before = trial_log.content_of(model, plan)
     for name in ("other.txt", "hub/__pycache__/hubconf.pyc"):
-        made(Path(name).parent)
+        make_folder(Path(name).parent)
         Path(name).write_bytes(b"2")
     assert before == trial_log.content_of(model, plan) != []
     Path(file).write_bytes(b"22")

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from inferlens.measure.monitor import cpu as module
-from inferlens.measure.monitor.cpu import THREAD_VARIABLES, TICK, Cpus, Packages, Tree, default_threads
-from inferlens.measure.monitor.monitor import SampledColumns
+from inferlens.measure import monitor
+from inferlens.measure.monitor import THREAD_VARIABLES, TICK, Cpus, Packages, SampledColumns, Tree, default_threads
 
 
 def write(root: Path, name: str, text: str) -> None:
@@ -102,7 +101,7 @@ def test_waiting_for_the_quota_is_counted_in_version_1_too(tmp_path: Path) -> No
 def test_all_ways_get_the_threads_that_the_environment_sets_or_one_for_each_core(
     variables: dict[str, str], quota: str, threads: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "usable_cpus", lambda: {0, 1, 2, 3})
+    monkeypatch.setattr(monitor, "usable_cpus", lambda: {0, 1, 2, 3})
     for name in THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name, text in variables.items():
@@ -115,8 +114,8 @@ def test_all_ways_get_the_threads_that_the_environment_sets_or_one_for_each_core
 
 
 def test_without_topology_each_cpu_is_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "usable_cpus", lambda: {0, 1, 2})
-    assert module.usable_cores(tmp_path) == 3
+    monkeypatch.setattr(monitor, "usable_cpus", lambda: {0, 1, 2})
+    assert monitor.usable_cores(tmp_path) == 3
 
 
 def test_a_bare_system_tells_nothing_and_says_so(tmp_path: Path) -> None:

@@ -15,10 +15,8 @@ import pytest
 
 from inferlens.analysis.interference.energy import energy_per_item
 from inferlens.analysis.interference.spans import all_spans
-from inferlens.measure.monitor import gpu, monitor
-from inferlens.measure.monitor.cpu import Cpus, Value
-from inferlens.measure.monitor.gpu import gpu_before, visible
-from inferlens.measure.monitor.monitor import Monitor, SampledColumns
+from inferlens.measure import monitor
+from inferlens.measure.monitor import Cpus, Monitor, SampledColumns, Value, gpu_before, visible
 from inferlens.record.machine import NOT_USED, Before, MachineLog, peak_device_memory
 from tests.measure.monitor.fake_nvml import LOST, NOT_SUPPORTED, Device, FakeNvml
 
@@ -58,7 +56,7 @@ def watcher(
     cpus = Cpus(lambda: [PID], usable=(0, 1), root=root)
     cpus.tree.pids = lambda: list(pids)  # type: ignore[method-assign]
     with (
-        mock.patch.object(gpu, "in_first_namespace", return_value=first_namespace),
+        mock.patch.object(monitor, "in_first_namespace", return_value=first_namespace),
         mock.patch.dict(os.environ, environ or {"HOME": "/"}, clear=True),
         Monitor(
             lambda: [PID], **{"gpu": True, **words}, nvml=nvml, cpus=cpus, clock=lambda: now[0], wait=wait

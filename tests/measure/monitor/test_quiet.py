@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from inferlens.measure.monitor import quiet
-from inferlens.measure.monitor.quiet import other_programs, wait_for_quiet
+from inferlens.measure import monitor
+from inferlens.measure.monitor import other_programs, wait_for_quiet
 
 BUSY = "python uses 0.9 of 2 CPUs"
 
@@ -52,8 +52,8 @@ def test_the_program_that_uses_most_is_named(
 ) -> None:
     loads: Any = iter([{"others": None}, {"others": others}])
     seconds: Any = iter([{7: (1.0, "python")}, {7: (1.0 + 2 * python, "python")}])
-    monkeypatch.setattr(quiet.Cpus, "load", lambda *_: next(loads))
-    monkeypatch.setattr(quiet, "_cpu_seconds", lambda: next(seconds))
-    monkeypatch.setattr(quiet.time, "sleep", lambda _: None)
-    monkeypatch.setattr("inferlens.measure.monitor.cpu.usable_cpus", lambda: (0, 1))
+    monkeypatch.setattr(monitor.Cpus, "load", lambda *_: next(loads))
+    monkeypatch.setattr(monitor, "_cpu_seconds", lambda: next(seconds))
+    monkeypatch.setattr(monitor.time, "sleep", lambda _: None)
+    monkeypatch.setattr("inferlens.measure.monitor.usable_cpus", lambda: (0, 1))
     assert other_programs(2.0) == expected

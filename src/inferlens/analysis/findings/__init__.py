@@ -16,7 +16,7 @@ from inferlens.analysis.findings import thresholds
 from inferlens.analysis.findings.evidence import Evidence
 from inferlens.analysis.findings.rule import Finding, Findings, found, rules_of
 from inferlens.errors import InferlensError
-from inferlens.record.layer_profile import Profile
+from inferlens.record.profile import Profile
 from inferlens.record.record import Record
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from inferlens.analysis.profile.kernels import short_name
 from inferlens.analysis.profile.layers import LayerTable, Runs, RunTimes, busy_of, layer_table, runs_of
 from inferlens.analysis.profile.precision import Precisions, precisions
 from inferlens.analysis.profile.roofline import Floor, Roofline, precision_of, roofline
-from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
+from inferlens.record.profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.record import Record
 from inferlens.spec import hints
 from inferlens.spec.case import QUANTIZED, Case, Option

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from inferlens.record.layer_profile import Kernel, Layer
-from inferlens.trace.precision import kernel_precision
+from inferlens.record.profile import Kernel, Layer
+from inferlens.trace.kernels import kernel_precision
 
 Family = Literal[
     "", "convolution", "matrix product", "normalisation", "activation", "elementwise",

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from inferlens.analysis.profile.layers import runs_of
 from inferlens.analysis.profile.modules import Path
-from inferlens.record.layer_profile import Layer, Profile, Tensor
-from inferlens.trace.precision import precision_in
+from inferlens.record.profile import Layer, Profile, Tensor
+from inferlens.trace.kernels import precision_in
 
 SCHEMA = "inferlens.graph/1"
 MOST_EDGES = 20_000

@@ -27,7 +27,7 @@ from inferlens.analysis.profile.graph import (
     precision_of,
 )
 from inferlens.analysis.profile.modules import Path, ancestor, path_of
-from inferlens.record.layer_profile import Layer, Tensor
+from inferlens.record.profile import Layer, Tensor
 from inferlens.units import plural
 
 REGIONS = ("module", "fused", "none")

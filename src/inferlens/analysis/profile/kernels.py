@@ -24,7 +24,7 @@ from inferlens.analysis.profile.layers import (
     runs_of,
 )
 from inferlens.errors import check_choice
-from inferlens.record.layer_profile import Kernel, Kernels, Profile
+from inferlens.record.profile import Kernel, Kernels, Profile
 
 By = Literal["name", "launch"]
 WAYS: tuple[By, ...] = get_args(By)

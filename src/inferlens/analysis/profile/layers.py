@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from inferlens.analysis.interference.samples import steady_samples
 from inferlens.analysis.profile.families import computed_in
-from inferlens.record.layer_profile import Kernels, Level, Profile, Tensor
+from inferlens.record.profile import Kernels, Level, Profile, Tensor
 from inferlens.record.record import Record
 from inferlens.stats.host_bound import enqueueing_takes_all, gpu_waits
 from inferlens.stats.intervals import ends, median_interval, ratio_interval

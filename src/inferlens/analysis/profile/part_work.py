@@ -25,8 +25,7 @@ from itertools import groupby
 
 from msgspec import Struct
 
-from inferlens.record.layer_profile import Kernel, Layer
-from inferlens.record.work import ModuleWork, OperatorWork, Work
+from inferlens.record.profile import Kernel, Layer, ModuleWork, OperatorWork, Work
 
 Part = Layer | Kernel
 

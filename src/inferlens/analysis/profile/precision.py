@@ -13,7 +13,7 @@ from msgspec import Struct
 from inferlens.analysis.profile.families import DENSE, computed_in, is_conversion, of_layer
 from inferlens.analysis.profile.layers import Runs
 from inferlens.analysis.profile.part_work import work_of
-from inferlens.record.layer_profile import Kernel, Layer, Profile
+from inferlens.record.profile import Kernel, Layer, Profile
 from inferlens.spec.case import QUANTIZED
 
 

@@ -30,9 +30,8 @@ from inferlens.analysis.profile.layers import gpu_busy, runs_of, waits_for_host
 from inferlens.analysis.profile.modules import Path, Rule, flops_of, path_of, rule_of
 from inferlens.analysis.profile.part_work import PartWork, work_of
 from inferlens.errors import check_choice
-from inferlens.record.layer_profile import Profile
+from inferlens.record.profile import Ceilings, Profile
 from inferlens.record.record import Record
-from inferlens.record.work import Ceilings
 
 RowsBy = Literal["layer", "module"]
 BYS: tuple[RowsBy, ...] = get_args(RowsBy)

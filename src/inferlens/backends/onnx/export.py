@@ -16,10 +16,9 @@ from typing import Any
 from inferlens.backends.availability import quiet
 from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.export import cast, example_feed, export_dimensions, flat_outputs, free_sizes
-from inferlens.errors import Unsupported
+from inferlens.errors import Unsupported, reason
+from inferlens.models.files import onnx_file_precision, onnx_graph, weight_files
 from inferlens.models.model import Model
-from inferlens.models.sources.onnx import onnx_file_precision, onnx_graph, weight_files
-from inferlens.reasons import reason
 from inferlens.record.files import exclusive
 from inferlens.spec.case import Case, TensorSpec
 

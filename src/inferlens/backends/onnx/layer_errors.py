@@ -20,8 +20,8 @@ from inferlens.backends.base import Inputs, Preparation
 from inferlens.backends.onnx.modules import OnnxNode, origins
 from inferlens.backends.onnx.quantize import fold, for_cpu, for_tensorrt, quantized_onnx
 from inferlens.models.model import Model
-from inferlens.models.work.onnx_graph import VIEWS, inferred, product_shares
-from inferlens.record.quantization import LayerError
+from inferlens.models.work import VIEWS, inferred, product_shares
+from inferlens.record.builds import LayerError
 from inferlens.spec.case import Case, TensorSpec
 from inferlens.stats.output_error import flat, relative_l2
 

@@ -18,11 +18,10 @@ from typing import Any
 from msgspec import Struct
 
 from inferlens.errors import installing
-from inferlens.models.sources.onnx import onnx_graph
-from inferlens.models.work.onnx_graph import PRODUCTS
-from inferlens.record.layer_profile import Layer, Tensor
-from inferlens.spec.case import Case
-from inferlens.spec.keep import kept, unknown_layer
+from inferlens.models.files import onnx_graph
+from inferlens.models.work import PRODUCTS
+from inferlens.record.profile import Layer, Tensor
+from inferlens.spec.case import Case, kept, unknown_layer
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 NO_SCOPES = (

@@ -23,10 +23,10 @@ from inferlens.backends.availability import refused
 from inferlens.backends.base import Noted, Preparation
 from inferlens.backends.quantized import check_share, from_cache, seven_bits
 from inferlens.errors import Unsupported, library
+from inferlens.models.files import QUANTIZED_OPERATORS, onnx_file_precision, onnx_graph, weight_files
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
-from inferlens.models.sources.onnx import QUANTIZED_OPERATORS, onnx_file_precision, onnx_graph, weight_files
-from inferlens.models.work.onnx_graph import PRODUCTS, VIEWS, inferred, product_shares
+from inferlens.models.work import PRODUCTS, VIEWS, inferred, product_shares
 from inferlens.record.files import write_whole
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 

@@ -35,8 +35,8 @@ from msgspec.structs import replace
 from inferlens.backends.onnx.modules import OnnxNode, OnnxNodes, modules_among, operators_among, origins
 from inferlens.backends.profiling.layer_runs import Taken, clocked_runs
 from inferlens.errors import Unsupported
-from inferlens.record.layer_profile import Layer, Layers, Tensor
-from inferlens.trace.precision import first_precision
+from inferlens.record.profile import Layer, Layers, Tensor
+from inferlens.trace.kernels import first_precision
 
 CLOCK = "ONNX Runtime's profiler, in whole microseconds"
 ENDING = "_kernel_time"

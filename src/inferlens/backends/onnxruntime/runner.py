@@ -44,7 +44,7 @@ from inferlens.backends.pytorch.runner import host_array
 from inferlens.errors import Unsupported
 from inferlens.models.inputs import make_inputs, on_host, one_or_all
 from inferlens.models.model import Array, Model
-from inferlens.record.layer_profile import Layer, Layers
+from inferlens.record.profile import Layer, Layers
 from inferlens.spec.case import Case
 
 ERRORS_ONLY = 3

@@ -40,13 +40,13 @@ from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.quantized import beside_record, check_share, from_cache, measured, seven_bits
 from inferlens.backends.scripts import beside, numpy_inputs, program
 from inferlens.errors import library
-from inferlens.models import provenance
+from inferlens.models.compiled import new_provenance, write_provenance
+from inferlens.models.files import onnx_file_precision
 from inferlens.models.inputs import on_host, one_or_all
 from inferlens.models.model import Format, Model
 from inferlens.models.samples import calibration_feeds
-from inferlens.models.sources.onnx import onnx_file_precision
-from inferlens.models.work.onnx_graph import PRODUCTS, inferred, product_shares
-from inferlens.record.layer_profile import Layers
+from inferlens.models.work import PRODUCTS, inferred, product_shares
+from inferlens.record.profile import Layers
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, TensorSpec
 
 TYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "int8": "f32"}  # of what is not quantized
@@ -137,7 +137,7 @@ class OpenVino(Backend, Quantizer, Deployer):
         made = quantized_ir(plain, model, case, preparation)
         shutil.copyfile(made, path)
         shutil.copyfile(made.with_suffix(".bin"), path.with_suffix(".bin"))
-        provenance.write(path, provenance.of(path, "OpenVINO IR", model, case))
+        write_provenance(path, new_provenance(path, "OpenVINO IR", model, case))
         with OpenVinoRunner(made, model, case, preparation, self.parse_options(case), plain):
             return plain
 

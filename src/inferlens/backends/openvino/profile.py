@@ -21,9 +21,9 @@ from msgspec import Struct
 from inferlens.backends.onnx.modules import OnnxNode, OnnxNodes, modules_among, operators_among, origins
 from inferlens.backends.profiling.layer_runs import NO_RUNS, clocked_runs
 from inferlens.errors import Unsupported
-from inferlens.models.work.onnx_graph import PRODUCTS
-from inferlens.record.layer_profile import Layer, Layers, Tensor
-from inferlens.trace.precision import first_precision
+from inferlens.models.work import PRODUCTS
+from inferlens.record.profile import Layer, Layers, Tensor
+from inferlens.trace.kernels import first_precision
 
 SETTLING = 2  # runs of a fresh model that are not kept: memory and caches are cold
 KEPT = 3  # runs of it that are

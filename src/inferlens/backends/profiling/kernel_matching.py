@@ -15,7 +15,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from inferlens.backends.abilities import KernelOrigin, Launched, Origins
-from inferlens.record.layer_profile import Layer
+from inferlens.record.profile import Layer
 
 LEAST_ALIGNED = 0.9  # of the kernels of either sequence; below, a pair may be of different layers
 DIFFERENT = (

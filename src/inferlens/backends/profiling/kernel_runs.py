@@ -34,9 +34,9 @@ from inferlens.backends.profiling.traced_runs import (
     trace_runs,
 )
 from inferlens.errors import Unsupported
-from inferlens.models.work.torch_module import hooked
-from inferlens.record.layer_profile import GpuLimits, Kernel, Kernels, Layer, Layers
-from inferlens.trace import occupancy, tensor_cores
+from inferlens.models.work import hooked
+from inferlens.record.profile import GpuLimits, Kernel, Kernels, Layer, Layers
+from inferlens.trace import kernels
 
 SCOPE = f"{OURS}module "
 NO_ORIGINS = "which layers and modules kernels came from: {} does not report."
@@ -143,7 +143,7 @@ def _kernel(each: Sequence[Sequence[TracedEvent]], origin: KernelOrigin, gpu: Gp
     launched = event.launched
     is_kernel = launched.kind == KERNEL
     shape = (launched.block, event.registers, event.shared_memory)
-    known = occupancy.achieved(gpu, launched.grid, *shape) if is_kernel else None
+    known = kernels.achieved(gpu, launched.grid, *shape) if is_kernel else None
     begins = tuple(max(min(event.begin for event in events), 0) / 1e9 for events in each if events)
     return Kernel(
         name=launched.name,
@@ -158,9 +158,9 @@ def _kernel(each: Sequence[Sequence[TracedEvent]], origin: KernelOrigin, gpu: Gp
         block=launched.block,
         registers=event.registers,
         shared_memory=event.shared_memory,
-        occupancy=occupancy.theoretical(gpu, *shape) if is_kernel else None,
+        occupancy=kernels.theoretical(gpu, *shape) if is_kernel else None,
         achieved=event.occupancy if known is None else known,
-        tensor_cores=is_kernel and tensor_cores.uses_tensor_cores(launched.name),
+        tensor_cores=is_kernel and kernels.uses_tensor_cores(launched.name),
         stream=launched.stream,
     )
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from inferlens.backends.base import Preparation
 from inferlens.errors import Unsupported
-from inferlens.record.layer_profile import Layer, Layers
+from inferlens.record.profile import Layer, Layers
 
 
 def check_level(preparation: Preparation, *, replays: bool = False) -> None:

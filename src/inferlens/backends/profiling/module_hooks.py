@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from inferlens.backends.base import Runner
 from inferlens.backends.profiling.layer_runs import Runnable, Taken, clocked_runs
 from inferlens.backends.profiling.nvtx_ranges import begin_and_end
-from inferlens.models.work.torch_module import hooked
-from inferlens.record.layer_profile import Layer, Layers, Tensor
+from inferlens.models.work import hooked
+from inferlens.record.profile import Layer, Layers, Tensor
 
 HOST_CLOCK = "time.perf_counter_ns in forward hooks"
 GPU_CLOCK = "CUDA events in forward hooks; where the host does not keep up, a layer's time holds the wait for it"

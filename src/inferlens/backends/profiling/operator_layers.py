@@ -18,7 +18,7 @@ from inferlens.backends.abilities import KernelOrigin
 from inferlens.backends.profiling.kernel_matching import MatchedKernels
 from inferlens.backends.profiling.layer_runs import NO_RUNS, Runnable, Taken
 from inferlens.backends.profiling.traced_runs import GPU_CLOCK, HOST_CLOCK, TracedOperator, one_run, trace_runs
-from inferlens.record.layer_profile import Layer, Layers
+from inferlens.record.profile import Layer, Layers
 
 # What is called in a run: its name, and how many of that name were called before it in the same run.
 Call = tuple[str, int]

@@ -23,8 +23,9 @@ from msgspec import Struct
 from inferlens.backends.abilities import Launched
 from inferlens.backends.profiling.layer_runs import Clocked, Runnable, clocked_runs
 from inferlens.errors import Unsupported
-from inferlens.trace import NONE, UNKNOWN, Category, LaunchLinks, Trace, read
-from inferlens.trace.steps import Intervals
+from inferlens.trace.analysis import Intervals
+from inferlens.trace.model import NONE, UNKNOWN, Category, LaunchLinks, Trace
+from inferlens.trace.read import read_trace
 
 HOST_CLOCK = "torch.profiler, operators on the host"
 GPU_CLOCK = "torch.profiler (CUPTI), kernels on the GPU"
@@ -136,7 +137,7 @@ def trace_runs(
                 clocked = clocked_runs(Spanned(runner), feed, min(AT_ONCE, runs))
             profile.export_chrome_trace(str(file))
             del profile
-            found = traced_runs(read(file))
+            found = traced_runs(read_trace(file))
             if len(found) != len(clocked.whole):
                 raise Unsupported(
                     f"torch.profiler kept {len(found)} of {len(clocked.whole)} runs.", hint="fewer --runs"

@@ -30,8 +30,8 @@ from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, t
 from inferlens.backends.pytorch.script import program_script
 from inferlens.models.inputs import flatten
 from inferlens.models.model import Format, Model
-from inferlens.models.work.torch_module import hooked
-from inferlens.record.layer_profile import Layers
+from inferlens.models.work import hooked
+from inferlens.record.profile import Layers
 from inferlens.spec.case import HALF, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 

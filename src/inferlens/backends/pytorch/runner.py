@@ -36,9 +36,9 @@ from inferlens.backends.pytorch.export import (
     type_of,
 )
 from inferlens.errors import Unsupported
+from inferlens.models.files import input_note
 from inferlens.models.inputs import flatten, make_inputs
 from inferlens.models.model import Array, Format, Model
-from inferlens.models.sources.files import input_note
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case
 
 Feed = tuple[Any, ...]

@@ -51,9 +51,9 @@ from inferlens.backends.tensorrt.profiles import profiles, spread
 from inferlens.backends.tensorrt.runner import EngineRunner
 from inferlens.backends.tensorrt.runtime import TYPES
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.models import provenance
+from inferlens.models.compiled import built_option, copy_with_provenance
 from inferlens.models.model import Model
-from inferlens.record.build_report import BuildReport
+from inferlens.record.builds import BuildReport
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 
@@ -167,7 +167,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Writes the engine, from the cache if it is there, and what it is beside it; copies one that is in a file."""
         if model.format == "engine" and model.path is not None:
-            provenance.copy(model.path, path)
+            copy_with_provenance(model.path, path)
         else:
             self.build(model, case, preparation, path)
 
@@ -181,7 +181,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on; TensorRT for RTX computes fp32 in TF32 whatever the option says."""
         is_built = case.model.startswith("engine:")
-        tf32 = bool(provenance.option_of(case.model, "tf32")) if is_built else self.parse_options(case).tf32
+        tf32 = bool(built_option(case.model, "tf32")) if is_built else self.parse_options(case).tf32
         return tolerance_of(case, tf32=tf32 or case.variant == "rtx")
 
     @classmethod

@@ -22,12 +22,11 @@ from inferlens.backends.tensorrt.options import TensorRTOptions, warn_of_tactics
 from inferlens.backends.tensorrt.profiles import Profile, check_shapes, profiles, spread
 from inferlens.backends.tensorrt.runner import EngineRunner
 from inferlens.errors import InferlensError, Unsupported, unwritable
-from inferlens.models import provenance
+from inferlens.models.compiled import Provenance, new_provenance, read_provenance, write_provenance
+from inferlens.models.files import onnx_graph, weight_files
 from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Model
-from inferlens.models.provenance import Provenance
-from inferlens.models.sources.onnx import onnx_graph, weight_files
-from inferlens.record.build_report import Build, BuildReport, LayerDifference
+from inferlens.record.builds import Build, BuildReport, LayerDifference
 from inferlens.record.files import sha256, write_whole
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case, TensorSpec
@@ -151,14 +150,14 @@ def write_engine(path: Path, content: bytes, made: Provenance) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, content)
-        provenance.write(path, made)
+        write_provenance(path, made)
     except OSError as error:
         raise unwritable(path, error, "a folder with room that you may write to") from error
 
 
 def _provenance(job: EngineJob, content: bytes, seconds: float, outputs: tuple[TensorSpec, ...]) -> Provenance:
     """What an engine just built from ``job`` is; inputs are the model's own, outputs the engine's (-1: a free size)."""
-    made = provenance.of(
+    made = new_provenance(
         content, KIND, job.model, job.case,
         onnx_sha256=job.onnx_sha256, flavour=job.flavour.name, version=job.flavour.version,
         libraries={job.flavour.key: job.flavour.version}, gpu=job.gpu.name if job.gpu else "",
@@ -188,7 +187,7 @@ def _kept(path: Path) -> tuple[bytes, Provenance] | None:
     """An engine in the cache and its provenance; ``None`` if it is not there, damaged, or just being replaced."""
     try:
         content = path.read_bytes()
-        made = provenance.read(path, content)
+        made = read_provenance(path, content)
     except (InferlensError, OSError):
         return None
     return None if made is None else (content, made)

@@ -17,10 +17,8 @@ from inferlens.backends.tensorrt.flavours import KINDS, Flavour, condensed, log
 from inferlens.backends.tensorrt.options import TensorRTOptions, warn_of_built
 from inferlens.backends.tensorrt.profiles import check_shapes
 from inferlens.errors import InferlensError, Unsupported, one_line
-from inferlens.models import provenance
+from inferlens.models.compiled import AGAIN, SIZE, Provenance, read_provenance, whole
 from inferlens.models.model import Model
-from inferlens.models.provenance import Provenance
-from inferlens.models.sources.compiled import AGAIN, SIZE, whole
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case
 
@@ -35,7 +33,7 @@ def checked_file(
     Where those name no profile, they get that which the engine was built to run.
     """
     path = cast("Path", model.path)
-    made = provenance.read(path)
+    made = read_provenance(path)
     check_engine(path, made, flavour, None)
     warn_of_built(case, made, flavour, preparation)
     if made is None:

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from inferlens.backends.availability import imported
 from inferlens.backends.base import Absence
-from inferlens.errors import InferlensError, Unsupported
-from inferlens.reasons import reason
+from inferlens.errors import InferlensError, Unsupported, reason
 from inferlens.record.record import Gpu
 
 

@@ -16,7 +16,7 @@ from itertools import groupby
 
 from inferlens.backends.abilities import KernelOrigin, Launched, Origins
 from inferlens.backends.profiling.kernel_matching import common
-from inferlens.record.layer_profile import Layer
+from inferlens.record.profile import Layer
 
 FRAMEWORK = ("aten::", "prims::", "torchvision::")  # operators that launch kernels of their own, beside an engine
 JOINT = "{} of {} kernels lie where layers and kernels are not equally many, and belong to all layers there, if any."

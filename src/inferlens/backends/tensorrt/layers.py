@@ -21,8 +21,8 @@ from inferlens.backends.onnx.modules import OnnxNodes, modules_among, operators_
 from inferlens.backends.profiling.layer_runs import clocked_runs
 from inferlens.backends.tensorrt.kernels import only_orders
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.record.layer_profile import Layer, Layers, Tensor
-from inferlens.trace.precision import first_precision, kernel_precision
+from inferlens.record.profile import Layer, Layers, Tensor
+from inferlens.trace.kernels import first_precision, kernel_precision
 
 ONLY_NAMES = "The engine keeps only the names of its layers: build it with ProfilingVerbosity.DETAILED."
 NO_DETAILS = "the engine keeps no more of its layers than their names; {}"

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from inferlens.backends.availability import warn_unheeded
 from inferlens.backends.base import Preparation
 from inferlens.backends.tensorrt.flavours import Flavour
-from inferlens.models.provenance import Provenance
+from inferlens.models.compiled import Provenance
 from inferlens.spec.case import Case
 
 # TensorRT for RTX 1.6 gave the same engine, byte for byte, at every value of these (docs/tensorrt.md).

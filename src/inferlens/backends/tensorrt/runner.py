@@ -29,7 +29,7 @@ from inferlens.backends.tensorrt.runtime import BoundContext, Engine
 from inferlens.errors import Unsupported, one_line
 from inferlens.models.inputs import make_inputs, one_or_all
 from inferlens.models.model import Model
-from inferlens.record.layer_profile import Layers
+from inferlens.record.profile import Layers
 from inferlens.spec.case import Case, TensorSpec
 
 Feed = dict[str, Any]

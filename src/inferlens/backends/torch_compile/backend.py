@@ -32,10 +32,9 @@ from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, n
 from inferlens.backends.pytorch.script import program_script
 from inferlens.backends.torch_compile.layers import Compiler, InductorNames
 from inferlens.backends.torch_compile.quantize import OPERATORS, quantize_linear, quantized_module
-from inferlens.errors import Unsupported
+from inferlens.errors import Unsupported, reason
 from inferlens.models.model import Model
-from inferlens.reasons import reason
-from inferlens.record.layer_profile import Layers
+from inferlens.record.profile import Layers
 from inferlens.spec.case import HALF, PRECISIONS, QUANTIZED, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 from inferlens.units import plural

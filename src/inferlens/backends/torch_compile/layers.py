@@ -25,8 +25,8 @@ from inferlens.backends.profiling.layer_runs import Taken
 from inferlens.backends.profiling.operator_layers import Call, OperatorNames, numbered, outermost
 from inferlens.backends.profiling.traced_runs import OURS, TracedOperator
 from inferlens.backends.torch_compile.quantize import PRODUCTS as QUANTIZED_PRODUCTS
-from inferlens.record.layer_profile import Layer, Tensor
-from inferlens.trace.precision import first_precision
+from inferlens.record.profile import Layer, Tensor
+from inferlens.trace.kernels import first_precision
 
 HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+):(\d+)")
 GRAPH = f"{OURS}graph "

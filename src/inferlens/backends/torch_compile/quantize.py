@@ -27,9 +27,8 @@ from inferlens.backends.quantized import (
 from inferlens.errors import library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
-from inferlens.models.work.torch_module import taken_apart
-from inferlens.spec.case import Case
-from inferlens.spec.keep import check_kept, kept
+from inferlens.models.work import taken_apart
+from inferlens.spec.case import Case, check_kept, kept
 
 SUFFIX = ".pt2"
 # The operators of a quantized program, and how Inductor computes them in int8: without it they run, in fp32.

@@ -40,9 +40,9 @@ from inferlens.backends.torch_tensorrt.library import (
 )
 from inferlens.backends.torch_tensorrt.runner import KINDS, LoadedRunner
 from inferlens.errors import Unsupported
-from inferlens.models import provenance
+from inferlens.models.compiled import built_option, copy_with_provenance, new_provenance, write_provenance
 from inferlens.models.model import Format, Model
-from inferlens.record.partition import Partition
+from inferlens.record.builds import Partition
 from inferlens.record.record import Gpu
 from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
@@ -137,13 +137,13 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         with self._runner(model, case, preparation, options, library) as runner:
             runner.save(path)
         gpu = current_gpu() or Gpu(name="")
-        made = provenance.of(
+        made = new_provenance(
             path, KINDS[path.suffix], model, case,
             flavour=library.flavour, version=library.versions[library.package], libraries=library.versions,
             gpu=gpu.name, compute_capability=gpu.compute_capability, options=structs.asdict(options),
             build_seconds=sum(phase.seconds for phase in preparation.phases if phase.name == "build"),
         )  # fmt: skip
-        provenance.write(path, made)
+        write_provenance(path, made)
 
     def deployed_as(self, case: Case) -> str:
         """What the front end can be saved as; of a file, what it is."""
@@ -158,13 +158,13 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Compiles and writes the module, and what it is beside it; copies one that is in a file."""
         if case.variant == LOADED and model.path is not None:
-            provenance.copy(model.path, path)
+            copy_with_provenance(model.path, path)
         else:
             self.save(model, case, preparation, path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
         options: TorchTensorRTOptions = self.parse_options(case)
-        autocast = options.autocast or (case.variant == LOADED and bool(provenance.option_of(case.model, "autocast")))
+        autocast = options.autocast or (case.variant == LOADED and bool(built_option(case.model, "autocast")))
         opened = f"torch.jit.load({beside(file)})" if file.endswith(".ts") else PROGRAM.format(beside(file), "")
         return torch_script(
             case, structs.replace(options, autocast=False), inputs, [f"model = {opened}"],
@@ -187,7 +187,7 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on; TensorRT for RTX computes fp32 in TF32 whatever the option says."""
         library = find()
-        tf32 = self.parse_options(case).tf32 or bool(provenance.option_of(case.model, "tf32"))
+        tf32 = self.parse_options(case).tf32 or bool(built_option(case.model, "tf32"))
         return tolerance_of(case, tf32=tf32 or (isinstance(library, Library) and library.rtx))
 
     @classmethod

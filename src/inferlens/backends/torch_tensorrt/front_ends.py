@@ -43,14 +43,12 @@ from inferlens.backends.torch_tensorrt.partitions import (
     watching,
 )
 from inferlens.backends.torch_tensorrt.runner import ReplayingRunner, compiling
-from inferlens.errors import Unsupported, library
+from inferlens.errors import Unsupported, library, reason
 from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
-from inferlens.reasons import reason
-from inferlens.record.partition import Partition, Segment, partition_of
-from inferlens.spec.case import QUANTIZED, Case, TensorSpec
-from inferlens.spec.keep import check_kept, kept
+from inferlens.record.builds import Partition, Segment, partition_of
+from inferlens.spec.case import QUANTIZED, Case, TensorSpec, check_kept, kept
 
 
 class CompilingRunner(ReplayingRunner):

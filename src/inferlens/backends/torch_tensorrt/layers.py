@@ -42,8 +42,8 @@ from inferlens.backends.tensorrt.layers import (
 from inferlens.backends.torch_tensorrt.library import Library, replaced
 from inferlens.backends.torch_tensorrt.partitions import OWNERS, SCOPE, clean_path
 from inferlens.errors import Unsupported
-from inferlens.record.layer_profile import Layer, Layers
-from inferlens.record.partition import Segment
+from inferlens.record.builds import Segment
+from inferlens.record.profile import Layer, Layers
 
 NATIVE_CLOCK = "Torch-TensorRT's runtime in C++, which has TensorRT's IProfiler put CUDA events around every layer"
 ENGINE_TYPE = "tensorrt.Engine"

@@ -21,8 +21,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from inferlens.backends.torch_tensorrt.library import replaced
-from inferlens.reasons import reason
-from inferlens.record.partition import (
+from inferlens.errors import reason
+from inferlens.record.builds import (
     Interruption,
     Operator,
     Partition,

@@ -23,14 +23,12 @@ from inferlens.backends.tensorrt.flavours import current_gpu
 from inferlens.backends.torch_tensorrt.layers import Interior, lookup_among
 from inferlens.backends.torch_tensorrt.library import TITLE, Library, TorchTensorRTOptions
 from inferlens.backends.torch_tensorrt.partitions import OF_FILE, compiled_partition
-from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
-from inferlens.models import provenance
+from inferlens.errors import InferlensError, Unsupported, is_short_of_memory, reason
+from inferlens.models.compiled import Provenance, read_provenance
 from inferlens.models.model import Model
-from inferlens.models.provenance import Provenance
-from inferlens.reasons import reason
+from inferlens.record.builds import Segment
 from inferlens.record.file_kind import COMPILED_PROGRAM, file_kind
-from inferlens.record.layer_profile import Layers
-from inferlens.record.partition import Segment
+from inferlens.record.profile import Layers
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case
 
@@ -89,7 +87,7 @@ class LoadedRunner(ReplayingRunner):
         self, model: Model, case: Case, preparation: Preparation, options: TorchTensorRTOptions, library: Library
     ) -> None:
         path = self._path = cast("Path", model.path)
-        made = provenance.read(path)
+        made = read_provenance(path)
         self._made_with = made.options if made else {}
         check_file(path, made, library)
         unheeded = [name for name in options.__struct_fields__ if name not in OF_COMPILED]

@@ -24,12 +24,11 @@ from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, t
 from inferlens.backends.pytorch.script import torch_script
 from inferlens.backends.scripts import beside
 from inferlens.backends.torchscript.layers import Modules, ScriptNames
-from inferlens.errors import Unsupported
+from inferlens.errors import Unsupported, reason
+from inferlens.models.files import input_note
 from inferlens.models.model import Format, Model
-from inferlens.models.sources.files import input_note
 from inferlens.models.weights import buffers, restore
-from inferlens.reasons import reason
-from inferlens.record.layer_profile import Layers
+from inferlens.record.profile import Layers
 from inferlens.spec.case import HALF, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from inferlens.backends.profiling.layer_runs import Runnable, Taken
 from inferlens.backends.profiling.operator_layers import Call, OperatorNames, numbered, outermost
 from inferlens.backends.profiling.traced_runs import SPAN, TracedOperator, one_run
-from inferlens.record.layer_profile import Layer, Tensor
+from inferlens.record.profile import Layer, Tensor
 
 GROUP, LOOP = "prim::TensorExprGroup", "prim::Loop"
 NO_NAMES = "the graph that ran names no modules for them."

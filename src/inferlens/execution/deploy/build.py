@@ -20,10 +20,9 @@ from inferlens.execution.expand import cases_on
 from inferlens.execution.protocol import Began, CaseJob, Event, Found, J, Task, TaskResult
 from inferlens.execution.survey import find, probe
 from inferlens.execution.worker import Child
-from inferlens.record.build_report import BuildReport
-from inferlens.record.partition import Partition
+from inferlens.record.builds import BuildReport, Partition
+from inferlens.record.files import make_folder
 from inferlens.record.record import PhaseName
-from inferlens.record.store import made
 from inferlens.spec.case import Case
 from inferlens.spec.hints import one_of
 from inferlens.spec.plan import Plan
@@ -150,7 +149,7 @@ def run_task(
             phase(event.phase)
 
     new = [each for each in (cache, *cache.parents) if not each.exists()]
-    made(cache, "another folder to work in")
+    make_folder(cache, "another folder to work in")
     try:
         with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
             job = kind(case=case, folder=folder, cache=str(cache.resolve()), **fields)

@@ -25,7 +25,7 @@ from inferlens.execution.deploy.chosen import Chosen, chosen
 from inferlens.execution.expand import Planned
 from inferlens.execution.measure_case import Reference, ReferenceJob, fed_sha256, reference
 from inferlens.execution.survey import Named
-from inferlens.measure.agreement import judge
+from inferlens.measure.output_check import judge
 from inferlens.models import inputs, resolve
 from inferlens.models.model import Model
 from inferlens.models.weights import buffers, restore

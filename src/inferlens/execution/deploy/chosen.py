@@ -19,7 +19,8 @@ from inferlens.backends.quantized import BESIDE
 from inferlens.errors import InferlensError
 from inferlens.execution.survey import Named
 from inferlens.measure import environment
-from inferlens.models import provenance, resolve
+from inferlens.models import resolve
+from inferlens.models.compiled import provenance_path
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import ModelFacts, Record
 from inferlens.spec.case import Case
@@ -130,7 +131,7 @@ def _compiled(record: Record, folder: Path, backend: Backend, *, rebuild: bool) 
     """The file that the backend saved the case's model to, if the record has one; what is compiled is compiled anew."""
     kinds = tuple(backend.saves.values()) if isinstance(backend, Saver) else ()
     path = _whole(record, folder, *kinds, rebuild=rebuild) if kinds else None
-    return None if path is None or (rebuild and provenance.beside(path).is_file()) else path
+    return None if path is None or (rebuild and provenance_path(path).is_file()) else path
 
 
 def _check_machine(record: Record, backend: Backend, *, with_file: bool) -> None:

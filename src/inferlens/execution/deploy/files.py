@@ -24,7 +24,7 @@ from inferlens.execution.measure_case import ReferenceJob, ReferenceRun, referen
 from inferlens.execution.protocol import CaseJob, TaskResult
 from inferlens.execution.worker import Child
 from inferlens.measure import environment
-from inferlens.measure.agreement import compare
+from inferlens.measure.output_check import compare
 from inferlens.models.inputs import array_of, flatten
 from inferlens.models.model import Array
 from inferlens.record.record import Record

@@ -31,16 +31,14 @@ from inferlens.execution.expand import Planned, check_words, default_device, exp
 from inferlens.execution.protocol import TaskResult
 from inferlens.execution.survey import Named, found, named, probe
 from inferlens.execution.worker import Child
-from inferlens.measure.accuracy import Evaluation, beside, evaluated
-from inferlens.measure.agreement import top1
+from inferlens.measure.output_check import Evaluation, beside, evaluated, top1
 from inferlens.models import resolve
+from inferlens.models.files import onnx_graph, onnx_types, weight_files
 from inferlens.models.model import Model, ModelInfo
 from inferlens.models.samples import calibration_feeds
-from inferlens.models.sources.onnx import onnx_graph, onnx_types, weight_files
-from inferlens.record.quantization import LayerError, OutputError, Quantization, Written, save
+from inferlens.record.builds import LayerError, OutputError, Quantization, Written, save_quantization
 from inferlens.record.store import safe_name
-from inferlens.spec.case import QUANTIZED, Case, TensorSpec
-from inferlens.spec.keep import keep_of, kept
+from inferlens.spec.case import QUANTIZED, Case, TensorSpec, keep_of, kept
 from inferlens.spec.objective import MEASURES, Constraint
 from inferlens.spec.plan import Duration, Plan, Texts
 from inferlens.stats.output_error import cosine, flat, relative_l2
@@ -311,7 +309,7 @@ def quantize(
         )  # fmt: skip
     assert done.found
     made = replace(done.found, path=str(path) if done.found.path else "", limit=within or "")
-    save(CACHE.parent / safe_name(planned.found.name), made)
+    save_quantization(CACHE.parent / safe_name(planned.found.name), made)
     return made
 
 

@@ -15,8 +15,7 @@ import msgspec
 
 import inferlens
 from inferlens.errors import InferlensError, check_choice
-from inferlens.record.files import sha256, write_whole
-from inferlens.record.store import made
+from inferlens.record.files import make_folder, sha256, write_whole
 from inferlens.spec.plan import WORDS, Plan, texts, toml_words
 
 OBJECTIVES = ("latency", "throughput")
@@ -84,6 +83,6 @@ class Fleet:
         """Notes that a part is done; of the last one, that the same file begins anew."""
         self.done.append(f"{part.machine} {part.objective}")
         if self.left():
-            write_whole(made(self.output) / self._file.name, msgspec.json.encode(self.done))
+            write_whole(make_folder(self.output) / self._file.name, msgspec.json.encode(self.done))
         else:
             self._file.unlink(missing_ok=True)

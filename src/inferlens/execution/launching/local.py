@@ -23,8 +23,7 @@ from inferlens.errors import InferlensError
 from inferlens.execution import child_process
 from inferlens.execution.launching.launcher import Launcher, P, Part, Worker, WorkerLost
 from inferlens.execution.protocol import Event, Found, Observer, Told
-from inferlens.measure.monitor.cpu import usable_cpus
-from inferlens.measure.monitor.gpu import visible
+from inferlens.measure.monitor import usable_cpus, visible
 from inferlens.record.record import VISIBLE
 from inferlens.spec.plan import Plan
 

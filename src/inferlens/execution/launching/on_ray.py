@@ -25,14 +25,13 @@ from msgspec.structs import replace
 
 import inferlens
 from inferlens.backends.profiling import nvtx_ranges
-from inferlens.errors import InferlensError, library, one_of
+from inferlens.errors import InferlensError, library, one_of, reason
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.launching.launcher import Launcher, P, Part, Worker, WorkerLost
 from inferlens.execution.launching.local import cards, shares
 from inferlens.execution.protocol import Answered, Event, Found, Observer, Order, PartJob, Told, from_json, result_of
-from inferlens.measure.interpreter import code
-from inferlens.measure.monitor.cpu import usable_cpus
-from inferlens.reasons import reason
+from inferlens.measure.environment import code
+from inferlens.measure.monitor import usable_cpus
 from inferlens.record.files import write_whole
 from inferlens.record.store import RECORD, Store
 from inferlens.spec.plan import Plan, toml_words

@@ -24,7 +24,7 @@ from inferlens.backends.base import THREADS, Backend, Capabilities, Knob
 from inferlens.errors import InferlensError, Unsupported, check_choice
 from inferlens.execution.expand import EVERY_VARIANT, Planned, check_words, default_device
 from inferlens.execution.survey import Named, Surveyed, surveyed
-from inferlens.measure.monitor.cpu import usable_cpus
+from inferlens.measure.monitor import usable_cpus
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option, split_label
 from inferlens.spec.plan import Plan, Texts, count, listed, texts, toml_words

@@ -17,12 +17,12 @@ from inferlens.errors import InferlensError
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.survey import Named
+from inferlens.models import factories
 from inferlens.models.resolve import files_of, runs_code
 from inferlens.models.samples import is_code
-from inferlens.models.sources import own_code
-from inferlens.record.files import sha256
+from inferlens.record.files import make_folder, sha256
 from inferlens.record.record import Environment, Record
-from inferlens.record.store import load_records, made
+from inferlens.record.store import load_records
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
 
@@ -40,10 +40,10 @@ def content_of(model: str, plan: Plan) -> list[str]:
 
     Of code it is all Python in its folder; of a folder of data names, sizes and times.
     """
-    code, data = [own_code.place(model)] if runs_code(model) else [], files_of(model)
+    code, data = [factories.place(model)] if runs_code(model) else [], files_of(model)
     for name in filter(None, (plan.weights, plan.calibration, plan.accuracy)):
         if is_code(name):
-            code.append(own_code.place(f"factory:{name}"))
+            code.append(factories.place(f"factory:{name}"))
         else:
             data.append(Path(name))
     return [*(sha256(*_python(place)) for place in code if place), *(_hash(place) for place in data if place.exists())]
@@ -77,7 +77,7 @@ class TrialLog:
         if lines[0:1] != [first] and any(lines[1:]):
             aside = _renamed(path.parent)
             observer.remark(f"What another request has measured is in {aside} now.")
-        made(path.parent)
+        make_folder(path.parent)
         self.trials: list[Trial] = []
         with suppress(msgspec.MsgspecError):  # a round that cannot be read, and those after it, are measured again
             for line in lines[1:] if lines[:1] == [first] else ():

@@ -46,7 +46,7 @@ from inferlens.execution.tuning.search import LEAST_GROUP, Candidates, Search
 from inferlens.execution.tuning.space import Space, Tried, size
 from inferlens.execution.tuning.trial_log import WORK, TrialLog, TrialRounds, clear, content_of, folders_of, place_of
 from inferlens.limits import memory_left
-from inferlens.measure.monitor.cpu import usable_cpus
+from inferlens.measure.monitor import usable_cpus
 from inferlens.models.resolve import files_of
 from inferlens.record.record import IN_TURNS, MEMORY_APART, RANDOM, Artefact, Record
 from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, Store, alone_in, read_record, safe_name

@@ -12,7 +12,7 @@ from inferlens.analysis.findings import Finding, evidence_of, findings, gain, th
 from inferlens.analysis.interference.load import mean_load, record_load
 from inferlens.analysis.profile.layers import runs_of
 from inferlens.analysis.profile.precision import precisions
-from inferlens.record.layer_profile import Profile
+from inferlens.record.profile import Profile
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import LoadedProfiles
 from inferlens.spec.case import QUANTIZED, Case

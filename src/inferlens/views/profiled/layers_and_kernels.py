@@ -26,7 +26,7 @@ from inferlens.analysis.profile.layers import (
 )
 from inferlens.analysis.profile.modules import path_of
 from inferlens.errors import check_choice
-from inferlens.record.layer_profile import Level, Tensor
+from inferlens.record.profile import Level, Tensor
 from inferlens.units import ABSENT, kibibytes, milliseconds, percent, plural
 from inferlens.views.profiled import profile_tables
 from inferlens.views.profiled.cases import ProfiledCase, told_apart

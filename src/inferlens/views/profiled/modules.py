@@ -29,7 +29,7 @@ from inferlens.analysis.profile.layers import (
 )
 from inferlens.analysis.profile.modules import MOST_UNKNOWN, RULES, Cell, ModuleRow, ModuleTable, Path, module_table
 from inferlens.errors import check_choice
-from inferlens.record.layer_profile import Level
+from inferlens.record.profile import Level
 from inferlens.units import ABSENT, listing, percent, plural, ratio
 from inferlens.views.profiled.cases import ProfiledCase, check_reference, named, referenced, told_apart
 from inferlens.views.profiled.profile_tables import (

@@ -27,7 +27,7 @@ from inferlens.analysis.profile import modules
 from inferlens.analysis.profile.layers import Array, are_times, runs_of
 from inferlens.analysis.profile.modules import ancestor, path_of
 from inferlens.errors import InferlensError
-from inferlens.record.layer_profile import Kernel, Layer, Profile
+from inferlens.record.profile import Kernel, Layer, Profile
 from inferlens.record.store import LoadedProfiles
 from inferlens.views.plain import plain, without_middle
 from inferlens.views.profiled.cases import of_level

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from inferlens.analysis.findings.thresholds import COST, FASTER
 from inferlens.analysis.profile.layers import RowT, RunTimes, kernels_alone, profiling_cost, runs_of
 from inferlens.analysis.profile.modules import ancestor, path_of
-from inferlens.record.layer_profile import Profile, Tensor
+from inferlens.record.profile import Profile, Tensor
 from inferlens.units import ABSENT, half_width, listing, microseconds, milliseconds, plural, ratio
 from inferlens.views.plain import plain, without_middle
 from inferlens.views.profiled.cases import ProfiledCase

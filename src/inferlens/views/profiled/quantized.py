@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from inferlens import units
-from inferlens.record.quantization import Quantization, Written, name_of
-from inferlens.spec.case import bare
-from inferlens.spec.keep import kept
+from inferlens.record.builds import Quantization, Written, quantization_name
+from inferlens.spec.case import bare, kept
 from inferlens.spec.plan import bench_words, command
 from inferlens.views.renderers.terminal import fitting
 from inferlens.views.table import Column, Document, Line, Screen, Table, share
@@ -157,5 +156,6 @@ def _limit(quantization: Quantization, best: Written, *, brief: bool) -> str:
         return f"{quantization.limit} holds with all layers quantized."
     if brief:
         number = units.plural(len(layers), "layer")
-        return f"The --keep of {number} for {quantization.limit} ({tried}): best.keep in {name_of(quantization)}."
+        name = quantization_name(quantization)
+        return f"The --keep of {number} for {quantization.limit} ({tried}): best.keep in {name}."
     return f"Layers kept for {quantization.limit}, found in {tried}: {shown}."

@@ -8,8 +8,7 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from inferlens.errors import InferlensError
-from inferlens.reasons import reason
+from inferlens.errors import InferlensError, reason
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 TIMEOUT = 120.0  # seconds for a page

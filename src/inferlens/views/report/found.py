@@ -15,17 +15,14 @@ from inferlens.analysis.findings import Finding, trace_findings
 from inferlens.analysis.profile.kernels import short_name
 from inferlens.analysis.tuned import Tuned, beneath, load_tuned, tunings_in
 from inferlens.errors import InferlensError, paths_like
+from inferlens.record.builds import QUANTIZATIONS, Quantization, read_quantization
 from inferlens.record.file_kind import READABLE, refuse_other_files
 from inferlens.record.files import files_under
-from inferlens.record.quantization import KEPT, Quantization
-from inferlens.record.quantization import read as read_quantization
 from inferlens.record.record import Record
 from inferlens.record.store import BEST, LoadedProfiles, load_profiles, load_records, read_one
-from inferlens.trace import several
-from inferlens.trace.analysis import Analysis, Overview, load_analysis
-from inferlens.trace.columns import SECOND
-from inferlens.trace.steps import PARTS, PREFIXES, WHOLE_TRACE, communication
-from inferlens.trace.trace import CALLS, Category, Ints, Trace
+from inferlens.trace import distributed
+from inferlens.trace.analysis import PARTS, PREFIXES, WHOLE_TRACE, Analysis, Overview, communication, load_analysis
+from inferlens.trace.model import CALLS, SECOND, Category, Ints, Trace
 from inferlens.units import duration, plural
 from inferlens.views.picture import Box, colours_of, picture, svg
 from inferlens.views.plain import plain, without_middle
@@ -277,8 +274,8 @@ def found_in(paths: Sequence[Path]) -> Found:
             winners.add(folder.parent / BEST)
         except InferlensError as error:
             found.problems.append(str(error))
-    found.traces = list(dict.fromkeys(trace for path in paths for trace in several.traces_under(path)))
-    files = [file for path in paths for file in files_under(path, KEPT)]
+    found.traces = list(dict.fromkeys(trace for path in paths for trace in distributed.traces_under(path)))
+    files = [file for path in paths for file in files_under(path, QUANTIZATIONS)]
     found.quantizations = [one for file in files if (one := read_one(file, read_quantization, found.problems))]
     for load in (_records, _profiles):
         load(found, [path for path in paths if path not in found.traces])
@@ -353,4 +350,4 @@ def _overviews(found: Found) -> list[tuple[str, Overview]]:
 
 
 def _side_by_side(made: Sequence[tuple[str, Overview]]) -> TraceView:
-    return show.runs_of([several.run_of(*item) for item in made], None)
+    return show.runs_of([distributed.run_of(*item) for item in made], None)

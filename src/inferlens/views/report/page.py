@@ -17,7 +17,7 @@ from inferlens.analysis.profile.graph import source_of
 from inferlens.analysis.profile.graph_fold import graph_of
 from inferlens.analysis.runs import device_name, latest
 from inferlens.errors import InferlensError
-from inferlens.record.partition import Partition, partition_in
+from inferlens.record.builds import Partition, partition_in
 from inferlens.record.record import Record, machine_name
 from inferlens.spec.case import bare
 from inferlens.spec.plan import bench_words, budget_words, command

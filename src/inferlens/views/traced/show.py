@@ -14,9 +14,9 @@ from msgspec import structs
 
 from inferlens.analysis.findings import trace_findings
 from inferlens.errors import InferlensError, check_choice
-from inferlens.trace import several
+from inferlens.trace import distributed
 from inferlens.trace.analysis import Analysis, load_analysis
-from inferlens.trace.columns import Columns
+from inferlens.trace.model import Columns
 from inferlens.units import duration, milliseconds, plural
 from inferlens.views.plain import plain
 from inferlens.views.table import FOR_PROGRAMS, FORMATS, Column, Document, Line, Table
@@ -155,7 +155,7 @@ def _compared(load: Load, path: Path, against: Path, views: Sequence[str], selec
 
 def _only(path: Path) -> Path:
     """The trace itself, or the one in a log folder."""
-    found = several.traces_in(path) if path.is_dir() else [path]
+    found = distributed.traces_in(path) if path.is_dir() else [path]
     if len(found) != 1:
         what = f"There are {len(found)} traces in {path}." if found else f"There is no trace in {path}."
         raise InferlensError(what, expected="one on each side", hint="the path of one of them")
@@ -169,10 +169,10 @@ def _of_folder(
 
     ``brief``: that alone, or of other views than the overview the answers alone.
     """
-    found = [(path.name, path) for path in several.traces_in(folder)]
-    named = found or several.runs_in(folder)
+    found = [(path.name, path) for path in distributed.traces_in(folder)]
+    named = found or distributed.runs_in(folder)
     if not named:
-        expected = f"files that end in {', '.join(several.SUFFIXES)}, in it or in the log folders in it"
+        expected = f"files that end in {', '.join(distributed.SUFFIXES)}, in it or in the log folders in it"
         raise InferlensError(f"There is no trace in {folder}.", expected=expected)
     every, rows, origins, problems = [], [], {}, []
     for name, path in named:
@@ -183,14 +183,14 @@ def _of_folder(
             problems.append(plain(str(error)))
             continue
         every.append(replace(shown, name=plain(name), words=(str(folder / name),)))
-        rows.append((several.rank_of(name, analysis), several.run_of(name, analysis.overview)))
-        origins[plain(name)] = several.origin_of(name, analysis.trace)
+        rows.append((distributed.rank_of(name, analysis), distributed.run_of(name, analysis.overview)))
+        origins[plain(name)] = distributed.origin_of(name, analysis.trace)
     if not every:
         raise InferlensError(f"No trace in {folder} can be read. {' '.join(problems[:3])}")
     if len(every) == 1:
         one = replace(every[0], notes=[*problems, *every[0].notes])
         return [one if problems else replace(one, name=_name(folder), words=(str(folder),))]
-    why = several.why_no_job(origins) if found else None
+    why = distributed.why_no_job(origins) if found else None
     together = _ranks([row for row, _ in rows]) if why == "" else runs_of([row for _, row in rows], why)
     words = every[0].words if why != "" else (str(folder),)
     made = [together] if "overview" in views or not brief else []

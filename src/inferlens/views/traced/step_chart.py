@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from inferlens.errors import InferlensError
-from inferlens.trace import several
-from inferlens.trace.analysis import Analysis, Overview, load_analysis
-from inferlens.trace.steps import PARTS
+from inferlens.trace import distributed
+from inferlens.trace.analysis import PARTS, Analysis, Overview, load_analysis
 from inferlens.trace.tables import stepping
 from inferlens.units import duration, listing, milliseconds, percent, plural
 from inferlens.views.picture import GREY, PALETTE, Theme, drawn, field, fields, finished, marks, title
@@ -35,7 +34,11 @@ def render(path: Path, format: str, *, step: str | None = None) -> str | bytes:
     """
 
     load = partial(load_analysis, step=step)
-    runs = ([(item.name, item) for item in several.traces_in(path)] or several.runs_in(path)) if path.is_dir() else []
+    runs = (
+        ([(item.name, item) for item in distributed.traces_in(path)] or distributed.runs_in(path))
+        if path.is_dir()
+        else []
+    )
     if len(runs) > 1:
         made = [(name, load(file).overview) for name, file in runs]
         return drawn(partial(of_traces, made), format, path.name)

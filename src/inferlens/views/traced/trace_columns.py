@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from inferlens.trace.several import USE
-from inferlens.trace.steps import PARTS
+from inferlens.trace.analysis import PARTS
+from inferlens.trace.distributed import USE
 from inferlens.units import ABSENT, byte_count, duration, microseconds, milliseconds, significant
 from inferlens.views.renderers.terminal import bar
 from inferlens.views.table import Column, count, share, text

@@ -12,13 +12,11 @@ import numpy as np
 
 from inferlens.analysis.findings import trace_findings
 from inferlens.errors import InferlensError
-from inferlens.trace import memory, several
-from inferlens.trace.analysis import Analysis, GpuUse, Overview
-from inferlens.trace.columns import Columns
-from inferlens.trace.several import USE
-from inferlens.trace.steps import PARTS, WHOLE_TRACE
+from inferlens.trace import distributed, memory
+from inferlens.trace.analysis import PARTS, WHOLE_TRACE, Analysis, GpuUse, Overview
+from inferlens.trace.distributed import USE
+from inferlens.trace.model import Category, Columns
 from inferlens.trace.tables import CUT_OFF, NO_MODULE, kernels, module_tree, operators, stepping, timeline
-from inferlens.trace.trace import Category
 from inferlens.units import ABSENT, byte_count, duration, listing, microseconds, milliseconds, percent, plural
 from inferlens.views.plain import plain, without_middle
 from inferlens.views.renderers.terminal import wrap
@@ -504,7 +502,7 @@ def compared(before: Analysis, after: Analysis, view: str, selection: Selection)
         return _overviews(before, after)
     if view == "timeline":
         return _events(before, after, selection)
-    data = several.rows_compared(view, before, after)
+    data = distributed.rows_compared(view, before, after)
     columns = (*_ROWS, _SHAPES) if view == "operators" else _ROWS
     label = short(data, selection.top) if view == "kernels" else "path" if view == "modules" else "name"
     table = TraceTable(view, "", view[:-1], columns, data, label, top=selection.top, style=_style)
@@ -525,7 +523,7 @@ def compared(before: Analysis, after: Analysis, view: str, selection: Selection)
 def _shared(view: str, before: Analysis, after: Analysis, data: Columns | None = None) -> bool:
     """Whether some kernel, module or operator of the same shapes is in both; ``data`` are the rows of operators."""
     if view == "operators":
-        return data is not None and several.BOTH in data.columns["state"]
+        return data is not None and distributed.BOTH in data.columns["state"]
     first, second = (
         set(module_tree(analysis).columns["path"]) - {NO_MODULE}
         if view == "modules"
@@ -537,7 +535,9 @@ def _shared(view: str, before: Analysis, after: Analysis, data: Columns | None =
 
 def _overviews(before: Analysis, after: Analysis) -> TraceView:
     first, second = before.overview, after.overview
-    parts = several.parts_compared({**first.parts, "step": first.step_time}, {**second.parts, "step": second.step_time})
+    parts = distributed.parts_compared(
+        {**first.parts, "step": first.step_time}, {**second.parts, "step": second.step_time}
+    )
     said = []
     if first.step_time and second.step_time:
         took = f"Traced step: {_times(first.step_time, second.step_time)}."
@@ -545,7 +545,7 @@ def _overviews(before: Analysis, after: Analysis) -> TraceView:
         said = [f"{took} Kernels: {kernels}." if first.gpus or second.gpus else took, _SPEED]
     found = [TraceTable("parts", "", "a step's time", _TIMES, parts, brief=_changed, style=_style)]
     if first.gpus or second.gpus:
-        idle = several.parts_compared(first.idle, second.idle)
+        idle = distributed.parts_compared(first.idle, second.idle)
         found.append(TraceTable("idle", "", "why the GPU is idle", _TIMES, idle, brief=_changed, style=_style))
     return TraceView("", said, found, _compared_look(before, after))
 
@@ -582,7 +582,7 @@ def _changed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _events(before: Analysis, after: Analysis, selection: Selection) -> TraceView:
-    data = several.execution(before, after)
+    data = distributed.execution(before, after)
     said = f"{_states(data)}, of {plural(len(data), 'event')}."
     table = TraceTable(
         "execution", "", "event", _EVENTS, data, short(data, selection.top), top=selection.top, style=_style
@@ -597,5 +597,5 @@ def _sum(data: Columns) -> str:
 
 def _states(data: Columns) -> str:
     states = list(data.columns["state"])
-    both, new, gone = (states.count(item) for item in (several.BOTH, several.NEW, several.GONE))
+    both, new, gone = (states.count(item) for item in (distributed.BOTH, distributed.NEW, distributed.GONE))
     return f"{both:,} in both, {new:,} new, {gone:,} gone"

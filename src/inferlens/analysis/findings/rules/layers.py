@@ -11,7 +11,7 @@ from inferlens.analysis.findings.evidence import Evidence, Pieces, TimedLayer, f
 from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.analysis.interference.samples import latencies
 from inferlens.analysis.profile.families import BATCH_NORM, DENSE, MOVING, POINTWISE
-from inferlens.record.partition import partition_in
+from inferlens.record.builds import partition_in
 from inferlens.spec.case import Option
 from inferlens.stats.quantiles import median
 from inferlens.units import listing, percent, plural

@@ -22,12 +22,9 @@ from inferlens.analysis.findings.evidence import LOWER, MULTIPLES, HostWait, sho
 from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.analysis.profile.families import DENSE, POINTWISE, could_use_tensor_cores, of_kernel
 from inferlens.analysis.profile.kernels import short_name
-from inferlens.trace.analysis import Analysis
-from inferlens.trace.columns import SECOND
-from inferlens.trace.precision import kernel_precision
-from inferlens.trace.steps import Intervals, communication, host_gaps, synchronising
-from inferlens.trace.tensor_cores import uses_tensor_cores
-from inferlens.trace.trace import CALLS, Bools, Category, Floats, Ints
+from inferlens.trace.analysis import Analysis, Intervals, communication, host_gaps, synchronising
+from inferlens.trace.kernels import kernel_precision, uses_tensor_cores
+from inferlens.trace.model import CALLS, SECOND, Bools, Category, Floats, Ints
 
 # Names of kernels and of operators; what is in none of these is in a family of kernels, or in none.
 _FAMILIES = tuple(

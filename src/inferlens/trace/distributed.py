@@ -18,11 +18,9 @@ import numpy as np
 
 from inferlens.errors import InferlensError
 from inferlens.record.file_kind import TRACES, file_kind
-from inferlens.trace.analysis import Analysis, Overview
-from inferlens.trace.columns import SECOND, Columns
-from inferlens.trace.steps import Intervals, communication
+from inferlens.trace.analysis import Analysis, Intervals, Overview, communication
+from inferlens.trace.model import SECOND, Columns, Trace
 from inferlens.trace.tables import kernels, module_tree, operators
-from inferlens.trace.trace import Trace
 
 SUFFIXES = (".json", ".json.gz", ".json.zst")
 _RANK = re.compile(r"rank[-_]?(\d+)", re.I)

@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 
 import inferlens
-from inferlens.errors import InferlensError, check_choice, library, suggestion
+from inferlens.errors import InferlensError, check_choice, library, reason, suggestion
 from inferlens.models.inputs import by_position
-from inferlens.models.model import Array, ModelInfo
-from inferlens.models.sources.base import LoadRequest, Opened, Source
-from inferlens.reasons import reason
+from inferlens.models.model import Array, LoadRequest, ModelInfo, Opened, Source
 from inferlens.spec.case import TensorSpec
 
 IMAGE = TensorSpec("x", (1, 3, 224, 224))
@@ -172,7 +170,7 @@ class Zoo(Source):
 
     def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
         library("torch", extra="torch")
-        from inferlens.models.zoo.resnet34 import ResNet34
+        from inferlens.models.zoo import ResNet34
 
         source = f"inferlens {inferlens.__version__}"
         return Opened(format="module", module=ResNet34(), inputs=(IMAGE,), fresh=True, source=source)

@@ -1,19 +1,72 @@
-"""Which operators of a model run in TensorRT and which in PyTorch: a :class:`Partition`, and what it could be instead.
-
-A partition is a sequence of segments in the order of the graph; each engine is a segment, and so is each run of
-operators between engines. Where a segment of PyTorch's stands, the graph breaks. What is not known is ``None``.
-"""
+"""What building an engine gave: a :class:`BuildReport`. Data alone; no framework is needed to read or show it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from inferlens.record.display import Struct
+from inferlens.record.files import decoded, make_folder, read_unpacked, write_whole
+from inferlens.spec.case import Case
+
+
+class Build(Struct, frozen=True, kw_only=True):
+    """One build of an engine: seconds of the builder, bytes, hash, and whether it had the timings of those before it.
+
+    ``layers``, their number, and ``gpu_seconds``, the median of one call, are ``None`` where no GPU could open it.
+    """
+
+    seconds: float
+    size: int
+    sha256: str
+    shared_timings: bool = False
+    layers: int | None = None
+    gpu_seconds: float | None = None
+
+
+class LayerDifference(Struct, frozen=True):
+    """A layer for which builds chose differently: its name, and the tactic of each build (empty: no such layer)."""
+
+    name: str
+    tactics: tuple[str, ...]
+
+
+class BuildReport(Struct, frozen=True, kw_only=True):
+    """An engine that was built and written to ``path``, and how far repeated builds differ.
+
+    Attributes:
+        flavour, version: what built it, such as ``TensorRT for RTX``.
+        gpu, compute_capability: what it was built on; empty if there was no GPU.
+        targets: compute capabilities it was built for, where they were named.
+        seconds: time the builder took; that of the first time if ``cached``, that is, had been built before.
+        builds: every build that was made now, those that share their timings after the others.
+        differences, shared_differences: layers that differ among the builds that share nothing, or their timings.
+        findings: how far the builds differ, in sentences; empty for a single build.
+    """
+
+    path: str
+    size: int
+    sha256: str
+    flavour: str
+    version: str
+    gpu: str = ""
+    compute_capability: str = ""
+    targets: tuple[str, ...] = ()
+    seconds: float | None = None
+    cached: bool = False
+    builds: tuple[Build, ...] = ()
+    differences: tuple[LayerDifference, ...] = ()
+    shared_differences: tuple[LayerDifference, ...] = ()
+    findings: tuple[str, ...] = ()
+
+
+# A partition is a sequence of segments in the order of the graph. An engine is a segment, and so is a run of operators
+# between engines. A segment of PyTorch is a graph break. Unknown values are ``None``.
 
 SCHEMA = "inferlens.partition/2"
 MOST_CHOICES = 16  # sizes of engines that are tried as min_block_size
@@ -191,3 +244,109 @@ def choices_of(sizes: Iterable[int], own: int, evaluate: Callable[[int], Sequenc
         engines = tuple(len(segment.operators) for segment in segments if segment.runs_in == "TensorRT")
         found.append(Choice(least, most, engines, len(segments)))
     return {"choices": tuple(found), "ways": len(reaches)}
+
+
+# What quantizing a model to a file gave: a :class:`Quantization`. Data alone; no framework is needed to show it.
+#
+# One that says what each layer loses is kept beside the model's records, as ``quantized-int8-onnxruntime.json``: by its
+# precision and backend, in the place of the one before it.
+
+QUANTIZATION_SCHEMA = "inferlens.quantization/1"
+QUANTIZATIONS = "quantized-*.json"
+
+
+class OutputError(Struct, frozen=True):
+    """How far an output is from that in fp32 over all samples: relative L2 error, and cosine."""
+
+    rel_l2: float
+    cosine: float
+
+
+class LayerError(Struct, frozen=True):
+    """A layer that was quantized.
+
+    Attributes:
+        name: as ``--keep`` takes it.
+        share: of the model's multiply-adds.
+        error: relative L2 error of the model's outputs where this layer alone is quantized, of the worst output.
+    """
+
+    name: str
+    kinds: tuple[str, ...]
+    share: float
+    error: float
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """A model that was quantized but for the layers ``keep``, written, and run.
+
+    Attributes:
+        share: of the multiply-adds that are quantized; ``None`` where that cannot be counted.
+        top1: share of samples whose largest element of the first output is that in fp32, if it is scores of classes.
+        accuracy, reference_accuracy: of it and of fp32, in ``metric``, on the data that was named for it.
+        accuracy_share: whether these are shares, as of hits.
+        accuracy_drop, accuracy_drop_low, accuracy_drop_high: how far it is below fp32, sample by sample, with the
+            95 % interval; as in the tables of ``inferlens bench``.
+    """
+
+    keep: str
+    share: float | None
+    outputs: tuple[OutputError, ...]
+    top1: float | None = None
+    metric: str = ""
+    accuracy: float | None = None
+    reference_accuracy: float | None = None
+    accuracy_share: bool = True
+    accuracy_drop: float | None = None
+    accuracy_drop_low: float | None = None
+    accuracy_drop_high: float | None = None
+
+    @property
+    def error(self) -> float:
+        """Of the worst output."""
+        return max((output.rel_l2 for output in self.outputs), default=0.0)
+
+
+class Quantization(Struct, frozen=True, kw_only=True):
+    """A model that was quantized to a file, what it is worth, and what was tried on the way.
+
+    Attributes:
+        path: the file; empty if no attempt kept the limit, so that none was written.
+        best: what was written, or, if nothing was, the attempt that came nearest to the limit.
+        samples: of the calibration data, that outputs were compared on.
+        size_before, size: bytes of the graph in fp32, and of what was written.
+        layers: those that were quantized, the worst first, where that was asked for or needed.
+        limit: the limit that it keeps, as it was asked for, such as ``error=1e-2``; empty if none was.
+        run_by: the backend and variant that ran what was written, for all that is said of it.
+        not_run: why that is not the backend that it was written for; empty if it is.
+    """
+
+    schema: str = QUANTIZATION_SCHEMA
+    path: str
+    case: Case
+    best: Written
+    samples: int
+    size_before: int
+    size: int
+    seconds: float
+    layers: tuple[LayerError, ...] = ()
+    limit: str = ""
+    attempts: tuple[Written, ...] = ()
+    run_by: str = ""
+    not_run: str = ""
+
+
+def quantization_name(quantization: Quantization) -> str:
+    """The name of its file."""
+    return QUANTIZATIONS.replace("*", f"{quantization.case.precision}-{quantization.case.backend}")
+
+
+def save_quantization(folder: Path, quantization: Quantization) -> None:
+    """Writes it into the folder of the model's records, if it says what each layer loses."""
+    if quantization.layers:
+        write_whole(make_folder(folder) / quantization_name(quantization), msgspec.json.encode(quantization))
+
+
+def read_quantization(file: Path) -> Quantization:
+    """The one in a file. Raises InferlensError if there is none, OSError if it cannot be read."""
+    return decoded(read_unpacked(file), Quantization, QUANTIZATION_SCHEMA, "quantization")

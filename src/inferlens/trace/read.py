@@ -21,32 +21,21 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
-from msgspec import Raw
+from msgspec import Raw, Struct, field
 from numpy.typing import NDArray
 
 from inferlens.errors import InferlensError, library
 from inferlens.limits import memory_left
 from inferlens.record.file_kind import TRACES, FileType, file_kind, wrong_file
-from inferlens.trace.forms import (
-    NO_ARGUMENTS,
-    NOTHING,
-    PROBLEMS,
-    About,
-    Arguments,
-    Event,
-    Remarks,
-    decode_bare,
-    decode_events,
-    mended,
-    sentences,
-)
-from inferlens.trace.trace import (
+from inferlens.trace.model import (
     ANNOTATIONS,
     CALLS,
     GPU,
     MIXED,
+    PROBLEMS,
     SCOPES,
     UNKNOWN,
+    About,
     Allocations,
     Bools,
     Calls,
@@ -58,7 +47,7 @@ from inferlens.trace.trace import (
     Trace,
     category_of,
 )
-from inferlens.units import byte_count, percent
+from inferlens.units import byte_count, percent, plural
 
 # The text of a trace, block by block, out of a file, a pipe or bytes, becomes events, some thousands at a time.
 #
@@ -577,7 +566,7 @@ def _triples(values: list[list[int] | None]) -> Ints:
     return _whole([number for value in right for number in value]).reshape(-1, 3)
 
 
-def read(source: Path | bytes) -> Trace:
+def read_trace(source: Path | bytes) -> Trace:
     """The complete events of a trace; what was skipped or mended stands in its ``notes``.
 
     ``source`` is a file, plain or packed with gzip or zstd, a pipe, or ``-``; or what such a file holds. Raises
@@ -597,3 +586,119 @@ def read(source: Path | bytes) -> Trace:
         what = error.what if error.what.startswith(str(source)) else f"{source}: {error.what}"
         raise InferlensError(what, expected=error.expected, hint=error.hint) from error
     return builder.trace(reader.about)
+
+
+# The JSON forms of a trace, decoded and, where the text is no JSON, mended.
+#
+# Only the fields that are used are here: decoding makes nothing of the others, such as their writer's environment.
+
+NOTHING = Raw(b"")
+
+Number = int | float | None
+
+
+class Arguments(Struct, gc=False):
+    """Arguments of an event, of every category."""
+
+    correlation: Number = None
+    device: Number = None
+    stream: Number = None
+    grid: list[int] | None = None
+    block: list[int] | None = None
+    registers: Number = field(default=None, name="registers per thread")
+    shared_memory: Number = field(default=None, name="shared memory")
+    blocks_per_sm: Number = field(default=None, name="blocks per SM")
+    occupancy: Number = field(default=None, name="est. achieved occupancy %")
+    shapes: Raw = field(default=NOTHING, name="Input Dims")
+    stack: Raw = field(default=NOTHING, name="Call stack")
+    device_type: Number = field(default=None, name="Device Type")
+    device_id: Number = field(default=None, name="Device Id")
+    change: Number = field(default=None, name="Bytes")
+    address: Number = field(default=None, name="Addr")
+    allocated: Number = field(default=None, name="Total Allocated")
+    process: Raw = field(default=NOTHING, name="name")  # of an event of metadata
+    task: Raw = field(default=NOTHING, name="Task Type")
+    connection: Number = field(default=None, name="connection_id")
+
+
+NO_ARGUMENTS = Arguments()
+
+
+class Event(Struct, gc=False):
+    """One event, whatever its phase."""
+
+    ph: str = ""
+    name: str = ""
+    cat: str = ""
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: int | float | None = None
+    dur: int | float | None = None
+    args: Arguments | None = None
+
+
+class BareEvent(Event, gc=False):
+    """The same without its arguments, which may have any form."""
+
+    args: Any = None
+
+    def __post_init__(self) -> None:
+        self.args = None
+
+
+class ExactEvent(Event, gc=False):
+    """The same, with times that no float holds to the nanosecond: microseconds since 1970, with decimals."""
+
+    ts: Decimal | None = None  # type: ignore[assignment]
+    dur: Decimal | None = None  # type: ignore[assignment]
+
+
+_EVENTS = msgspec.json.Decoder(list[Event], strict=False)
+_EXACT = msgspec.json.Decoder(list[ExactEvent], strict=False)
+decode_bare: Callable[[bytes], list[Any]] = msgspec.json.Decoder(list[BareEvent], strict=False).decode
+_LARGE = 2.0**43
+
+
+def decode_events(text: bytes) -> list[Event]:
+    """Events from a JSON list. Raises msgspec.DecodeError if it is none, or an event has not the form of one."""
+    events: list[Event] = _EVENTS.decode(text)
+    times = [event.ts or 0 for event in events]
+    if times and (max(times) > _LARGE or min(times) < -_LARGE) and float in set(map(type, times)):
+        return list(_EXACT.decode(text))
+    return events
+
+
+# A string, which stays as it is; a brace without a comma behind it, a comma too many, or a number that JSON lacks.
+_DAMAGE = re.compile(
+    rb'("(?:[^"\\]|\\.)*")|(\}\s*)(?=\{)|,(?=\s*[,}\]])'
+    rb"|(?<=[:\[,\s])[-+]?(?:NaN|nan|Infinity|infinity|inf|Inf)(?=\s*[,}\]])",
+    re.DOTALL,
+)
+_ESCAPES = re.compile(rb'(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\')
+_SURROGATES = re.compile(rb"(\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_CONTROLS = bytes(32 if byte < 32 else byte for byte in range(256))
+
+
+def mended(text: bytes) -> bytes:
+    """Return ``text`` with the usual damage undone: odd numbers become ``null``, commas and escapes are put right."""
+    text = text.translate(_CONTROLS).decode(errors="replace").encode()
+    text = _DAMAGE.sub(_undone, text)
+    text = _SURROGATES.sub(lambda match: match[1] or b"\\ufffd", text)
+    return _ESCAPES.sub(lambda match: match[1] or b"\\\\", text)
+
+
+def _undone(match: re.Match[bytes]) -> bytes:
+    string, brace = match.groups()
+    if brace:
+        return brace + b","
+    return string or (b"" if match[0] == b"," else b"null")
+
+
+# What was not as it should be: sentences, and what happened to how many events, such as ``were skipped``.
+Remarks = Counter[str]
+
+
+def sentences(remarks: Remarks) -> tuple[str, ...]:
+    """The sentences, then one for each count."""
+    counted = (f"{plural(count, 'event')} {what}." for what, count in remarks.items() if count and what[-1] != ".")
+    return (*(what for what in remarks if what[-1] == "."), *counted)

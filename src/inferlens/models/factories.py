@@ -22,8 +22,7 @@ from typing import Any
 
 from inferlens.errors import InferlensError, check_choice, library, paths_like, suggestion
 from inferlens.models.inputs import format_of, named_tensors, with_example
-from inferlens.models.model import ModelInfo
-from inferlens.models.sources.base import LoadRequest, Opened, Source
+from inferlens.models.model import LoadRequest, ModelInfo, Opened, Source
 
 SOURCES = ("torchvision", "timm", "transformers", "hub", "inferlens")
 

@@ -1,0 +1,665 @@
+"""The thread that watches the machine while a case runs in another process, or several in turns.
+
+It has the lowest priority the system knows and wakes up every :data:`INTERVAL`. Only NVML and files of ``/proc`` and
+``/sys`` are read. What that costs the case is measured by ``python -m benchmarks watch_cost``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+from msgspec.structs import replace
+
+from inferlens.analysis.interference.spans import FOREIGN_ACTIVE, OTHERS_BUSY
+from inferlens.backends.availability import nvml_open
+from inferlens.limits import control_group, cpu_quota
+from inferlens.record.machine import NOT_USED, Before, CpuSamples, GpuProcesses, GpuSamples, MachineLog
+from inferlens.units import duration, percent
+
+INTERVAL = 0.1  # seconds; about as often as NVML has a new power reading and a new count of energy
+CPU_EVERY = 5  # ticks; times in /proc come in steps of 10 ms, which are 2 % of half a second
+PROCESSES_EVERY = 5  # ticks; listing processes is the dearest question to NVML
+PATIENCE = 2.0  # seconds to wait for the thread at the end; a driver that hangs must not hang the run
+LOWEST_PRIORITY = 19
+MOST_SHARE = 0.05  # of a processor that a reading may take
+MOST_ROWS = 20_000  # at ten rows a second more than half an hour: what comes before the steady state may take hours
+
+
+class Monitor:
+    """Watches the machine while its context lasts; never raises."""
+
+    def __init__(
+        self,
+        started: Callable[[], Sequence[int]],  # the processes, as far as they have begun
+        *,
+        gpu: bool = False,  # whether to watch the GPU that CUDA calls the first
+        before: Before | None = None,  # that GPU before there were any
+        nvml: Any = None,  # stands in for nvidia-ml-py
+        cpus: Cpus | None = None,  # stands in for this machine's CPUs
+        clock: Callable[[], float] = time.perf_counter,  # of the samples that the log is held against
+        wait: Callable[[float], bool] | None = None,  # says whether to stop; None: at the end of the context
+    ) -> None:
+        self._cpus, self._nvml = cpus or Cpus(started), nvml
+        self._wants_gpu, self._before, self._clock = gpu, before or Before(), clock
+        self._stop = threading.Event()
+        self._wait = wait or self._stop.wait
+        self._absent: dict[str, str] = {} if gpu else {"gpu": NOT_USED}
+        self._gpu: WatchedGpu | None = None
+        self._neighbours: Neighbours | None = None
+        self._tables: dict[str, SampledColumns] = {}
+        self._thread = threading.Thread(target=self._run, name="inferlens-watch", daemon=True)
+
+    def __enter__(self) -> Monitor:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(PATIENCE)
+        if self._thread.is_alive():
+            self._absent["watch"] = f"hung: it did not end within {PATIENCE:g} s"
+
+    def log(self) -> MachineLog:
+        """What was seen so far; complete after the context."""
+        tables = dict(self._tables)
+        absent = self._absent | (self._neighbours.absent if self._neighbours else {})
+        for table in tables.values():
+            absent |= table.absent
+        columns = {name: table.as_columns() for name, table in tables.items() if table.taken}
+        peaks = {name: peak for table in tables.values() for name, peak in table.peaks.items()}
+        return MachineLog(
+            interval=INTERVAL,
+            gpu=GpuSamples(**columns["gpu"]) if "gpu" in columns else None,
+            processes=GpuProcesses(**columns["processes"]) if "processes" in columns else None,
+            cpu=CpuSamples(**columns["cpu"]) if "cpu" in columns else None,
+            gpu_uuid=self._gpu.uuid if self._gpu else "",
+            cpus=len(self._cpus.usable),
+            before=self._before,
+            peak_memory_used=_whole(peaks.get("memory_used")),
+            peak_case_memory=_whole(peaks.get("case_memory")),
+            absent=absent,
+        )
+
+    def log_of(self, process: int | None) -> MachineLog:
+        """The log of one of several processes: its memory of the GPU is its own."""
+        peaks = self._neighbours.peaks if self._neighbours else {}
+        return replace(self.log(), peak_case_memory=peaks.get(process or 0))
+
+    def _run(self) -> None:
+        if sys.platform == "linux":  # there, priorities are those of threads: setpriority(2), notes
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+        try:
+            with ExitStack() as stack:
+                every = self._opened(stack)
+                tick, step = 0, min(ticks for _, ticks in every)  # without a GPU there is less to wake up for
+                while True:
+                    for table, ticks in every:
+                        if tick % ticks == 0:
+                            table.take()
+                    tick += step
+                    if self._wait(step * INTERVAL):
+                        break
+                for table, _ in every:  # the end of what lasts until here
+                    table.take()
+        except BaseException as error:  # a watch that fails is less known, and no more than that
+            self._absent["watch"] = f"{type(error).__name__}: {error}"
+
+    def _opened(self, stack: ExitStack) -> list[tuple[SampledColumns, int]]:
+        """The columns to fill, and every how many ticks; the ``stack`` lets go of NVML."""
+        try:
+            gpu = self._gpu = WatchedGpu(stack.enter_context(nvml_open(self._nvml))) if self._wants_gpu else None
+        except Exception as error:
+            gpu, self._absent["gpu"] = None, reason_of(error)
+        asked = []
+        if gpu:
+            neighbours = self._neighbours = Neighbours(gpu, self._cpus.tree.pids, self._before.processes or ())
+            asked += [("gpu", gpu.readings(), 1), ("processes", neighbours.readings(), PROCESSES_EVERY)]
+        asked.append(("cpu", self._cpus.readings(), CPU_EVERY))
+        self._tables = {name: SampledColumns(readings, self._clock) for name, readings, _ in asked}
+        return [(self._tables[name], ticks) for name, _, ticks in asked]
+
+
+class SampledColumns:
+    """Readings asked in turn, whose answers are a row; the rows become columns under one column of times.
+
+    One that has never answered and fails is left out from then on, and why is kept; one that fails later leaves a hole.
+    One that takes long is asked less often. Of more than ``most`` rows the oldest go.
+    """
+
+    def __init__(self, readings: Mapping[str, Reading], clock: Callable[[], float], most: int = MOST_ROWS) -> None:
+        self._readings = dict(readings)
+        self._clock = clock
+        self._rows: deque[tuple[float, dict[str, Value]]] = deque(maxlen=most)
+        self._rests: dict[str, float] = {}
+        self.taken = 0
+        self.absent: dict[str, str] = {}
+        self.peaks: dict[str, float | int] = {}
+
+    def take(self) -> None:
+        """Adds a row, stamped with the time before the first reading."""
+        now = self._clock()
+        row: dict[str, Value] = {}
+        for name in list(self._readings):
+            if now >= self._rests.get(name, now):
+                row.update(self._ask(name, now))
+        self._rows.append((round(now, 4), row))
+        self.taken += 1
+        for name, value in row.items():
+            if value is not None:
+                self.peaks[name] = max(value, self.peaks.get(name, value))
+
+    def as_columns(self) -> dict[str, Any]:
+        """The columns and their times as tuples, without columns that have no value at all."""
+        rows = list(self._rows)
+        names = dict.fromkeys(name for _, row in rows for name, value in row.items() if value is not None)
+        times = tuple(time for time, _ in rows)
+        return {"times": times, **{name: tuple(row.get(name) for _, row in rows) for name in names}}
+
+    def _ask(self, name: str, now: float) -> Mapping[str, Value]:
+        begin = self._clock()
+        try:
+            values = self._readings[name](now)
+        except Exception as error:  # whatever a driver or a file system comes up with is no error of the case
+            if name not in self._rests:
+                self.absent[name] = reason_of(error)
+                del self._readings[name]
+            return {}
+        self._rests[name] = begin + (self._clock() - begin) / MOST_SHARE
+        return values
+
+
+def _whole(peak: float | None) -> int | None:
+    return None if peak is None else int(peak)
+
+
+# CPU readings come from ``/proc`` and ``/sys`` alone. psutil reads every process of the machine to find the children of
+# one, which costs too much during a measurement. Times there are ticks of 10 ms, so loads need half a second or more.
+
+Value = float | int | None
+Reading = Callable[[float], Mapping[str, Value]]  # values by column name, given the time
+LOADS = ("busy", "case", "others", "steal")
+LEAST_SECONDS = 0.2  # shorter intervals have no load: one tick of 10 ms would be more than 5 % of a processor
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "MKL_NUM_THREADS")
+TICK = 1 / os.sysconf("SC_CLK_TCK")  # seconds; the unit of times in /proc
+
+
+class Untold(Exception):
+    """The machine does not tell; the text says why."""
+
+
+def reason_of(error: Exception) -> str:
+    """Why something is not told, in words for a record."""
+    return str(error) if isinstance(error, (Untold, OSError)) else f"{type(error).__name__}: {error}"
+
+
+class Cpus:
+    """The CPUs a process may use."""
+
+    def __init__(
+        self,
+        started: Callable[[], Sequence[int]],  # see Tree
+        usable: Iterable[int] | None = None,  # numbers of the CPUs; None asks the system
+        root: Path = Path("/"),  # where /proc and /sys are
+    ) -> None:
+        self._proc, self._sys = root / "proc", root / "sys"
+        self._cpus = self._sys / "devices/system/cpu"
+        self.usable = frozenset(usable_cpus() if usable is None else usable)
+        self.tree = Tree(started, self._proc)
+        self._group = control_group("cpu.stat", root=root)
+        self._last: tuple[float, tuple[float, float], float | None] | None = None
+        self._joules = Packages(self._sys / "class/powercap")
+
+    def readings(self) -> dict[str, Reading]:
+        """What is read, by name."""
+        return {
+            "cpu_load": self.load,
+            "cpu_energy": lambda _: {"energy": self._joules.read()},
+            "throttle_events": lambda _: {"throttle_events": self.throttle_events()},
+            "quota_wait": lambda _: {"quota_wait": _throttled(self._group / "cpu.stat")},
+        }
+
+    def load(self, now: float) -> Mapping[str, Value]:
+        """Mean loads since the last time, in processors' worth; ``None`` the first time.
+
+        Once the case's process has ended, what others do cannot be told from what it did.
+        """
+        if self._last and now - self._last[0] < LEAST_SECONDS:
+            return dict.fromkeys(LOADS)
+        times = cpu_times((self._proc / "stat").read_text("utf-8"), self.usable)
+        case = self.tree.seconds()
+        last, self._last = self._last, (now, times, case)
+        if last is None:
+            return dict.fromkeys(LOADS)
+        seconds = now - last[0]
+        busy, steal = ((after - before) / seconds for after, before in zip(times, last[1], strict=True))
+        loads: dict[str, float | None] = {**dict.fromkeys(LOADS), "busy": busy, "steal": max(0.0, steal)}
+        if case is not None and last[2] is not None and case >= last[2]:  # less: one of several has ended
+            mine = (case - last[2]) / seconds
+            loads |= {"case": mine, "others": max(0.0, busy - mine)}
+        return {name: None if load is None else round(load, 3) for name, load in loads.items()}
+
+    def throttle_events(self) -> int:
+        """Times that a core was throttled for heat, and its package, summed over the CPUs."""
+        names = ("core_throttle_count", "package_throttle_count")
+        found = [int(text) for name in names for text in self._texts(f"thermal_throttle/{name}") if text.isdigit()]
+        if not found:
+            raise Untold("the system does not count thermal throttling (thermal_throttle in /sys)")
+        return sum(found)
+
+    def _texts(self, file: str) -> Iterator[str]:
+        """What a file of each CPU says, empty where there is none."""
+        return (text_of(self._cpus / f"cpu{cpu}" / file) for cpu in sorted(self.usable))
+
+
+class Tree:
+    """The processes of what is measured: those that were ``started`` for it, and all that they started.
+
+    From proc(5). Processes that outlive the one that started them are not found.
+    """
+
+    def __init__(self, started: Callable[[], Sequence[int]], proc: Path = Path("/proc")) -> None:
+        self._started, self._proc = started, proc
+
+    def pids(self) -> list[int]:
+        """Numbers of all that are alive; those that have ended take what they have started with them."""
+        found: list[int] = []
+        waiting = list(self._started())
+        while waiting:
+            pid = waiting.pop()
+            if pid not in found and (self._proc / str(pid)).exists():
+                found.append(pid)
+                # Children of all threads. The file is there with CONFIG_PROC_CHILDREN, which distributions set.
+                for file in (self._proc / str(pid) / "task").glob("*/children"):
+                    waiting += map(int, text_of(file).split())
+        return found
+
+    def seconds(self) -> float | None:
+        """CPU seconds of all of them and of children that were waited for; ``None`` where none is alive.
+
+        User and system times are fields 14 to 17 of ``stat``.
+        """
+        # A process's name may hold anything, also spaces and brackets.
+        fields = {pid: text_of(self._proc / str(pid) / "stat").rpartition(")")[2].split() for pid in self.pids()}
+        if not any(fields.values()):
+            return None
+        return sum(int(ticks) for field in fields.values() for ticks in field[11:15]) * TICK
+
+
+class Packages:
+    """Energy of all CPU packages, from RAPL's counters, which begin again at ``max_energy_range_uj``.
+
+    The kernel's documentation of powercap; the counters are readable by root alone since CVE-2020-8694.
+    """
+
+    def __init__(self, powercap: Path) -> None:
+        self._zones = sorted(zone for zone in powercap.glob("intel-rapl:*") if zone.name.count(":") == 1)
+        self._last: dict[Path, int] = {}
+        self._joules = 0.0
+
+    def read(self) -> float:
+        """Joules since the first reading."""
+        if not self._zones:
+            raise Untold("the system has no RAPL counters (/sys/class/powercap/intel-rapl:*)")
+        for zone in self._zones:
+            now = int((zone / "energy_uj").read_text("utf-8"))
+            used = now - self._last.get(zone, now)
+            if used < 0:
+                used += int((zone / "max_energy_range_uj").read_text("utf-8"))
+            self._last[zone] = now
+            self._joules += used / 1e6
+        return round(self._joules, 6)
+
+
+def cpu_times(stat: str, cpus: Iterable[int]) -> tuple[float, float]:
+    """Seconds that ``cpus`` were busy, and had work that waited for the hypervisor, from the text of ``/proc/stat``.
+
+    Busy is user, nice, system, irq and softirq (proc_stat(5)); time of guests is part of user already.
+    """
+    wanted = {f"cpu{cpu}" for cpu in cpus}
+    busy = steal = 0
+    for line in stat.splitlines():
+        name, *ticks = line.split()
+        if name in wanted:
+            user, nice, system, _, _, irq, softirq, *rest = map(int, ticks)
+            busy += user + nice + system + irq + softirq
+            steal += rest[0] if rest else 0
+        elif not name.startswith("cpu"):
+            break  # the long lines of interrupts come after those of the CPUs
+    return busy * TICK, steal * TICK
+
+
+def usable_cpus() -> Collection[int]:
+    """Logical processors that this process may use, which containers and ``taskset`` make fewer than there are."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """Return the number of cores that the usable CPUs belong to: two of them may share one."""
+    siblings = root / "sys/devices/system/cpu"
+    return len({text_of(siblings / f"cpu{cpu}/topology/thread_siblings_list") or cpu for cpu in usable_cpus()})
+
+
+def default_threads(root: Path = Path("/")) -> tuple[int, str]:
+    """Return the CPU threads that every case gets that names none, and what limits them; empty if nothing does.
+
+    It is the smallest number that the environment sets for any library. Else it is one for each usable core, as far as
+    the CPU quota allows.
+    """
+    cores, quota = usable_cores(root), cpu_quota(root)
+    texts = {name: os.environ.get(name, "").partition(",")[0].strip() for name in THREAD_VARIABLES}
+    numbers = {name: int(text) for name, text in texts.items() if text.isdecimal() and int(text) > 0}
+    if numbers:
+        name = min(numbers, key=lambda name: numbers[name])
+        return numbers[name], f"{name}={numbers[name]} is set" * (numbers[name] != cores)
+    if quota < cores:
+        return max(1, int(quota)), f"The CPU quota is {quota:.3g} CPUs"
+    return cores, ""
+
+
+def _throttled(stat: Path) -> float:
+    """Return the seconds that a control group had to wait for its quota: version 1 counts nanoseconds."""
+    with suppress(Untold):
+        return _seconds(stat, r"^throttled_usec (\d+)$")
+    return _seconds(stat, r"^throttled_time (\d+)$") / 1e3
+
+
+def _seconds(path: Path, pattern: str) -> float:
+    """The microseconds that a file tells, in seconds."""
+    found = re.search(pattern, path.read_text("utf-8"), re.MULTILINE)
+    if not found:
+        raise Untold(f"{path} does not report it")
+    return int(found[1]) / 1e6
+
+
+def text_of(path: Path) -> str:
+    """What a small file says; empty where there is none."""
+    try:
+        return path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+# GPU readings come from NVML. A missing library or driver, or an ambiguous GPU, is an answer with its reason.
+
+FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel's include/linux/proc_ns.h
+UNNAMED = "NVML did not name the case's process by its number here, as in a container"
+HIDDEN = "in a container, processes of other containers may be hidden; none was seen"
+SLICED = "NVML does not report this for a slice of a GPU (MIG)"
+
+
+class WatchedGpu:
+    """The GPU that CUDA calls the first. ``Untold`` is raised if it cannot be told which that is."""
+
+    def __init__(self, nvml: Any) -> None:
+        self.nvml = nvml
+        self.handle = handle = first_visible(nvml)
+        self.uuid = str(nvml.nvmlDeviceGetUUID(handle))
+        self._first_energy: int | None = None
+
+    def readings(self) -> dict[str, Reading]:
+        """What is read in every tick, by name; the energy first, for its time matters most."""
+        nvml, handle = self.nvml, self.handle
+        # Why the clocks are what they are; the question was renamed with driver 535.
+        reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or (
+            nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+        )
+        return {
+            "energy": lambda _: {"energy": self._joules()},
+            "clocks": lambda _: {"sm_clock": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1_000_000},
+            "reasons": lambda _: {"reasons": reasons(handle)},
+            "utilisation": lambda _: {"utilisation": nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100},
+            "temperature": lambda _: {"temperature": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)},
+            "memory_used": lambda _: {"memory_used": self.memory_used()},
+        }
+
+    def memory_used(self) -> int:
+        """Bytes in use on the device, by whomever."""
+        return int(self.nvml.nvmlDeviceGetMemoryInfo(self.handle).used)
+
+    def processes(self) -> dict[int, int | None]:
+        """Bytes that each process on the device holds, by process number; ``None`` where NVML does not say."""
+        listed = list(self.nvml.nvmlDeviceGetComputeRunningProcesses(self.handle))
+        with suppress(self.nvml.NVMLError):  # GPUs without graphics say so; that is no reason to know nothing
+            listed += self.nvml.nvmlDeviceGetGraphicsRunningProcesses(self.handle)
+        # One that computes and draws is in both lists, with the same memory.
+        return {process.pid: process.usedGpuMemory for process in listed}
+
+    def utilisation_since(self, stamp: int) -> tuple[dict[int, float], int]:
+        """Mean share of SM time of each process since NVML's own ``stamp`` in microseconds, and the newest stamp."""
+        try:
+            samples = self.nvml.nvmlDeviceGetProcessUtilization(self.handle, stamp)
+        except self.nvml.NVMLError as error:
+            # No sample since then, or (an oddity of nvidia-ml-py) a list of none.
+            if getattr(error, "value", None) in (self.nvml.NVML_ERROR_NOT_FOUND, self.nvml.NVML_SUCCESS):
+                return {}, stamp
+            raise
+        shares: dict[int, list[float]] = {}
+        for sample in samples:
+            if sample.timeStamp > stamp:  # what the driver hands out twice counts once
+                shares.setdefault(int(sample.pid), []).append(sample.smUtil / 100)
+        newest = max([stamp, *(int(sample.timeStamp) for sample in samples)])
+        return {pid: sum(values) / len(values) for pid, values in shares.items()}, newest
+
+    def _joules(self) -> float:
+        now = self.nvml.nvmlDeviceGetTotalEnergyConsumption(self.handle)
+        self._first_energy = now if self._first_energy is None else self._first_energy
+        return float(now - self._first_energy) / 1000
+
+
+class Neighbours:
+    """Says which processes on a GPU are the case's, and which are surely not; ``before`` were there before the case.
+
+    NVML names processes by numbers of the system's first PID namespace, whoever asks (NVIDIA/nvidia-docker issue 1483).
+    In a container these are not the numbers of its own ``/proc``, and processes of other containers may be hidden. So:
+
+    * once NVML has named one of the case's own processes, its numbers are ours, and every other one is foreign;
+    * none but the case's is said only in the first namespace, where nobody is hidden;
+    * what was on the GPU before the case's process existed is foreign, whatever its number means;
+    * otherwise nothing is said.
+    """
+
+    def __init__(self, gpu: WatchedGpu, tree: Callable[[], Collection[int]], before: Collection[int]) -> None:
+        self._gpu, self._tree, self._first = gpu, tree, in_first_namespace()
+        self._before = frozenset(before)
+        self._case: set[int] = set()
+        self._seen = False
+        self.peaks: dict[int, int] = {}  # bytes, of each of the case's processes
+        self._stamp = int(time.time() * 1e6)  # NVML stamps utilisation by the system's clock
+
+    @property
+    def absent(self) -> dict[str, str]:
+        """What cannot be said, and why."""
+        if not self._seen:
+            return {"case_memory": UNNAMED, "foreign": UNNAMED}
+        return {} if self._first else {"foreign": HIDDEN}
+
+    def readings(self) -> dict[str, Reading]:
+        """What is read, by name."""
+        return {"processes": self.held, "process utilisation": self.active}
+
+    def held(self, _: float) -> Mapping[str, Value]:
+        """Memory of the case's processes, and the number of others."""
+        listed = self._gpu.processes()
+        mine = self._mine(listed)
+        self._seen = self._seen or bool(mine)
+        others = len(self._foreign(listed))
+        memory = [listed[pid] for pid in mine]
+        self.peaks |= {pid: max(listed[pid] or 0, self.peaks.get(pid, 0)) for pid in mine}
+        known = self._seen and None not in memory
+        return {
+            "case_memory": sum(item or 0 for item in memory) if known else None,
+            "foreign": others if others or (self._first and self._seen) else None,
+        }
+
+    def active(self, _: float) -> Mapping[str, Value]:
+        """Share of the multiprocessors' time that others used since the last time."""
+        shares, self._stamp = self._gpu.utilisation_since(self._stamp)
+        self._mine(shares)
+        foreign = self._foreign(shares)
+        if not foreign and not (self._first and self._seen):
+            return {"foreign_utilisation": None}
+        return {"foreign_utilisation": round(min(1.0, sum(shares[pid] for pid in foreign)), 3)}
+
+    def _mine(self, listed: Collection[int]) -> set[int]:
+        """Those of the case, also those that have ended since and that NVML still lists."""
+        self._case |= set(self._tree())
+        self._case -= self._before
+        return self._case & set(listed)
+
+    def _foreign(self, listed: Collection[int]) -> set[int]:
+        """Those that are surely not the case's."""
+        others = set(listed) - self._case
+        if self._seen or (self._first and all(map(psutil.pid_exists, others))):
+            return others
+        return others & self._before
+
+
+def in_first_namespace() -> bool:
+    """Whether process numbers here are the system's own."""
+    with suppress(OSError):
+        return os.readlink("/proc/self/ns/pid") == FIRST_NAMESPACE
+    return False
+
+
+def gpu_before(nvml: Any = None) -> Before:
+    """Look at the GPU that CUDA calls the first, while none of our cases runs. Never fails."""
+    absent: dict[str, str] = {}
+
+    def told(name: str, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except Exception as error:  # whatever the driver comes up with is no error of the case
+            absent[name] = reason_of(error)
+            return None
+
+    try:
+        with nvml_open(nvml) as opened:
+            gpu = WatchedGpu(opened)
+            memory, processes = told("memory_used", gpu.memory_used), told("processes", gpu.processes)
+    except Exception as error:
+        return Before(absent={"gpu": reason_of(error)})
+    return Before(memory_used=memory, processes=None if processes is None else tuple(sorted(processes)), absent=absent)
+
+
+def visible(nvml: Any) -> list[Any]:
+    """NVML's handles of the GPUs of ``CUDA_VISIBLE_DEVICES``, in its order.
+
+    Of all, by PCI bus, where it is not set, or it cannot be told which it means: see :func:`first_visible`.
+    """
+    handles = _handles(nvml)
+    words = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if words is None or words.upper().startswith("MIG-") or (words[:1].isdigit() and _differ(nvml, handles)):
+        return handles
+    uuids = [str(nvml.nvmlDeviceGetUUID(handle)).lower() for handle in handles]
+    found: list[Any] = []
+    for word in (part.strip() for part in words.lower().split(",")):
+        if word.isdigit():
+            named = handles[int(word) :][:1]
+        else:  # CUDA takes the beginning of a UUID, NVML does not
+            named = [item for item, uuid in zip(handles, uuids, strict=True) if word and uuid.startswith(word)]
+        if not named:  # what comes after a name that there is not is not visible to CUDA either
+            break
+        found += named[:1]
+    return found
+
+
+def _handles(nvml: Any) -> list[Any]:
+    return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+
+
+def _differ(nvml: Any, handles: Sequence[Any]) -> bool:
+    """Whether GPUs differ and CUDA counts them in an order of its own."""
+    kinds = {str(nvml.nvmlDeviceGetName(handle)) for handle in handles}
+    return len(kinds) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+
+
+def first_visible(nvml: Any) -> Any:
+    """NVML's handle of the GPU that CUDA calls device 0.
+
+    CUDA counts the GPUs of ``CUDA_VISIBLE_DEVICES``, by default the fastest first; NVML counts by PCI bus. The two
+    agree where all GPUs are of one kind or ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID`` (CUDA C++ Programming Guide,
+    environment variables). Raises Untold if there is none, or it cannot be told which it is.
+    """
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    if first.upper().startswith("MIG-"):
+        raise Untold(SLICED)
+    found = visible(nvml)
+    if first.isdigit() and _differ(nvml, _handles(nvml)):
+        raise Untold("the GPUs differ, so that CUDA's order is not NVML's: set CUDA_DEVICE_ORDER=PCI_BUS_ID")
+    if not found:
+        raise Untold("NVML knows no GPU that is visible to CUDA")
+    with suppress(nvml.NVMLError):
+        if nvml.nvmlDeviceGetMigMode(found[0])[0]:
+            raise Untold(SLICED)
+    return found[0]
+
+
+LOOK = 2.0  # seconds that a look at the machine takes
+
+
+def wait_for_quiet(
+    limit: float,
+    remark: Callable[[str], object],
+    doing: Callable[[str], object],
+    *,
+    gpu: bool = False,
+    look: Callable[[], str] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Return when other programs leave the machine alone, or after ``limit`` seconds; with ``gpu`` also the GPU.
+
+    ``remark`` is given a line at the beginning and at the end, ``doing`` what is waited for at each ``look``.
+    """
+    look, begin, waiting = look or partial(other_programs, gpu=gpu), clock(), False
+    while busy := look():
+        if clock() - begin >= limit:
+            remark(f"Still busy after {duration(limit)}, measured as it is: {busy}.")
+            return
+        if not waiting:
+            remark(f"Waiting up to {duration(limit)} for a quiet machine: {busy}.")
+            waiting = True
+        doing(f"waiting for a quiet machine: {busy}")
+    if waiting:
+        remark(f"The machine is quiet after {duration(clock() - begin)}.")
+
+
+def other_programs(seconds: float = LOOK, *, gpu: bool = False) -> str:
+    """Return what other programs use in some seconds, such as ``python uses 0.9 of 2 CPUs``; empty if nothing."""
+    cpus, before = Cpus(lambda: [os.getpid()]), _cpu_seconds()
+    with suppress(OSError):
+        cpus.load(time.perf_counter())
+        time.sleep(seconds)
+        others = cpus.load(time.perf_counter())["others"] or 0.0
+        if others > OTHERS_BUSY:
+            own, after = set(cpus.tree.pids()), _cpu_seconds()
+            used = {pid: after[pid][0] - before.get(pid, (0.0,))[0] for pid in after.keys() - own}
+            first = max(used, key=lambda pid: used[pid], default=0)
+            most = used.get(first, 0.0) / seconds  # processes of other containers cannot be seen
+            who, load = (f"{after[first][1]} uses", most) if 2 * most > others else ("other programs use", others)
+            return f"{who} {load:.1f} of {len(cpus.usable)} CPUs"
+    if gpu:
+        with suppress(Exception), nvml_open() as nvml:  # whatever the driver comes up with
+            share = nvml.nvmlDeviceGetUtilizationRates(WatchedGpu(nvml).handle).gpu / 100
+            if share > FOREIGN_ACTIVE:
+                return f"other processes use {percent(share)} of the GPU's time"
+    return ""
+
+
+def _cpu_seconds() -> dict[int, tuple[float, str]]:
+    """Return the CPU seconds and the name of every process that can be seen, by its number."""
+    every = [process.info for process in psutil.process_iter(["pid", "name", "cpu_times"])]
+    return {
+        one["pid"]: (one["cpu_times"].user + one["cpu_times"].system, one["name"]) for one in every if one["cpu_times"]
+    }

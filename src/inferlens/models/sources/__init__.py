@@ -1,1 +1,0 @@
-"""Where models come from: one small module per source. ``resolve`` has the order in which they are asked."""

@@ -1,0 +1,217 @@
+"""Whether a kernel uses tensor cores, and an operator could, as far as names say.
+
+The lists are those of torch-tb-profiler 0.4.3 (its ``tensor_core.py``, after PyProf's and PyTorch's autocast lists),
+and what has been written since.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from math import inf, prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from inferlens.trace.model import DeviceProperties, Floats, Trace
+
+_PLUGIN_KERNELS = (
+    "h884", "s884", "h1688", "s1688", "hmma", "i8816", "16816", "dgrad_1x1_stride_2x2", "first_layer_wgrad_kernel",
+    "conv1x1", "conv2d_c1_k1", "direct_group", "xmma_implicit_gemm", "xmma_sparse_conv",
+    "xmma_warp_specialized_implicit_gemm", "xmma_gemm", "xmma_sparse_gemm", "c1688",
+)  # fmt: skip
+# Kernels of Hopper and later, of CUTLASS, cuBLASLt and attention, by the instructions in their names.
+_LATER_KERNELS = (
+    "tensorop", "wgmma", "gmma", "nvjet", "flash_fwd", "flash_bwd", "fmha_cutlass", "tcgen05", "s16832", "s1684",
+    "_imma_", "qmma",
+)  # fmt: skip
+# Arithmetic outside of tensor cores in kernels whose names else fit.
+_NOT = ("_ffma_", "simt")
+# The shape of a tensor-core instruction, or the warp group that issues it, in names of cuDNN, cuBLAS and PyTorch.
+_USES = re.compile(r"tensor\d+x\d+x\d+|warpgroupsize|m16n8k|wmma", re.IGNORECASE)
+# Arithmetic outside of tensor cores, or none at all: element by element, reductions, copies, pooling.
+_DOES_NOT = re.compile(
+    r"_ffma_|simt|sgemm|dgemm|gemv|winograd|fft|nchwToNhwc|nhwcToNchw|resampleFwd|bn_fw_inf|pooling"
+    r"|^triton_poi_|elementwise_kernel|^(?:void )?at::native::(?!.*(?:gemm|attention|fmha|mma))",
+    re.IGNORECASE,
+)
+# Generated for one model at a time, and named by what was fused: how they compute is not said.
+_SAYS_NOTHING = re.compile(r"^(?:cudnn_generated_|triton_|__myl_|_gemm_mha|generated)")
+# Operators that can use tensor cores, given a data type that they take.
+ELIGIBLE = {
+    "AddbmmBackward", "AddmmBackward", "AddmmBackward0", "AddmvBackward", "BmmBackward0",
+    "ConvolutionBackward0", "CudnnConvolutionBackward", "CudnnConvolutionTransposeBackward", "MmBackward",
+    "MmBackward0", "MvBackward", "aten::_convolution", "aten::_efficient_attention_forward",
+    "aten::_flash_attention_forward", "aten::_scaled_dot_product_cudnn_attention",
+    "aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_flash_attention",
+    "aten::_thnn_fused_gru_cell", "aten::_thnn_fused_lstm_cell", "aten::addbmm", "aten::addmm", "aten::addmm_",
+    "aten::addmv", "aten::addr", "aten::baddbmm", "aten::bmm", "aten::chain_matmul", "aten::conv1d",
+    "aten::conv2d", "aten::conv3d", "aten::conv_tbc", "aten::conv_transpose1d", "aten::conv_transpose2d",
+    "aten::conv_transpose3d", "aten::convolution", "aten::convolution_backward", "aten::cudnn_convolution",
+    "aten::cudnn_convolution_backward", "aten::cudnn_convolution_backward_input",
+    "aten::cudnn_convolution_backward_weight", "aten::cudnn_convolution_transpose",
+    "aten::cudnn_convolution_transpose_backward", "aten::cudnn_convolution_transpose_backward_input",
+    "aten::cudnn_convolution_transpose_backward_weight", "aten::gru_cell", "aten::linalg_multi_dot",
+    "aten::linear", "aten::lstm_cell", "aten::matmul", "aten::mm", "aten::mv", "aten::prelu",
+    "aten::rnn_relu_cell", "aten::rnn_tanh_cell", "aten::scaled_dot_product_attention",
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1024)  # it is asked more than once of every name, and names are few
+def uses_tensor_cores(kernel: str) -> bool | None:
+    """Whether a kernel of that name uses tensor cores; ``None`` where the name does not say."""
+    lower = kernel.lower()
+    listed = any(part in kernel for part in _PLUGIN_KERNELS) or any(part in lower for part in _LATER_KERNELS)
+    if listed and not any(part in kernel for part in _NOT):
+        return True
+    if _DOES_NOT.search(kernel):
+        return False
+    return True if _USES.search(kernel) and not _SAYS_NOTHING.search(kernel) else None
+
+
+# Precisions by types and kernel names of cuDNN, cuBLAS, CUTLASS, TensorRT and PyTorch: ``int8``, ``fp8``, ``fp16`` ...
+# The precision is that of the factors, which names have first: ``gemm_i8i8_i8i32_f32`` multiplies bytes.
+
+# The first that is found in a text counts. Backends write "channel major FP16 format", or "f16".
+_WORDS = (
+    (r"bfloat16|bf16", "bf16"),
+    (r"float8|fp8|f8", "fp8"),
+    (r"float4|fp4|f4", "fp4"),
+    (r"float16|fp16|half|f16", "fp16"),
+    (r"tf32", "tf32"),
+    (r"float64|fp64|double|f64", "fp64"),
+    (r"float32|fp32|float|f32", "fp32"),
+    (r"u?int8|[iu]8", "int8"),
+    (r"u?int4|[iu]4", "int4"),
+    (r"u?int(16|32|64)?|[iu](16|32|64)", "int"),
+    (r"bool(ean)?", "bool"),
+)
+# In this order: kernels of bytes and FP8 write floats, and name those too.
+_KERNELS = tuple(
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"e[45]m[23]|qgmma|qmma|fp8|nvjet(_sm\d+)?_qq", "fp8"),
+        (
+            r"i8816|i16832|imma|s8s8|s8u8|u8s8|(?<![a-z0-9])i8(i8|i32|f32)|igemm|int8|(?<![a-z0-9])[su]8(?![a-z0-9])|dp4a",
+            "int8",
+        ),
+        (r"bf16|bfloat16|nvjet(_sm\d+)?_t|^cijk(_[a-z]{4}){2}_b_?b?s_", "bf16"),
+        (r"tf32", "tf32"),
+        (r"(?<![a-z0-9b])f16|fp16|half|hmma|hgemm|[hs]884|h1688|h16816|s1688gemm_fp16|nvjet(_sm\d+)?_h", "fp16"),
+        (r"sgemm|f32f32|fp32|_ffma|scudnn|(?<![a-z])float(?![a-z0-9])", "fp32"),
+    )
+)
+# Generated for one model at a time, and named by what was fused.
+_NO_PRECISION = re.compile(r"^(?:cudnn_generated_|triton_|generated)")
+
+
+def precision_in(text: str) -> str:
+    """The precision in a text, such as ``float16`` or ``Row major linear FP16 format``; empty if there is none."""
+    words = re.findall(r"[a-z]+\d*", text[:300].lower())
+    found = (name for pattern, name in _WORDS if any(re.fullmatch(pattern, word) for word in words))
+    return next(found, "")
+
+
+def first_precision(texts: Iterable[str]) -> str:
+    """That of the first type that numbers are computed in, as indices and truth values are not; empty without any."""
+    return next((name for name in map(precision_in, texts) if name not in ("", "int", "bool")), "")
+
+
+@lru_cache(maxsize=1024)  # it is asked more than once of every name, and names are few
+def kernel_precision(kernel: str) -> str:
+    """The precision that a kernel of that name computes in; empty where the name does not say."""
+    low = kernel[:2000].lower()
+    if _NO_PRECISION.match(low):
+        return ""
+    return next((name for pattern, name in _KERNELS if pattern.search(low)), "")
+
+
+# *Theoretical* occupancy is the share of a multiprocessor's threads that fit at a time. *Achieved* occupancy is
+# estimated as in Kineto: a multiprocessor holds no more blocks than its even share of the grid. But Kineto writes 0 for
+# kernels with more than 48 KiB of shared memory a block, as most tensor-core kernels of Hopper have.
+#
+# Source of the formula and of its constants: ``cuda_occupancy.h`` of the CUDA Toolkit 13.0
+# (``cudaOccMaxActiveBlocksPerMultiprocessor``), and the CUDA C++ Programming Guide, technical specifications by compute
+# capability.
+
+if TYPE_CHECKING:
+    from inferlens.record.profile import GpuLimits
+
+    _Multiprocessors = GpuLimits | DeviceProperties
+
+WARP = 32
+REGISTER_UNIT = 256  # registers are given to warps in such units
+# Multiprocessors by compute capability: the most blocks of one, 32 where it is not named here.
+MOST_BLOCKS = {"7.5": 16, "8.0": 32, "8.9": 24, "10.1": 24, "11.0": 24}
+MOST_BLOCKS_OF_MAJOR = {3: 16, 8: 16, 12: 24}
+KNOWN = range(5, 13)  # major numbers
+SHARED_UNITS = {True: 128, False: 256}  # bytes, since 8.0 and before
+RESERVED = 1024  # bytes of shared memory that the driver takes of each block, since 8.0
+_UNASKED = 48 * 1024  # bytes of shared memory that a block may have without asking
+
+
+def blocks_that_fit(
+    gpu: _Multiprocessors, block: Sequence[int], registers: int | None, shared_memory: int | None
+) -> int | None:
+    """How many blocks one multiprocessor holds at a time; ``None`` where that cannot be known.
+
+    ``registers`` are of each thread, ``shared_memory`` is of each block, static and dynamic, in bytes.
+    """
+    digits = gpu.compute_capability.partition(".")[0]
+    major = int(digits) if digits.isdecimal() else 0
+    warps = -(-prod(block) // WARP) if block else 0
+    if major not in KNOWN or warps < 1 or not gpu.threads_per_multiprocessor:
+        return None
+    if registers is None or shared_memory is None:
+        return None
+    most = MOST_BLOCKS.get(gpu.compute_capability, MOST_BLOCKS_OF_MAJOR.get(major, 32))
+    limits = [most, gpu.threads_per_multiprocessor // WARP // warps]
+    if registers:
+        parts = 2 if gpu.compute_capability == "6.0" else 4
+        of_warp = -(-registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
+        limits.append(gpu.registers_per_multiprocessor // parts // of_warp * parts // warps)
+    unit = SHARED_UNITS[major >= 8]
+    units = -(-(shared_memory + (RESERVED if major >= 8 else 0)) // unit)
+    if units:
+        limits.append(gpu.shared_memory_per_multiprocessor // (units * unit))
+    return min(limits) or None  # it did run, so that none fits is no answer
+
+
+def theoretical(
+    gpu: _Multiprocessors, block: Sequence[int], registers: int | None, shared_memory: int | None, most: float = inf
+) -> float | None:
+    """Share of a multiprocessor's threads that are taken when as many blocks as fit, or ``most``, are on it, 0 to 1."""
+    fitting = blocks_that_fit(gpu, block, registers, shared_memory)
+    return None if fitting is None else min(min(fitting, most) * prod(block) / gpu.threads_per_multiprocessor, 1.0)
+
+
+def achieved(
+    gpu: _Multiprocessors, grid: Sequence[int], block: Sequence[int], registers: int | None, shared_memory: int | None
+) -> float | None:
+    """The same with no more blocks than a multiprocessor's even share of the grid: an estimate."""
+    if not grid or not gpu.multiprocessors:
+        return None
+    return theoretical(gpu, block, registers, shared_memory, prod(grid) / gpu.multiprocessors)
+
+
+def occupancy_of(trace: Trace) -> Floats:
+    """For each GPU event the estimated achieved occupancy in per cent; NaN where it is not known.
+
+    It is the profiler's, or ours where the profiler has none, as far as the launch and the GPU are known.
+    """
+    gpu = trace.gpu
+    lost = np.flatnonzero((gpu.occupancy == 0) & (gpu.shared_memory > _UNASKED))
+    if not len(lost):
+        return gpu.occupancy
+    columns = (gpu.device, gpu.registers, gpu.shared_memory, gpu.grid, gpu.block)
+    alike, place = np.unique(np.column_stack([column[lost] for column in columns]), axis=0, return_inverse=True)
+    devices = {device.id: device for device in trace.about.devices}
+    known = np.full(len(alike), np.nan)
+    for number, (device, registers, shared_memory, *threads) in enumerate(alike.tolist()):
+        if device in devices and registers >= 0:
+            share = achieved(devices[device], threads[:3], threads[3:], registers, shared_memory)
+            known[number] = np.nan if share is None else 100 * share
+    found = gpu.occupancy.copy()
+    found[lost] = known[place.reshape(-1)]
+    return found
