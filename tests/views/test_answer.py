@@ -177,7 +177,7 @@ def test_commands_of_a_run_elsewhere_keep_what_they_measure_there() -> None:
     commands = [line for line in text.splitlines() if re.search("inferlens (ab|profile) ", line)]
     assert len(commands) == 2
     assert all("--output 'other place'" in line for line in commands)
-    assert "inferlens plot 'other place/resnet18'" in text
+    assert "inferlens show 'other place/resnet18' --plot chart.svg" in text
 
 
 def measured_once(seconds):

@@ -203,7 +203,7 @@ class RoundsBar(Bar):
     foresees = False
     last: ABResult | ABSteps | None = None
 
-    def looked(self, so_far: ABResult | ABSteps) -> None:
+    def update(self, so_far: ABResult | ABSteps) -> None:
         """A round is over."""
         self.last = so_far
         now = so_far.steps[-1] if isinstance(so_far, ABSteps) else so_far

@@ -412,7 +412,7 @@ class Budget(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         within: the seconds that were given for the rounds in which cases meet.
     """
 
-    mode: Annotated[str, OptionSpec("What to measure.", ("bench",), values=MODES)] = "both"
+    mode: Annotated[str, OptionSpec("What to measure: latency, throughput or both.", ("bench",), values=MODES)] = "both"
     warmup: Annotated[
         int | None,
         OptionSpec(

@@ -72,12 +72,23 @@ class OptionField(NamedTuple):
     @property
     def shown_default(self) -> str | int | bool | None:
         """The default as a person writes it; ``None`` if there is nothing to show."""
-        value = self.default if self.option.default is None else self.option.default
+        value: Any = self.default if self.option.default is None else self.option.default
         if self.several and self.option.default is None:
             value = ",".join(map(str, value))
         if isinstance(value, float):
             return duration_text(value) if self.option.unit == DURATION else f"{100 * value:g}%"
         return value if isinstance(value, (str, int)) and value != "" else None
+
+    @property
+    def help(self) -> str:
+        """The help text, with a default that is described in words."""
+        words = self.option.default
+        return f"{self.option.help} Default: {words}." if isinstance(words, str) else self.option.help
+
+    @property
+    def keyword_default(self) -> str | int | bool | None:
+        """The default as a value; ``None`` if there is none, or it is described in words."""
+        return None if isinstance(self.option.default, str) else self.shown_default
 
     def read(self, value: Any) -> Any:
         """Return the value that a person wrote, in the type of the field.
@@ -87,6 +98,8 @@ class OptionField(NamedTuple):
         option = self.option
         if option.read:
             return option.read(value)
+        if option.repeatable:
+            return texts(value)
         kinds = {self.type, *get_args(self.type)}
         if self.type is bool:
             return flag(self.name, value)

@@ -307,7 +307,7 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     reference: Annotated[
         str,
         OptionSpec(
-            "The row to compute speed-ups against, such as 'onnxruntime:cpu fp32'.", ("bench",),
+            "The row to compute speed-ups against, such as 'BACKEND fp32'.", ("bench",),
             default="the plainest row of the backend that outputs were checked against",
         ),
     ] = ""  # fmt: skip

@@ -393,7 +393,7 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
     more = [f"{rest} more"] if rest and lines else []
     more += ["why outputs are wrong"] if any(row.ok and row.agrees is False for row in shown) else []
     if more and where is not None:
-        text = f"{listing(more)}: inferlens notes {where or 'RESULTS'}"
+        text = f"{listing(more)}: inferlens show {where or 'RESULTS'} --view notes"
         if lines and len(lines[-1]) + len(text) + 3 <= WIDTH:
             lines[-1] += f" ({text})"
         else:
@@ -411,7 +411,7 @@ def _next(shown: Sequence[Row], where: str | None, *, then: bool = True) -> list
     if best is None or not then:
         return log
     profile = f"Where does the time go? {best.profile}"
-    picture = f"A picture: inferlens plot {where}"
+    picture = f"A chart: inferlens show {where} --plot chart.svg"
     return [*log, *([f"{profile} · {picture}"] if len(profile) + len(picture) + 3 <= WIDTH else [profile, picture])]
 
 

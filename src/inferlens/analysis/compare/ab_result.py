@@ -233,7 +233,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
     def remarks(self) -> list[str]:
         """What changes or weakens the answer: two sentences at most, and how many more there are."""
         every = [*filter(None, [self.of_environments, self.of_outputs]), *self.notes]
-        more = f"({len(every) - 2} more: inferlens notes {shlex.quote(self.output)})"
+        more = f"({len(every) - 2} more: inferlens show {shlex.quote(self.output)} --view notes)"
         return every if len(every) < 3 else [*every[:2], more]
 
 

@@ -332,7 +332,7 @@ def _notes(runs: CaseRuns) -> Iterator[str]:
             yield f"{UNCHECKED}: {why or 'nothing was there to compare them with'}"
     # Their codes alone: figures differ from case to case, and with them there would be a note for each.
     if codes := [note.code for note in notes.notes_of(runs) if note.level != "know" and note.code not in _SAID]:
-        yield f"{listing(list(dict.fromkeys(codes)))}; inferlens notes says more."
+        yield f"{listing(list(dict.fromkeys(codes)))}; inferlens show --view notes says more."
 
 
 def notes_of(**sides: Side) -> list[str]:

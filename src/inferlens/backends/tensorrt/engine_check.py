@@ -42,7 +42,7 @@ def checked_file(
         preparation.warn(
             "unknown-origin",
             "What this engine was built from is not known, nor its precision; its outputs are not checked.",
-            "Build it with inferlens build, which writes that beside it.",
+            "Build it with inferlens export, which writes that beside it.",
         )
         return None, options
     if made.options.get("version_compatible") and not preparation.trust:

@@ -362,7 +362,7 @@ def document(
         again = measured_again([(row.model, row.runs) for row in every])
         costs = axis in _OF_OUTPUTS and where and any(row.error is not None for row in every)
         cost = "accuracy" if any(row.accuracy is not None for row in every) else "error"
-        picture = [f"A picture of what it costs: inferlens plot {where} --against {cost}"] * bool(costs)
+        picture = [f"A chart of what it costs: inferlens show {where} --plot chart.svg --against {cost}"] * bool(costs)
         return [*(_table(each, where, most, width, said=said) for each in found), *again, *picture]
 
     def fitted(screen: Screen) -> list[Table | str]:
@@ -388,8 +388,8 @@ def _table(of: Crossed, where: str, most: int | None, width: int | None, *, said
     notes = [f"{plural(left, 'more row')}: --top {len(of.lines)}, or --format csv"] if left else []
     notes += [*_caveats(of, answered=alone), *notes_beneath(of.rows, where)]
     words = [cell.word for line in of.lines for cell in line.cells.values() if cell.word]
-    if words and not any("inferlens notes" in note for note in notes):
-        notes.append(f"Why {listing(list(dict.fromkeys(words)))}: inferlens notes {where or 'RESULTS'}")
+    if words and not any("--view notes" in note for note in notes):
+        notes.append(f"Why {listing(list(dict.fromkeys(words)))}: inferlens show {where or 'RESULTS'} --view notes")
     return Table(
         _title(of), "model" if of.of_models else "way", columns, lines, notes=notes, fold=True,
         answer=answers(of.rows)[0].folded(WIDTH) if alone else (), sentences=of.sentences * said,
