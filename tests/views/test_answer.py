@@ -164,7 +164,7 @@ def test_the_command_that_decides_has_all_words_of_the_plan() -> None:
     context = command.make_context(name, said)
     told = {key: value for key, value in context.params.items() if value not in (None, [], False, ())}
     sides = [told.pop(side) for side in "ab"]
-    assert (told["weights"], told["seed"]) == ("my weights.pth", 3)
+    assert (told["weights"], told["seed"]) == ("my weights.pth", "3")
     assert {words_of(side, ["pytorch", "openvino"])["backend"] for side in sides} == {"pytorch", "openvino"}
     assert TensorSpec.parse_all(told["input"]) == (fields["inputs"],)
     assert (told["threshold"], told["level"]) == ("1%", "90%")
