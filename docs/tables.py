@@ -32,7 +32,8 @@ from inferlens.views.table import Column, Document, Line, Table, render
 ROOT = Path(__file__).parent.parent
 PAGES = tuple(path for path in sorted((ROOT / "docs").rglob("*.md")) if "<!-- end -->" in path.read_text("utf-8"))
 BLOCK = re.compile(
-    r"(<!-- (?P<kind>\$ inferlens|against|quantized|accuracies|loops|options) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)",
+    r"(<!-- (?P<kind>\$ inferlens|against|quantized|accuracies|loops|options) (?P<words>[^\n]+) -->\n)"
+    r".*?(?P<end><!-- end -->)",
     re.S,
 )
 
