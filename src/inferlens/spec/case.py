@@ -438,6 +438,20 @@ def bare(model: str) -> str:
     return model.removeprefix("torchvision:")
 
 
+def short_name(model: str) -> str:
+    """Return the name of a model without its source: ``resnet18``, or ``enc.build`` of ``factory:enc.py:build``.
+
+    A factory keeps its module or file, since functions of several files often have the same name.
+    """
+    source, _, name = model.partition(":")
+    if source != "factory":
+        return model.rpartition(":")[2]
+    module, _, function = name.partition(":")
+    path = PurePath(module.removesuffix(".py"))
+    folders = () if path.is_absolute() or ".." in path.parts else path.parts[:-1]
+    return ".".join([*folders, path.name, function])
+
+
 def split_label(text: str, known: Sequence[str]) -> tuple[str, str | None]:
     """``("onnxruntime", "cpu")`` from ``onnxruntime:cpu``; the variant is ``None`` where none is named.
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.record.record import AGREEMENT
+from inferlens.spec.case import short_name
 from inferlens.units import drop, latency, listing, percent, rate, ratio, ratio_range, score
 from inferlens.views.plain import plain
 from inferlens.views.rows import OF_OUTPUTS, Row, at, by, varying, ways
@@ -207,7 +208,7 @@ def likely(chance: float | None) -> str:
 def _where(rows: Sequence[Row], table: Sequence[Row], tables: Sequence[Sequence[Row]]) -> str:
     """Of what an answer is, in a few words: its model, device and sizes, where they differ among ``tables``."""
     row = next((row for row in rows if row.ok), rows[0])
-    words = [plain(row.model.rpartition(":")[2])] if tables else []
+    words = [plain(short_name(row.model))] if tables else []
     if len({each.device_name for one in tables for each in one}) > 1:
         words.append(plain(row.device_name))
     words += filter(None, [at(row, varying(each for one in (table, *tables) for each in one))])

@@ -5,6 +5,7 @@ What it shows is what the command line shows of the same records. Everything is 
 
 from __future__ import annotations
 
+import os
 import types
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -14,12 +15,13 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints, overload
 
 import msgspec
 
-from inferlens.analysis.runs import each_run
+from inferlens.analysis.runs import case_and_machine, each_run
 from inferlens.errors import InferlensError, library
 from inferlens.record.display import Displayed
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import BEST, RECORD, Paths, given_paths
 from inferlens.record.store import load_records as loaded
+from inferlens.spec.case import bare
 from inferlens.units import listing, plural
 from inferlens.views import table
 from inferlens.views.answer import answers
@@ -120,8 +122,10 @@ class Records(Displayed, Sequence[Record]):
     def comparisons(self) -> list[Records]:
         """The records that are compared with each other: those of one model, batch, machine, and so on."""
         found = self._by_row()
-        places = [{_place(found[row.id, row.machine]) for row in rows} for rows in by(self.rows, "comparison")]
-        return [self._with(record for record in self if _place(record) in each) for each in places]
+        places = [
+            {case_and_machine(found[row.id, row.machine]) for row in rows} for rows in by(self.rows, "comparison")
+        ]
+        return [self._with(record for record in self if case_and_machine(record) in each) for each in places]
 
     @property
     def runs(self) -> list[Records]:
@@ -262,11 +266,6 @@ class Tuning(Records):
         return self.tuned[0]
 
 
-def _place(record: Record) -> tuple[str, str]:
-    """What the records of one row share."""
-    return record.case.digest, machine_name(record.environment)
-
-
 def _kinds(names: Iterable[str]) -> dict[str, object]:
     """The plain type of each column; those that are no fields are sizes."""
     hints = get_type_hints(Row)
@@ -293,10 +292,15 @@ def best_case(path: Paths) -> tuple[Record, Path]:
     Where a tuning left the best case in a folder ``best``, that is the one.
 
     Raises:
-        InferlensError: if there is none, or there are several, such as one for each batch.
+        InferlensError: if there is none, or there are several, such as one for each model or batch.
     """
     (given,) = given_paths([path])
-    records = load_records(given / BEST if (given / BEST / RECORD).is_file() else given)
+    records = load_records(given)
+    if (given / BEST / RECORD).is_file():
+        best = load_records(given / BEST)
+        _refuse_several_models(best + records, given)
+        records = best
+    _refuse_several_models(records, given)
     if len({record.case.digest for record in records}) > 1:
         comparisons = records.comparisons
         if len(comparisons) > 1:
@@ -306,6 +310,17 @@ def best_case(path: Paths) -> tuple[Record, Path]:
     else:
         record = records[0]
     return record, records.folders[record.id]
+
+
+def _refuse_several_models(records: Records, given: Path) -> None:
+    folders: dict[str, list[Path]] = {}
+    for record in records:
+        folders.setdefault(bare(record.case.model).removeprefix("factory:"), []).append(records.folders[record.id])
+    if len(folders) > 1:
+        what = f"{given} holds records of {len(folders)} models: {listing([*folders])}."
+        first, *_ = folders.values()
+        shared = Path(os.path.commonpath(first))
+        raise InferlensError(what, hint=f"the folder of one of them, such as {first[0] if shared == given else shared}")
 
 
 def _folder(records: Records) -> Path:
