@@ -19,7 +19,7 @@ from inferlens.spec.plan import words_of
 from inferlens.views.answer import answers
 from inferlens.views.records import document
 from inferlens.views.rows import rows
-from inferlens.views.table import render
+from inferlens.views.table import Screen, render
 
 from .samples import WRONG, case, failure, on_busy_machine, record, shown
 
@@ -122,6 +122,16 @@ def test_of_several_batch_sizes_each_answer_is_a_line_with_the_reference_and_wha
     assert all("x pytorch" in line and len(line) <= 100 for line in said)
     assert "To decide batch " in text
     assert "inferlens ab resnet18 " in text
+
+
+def test_one_command_decides_all_that_is_open():
+    once = [record(case(name, batch=batch), median=median) for name, median in (("pytorch", 20e-3), ("openvino", 19e-3))
+            for batch in (1, 32)]  # fmt: skip
+    text = " ".join(shown(once).replace("\\\n", "").split())
+    command = "inferlens bench resnet18 --backend openvino,pytorch --precision fp32 --batch 1,32 --thorough"
+    assert f"To decide all 2: {command}" in text
+    short = document(once).fitted(Screen(lines=4, width=100))
+    assert any("1 table: inferlens show RESULTS --top " in str(block) for block in short)
 
 
 def test_marks_in_rows_are_explained_beneath_in_two_lines_at_most():

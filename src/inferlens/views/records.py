@@ -238,7 +238,8 @@ def _briefly(shown: Sequence[Row], where: str, screen: Screen) -> list[Table | s
 
     def first(count: int) -> list[Table | str]:
         left = len(every) - count
-        more = [f"{left} more: inferlens show {where or 'RESULTS'} --format json"] if left else []
+        more = [f"{left} more" * (left > 0), f"{plural(len(by(shown, 'table')), 'table')}"]
+        more = [f"{listing([*filter(None, more)])}: inferlens show {where or 'RESULTS'} --top {LEAST_ROWS}"]
         busy = [*filter(None, [mean_load(row.machine_load for row in shown).sentence])]
         return [*(each.brief for each in every[:count]), *busy, *more, *_next(shown, where)]
 
@@ -316,9 +317,27 @@ def _answer(table: Sequence[Row]) -> list[str]:
     if len(every) == 1:
         return every[0].folded(WIDTH)
     undecided = [each for each in every if each.decide]
-    of = f" (the first of {len(undecided)})" if len(undecided) > 1 else ""
-    decide = [f"To decide {each.where}{of}: {each.decide}" for each in undecided[:1]]
+    if len(undecided) > 1 and (command := _bench_of_open(table)):
+        decide = [f"To decide all {len(undecided)}: {command}"]
+    else:
+        of = f" (the first of {len(undecided)})" if len(undecided) > 1 else ""
+        decide = [f"To decide {each.where}{of}: {each.decide}" for each in undecided[:1]]
     return [*(each.within(WIDTH) for each in every), *decide]
+
+
+def _bench_of_open(table: Sequence[Row]) -> str:
+    """Return the command that measures all undecided ways longer; empty where these flags do not name them."""
+    rows = [row for row in table if row.standing in ("likeliest", "open")]
+    given = shlex.split(next(row.hint for row in rows if row.standing == "likeliest"))
+    unlike = {"--input", "--weights", "--calibration", "--keep", "--seed", "--metric"} & {*given}
+    if given[:2] != ["inferlens", "ab"] or unlike or len({row.device for row in rows}) > 1:
+        return ""
+    if any(row.options or row.threads or row.call_mode or row.io != "device" for row in rows):
+        return ""
+    axes = {axis: dict.fromkeys(str(getattr(row, axis)) for row in rows) for axis in ("backend", "precision", "batch")}
+    flags = [word for axis, values in axes.items() for word in (f"--{axis}", ",".join(values))]
+    kept = [word for flag in ("--device", "--output") if flag in given for word in (flag, given[given.index(flag) + 1])]
+    return shlex.join(["inferlens", "bench", bare(rows[0].model), *flags, *kept, "--thorough"])
 
 
 def _first(rows: Sequence[Row], most: int | None) -> list[Row]:
