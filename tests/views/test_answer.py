@@ -124,6 +124,12 @@ def test_of_several_batch_sizes_each_answer_is_a_line_with_the_reference_and_wha
     assert "inferlens ab resnet18 " in text
 
 
+def test_a_reference_of_few_samples_is_marked_in_the_headline():
+    made = [record(case(), samples=(0.4,) * 3), record(case("openvino"), samples=(0.001,) * 100)]
+    (answer,) = answers(rows(made))
+    assert "400x pytorch (few samples)" in str(answer)
+
+
 def test_one_command_decides_all_that_is_open():
     once = [record(case(name, batch=batch), median=median) for name, median in (("pytorch", 20e-3), ("openvino", 19e-3))
             for batch in (1, 32)]  # fmt: skip

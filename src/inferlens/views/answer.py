@@ -141,7 +141,7 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
     said = [WHOLE.get(word, word) for word in doubts(best)]
     said += ["outputs unchecked"] * (best.outputs == "unchecked")
     who = "  ".join([names[best.id], told(best), *([worth(best)] if best.metric else []), *said])
-    than, sure = _than(best, names)
+    than, sure = _than(best, rows, names)
     head = "" if len(rows) == 1 else "FASTEST" if sum(row.ranked for row in rows) > 1 else ALONE
     line = AnswerLine(where=where, head=head, who=who, than=than, sure=sure)
     named = {row.id: f"{names[row.id]} {told(row)}" + lost(row) for row in rows}
@@ -174,7 +174,7 @@ def lost(row: Row) -> str:
     return f" {row.outputs}" if row.outputs in OF_OUTPUTS.values() else ""
 
 
-def _than(best: Row, names: dict[str, str]) -> tuple[str, str]:
+def _than(best: Row, rows: Sequence[Row], names: dict[str, str]) -> tuple[str, str]:
     """How much faster than the reference it is, and how sure that is."""
     if best.is_reference or best.speedup is None:
         return "", ""
@@ -182,7 +182,10 @@ def _than(best: Row, names: dict[str, str]) -> tuple[str, str]:
     name = next((name for id, name in names.items() if id == best.reference_id), best.reference)
     known = best.speedup_low is not None
     lowered = " in fp32, this in TF32" if _TF32 in best.name and _TF32 not in best.reference else ""
-    return f"{ratio(best.speedup)} {name}{lowered}", f"({interval})" if known else ""
+    base = next((row for row in rows if row.id == best.reference_id), best)
+    few = DOUBTS["few-samples"]
+    marked = f" ({few})" if few in doubts(base) and few not in doubts(best) else ""
+    return f"{ratio(best.speedup)} {name}{lowered}{marked}", f"({interval})" if known else ""
 
 
 def accuracy(row: Row) -> str:

@@ -124,7 +124,8 @@ def document(
     def fitted(screen: Screen) -> list[Table | str]:
         if not many or LEAST_HEIGHT * len(by(shown, "table")) <= screen.lines:
             return _screen(whole(), where, top, screen)
-        first = {row.id: row for row in noted([row for row in shown if row.place == 1 or row.fastest], runs)}
+        named = [row for row in shown if row.place == 1 or row.fastest or row.is_reference]
+        first = {row.id: row for row in noted(named, runs)}
         return _briefly([first.get(row.id, row) for row in shown], where, screen)  # which says nothing of the others
 
     if not shown:
@@ -429,9 +430,15 @@ def _next(shown: Sequence[Row], where: str | None, *, then: bool = True) -> list
     best = next((row for row in shown if row.fastest), None)
     if best is None or not then:
         return log
-    profile = f"Where does the time go? {best.profile}"
-    picture = f"A picture: inferlens plot {where}"
-    return [*log, *([f"{profile} · {picture}"] if len(profile) + len(picture) + 3 <= WIDTH else [profile, picture])]
+    lines = [*log, f"Where does the time go? {best.profile}"]
+    several = len({row.precision for row in shown if row.ok}) > 1
+    precisions = [f"Precisions side by side: inferlens show {where} --by precision"] * several
+    for command in (f"A picture: inferlens plot {where}", *precisions):
+        if len(lines[-1]) + len(command) + 3 <= WIDTH:
+            lines[-1] += f" · {command}"
+        else:
+            lines.append(command)
+    return lines
 
 
 def fields_of(shown: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:

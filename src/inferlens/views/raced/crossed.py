@@ -25,7 +25,7 @@ from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case, bare, show
 from inferlens.stats.comparison import LogRatio, unpaired_difference
 from inferlens.stats.intervals import ends
 from inferlens.units import ABSENT, drop, error_size, listing, milliseconds, plural, ratio, ratio_spread
-from inferlens.views.answer import answers
+from inferlens.views.answer import DOUBTS, answers, doubts
 from inferlens.views.compared import names_of
 from inferlens.views.plain import plain
 from inferlens.views.records import WIDTH, headline, measured_again, notes_beneath
@@ -35,6 +35,7 @@ from inferlens.views.table import Column, Document, Line, Screen, Table
 
 MOST_NAMED = 3  # ways in a sentence
 LEVEL = 0.95
+FEW = DOUBTS["few-samples"]
 
 
 class CrossedAxis(NamedTuple):
@@ -380,13 +381,15 @@ def _table(of: Crossed, where: str, most: int | None, width: int | None, *, said
     if of.axis == "machine":
         return _fleet(of, where, most, width)
     columns = [column for value in of.values for column in _columns(of, value)]
+    columns.append(Column("", "", "", partial(_few_samples, of), 6, numeric=False, fold=True))
     alone = len(by(of.rows, "comparison")) == 1
     lines = [
         Line.of(line.name, columns, line, style="bold green" * (alone and _fastest(line))) for line in of.lines[:most]
     ]
     left = len(of.lines) - len(lines)
     notes = [f"{plural(left, 'more row')}: --top {len(of.lines)}, or --format csv"] if left else []
-    notes += [*_caveats(of, answered=alone), *notes_beneath(of.rows, where)]
+    few = [row for row in of.rows if FEW in doubts(row)]
+    notes += [*_caveats(of, answered=alone), *notes_beneath(of.rows, where, few)]
     words = [cell.word for line in of.lines for cell in line.cells.values() if cell.word]
     if words and not any("inferlens notes" in note for note in notes):
         notes.append(f"Why {listing(list(dict.fromkeys(words)))}: inferlens notes {where or 'RESULTS'}")
@@ -438,6 +441,11 @@ def _way(cell: CrossedCell | None, *, brief: bool) -> str:
 
 def _time(cell: CrossedCell | None) -> str:
     return ABSENT if cell is None or cell.word else milliseconds(cell.row.seconds_per_call)
+
+
+def _few_samples(of: Crossed, line: CrossedLine) -> str:
+    values = [of.names[value] for value, cell in line.cells.items() if FEW in doubts(cell.row)]
+    return FEW if len(values) == len(line.cells) else f"{FEW}: {listing(values)}" if values else ""
 
 
 def _fastest(line: CrossedLine) -> bool:
