@@ -194,6 +194,7 @@ def test_commands_of_a_run_elsewhere_keep_what_they_measure_there() -> None:
     assert len(commands) == 2
     assert all("--output 'other place'" in line for line in commands)
     assert "inferlens plot 'other place/resnet18'" in text
+    assert "inferlens plot one 'and two'" in render(document(race, where=["one", "and two"]), "markdown")
 
 
 def measured_once(seconds):
@@ -232,7 +233,9 @@ def test_of_several_batch_sizes_it_says_where_throughput_stops_growing():
     records = [
         record(case(batch=batch), median=0.01 * batch, rate=rate) for batch, rate in ((1, 90), (8, 50), (32, 12.6))
     ]
-    assert "Throughput stops growing at batch 8: 400 items a second." in shown(records)
+    slower = record(case(batch=32), median=0.32, rate=12)
+    assert "Throughput hardly grows after batch 8: 400 items a second, 403 at batch 32." in shown(records)
+    assert "Throughput stops growing at batch 8: 400 items a second." in shown([*records[:2], slower])
 
 
 def test_of_several_sizes_it_says_by_how_much_the_time_grows() -> None:

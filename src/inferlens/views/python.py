@@ -45,7 +45,7 @@ class Records(Displayed, Sequence[Record]):
         folders: by a record's id, where it lies; of records that were read from disk.
         problems: files that could not be read, a sentence each.
         reference: the row that speed-ups are against, as ``--reference`` has it; ``None`` is the usual one.
-        where: the folder that they lie in, for the commands that the table goes on with.
+        where: the folders that they lie in, for the commands that the table goes on with.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Records(Displayed, Sequence[Record]):
         reference: str | None = None,
         folders: dict[str, Path] | None = None,
         problems: Sequence[str] = (),
-        where: str = "",
+        where: str | Sequence[str] = "",
     ) -> None:
         self.records = list(records)
         self.reference = reference
@@ -282,8 +282,7 @@ def load_records(*paths: Paths) -> Records:
     """
     found = loaded(*paths)
     given = given_paths(paths)
-    where = str(given[0]) if len(given) == 1 else ""
-    return Records(found.records, folders=found.folders, problems=found.problems, where=where)
+    return Records(found.records, folders=found.folders, problems=found.problems, where=[*map(str, given)])
 
 
 def best_case(path: Paths) -> tuple[Record, Path]:

@@ -97,7 +97,7 @@ def document(
     records: Sequence[Record],
     reference: str | None = None,
     *,
-    where: str = "",
+    where: str | Sequence[str] = "",
     top: int | None = None,
     every_run: bool = False,
     into: str = "",
@@ -105,12 +105,12 @@ def document(
     """What there is to show of records, ``reference`` as of :func:`inferlens.views.rows.rows`.
 
     Args:
-        where: the folder that they lie in, for the commands to go on with.
+        where: the folders that they lie in, for the commands to go on with.
         top: rows of each comparison that a screen shows; ``None``: as many as fit.
         every_run: whether each run is shown, in tables of its own, the oldest first.
         into: the ``--output`` of the run, for commands that measure more; empty for the usual one.
     """
-    where = shlex.quote(where) if where else where
+    where = shlex.join(filter(None, [where] if isinstance(where, str) else where))
     shown, lacking = _run_by_run(records, reference) if every_run else (rows(records, reference, notes=False), [])
     if into:
         shown = [_going_on(row, f" --output {shlex.quote(into)}") for row in shown]
@@ -525,10 +525,11 @@ def _throughput_growth(comparisons: Sequence[Sequence[Row]], where: str) -> list
         return []
     most = max(map(_rate, best.values()))
     enough = next(size for size in sorted(best) if _rate(best[size]) >= 0.95 * most)
-    grows = "still grows" if enough == max(best) else "stops growing"
-    row = best[enough]
+    row, top = best[enough], max(best, key=lambda size: _rate(best[size]))
+    grows = "still grows at" if enough == max(best) else "stops growing at" if enough == top else "hardly grows after"
     by = f" by {plain(row.way)}" if any(len(each) > 1 for each in rated) else ""
-    return [f"Throughput {grows} at batch {enough}: {rate(_rate(row))} items a second{by}{where}."]
+    more = f", {rate(most)} at batch {top}" if top > enough else ""
+    return [f"Throughput {grows} batch {enough}: {rate(_rate(row))} items a second{by}{where}{more}."]
 
 
 def _time_growth(name: str, comparisons: Sequence[Sequence[Row]], where: str) -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -89,6 +90,16 @@ class CrossedCell:
     def times(self) -> str:
         """The speed-up and how sure it is."""
         return ratio(self.speedup) + ratio_spread(self.speedup, self.low, self.high)
+
+    @property
+    def per_item(self) -> str:
+        """The same as a factor above 1, and of what: ``1.27x slower``."""
+        if self.speedup is None or ratio(self.speedup) == ratio(1.0):
+            return self.times
+        if self.speedup > 1:
+            return f"{self.times} faster"
+        low, high = (end and 1 / end for end in (self.high, self.low))
+        return f"{ratio(1 / self.speedup)}{ratio_spread(1 / self.speedup, low, high)} slower"
 
 
 @dataclass(frozen=True)
@@ -244,7 +255,11 @@ class Crossed:
         cells = [(line.name, line.cells[value]) for line in self.lines if value in line.cells]
         told = [(name, cell) for name, cell in cells if cell.speedup is not None]
         told.sort(key=lambda each: -(each[1].speedup or 0.0))
-        words = [f"{cell.times} in {name}" + f" {SAID_PARTLY}" * (SAID_PARTLY in cell.row.name) for name, cell in told]
+        times = "per_item" if self.axis == "batch" else "times"
+        words = [
+            f"{getattr(cell, times)} in {name}" + f" {SAID_PARTLY}" * (SAID_PARTLY in cell.row.name)
+            for name, cell in told
+        ]
         if len(told) > MOST_NAMED:
             words = [f"{words[0]} to {words[-1]}"]
         wrong = [name for name, cell in cells if cell.word == "wrong"]
@@ -488,7 +503,9 @@ def _columns(of: Crossed, value: Any) -> list[Column]:
     against = f"vs {against if len(against) <= _LONGEST else 'first'}"
     shown = [column("ms", lambda cell: cell.word or milliseconds(cell.row.seconds_per_call))]
     if of.of_one and not first:
-        shown.append(column("per item" if of.axis == "batch" else against, lambda cell: cell.times, keep=1))
+        per_item = of.axis == "batch"
+        times = attrgetter("per_item" if per_item else "times")
+        shown.append(column("per item" if per_item else against, times, keep=1))
     if of.of_models:
         way = "way" if of.axis == "precision" else "name"
         shown.append(column("way", lambda cell: "" if cell.word else getattr(cell.row, way), keep=2, numeric=False))

@@ -181,6 +181,8 @@ def _blocks(
         for one in others[:more] if winner
     ]  # fmt: skip
     answer = [*answer_of(tuned, finals), *_against_bench(tuned, facts, finals)]
+    if len(facts) < tuned.size:
+        answer.insert(1, f"Of {plural(tuned.size, 'candidate')}, {len(facts):,} were tried.")
     columns = [changed(each, wide=False) if fills and each.title.startswith("vs ") else each for each in table.columns]
     return [changed(table, columns=columns, lines=[*table.lines, *fills], answer=answer), *sentences(tuned, facts)]
 
