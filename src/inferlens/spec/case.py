@@ -439,10 +439,7 @@ def bare(model: str) -> str:
 
 
 def short_name(model: str) -> str:
-    """Return the name of a model without its source: ``resnet18``, or ``enc.build`` of ``factory:enc.py:build``.
-
-    A factory keeps its module or file, since functions of several files often have the same name.
-    """
+    """Return the name of a model without its source; of a factory with its file, such as ``enc.build``."""
     source, _, name = model.partition(":")
     if source != "factory":
         return model.rpartition(":")[2]

@@ -93,6 +93,7 @@ DOUBTS = {
     **OF_OUTPUTS,
     "nonfinite-outputs": "outputs with NaN or inf",
 }
+FEW = DOUBTS["few-samples"]
 # What an answer says of them, which has no column of outputs.
 WHOLE = {"random": "outputs not compared: they are random", "keeps state": "the model keeps state"}
 # Words for a number that the machine does not account for.
@@ -183,8 +184,7 @@ def _than(best: Row, rows: Sequence[Row], names: dict[str, str]) -> tuple[str, s
     known = best.speedup_low is not None
     lowered = " in fp32, this in TF32" if _TF32 in best.name and _TF32 not in best.reference else ""
     base = next((row for row in rows if row.id == best.reference_id), best)
-    few = DOUBTS["few-samples"]
-    marked = f" ({few})" if few in doubts(base) and few not in doubts(best) else ""
+    marked = f" ({FEW})" if FEW in doubts(base) and FEW not in doubts(best) else ""
     return f"{ratio(best.speedup)} {name}{lowered}{marked}", f"({interval})" if known else ""
 
 

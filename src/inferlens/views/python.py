@@ -121,10 +121,8 @@ class Records(Displayed, Sequence[Record]):
     @property
     def comparisons(self) -> list[Records]:
         """The records that are compared with each other: those of one model, batch, machine, and so on."""
-        found = self._by_row()
-        places = [
-            {case_and_machine(found[row.id, row.machine]) for row in rows} for rows in by(self.rows, "comparison")
-        ]
+        found, groups = self._by_row(), by(self.rows, "comparison")
+        places = [{case_and_machine(found[row.id, row.machine]) for row in group} for group in groups]
         return [self._with(record for record in self if case_and_machine(record) in each) for each in places]
 
     @property
@@ -295,20 +293,15 @@ def best_case(path: Paths) -> tuple[Record, Path]:
     """
     (given,) = given_paths([path])
     records = load_records(given)
-    if (given / BEST / RECORD).is_file():
-        best = load_records(given / BEST)
-        _refuse_several_models(best + records, given)
-        records = best
-    _refuse_several_models(records, given)
-    if len({record.case.digest for record in records}) > 1:
-        comparisons = records.comparisons
-        if len(comparisons) > 1:
-            what = f"There is a fastest case in each of {len(comparisons)} comparisons in {given}, such as batches."
-            raise InferlensError(what, hint=f"the folder of one case, such as {_folder(comparisons[0])}")
-        record = records.fastest
-    else:
-        record = records[0]
-    return record, records.folders[record.id]
+    best = load_records(given / BEST) if (given / BEST / RECORD).is_file() else records
+    _refuse_several_models(best + records, given)
+    if len({record.case.digest for record in best}) == 1:
+        return best[0], best.folders[best[0].id]
+    if len(comparisons := best.comparisons) > 1:
+        what = f"There is a fastest case in each of {len(comparisons)} comparisons in {given}, such as batches."
+        folder = best.folders[comparisons[0].fastest.id]
+        raise InferlensError(what, hint=f"the folder of one case, such as {folder}")
+    return best.fastest, best.folders[best.fastest.id]
 
 
 def _refuse_several_models(records: Records, given: Path) -> None:
@@ -320,7 +313,3 @@ def _refuse_several_models(records: Records, given: Path) -> None:
         first, *_ = folders.values()
         shared = Path(os.path.commonpath(first))
         raise InferlensError(what, hint=f"the folder of one of them, such as {first[0] if shared == given else shared}")
-
-
-def _folder(records: Records) -> Path:
-    return records.folders[records.equally_fast[0].id]

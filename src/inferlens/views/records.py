@@ -318,11 +318,10 @@ def _answer(table: Sequence[Row]) -> list[str]:
     if len(every) == 1:
         return every[0].folded(WIDTH)
     undecided = [each for each in every if each.decide]
-    if len(undecided) > 1 and (command := _bench_of_open(table)):
+    of = f" (the first of {len(undecided)})" if len(undecided) > 1 else ""
+    decide = [f"To decide {each.where}{of}: {each.decide}" for each in undecided[:1]]
+    if of and (command := _bench_of_open(table)):
         decide = [f"To decide all {len(undecided)}: {command}"]
-    else:
-        of = f" (the first of {len(undecided)})" if len(undecided) > 1 else ""
-        decide = [f"To decide {each.where}{of}: {each.decide}" for each in undecided[:1]]
     return [*(each.within(WIDTH) for each in every), *decide]
 
 
@@ -330,14 +329,18 @@ def _bench_of_open(table: Sequence[Row]) -> str:
     """Return the command that measures all undecided ways longer; empty where these flags do not name them."""
     rows = [row for row in table if row.standing in ("likeliest", "open")]
     given = shlex.split(next(row.hint for row in rows if row.standing == "likeliest"))
-    unlike = {"--input", "--weights", "--calibration", "--keep", "--seed", "--metric"} & {*given}
-    if given[:2] != ["inferlens", "ab"] or unlike or len({row.device for row in rows}) > 1:
-        return ""
-    if any(row.options or row.threads or row.call_mode or row.io != "device" for row in rows):
+    unlike = {"--input", "--weights", "--calibration", "--keep", "--seed", "--metric", "--io"} & {*given}
+    alike = len({(row.device, row.options, row.threads, row.io, row.call_mode) for row in rows}) == 1
+    if given[:2] != ["inferlens", "ab"] or unlike or not alike or rows[0].options or rows[0].call_mode:
         return ""
     axes = {axis: dict.fromkeys(str(getattr(row, axis)) for row in rows) for axis in ("backend", "precision", "batch")}
     flags = [word for axis, values in axes.items() for word in (f"--{axis}", ",".join(values))]
-    kept = [word for flag in ("--device", "--output") if flag in given for word in (flag, given[given.index(flag) + 1])]
+    kept = [
+        word
+        for flag in ("--device", "--threads", "--output")
+        if flag in given
+        for word in (flag, given[given.index(flag) + 1])
+    ]
     return shlex.join(["inferlens", "bench", bare(rows[0].model), *flags, *kept, "--thorough"])
 
 
@@ -431,9 +434,8 @@ def _next(shown: Sequence[Row], where: str | None, *, then: bool = True) -> list
     if best is None or not then:
         return log
     lines = [*log, f"Where does the time go? {best.profile}"]
-    several = len({row.precision for row in shown if row.ok}) > 1
-    precisions = [f"Precisions side by side: inferlens show {where} --by precision"] * several
-    for command in (f"A picture: inferlens plot {where}", *precisions):
+    more = [f"A picture: inferlens plot {where}", f"Precisions side by side: inferlens show {where} --by precision"]
+    for command in more[: len({row.precision for row in shown if row.ok})]:
         if len(lines[-1]) + len(command) + 3 <= WIDTH:
             lines[-1] += f" · {command}"
         else:

@@ -26,7 +26,7 @@ from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case, bare, show
 from inferlens.stats.comparison import LogRatio, unpaired_difference
 from inferlens.stats.intervals import ends
 from inferlens.units import ABSENT, drop, error_size, listing, milliseconds, plural, ratio, ratio_spread
-from inferlens.views.answer import DOUBTS, answers, doubts
+from inferlens.views.answer import FEW, answers, doubts
 from inferlens.views.compared import names_of
 from inferlens.views.plain import plain
 from inferlens.views.records import WIDTH, headline, measured_again, notes_beneath
@@ -36,7 +36,6 @@ from inferlens.views.table import Column, Document, Line, Screen, Table
 
 MOST_NAMED = 3  # ways in a sentence
 LEVEL = 0.95
-FEW = DOUBTS["few-samples"]
 
 
 class CrossedAxis(NamedTuple):
@@ -93,11 +92,9 @@ class CrossedCell:
 
     @property
     def per_item(self) -> str:
-        """The same as a factor above 1, and of what: ``1.27x slower``."""
-        if self.speedup is None or ratio(self.speedup) == ratio(1.0):
+        """The same, below 1 as ``1.27x slower``."""
+        if self.speedup is None or self.speedup >= 1:
             return self.times
-        if self.speedup > 1:
-            return f"{self.times} faster"
         low, high = (end and 1 / end for end in (self.high, self.low))
         return f"{ratio(1 / self.speedup)}{ratio_spread(1 / self.speedup, low, high)} slower"
 
@@ -255,11 +252,8 @@ class Crossed:
         cells = [(line.name, line.cells[value]) for line in self.lines if value in line.cells]
         told = [(name, cell) for name, cell in cells if cell.speedup is not None]
         told.sort(key=lambda each: -(each[1].speedup or 0.0))
-        times = "per_item" if self.axis == "batch" else "times"
-        words = [
-            f"{getattr(cell, times)} in {name}" + f" {SAID_PARTLY}" * (SAID_PARTLY in cell.row.name)
-            for name, cell in told
-        ]
+        times = attrgetter("per_item" if self.axis == "batch" else "times")
+        words = [f"{times(cell)} in {name}" + f" {SAID_PARTLY}" * (SAID_PARTLY in cell.row.name) for name, cell in told]
         if len(told) > MOST_NAMED:
             words = [f"{words[0]} to {words[-1]}"]
         wrong = [name for name, cell in cells if cell.word == "wrong"]
@@ -503,9 +497,8 @@ def _columns(of: Crossed, value: Any) -> list[Column]:
     against = f"vs {against if len(against) <= _LONGEST else 'first'}"
     shown = [column("ms", lambda cell: cell.word or milliseconds(cell.row.seconds_per_call))]
     if of.of_one and not first:
-        per_item = of.axis == "batch"
-        times = attrgetter("per_item" if per_item else "times")
-        shown.append(column("per item" if per_item else against, times, keep=1))
+        against, times = ("per item", "per_item") if of.axis == "batch" else (against, "times")
+        shown.append(column(against, attrgetter(times), keep=1))
     if of.of_models:
         way = "way" if of.axis == "precision" else "name"
         shown.append(column("way", lambda cell: "" if cell.word else getattr(cell.row, way), keep=2, numeric=False))
