@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import msgspec
+
 from inferlens.analysis.interference.samples import Series, latencies, steady_samples
 from inferlens.record.record import CUT_SHORT, Record, machine_name
 from inferlens.stats.quantiles import Summary, geometric_mean, summarise
@@ -98,6 +100,14 @@ def device_name(record: Record) -> str:
     return environment.gpus[0].name if environment.gpus else "GPU"
 
 
+def case_and_machine(record: Record) -> tuple[str, str]:
+    """Return what the records of one case on one machine share; the model's own batch is its size."""
+    case, inputs = record.case, record.model.inputs
+    if case.batch is None and inputs and inputs[0].shape:
+        case = msgspec.structs.replace(case, batch=inputs[0].shape[0])
+    return case.digest, machine_name(record.environment)
+
+
 def latest(records: Sequence[Record]) -> list[CaseRuns]:
     """The last run of each case on each machine, at the place of the case's first record.
 
@@ -107,7 +117,7 @@ def latest(records: Sequence[Record]) -> list[CaseRuns]:
     """
     runs: dict[tuple[str, str], dict[str, list[Record]]] = {}
     for record in records:
-        case = record.case.digest, machine_name(record.environment)
+        case = case_and_machine(record)
         runs.setdefault(case, {}).setdefault(record.run or record.id, []).append(record)
     found = []
     for run in runs.values():

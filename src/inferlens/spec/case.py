@@ -438,6 +438,17 @@ def bare(model: str) -> str:
     return model.removeprefix("torchvision:")
 
 
+def short_name(model: str) -> str:
+    """Return the name of a model without its source; of a factory with its file, such as ``enc.build``."""
+    source, _, name = model.partition(":")
+    if source != "factory":
+        return model.rpartition(":")[2]
+    module, _, function = name.partition(":")
+    path = PurePath(module.removesuffix(".py"))
+    folders = () if path.is_absolute() or ".." in path.parts else path.parts[:-1]
+    return ".".join([*folders, path.name, function])
+
+
 def split_label(text: str, known: Sequence[str]) -> tuple[str, str | None]:
     """``("onnxruntime", "cpu")`` from ``onnxruntime:cpu``; the variant is ``None`` where none is named.
 

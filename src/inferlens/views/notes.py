@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from inferlens.analysis.findings.notes import LEVELS, Note
 from inferlens.analysis.runs import latest
 from inferlens.record.record import Record, machine_name
+from inferlens.spec.case import short_name
 from inferlens.units import listing, plural
 from inferlens.views.plain import plain
 from inferlens.views.renderers import terminal
@@ -135,7 +136,7 @@ def _names(shown: Sequence[Row]) -> list[str]:
     names = []
     for row, words in zip(shown, every, strict=True):
         own = [words[0], *(word for word in words[1:] if word not in common)]
-        model = [row.model.rpartition(":")[2]] if models else []
+        model = [short_name(row.model)] if models else []
         names.append(plain(" ".join([*model, *own, at(row, sizes)])))
     return names
 
