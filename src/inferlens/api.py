@@ -59,18 +59,23 @@ def bench(model: Any, example_inputs: Any = None, *, observer: Observer | None =
     Args:
         model: a name, a file, a factory, or a live ``nn.Module``; a list of names for several models.
         example_inputs: for a live module: a tensor, a tuple of tensors, or a dict of tensors by argument name.
-        observer: receives the progress; by default nothing is shown.
+        observer: receives the progress; by default a terminal shows it.
 
     Returns:
         A record of each process, in the order they ended, failed ones included; they are on disk too, in ``output``.
 
     Raises InferlensError for a bad model or option. A case that fails is a record, not an error.
     """
+    from inferlens.cli import progress, screen
     from inferlens.execution.bench import measured
     from inferlens.views.notebook import Records
 
     check("bench", options)
-    records = measured(model, example_inputs, options, observer)
+    if observer or not screen.errors().is_terminal:
+        records = measured(model, example_inputs, options, observer)
+    else:
+        with progress.Bar(screen.errors(), rounds=not options.get("repeats")) as bar:
+            records = measured(model, example_inputs, options, bar)
     return Records(records, reference=options.get("reference"), where=str(options.get("output") or "results"))
 
 
