@@ -15,14 +15,11 @@ import torch
 
 import inferlens
 from inferlens.backends.base import Absence, Preparation
-from inferlens.backends.onnx.export import onnx_file
+from inferlens.backends.onnx.graph import onnx_file
 from inferlens.backends.onnx.quantize import Dialect, for_cpu, for_tensorrt, quantized_onnx
 from inferlens.backends.tensorrt.backend import TensorRT
-from inferlens.backends.tensorrt.engine import build_engine
-from inferlens.backends.tensorrt.flavours import find, flavour
-from inferlens.backends.tensorrt.network import configuration, network
-from inferlens.backends.tensorrt.options import TensorRTOptions
-from inferlens.backends.tensorrt.profiles import profiles
+from inferlens.backends.tensorrt.engine import build_engine, configuration, network
+from inferlens.backends.tensorrt.library import TensorRTOptions, find, flavour, profiles
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.spec.case import TensorSpec

@@ -15,10 +15,9 @@ from msgspec import structs
 from torch import nn
 
 from inferlens.backends.base import TOLERANCES, Preparation
-from inferlens.backends.onnx.export import check_shapes, onnx_file
+from inferlens.backends.onnx.graph import check_shapes, onnx_file
 from inferlens.backends.onnxruntime.backend import OnnxRuntimeOptions
-from inferlens.backends.onnxruntime.providers import PROVIDERS, provider_list
-from inferlens.backends.onnxruntime.runner import CpuRunner, CudaRunner
+from inferlens.backends.onnxruntime.runner import PROVIDERS, CpuRunner, CudaRunner, provider_list
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model

@@ -11,11 +11,11 @@ import msgspec
 import onnxruntime
 import pytest
 
-from inferlens.backends.onnx.modules import origins
+from inferlens.backends.onnx.graph import origins
 from inferlens.backends.onnxruntime.profile import OPTIMISED, ProfileEvent, ask_for_profile, runs_of
 from inferlens.backends.onnxruntime.runner import kernels_by_node
-from inferlens.backends.profiling.kernel_matching import MatchedKernels, origins_by_match
-from inferlens.backends.profiling.traced_runs import traced_runs
+from inferlens.backends.profiling.kernels import MatchedKernels, origins_by_match
+from inferlens.backends.profiling.traces import traced_runs
 from inferlens.trace import read
 from tests.backends import small
 from tests.backends.profiling.layered import Attention, model, prepared

@@ -11,7 +11,7 @@ import torch
 
 from inferlens.backends.availability import cuda_quantized
 from inferlens.backends.base import Preparation
-from inferlens.backends.torch_compile.quantize import quantize_linear
+from inferlens.backends.torch_compile.backend import quantize_linear
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from tests.backends import small
@@ -84,7 +84,7 @@ def test_of_a_convolutional_network_torchao_takes_the_head_alone_where_it_is_lar
 @pytest.mark.parametrize("precision", ["int8", "fp8"])
 def test_modelopt_quantizes_and_is_exported_with_tensorrts_operators(precision: str, preparation: Preparation) -> None:
     pytest.importorskip("modelopt")
-    from inferlens.backends.torch_tensorrt.front_ends import exporting, quantize_module
+    from inferlens.backends.torch_tensorrt.backend import exporting, quantize_module
 
     model = residual()
     inputs = small.arrays(model)

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from torch._inductor.utils import fresh_cache
 
 from inferlens.backends.base import Preparation
-from inferlens.backends.profiling.layer_runs import Taken
-from inferlens.backends.profiling.traced_runs import TracedOperator
+from inferlens.backends.profiling.layers import Taken
+from inferlens.backends.profiling.traces import TracedOperator
 from inferlens.backends.torch_compile import backend as torch_compile
 from inferlens.backends.torch_compile.layers import (
     GRAPH,

@@ -15,7 +15,7 @@ from torch import nn
 
 from inferlens.backends.availability import quiet
 from inferlens.backends.base import TOLERANCES, Preparation
-from inferlens.backends.torchscript.layers import Modules
+from inferlens.backends.torchscript import Modules
 from inferlens.errors import Unsupported
 from inferlens.models.inputs import by_position
 from inferlens.models.model import Model

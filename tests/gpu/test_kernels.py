@@ -13,9 +13,8 @@ from torch import nn
 
 import inferlens
 from inferlens.analysis.profile.kernels import kernel_table
-from inferlens.backends.abilities import KernelOrigins, LayerProfiler
-from inferlens.backends.base import Preparation, Runner
-from inferlens.backends.profiling import kernel_runs
+from inferlens.backends.base import KernelOrigins, LayerProfiler, Preparation, Runner
+from inferlens.backends.profiling import kernels as kernel_runs
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Kernels, Layers
 from inferlens.spec.case import TensorSpec

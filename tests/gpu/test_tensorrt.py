@@ -17,12 +17,11 @@ import torch
 
 import inferlens
 from inferlens.backends.base import TOLERANCES, Absence, Preparation, Runner
-from inferlens.backends.host_io import HostIo
-from inferlens.backends.onnx.export import onnx_file
+from inferlens.backends.onnx.graph import onnx_file
+from inferlens.backends.pytorch.runner import HostIo
 from inferlens.backends.tensorrt.engine import EngineJob, built
-from inferlens.backends.tensorrt.flavours import current_gpu, find, flavour
-from inferlens.backends.tensorrt.options import TensorRTOptions
-from inferlens.backends.tensorrt.runtime import BoundContext, Engine
+from inferlens.backends.tensorrt.library import TensorRTOptions, current_gpu, find, flavour
+from inferlens.backends.tensorrt.runner import BoundContext, Engine
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.model import Model
 from inferlens.record.record import Record

@@ -11,7 +11,7 @@ import torch
 
 import inferlens
 from inferlens.backends.base import Absence
-from inferlens.backends.tensorrt.flavours import find
+from inferlens.backends.tensorrt.library import find
 from inferlens.execution.trace import Traced
 from inferlens.trace import Category, read
 from inferlens.trace.analysis import Analysis

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from inferlens.backends.profiling.traced_runs import GPU_CLOCK
+from inferlens.backends.profiling.traces import GPU_CLOCK
 from inferlens.record.layer_profile import Kernel, Layer, Profile
 from inferlens.views.profiled.cases import groups
 from inferlens.views.profiled.modules import columns

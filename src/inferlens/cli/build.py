@@ -50,7 +50,7 @@ def build(
     A description beside it says what it was built from and for. 'inferlens bench model.engine' runs it. Without a GPU,
     TensorRT for RTX builds for the compute capabilities that are named.
     """
-    from inferlens.backends.abilities import Builder
+    from inferlens.backends.base import Builder
     from inferlens.execution.deploy.build import able, single
     from inferlens.execution.deploy.build import build as build_file
 
@@ -261,7 +261,7 @@ def partition(
     them failed.
     """
     from inferlens.backends import BACKENDS
-    from inferlens.backends.abilities import Partitioner
+    from inferlens.backends.base import Partitioner
     from inferlens.cli.backends import option_rows
     from inferlens.execution.deploy.build import able
     from inferlens.execution.deploy.build import cases as cases_of

@@ -49,9 +49,9 @@ _REFERENCE = "The row to compute speed-ups against, such as 'onnxruntime:cpu fp3
 
 def _set_ranges(asked: bool) -> None:
     if asked:
-        from inferlens.backends.profiling import nvtx_ranges
+        from inferlens.backends.clocks import enable_nvtx
 
-        nvtx_ranges.turn_on()
+        enable_nvtx()
 
 
 # What to run.

@@ -182,7 +182,7 @@ def refuse(words: Mapping[str, Any], how: str) -> None:
 
 def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
     """Takes traces of every case, and says where they are and how to look at them; exits with 1 if there are none."""
-    from inferlens.backends.profiling.traced_runs import Tracing
+    from inferlens.backends.profiling.traces import Tracing
     from inferlens.cli.progress import Bar
     from inferlens.execution.trace import run
 

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from inferlens.backends.abilities import KernelOrigins, Launched, Origins
-from inferlens.backends.profiling.kernel_runs import kernels_from, origins_by_scope
-from inferlens.backends.profiling.traced_runs import TracedRun, traced_runs
-from inferlens.backends.tensorrt.kernels import kernel_origins
-from inferlens.backends.tensorrt.layers import inspected_layers
+from inferlens.backends.base import KernelOrigins, Launched, Origins
+from inferlens.backends.profiling.kernels import kernels_from, origins_by_scope
+from inferlens.backends.profiling.traces import TracedRun, traced_runs
+from inferlens.backends.tensorrt.layers import inspected_layers, kernel_origins
 from inferlens.record.layer_profile import GpuLimits, Kernels, Layer
 from inferlens.trace import read
 

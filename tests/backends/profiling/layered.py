@@ -13,8 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.backends.abilities import LayerProfiler
-from inferlens.backends.base import TOLERANCES, Preparation
+from inferlens.backends.base import TOLERANCES, LayerProfiler, Preparation
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layer, Layers
 from inferlens.spec.case import TensorSpec

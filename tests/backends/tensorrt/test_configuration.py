@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from inferlens.backends.tensorrt import network as configuring
+from inferlens.backends.tensorrt import engine as configuring
 from inferlens.backends.tensorrt.backend import TensorRT
-from inferlens.backends.tensorrt.flavours import Flavour
-from inferlens.backends.tensorrt.network import Network, configuration, keep_timing_cache, network, use_timing_cache
-from inferlens.backends.tensorrt.options import TensorRTOptions
-from inferlens.backends.tensorrt.profiles import check_shapes, profiles, spread
+from inferlens.backends.tensorrt.engine import Network, configuration, keep_timing_cache, network, use_timing_cache
+from inferlens.backends.tensorrt.library import Flavour, TensorRTOptions, check_shapes, profiles, spread
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case, TensorSpec

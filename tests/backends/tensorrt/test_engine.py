@@ -13,11 +13,10 @@ import pytest
 import torch
 
 from inferlens.backends.base import Preparation
-from inferlens.backends.onnx.export import onnx_file
+from inferlens.backends.onnx.graph import onnx_file
 from inferlens.backends.tensorrt import engine
-from inferlens.backends.tensorrt.engine import Built, EngineJob, build_to, built, write_engine
-from inferlens.backends.tensorrt.engine_check import check_engine
-from inferlens.backends.tensorrt.options import TensorRTOptions
+from inferlens.backends.tensorrt.engine import Built, EngineJob, build_to, built, check_engine, write_engine
+from inferlens.backends.tensorrt.library import TensorRTOptions
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model

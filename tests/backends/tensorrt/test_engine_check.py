@@ -12,10 +12,9 @@ import pytest
 
 from inferlens.backends.base import Capabilities, Preparation, Support
 from inferlens.backends.tensorrt.backend import TensorRT
-from inferlens.backends.tensorrt.engine import Built, build_to
-from inferlens.backends.tensorrt.engine_check import check_engine
-from inferlens.backends.tensorrt.flavours import Flavour
-from inferlens.backends.tensorrt.runtime import Engine
+from inferlens.backends.tensorrt.engine import Built, build_to, check_engine
+from inferlens.backends.tensorrt.library import Flavour
+from inferlens.backends.tensorrt.runner import Engine
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution.expand import expand
 from inferlens.models import provenance

@@ -12,9 +12,8 @@ import torch
 from onnx import TensorProto, helper
 
 from inferlens.backends.base import Preparation
-from inferlens.backends.tensorrt.engine import built
-from inferlens.backends.tensorrt.flavours import Flavour
-from inferlens.backends.tensorrt.network import network
+from inferlens.backends.tensorrt.engine import built, network
+from inferlens.backends.tensorrt.library import Flavour
 from inferlens.errors import Unsupported
 from inferlens.spec.case import TensorSpec
 from tests.backends.quantized import quantized_file
