@@ -20,7 +20,7 @@ from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
 from tests.backends import small
-from tests.backends.profiling.layered import (
+from tests.backends.profiling.samples import (
     ODD,
     Attention,
     Fused,

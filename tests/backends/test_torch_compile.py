@@ -31,7 +31,7 @@ from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layer, Layers
 from inferlens.spec.case import Case
 from tests.backends import small
-from tests.backends.profiling.layered import (
+from tests.backends.profiling.samples import (
     ODD,
     Attention,
     Breaking,

@@ -21,7 +21,7 @@ from inferlens.models.inputs import by_position
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
 from tests.backends import small
-from tests.backends.profiling.layered import Attention, Costly, Fused, Shared, check, model, of, prepared, profiled
+from tests.backends.profiling.samples import Attention, Costly, Fused, Shared, check, model, of, prepared, profiled
 
 TRACE, SCRIPT = "torchscript:trace", "torchscript:script"
 LABELS = (TRACE, SCRIPT)

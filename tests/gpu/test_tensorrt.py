@@ -27,7 +27,7 @@ from inferlens.models.model import Model
 from inferlens.record.record import Record
 from inferlens.spec.case import TensorSpec
 from tests.backends import small
-from tests.backends.quantized import quantized_file
+from tests.backends.small import quantized_file
 
 HERE = [variant for variant in ("trt", "rtx") if not isinstance(find(variant), Absence)]
 pytestmark = pytest.mark.skipif(not HERE, reason="needs TensorRT or TensorRT for RTX")

@@ -36,7 +36,7 @@ from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer
 from inferlens.trace import read
 from tests.backends import small
-from tests.backends.profiling.kernel_samples import (
+from tests.backends.profiling.samples import (
     EAGER,
     ENGINE,
     ENGINES,
@@ -44,12 +44,16 @@ from tests.backends.profiling.kernel_samples import (
     GRAPH,
     H200,
     NAMES,
+    ODD,
+    Breaking,
+    Fused,
     Scoped,
     engine,
     kernels,
+    model,
+    prepared,
     runs,
 )
-from tests.backends.profiling.layered import ODD, Breaking, Fused, model, prepared
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -38,7 +38,7 @@ from inferlens.backends.tensorrt.layers import (
 from inferlens.backends.torch_tensorrt.runner import lookup_among
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.layer_profile import Layer
-from tests.backends.profiling.kernel_samples import ENGINES, engine, runs
+from tests.backends.profiling.samples import ENGINES, engine, runs
 
 SAMPLES = Path(__file__).parent / "samples"
 PATHS = frozenset({"", "conv1", "maxpool", "layer1", "layer1.0", "layer1.0.conv1", "layer4.1.conv2", "avgpool", "fc"})
