@@ -74,9 +74,9 @@ def given(words: Mapping[str, Any]) -> dict[str, Any]:
 
 def _set_ranges(asked: bool) -> None:
     if asked:
-        from inferlens.backends.profiling import nvtx_ranges
+        from inferlens.backends.clocks import enable_nvtx
 
-        nvtx_ranges.turn_on()
+        enable_nvtx()
 
 
 Models = Annotated[list[str], typer.Argument(help=OPTIONS["model"].option.help)]
