@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from os import PathLike
     from pathlib import Path
 
-    from inferlens.analysis.compare.ab_result import ABResult
-    from inferlens.analysis.compare.ab_steps import ABSteps
-    from inferlens.analysis.compare.cases import Compared, compare
-    from inferlens.analysis.findings import Finding, findings
+    from inferlens.analysis.ab_result import ABResult, ABSteps
+    from inferlens.analysis.comparison import Compared, compare
+    from inferlens.analysis.evidence import Finding
+    from inferlens.analysis.findings import findings
     from inferlens.analysis.loaded_trace import load_trace
     from inferlens.errors import InferlensError
     from inferlens.execution.ab import ab, ab_steps

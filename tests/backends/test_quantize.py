@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import inferlens
-from inferlens.analysis.profile.layers import runs_of
-from inferlens.analysis.profile.precision import precisions
+from inferlens.analysis.profile_table import runs_of
+from inferlens.analysis.work import precisions
 from inferlens.record.record import Record
 from inferlens.views import answer
 from inferlens.views.profiled.cases import ProfiledCase

@@ -12,8 +12,7 @@ import typer
 from inferlens.cli import options, screen
 
 if TYPE_CHECKING:
-    from inferlens.analysis.compare.ab_result import ABResult
-    from inferlens.analysis.compare.ab_steps import ABSteps
+    from inferlens.analysis.ab_result import ABResult, ABSteps
 
 MODEL = "The model, as for bench; with two models the first one."
 A = "The first case, such as pytorch or 'torch_compile:default fp16 batch=8 dynamic=true'; or, without B, the second \
@@ -124,7 +123,7 @@ def show(found: ABResult | ABSteps, file: Path | None, as_json: bool) -> None:
 
 def next_step(found: ABResult | ABSteps, arguments: list[str]) -> str:
     """What to do now: the command that decides it, or the one that shows the log of a failure, or the records."""
-    from inferlens.analysis.compare.ab_steps import ABSteps
+    from inferlens.analysis.ab_result import ABSteps
 
     if isinstance(found, ABSteps):
         return f"The records: inferlens show {shlex.quote(found.steps[-1].output)}"

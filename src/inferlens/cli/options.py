@@ -10,9 +10,8 @@ import typer
 from inferlens.views.table import FORMATS
 
 if TYPE_CHECKING:
-    from inferlens.analysis.compare.ab_result import ABResult
-    from inferlens.analysis.compare.ab_steps import ABSteps
-    from inferlens.analysis.compare.cases import Compared
+    from inferlens.analysis.ab_result import ABResult, ABSteps
+    from inferlens.analysis.comparison import Compared
 
 _MODEL = "What to measure: a name (resnet18, timm:NAME, transformers:NAME, hub:REPO:NAME, inferlens:resnet34), \
 package.module:factory, path/to/file.py:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of them; or one \

@@ -61,7 +61,7 @@ def show(
     If a case was measured several times, the newest run is shown, and a note says so. Records of different machines can
     be shown together; they are never compared with each other.
     """
-    from inferlens.analysis.tuned import beneath
+    from inferlens.analysis.tuning import beneath
     from inferlens.record.files import files_under
     from inferlens.record.quantization import KEPT
     from inferlens.record.store import load_records
@@ -101,7 +101,7 @@ def show(
 
 def _no_records(paths: list[Path], reference: str | None, top: int | None) -> Document | None:
     """What paths mean that is kept beside records: tunings, or a quantization; none where they mean records."""
-    from inferlens.analysis.tuned import load_tuned, tunings_in
+    from inferlens.analysis.tuning import load_tuned, tunings_in
     from inferlens.record.quantization import KEPT, read
     from inferlens.record.store import read_all
     from inferlens.views.profiled.quantized import document as of_quantization
@@ -128,8 +128,8 @@ def plot(
     For results/MODEL/tuning, draw what was tried by speed, error of the outputs and memory. The HTML file is
     interactive and needs no network.
     """
-    from inferlens.analysis.runs import latest
-    from inferlens.analysis.tuned import load_tuned, tunings_in
+    from inferlens.analysis.samples import latest
+    from inferlens.analysis.tuning import load_tuned, tunings_in
     from inferlens.record.store import load_records
     from inferlens.views.chart import Chart, lacking
     from inferlens.views.records import measured_again
@@ -179,7 +179,7 @@ def compare(
     Exit codes: 1 if a case is slower; otherwise 4 if one did not run on both sides; otherwise 3 if one is undecided;
     otherwise 0. Bad input and machines that differ are 2. With --fail-on-busy: 5 if other programs kept a machine busy.
     """
-    from inferlens.analysis.compare.cases import compare as compared_cases
+    from inferlens.analysis.comparison import compare as compared_cases
     from inferlens.record.store import load_records
     from inferlens.views import compared as view
 

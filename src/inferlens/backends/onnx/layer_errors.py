@@ -23,7 +23,7 @@ from inferlens.models.model import Model
 from inferlens.models.work.onnx_graph import VIEWS, inferred, product_shares
 from inferlens.record.quantization import LayerError
 from inferlens.spec.case import Case, TensorSpec
-from inferlens.stats.output_error import flat, relative_l2
+from inferlens.stats.samples import flat, relative_l2
 
 SAMPLES = 8  # that are looked at for each layer
 ABSORBED = ("Relu", "Clip")  # which the rounding behind them can do

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 from msgspec.structs import replace
 
-from inferlens.analysis.profile.families import of_kernel
+from inferlens.analysis.profile_table import of_kernel
 from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched, Origins
 from inferlens.backends.base import Runner
 from inferlens.backends.profiling.kernel_matching import MatchedKernels

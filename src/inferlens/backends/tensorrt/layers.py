@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from inferlens.analysis.profile.graph import GraphSource
+from inferlens.analysis.graph import GraphSource
 from inferlens.backends.onnx.modules import OnnxNodes, modules_among, operators_among, origins
 from inferlens.backends.profiling.layer_runs import clocked_runs
 from inferlens.backends.tensorrt.kernels import only_orders
