@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import inferlens
-from inferlens.analysis.profile.kernels import kernel_table
+from inferlens.analysis.profile_table import kernel_table
 from inferlens.backends.base import Absence, KernelOrigins, LayerProfiler, Preparation, Runner
 from inferlens.backends.profiling import kernels as kernel_runs
 from inferlens.backends.tensorrt.library import find

@@ -21,9 +21,8 @@ from inferlens.views.table import FORMATS
 if TYPE_CHECKING:
     from msgspec import Struct
 
-    from inferlens.analysis.compare.ab_result import ABResult
-    from inferlens.analysis.compare.ab_steps import ABSteps
-    from inferlens.analysis.compare.cases import Compared
+    from inferlens.analysis.ab_result import ABResult, ABSteps
+    from inferlens.analysis.comparison import Compared
 
 F = TypeVar("F", bound=Callable[..., Any])
 

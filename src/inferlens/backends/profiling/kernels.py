@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.profile.families import of_kernel
+from inferlens.analysis.profile_table import of_kernel
 from inferlens.backends.base import KernelOrigin, KernelOrigins, Launched, Origins, Runner
 from inferlens.backends.profiling.layers import NO_RUNS, Runnable, Taken
 from inferlens.backends.profiling.traces import (

@@ -50,7 +50,7 @@ from inferlens.record.build_report import Build, BuildReport, LayerDifference
 from inferlens.record.files import sha256, write_whole
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case, TensorSpec
-from inferlens.stats.quantiles import median
+from inferlens.stats.samples import median
 
 KIND = "TensorRT plan"
 FOLDER = "tensorrt"  # inside the cache

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from inferlens.analysis.profile.graph import GraphSource
+from inferlens.analysis.graph import GraphSource
 from inferlens.backends.base import KernelOrigin, Launched, Origins
 from inferlens.backends.onnx.graph import OnnxNodes, modules_among, operators_among, origins
 from inferlens.backends.profiling.kernels import common

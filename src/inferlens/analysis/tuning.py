@@ -15,10 +15,9 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from inferlens.analysis.accuracy import Worth, accuracy_of, worth
-from inferlens.analysis.objective import value
+from inferlens.analysis.measures import AccuracyScore, accuracy_of, measure_value, score_accuracy
 from inferlens.analysis.race import FinalsAim, RaceAnswer, race
-from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis.samples import CaseRuns
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.display import Struct
 from inferlens.record.files import decoded, files_under, plain_or_packed, read_unpacked, write_whole
@@ -164,7 +163,7 @@ class CandidateFacts(Struct, frozen=True, kw_only=True):
             finalists in the finals and the rest in the search. So nothing of it is what a machine did to other rounds.
         memory: the most of its processes that did not export, which takes more than any call does.
         build: the longest.
-        accuracy: what its answers are worth, in ``metric``; ``None`` where that is not known.
+        accuracy: what its answers are score_accuracy, in ``metric``; ``None`` where that is not known.
         came: what came of it, in a few words, or why it could not win.
     """
 
@@ -176,7 +175,7 @@ class CandidateFacts(Struct, frozen=True, kw_only=True):
     build: float | None
     came: str
     metric: str = ""
-    accuracy: Worth | None = None
+    accuracy: AccuracyScore | None = None
 
 
 def facts_of(tuned: Tuned) -> list[CandidateFacts]:
@@ -186,7 +185,7 @@ def facts_of(tuned: Tuned) -> list[CandidateFacts]:
     named = {digests[one]: one for one in (*tuned.answer.fastest, *tuned.answer.open)}
     winner = tuned.best.digest if tuned.best else ""
     meeting = race(finals, aim=tuned.aim)
-    known = value(finals[winner], tuned.objective.name) if winner in finals else None
+    known = measure_value(finals[winner], tuned.objective.name) if winner in finals else None
     cost = tuned.objective.measure.cost
     found = []
     for candidate in tuned.candidates:
@@ -198,12 +197,12 @@ def facts_of(tuned: Tuned) -> list[CandidateFacts]:
             case=every[digest].first.case,
             candidate=candidate,
             objective=cost(cost(known) * times) if known and times else None,
-            error=value(every[digest], "error"),
-            memory=value(every[digest], "memory"),
-            build=value(every[digest], "build"),
+            error=measure_value(every[digest], "error"),
+            memory=measure_value(every[digest], "memory"),
+            build=measure_value(every[digest], "build"),
             came=WINNER if digest == winner else _came(candidate, tuned, named.get(digest, "")),
             metric=real.metric if real else "",
-            accuracy=worth(real),
+            accuracy=score_accuracy(real),
         )
         found.append(facts)
     return sorted(found, key=lambda candidate_facts: candidate_facts.came != WINNER)

@@ -7,7 +7,11 @@ American Statistician 50 (1996). A percentile is given only if there are enough 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import wraps
+from hashlib import blake2b
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -80,3 +84,58 @@ def geometric_mean(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return values[0] if values else None
     return math.exp(math.fsum(map(math.log, values)) / len(values)) if min(values) > 0 else 0.0
+
+
+# Functions of samples that remember what they came to, by a hash of the samples, which themselves are let go.
+
+Array = NDArray[np.float64]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MOST = 16_384  # series that each function remembers
+
+
+def remembered(function: Callable[Concatenate[Array, P], T]) -> Callable[Concatenate[Sequence[float] | Array, P], T]:
+    """A function of a series of samples, and of words that can be hashed, that is worked out once for the same ones."""
+    known: dict[object, T] = {}
+
+    @wraps(function)
+    def asked(samples: Sequence[float] | Array, /, *words: P.args, **named: P.kwargs) -> T:
+        values = np.ascontiguousarray(samples, dtype=np.float64)
+        key = blake2b(values.data, digest_size=16).digest(), words, *named.items()
+        with suppress(KeyError):
+            return known[key]
+        found = function(values, *words, **named)
+        if len(known) >= MOST:
+            known.clear()
+        return known.setdefault(key, found)
+
+    return asked
+
+
+# How close one array of numbers is to another: relative L2 error, and cosine.
+
+
+def flat(*values: NDArray[Any]) -> NDArray[Any]:
+    """The numbers of all these arrays, in one dimension and double precision."""
+    flattened = [value.ravel().astype(complex if np.iscomplexobj(value) else float, copy=False) for value in values]
+    return flattened[0] if len(flattened) == 1 else np.concatenate(flattened)
+
+
+def relative_l2(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
+    """||ours - theirs|| / ||theirs||; if the reference is zero, 0 for an equal array and infinity otherwise."""
+    ours, theirs = flat(ours), flat(theirs)
+    norm = float(np.linalg.norm(theirs))
+    difference = float(np.linalg.norm(ours - theirs))
+    return difference / norm if norm else (0.0 if difference == 0 else math.inf)
+
+
+def cosine(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
+    """Of the angle between both; 0 if one of them is zero and the other is not."""
+    ours, theirs = flat(ours), flat(theirs)
+    if np.array_equal(ours, theirs):
+        return 1.0
+    norms = float(np.linalg.norm(ours) * np.linalg.norm(theirs))
+    if not norms:
+        return 0.0
+    return float(np.clip(np.vdot(theirs, ours).real / norms, -1.0, 1.0))

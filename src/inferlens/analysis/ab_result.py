@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from inferlens.analysis.accuracy import WorthOfTwo
-from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, check, metric_of
-from inferlens.analysis.compare.environment_diff import Difference, sentence
-from inferlens.analysis.findings import notes
-from inferlens.analysis.interference.load import MachineLoad, mean_load
-from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis import notes
+from inferlens.analysis.comparison import MISSING, WRONG, Difference, Side, Verdict, check, metric_of, sentence
+from inferlens.analysis.interference import MachineLoad, mean_load
+from inferlens.analysis.measures import AccuracyPair
+from inferlens.analysis.samples import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.record.display import Struct
 from inferlens.record.record import Agreement, Metric, Record
@@ -113,7 +112,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
     run: str
     odds: dict[str, float] = {}
     outputs: Agreement | None = None
-    accuracy: WorthOfTwo | None = None
+    accuracy: AccuracyPair | None = None
     revisions: tuple[str, str] = ("", "")
     differences: tuple[Difference, ...] = ()
     costs: tuple[dict[str, float | None], dict[str, float | None]] = ({}, {})
@@ -276,8 +275,88 @@ def notes_of(a: Sequence[Record], b: Sequence[Record]) -> tuple[str, ...]:
     differ = [name for name in _WORK if getattr(a[0].case, name) != getattr(b[0].case, name)]
     whose: dict[str, list[str]] = {}
     for name, records in (("A", a), ("B", b)):
-        for note in notes.notes_of(CaseRuns(tuple(records))) if records[-1].ranked else ():
+        for note in notes.case_notes(CaseRuns(tuple(records))) if records[-1].ranked else ():
             if note.level != "know" and note.code not in _COVERED:
                 whose.setdefault(str(note), []).append(name)
     said = [f"{listing(names)}: {text}" for text, names in whose.items()]
     return (*([f"A and B do not do the same work: they differ in {listing(differ)}."] if differ else []), *said)
+
+
+# Which of several changes did it: environments, in the order of the changes, each against the one before.
+#
+# What changed between two neighbours whose times differ did it; what changed between two that are as fast as each other,
+# in whichever direction, did not.
+
+WORST_FIRST = (1, 4, 3, 0)
+
+
+class Step(NamedTuple):
+    """From one environment to the next: their names, what was found, and what is measured of the later one."""
+
+    before: str
+    after: str
+    ab_result: ABResult
+    figure: str
+
+
+class ABSteps(Struct, frozen=True, kw_only=True):
+    """How each environment compares with the one before; ``print`` shows it.
+
+    Attributes:
+        steps: B of each is A of the next.
+        level: confidence that all verdicts together are right.
+    """
+
+    steps: tuple[ABResult, ...]
+    level: float
+
+    def __repr__(self) -> str:
+        return f"<ABSteps: {self.sentences[0]}>"
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a step is slower; else 4 if one did not run; else 3 if one is undecided; else 0."""
+        return next(code for code in WORST_FIRST if code in {step.exit_code for step in self.steps})
+
+    @property
+    def machine_load(self) -> MachineLoad:
+        """What other programs used meanwhile."""
+        return mean_load(step.machine_load for step in self.steps)
+
+    @property
+    def named(self) -> list[Step]:
+        """The steps, with environments by names as short as tells them apart."""
+        cases = shown_together([self.steps[0].a, *(step.b for step in self.steps)])
+        names = [case.python or "this one" for case in cases]
+        figures = [step.sides[2][1] for step in self.steps]
+        return [Step(*item) for item in zip(names, names[1:], self.steps, figures, strict=False)]
+
+    @property
+    def sentences(self) -> list[str]:
+        """The answer: the steps that changed the time, and what changed there; or that none did."""
+        said = [
+            f"{step.before} to {step.after} is {step.ab_result.verdict}: "
+            f"{step.ab_result.standing.replace(' as A', '')}. " + self._cause(step.ab_result)
+            for step in self.named
+            if step.ab_result.verdict in ("FASTER", "SLOWER")
+        ]
+        for verdict in ("DID NOT RUN", "UNDECIDED"):
+            steps = [f"{step.before} to {step.after}" for step in self.named if step.ab_result.verdict == verdict]
+            said += [f"{verdict}: {listing(steps)}."] if steps else []
+        threshold = percent(self.steps[0].rule.threshold)
+        return said or [f"No step changed the time by {threshold} or more, {percent(self.level)} sure."]
+
+    def _cause(self, ab_result: ABResult) -> str:
+        """What differs in a step, and what of it did not do it, since the same change is in a step that is SAME."""
+        harmless = {
+            _change(difference) for step in self.steps if step.verdict == "SAME" for difference in step.differences
+        }
+        left = [difference for difference in ab_result.differences if _change(difference) not in harmless]
+        cleared = [difference.field for difference in ab_result.differences if _change(difference) in harmless]
+        if not (left and cleared):  # all of it together, where each by itself did nothing
+            return ab_result.of_environments or "What differs there is not known."
+        return f"What differs: {sentence(left)}; and {listing(cleared)}, which made no difference in another step."
+
+
+def _change(of: Difference) -> tuple[str, frozenset[str]]:
+    return of.field, frozenset((of.base, of.candidate))

@@ -25,10 +25,10 @@ from typing import Literal, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.interference.samples import latencies
-from inferlens.analysis.profile.layers import gpu_busy, runs_of, waits_for_host
-from inferlens.analysis.profile.modules import Path, Rule, flops_of, path_of, rule_of
-from inferlens.analysis.profile.part_work import PartWork, work_of
+from inferlens.analysis.modules import Path, Rule, flops_of, path_of, rule_of
+from inferlens.analysis.profile_table import gpu_busy, runs_of, waits_for_host
+from inferlens.analysis.samples import latencies
+from inferlens.analysis.work import PartWork, work_of
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Record

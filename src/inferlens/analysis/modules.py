@@ -27,9 +27,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.profile.layers import Array, Runs, RunTimes
+from inferlens.analysis.profile_table import Runs, RunTimes
 from inferlens.record.layer_profile import Profile
 from inferlens.record.work import Work
+from inferlens.stats.samples import Array
 
 # A column with more than this in layers of no known module has too little in its modules to be compared.
 MOST_UNKNOWN = 0.1
