@@ -31,7 +31,7 @@ from inferlens.backends.clocks import CudaClock, HostClock
 from inferlens.measure.monitor import Monitor, gpu_before
 from inferlens.record.machine import MachineLog
 from inferlens.stats.intervals import fractional_rank
-from inferlens.stats.quantiles import quantile
+from inferlens.stats.samples import quantile
 
 PAIRS = 12
 SECONDS = 0.7

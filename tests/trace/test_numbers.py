@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferlens.analysis.findings import trace_findings
+from inferlens.analysis.trace_findings import trace_findings
 from inferlens.errors import InferlensError
 from inferlens.record.profile import GpuLimits
 from inferlens.trace.analysis import Analysis, Intervals
@@ -22,7 +22,7 @@ from inferlens.trace.memory import devices, holders
 from inferlens.trace.model import LaunchLinks
 from inferlens.trace.read import read_trace
 from inferlens.trace.tables import CUT_OFF, SLOW, kernels, module_tree, operators, stepping, timeline
-from tests.backends.profiling.kernel_samples import H200, NAMES, runs
+from tests.backends.profiling.samples import H200, NAMES, runs
 from tests.trace.samples import GPU, H100, REAL, event, faster, kernel, launch, of_torch, shared, step, text, training
 
 

@@ -9,8 +9,10 @@ from inferlens.backends.base import Backend
 from inferlens.errors import InferlensError
 from inferlens.models.model import Format
 from inferlens.registry import Registry
+from inferlens.spec import hints
 
 BACKENDS: Registry[Backend] = Registry("inferlens.backends", "backend")
+hints.register(BACKENDS.get)
 
 
 def importable() -> Iterator[type[Backend]]:

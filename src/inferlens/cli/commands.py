@@ -15,14 +15,15 @@ from typer.core import TyperGroup
 
 import inferlens
 from inferlens.errors import InferlensError, suggestion
+from inferlens.spec import hints
 
 # The commands in the order of the help, and the modules that have their functions.
 COMMANDS = {
-    "bench": "", "tune": "", "ab": "", "fleet": "",
-    **dict.fromkeys(("show", "compare", "plot", "merge", "notes"), "show"),
-    "profile": "", **dict.fromkeys(("findings", "modules", "layers", "kernels"), "profile"),
+    "bench": "", "tune": "", "ab": "",
+    **dict.fromkeys(("show", "compare"), "show"),
+    "profile": "", **dict.fromkeys(("modules", "layers", "kernels"), "profile"),
     "report": "show", "trace": "profile", "roofline": "profile", "graph": "",
-    **dict.fromkeys(("quantize", "build", "export", "partition"), "build"),
+    **dict.fromkeys(("quantize", "export", "partition"), "files"),
     **dict.fromkeys(("doctor", "backends"), "backends"),
 }  # fmt: skip
 
@@ -67,8 +68,16 @@ app = typer.Typer(
 )
 
 
+def _backend(name: str) -> Any:
+    """Return the class of a backend. Backends are imported only once a hint needs one."""
+    from inferlens.backends import BACKENDS
+
+    return BACKENDS.get(name)
+
+
 def run() -> int:
     """Does what the command line says; its exit code, or an InferlensError if its words are none of a command's."""
+    hints.register(_backend)
     try:
         code = app(prog_name="inferlens", standalone_mode=False)
     except _USAGE_ERROR as error:

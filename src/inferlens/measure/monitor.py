@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 from msgspec.structs import replace
 
-from inferlens.analysis.interference.spans import FOREIGN_ACTIVE, OTHERS_BUSY
+from inferlens.analysis.interference import FOREIGN_ACTIVE, OTHERS_BUSY
 from inferlens.backends.availability import nvml_open
 from inferlens.limits import control_group, cpu_quota
 from inferlens.record.machine import NOT_USED, Before, CpuSamples, GpuProcesses, GpuSamples, MachineLog

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from inferlens.analysis.accuracy import measured_drop
+from inferlens.analysis.measures import measured_drop
 from inferlens.backends.base import TOLERANCES, Inputs, Outputs, Runner
 from inferlens.errors import InferlensError
 from inferlens.models import resolve, samples
@@ -38,7 +38,7 @@ from inferlens.record.record import (
     Behavior,
 )
 from inferlens.spec.case import QUANTIZED, Case
-from inferlens.stats.output_error import cosine, flat, relative_l2
+from inferlens.stats.samples import cosine, flat, relative_l2
 from inferlens.units import listing
 
 if TYPE_CHECKING:

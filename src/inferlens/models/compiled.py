@@ -128,7 +128,7 @@ def read_provenance(path: Path, content: bytes | None = None) -> Provenance | No
 
 SIZE = 64
 FLAVOURS = {b"vtrt": "rtx", b"ftrt": "trt", b"ptrt": "trt"}  # ptrt: before TensorRT 8.6
-AGAIN = "build it again here: inferlens build MODEL -o FILE"
+AGAIN = "build it again here: inferlens export MODEL --to FILE"
 
 
 class Header(Struct, frozen=True):

@@ -23,6 +23,7 @@ from typing import Any
 from inferlens.errors import InferlensError, check_choice, library, paths_like, suggestion
 from inferlens.models.inputs import format_of, named_tensors, with_example
 from inferlens.models.model import LoadRequest, ModelInfo, Opened, Source
+from inferlens.spec.case import short_name
 
 SOURCES = ("torchvision", "timm", "transformers", "hub", "inferlens")
 
@@ -52,7 +53,7 @@ class Factory(Source):
                 expected="torchvision:, timm:, transformers:, hub: or inferlens:NAME, or package.module:factory",
                 hint=_near(module, factory),
             )
-        return ModelInfo(spec=f"factory:{name}", name=factory, format="module", batch=None)
+        return ModelInfo(spec=f"factory:{name}", name=short_name(f"factory:{name}"), format="module", batch=None)
 
     def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - the factory makes its own weights
         path, _, attribute = name.partition(":")

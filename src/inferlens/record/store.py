@@ -43,7 +43,7 @@ from inferlens.record.files import (
 )
 from inferlens.record.profile import Profile, decode_profile, encode_profile
 from inferlens.record.record import Measurement, Record, decode, encode, machine_name
-from inferlens.spec.case import Case
+from inferlens.spec.case import Case, short_name
 from inferlens.units import listing, plural
 
 RECORD = "record.json"
@@ -416,7 +416,7 @@ def log_of(loaded: Loaded, named: str) -> Log:
 
 def _words(loaded: Loaded, record: Record) -> set[str]:
     case = record.case
-    names = (case.label, case.backend, case.model, case.model.rpartition(":")[2], loaded.folders[record.id].name)
+    names = (case.label, case.backend, case.model, short_name(case.model), loaded.folders[record.id].name)
     return {word for name in names for word in name.split()}
 
 

@@ -1,49 +1,62 @@
-"""What to ask for so that a case gets what it lacks: hints name what its backend has, and was not asked for already.
+"""Hints: the options that give a case what it lacks, if its backend has them and the user did not set them already.
 
-The backend itself is asked, through the door that all backends come in by: it alone knows its options and variants, and
-which of them do something for a case. Of one that is not installed where records are looked at, nothing is named.
+Only a backend knows its options and when they have an effect. The room of backends is below this one, so it registers
+its lookup with :func:`register`. Without a lookup, or without the backend, there are no hints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from inferlens.errors import InferlensError
-from inferlens.registry import Registry
 from inferlens.spec.case import Case, Option
 
 
 class Hint(Struct, frozen=True):
-    """How a case gets something; neither where its backend has no such thing, or none that does anything here.
+    """The way to get something; both fields are empty if the backend has no option for it that has an effect.
 
-    ``ask``: what to ask for, as the command line has it: an option with its value, or a backend with its variant.
+    Attributes:
+        ask: what to request on the command line: an option with its value, or a backend with its variant.
+        asked: whether the case has it already.
     """
 
     ask: str = ""
     asked: bool = False
 
 
-_BACKENDS: Registry[Any] = Registry("inferlens.backends", "backend")
+class HintSource(Protocol):
+    """A class of backends, as far as hints need it."""
+
+    @classmethod
+    def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
+        """Return the way to get what an option does at a value."""
+
+
+Lookup = Callable[[str], HintSource]
+_lookups: list[Lookup] = []
+
+
+def register(lookup: Lookup) -> None:
+    """Set the function that returns a backend by its name; it raises InferlensError for an unknown one."""
+    _lookups[:] = [lookup]
 
 
 def hint(case: Case, option: str, value: Option = True, facts: Mapping[str, Any] | None = None) -> Hint:
-    """How a case gets what an option of that name does at that value, whatever its backend has for it.
+    """Return the way to get what an option does at a value, by whatever name the case's backend has for it.
 
-    ``facts`` are those of the case's record or profile: what they say may rule a hint out. Of a backend that is not
-    there, or does not know the case's options, nothing is known: an empty :class:`Hint`.
+    ``facts`` of the case's record or profile may rule a hint out. An unknown backend or option gives an empty Hint.
     """
     try:
-        hint: Hint = _BACKENDS.get(case.backend).hint(case, option, value, facts or {})
+        return _lookups[0](case.backend).hint(case, option, value, facts or {}) if _lookups else Hint()
     except InferlensError:
         return Hint()
-    return hint
 
 
 def for_the_host(case: Case, facts: Mapping[str, Any]) -> str:
-    """What to try where the GPU waits for the host."""
+    """Return the advice for a GPU that waits for the host."""
     graph = hint(case, "cuda_graph", facts=facts)
     if graph.asked:
         return "A larger --batch; a CUDA graph was asked for already."
@@ -52,12 +65,14 @@ def for_the_host(case: Case, facts: Mapping[str, Any]) -> str:
 
 
 def one_of(tries: Sequence[str]) -> str:
-    """``A``, ``A or B``, ``A, B, or C``: several things to try, of which one may do; empty ones are left out."""
-    known = list(filter(None, tries))
-    return " or ".join(known) if len(known) < 3 else f"{', '.join(known[:-1])}, or {known[-1]}"
+    """Join alternatives as ``A``, ``A or B`` or ``A, B, or C``, without empty ones."""
+    alternatives = list(filter(None, tries))
+    return (
+        " or ".join(alternatives) if len(alternatives) < 3 else f"{', '.join(alternatives[:-1])}, or {alternatives[-1]}"
+    )
 
 
 def sentence(tries: Sequence[str]) -> str:
-    """The same as a sentence."""
-    said = one_of(tries)
-    return f"{said[:1].upper()}{said[1:]}."
+    """Join alternatives into a sentence."""
+    text = one_of(tries)
+    return f"{text[:1].upper()}{text[1:]}."

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.findings import Finding, findings
+from inferlens.analysis.evidence import Finding
+from inferlens.analysis.findings import findings
 from inferlens.record.profile import (
     Ceilings,
     GpuLimits,

@@ -13,8 +13,7 @@ from unittest import mock
 import msgspec
 import pytest
 
-from inferlens.analysis.interference.energy import energy_per_item
-from inferlens.analysis.interference.spans import all_spans
+from inferlens.analysis.interference import all_spans, energy_per_item
 from inferlens.measure import monitor
 from inferlens.measure.monitor import Cpus, Monitor, SampledColumns, Value, gpu_before, visible
 from inferlens.record.machine import NOT_USED, Before, MachineLog, peak_device_memory
