@@ -93,14 +93,14 @@ def is_short_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in SHORT_OF_MEMORY)
 
 
-def suggestion(name: str, known: Iterable[str], limit: int = 3, spelled: Mapping[str, str] | None = None) -> str:
+def suggestion(name: str, choices: Iterable[str], limit: int = 3, spelled: Mapping[str, str] | None = None) -> str:
     """Those of ``known`` most like ``name`` as ``"did you mean a or b?"``, each once, or an empty string.
 
     ``spelled``: how those are written that are not written as they are called.
     """
     near = [
         (spelled or {}).get(close_match, close_match)
-        for close_match in get_close_matches(name, sorted(set(known)), n=limit)
+        for close_match in get_close_matches(name, sorted(set(choices)), n=limit)
     ]
     return f"did you mean {' or '.join(', '.join(near).rsplit(', ', 1))}?" if near else ""
 
@@ -113,12 +113,12 @@ def paths_like(path: Path, *, folders: bool = False) -> str:
     return ""
 
 
-def check_choice(what: str, given: str, known: Iterable[str]) -> None:
+def check_choice(what: str, value: str, known: Iterable[str]) -> None:
     """Raises InferlensError for a word that is not among those known; ``what`` it would be is such as ``format``."""
     choices = list(dict.fromkeys(known))
-    if given not in choices:
-        near = suggestion(given, choices) if len(choices) > 1 else ""  # the only one is expected anyway
-        raise InferlensError(f"There is no {what} '{given}'.", expected=one_of(choices), hint=near)
+    if value not in choices:
+        near = suggestion(value, choices) if len(choices) > 1 else ""  # the only one is expected anyway
+        raise InferlensError(f"There is no {what} '{value}'.", expected=one_of(choices), hint=near)
 
 
 def one_of(choices: Sequence[str], most: int = 12) -> str:

@@ -28,7 +28,7 @@ from inferlens.measure import monitor
 from inferlens.models.model import ModelInfo
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import Record
-from inferlens.record.store import alone_in
+from inferlens.record.store import lock_folder
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
 from tests.analysis.interference.logs import cpu_log, during
@@ -373,7 +373,7 @@ def test_a_run_waits_for_a_quiet_machine_if_asked(tmp_path: Path, monkeypatch: p
 
 def test_two_runs_at_once_of_a_model_do_not_share_a_folder(tmp_path: Path) -> None:
     words: dict[str, Any] = {"backend": "fake:steady", "iterations": 5, "quick": True, "output": tmp_path}
-    with alone_in(tmp_path / "demo"), pytest.raises(InferlensError, match=r"Another run measures into .*demo"):
+    with lock_folder(tmp_path / "demo"), pytest.raises(InferlensError, match=r"Another run measures into .*demo"):
         inferlens.bench("fake:demo", **words)
     assert not list((tmp_path / "demo").iterdir())
     (record,) = inferlens.bench("fake:demo", **words)

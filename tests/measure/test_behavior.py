@@ -14,7 +14,7 @@ from inferlens.backends.base import Outputs, Preparation, Runner
 from inferlens.measure.output_check import Expected, judge, observe
 from inferlens.measure.series import Feeding
 from inferlens.models.inputs import make_inputs, own_precision, spec_of
-from inferlens.models.model import Model, Opened
+from inferlens.models.model import Model, OpenedModel
 from inferlens.models.weights import buffers, restore
 from inferlens.record.record import Behavior
 from inferlens.spec.case import Case, TensorSpec
@@ -158,7 +158,7 @@ def test_random_outputs_are_not_compared() -> None:
     ],
 )
 def test_a_module_has_the_precision_that_all_its_weights_are_in(module: Callable[[], Any], precision: str) -> None:
-    assert own_precision(Opened(format="module", module=module())) == precision
+    assert own_precision(OpenedModel(format="module", module=module())) == precision
 
 
 def graph(path: Path, nodes: list[Any], outputs: list[Any], weights: Any = (), *, ml: bool = False) -> Model:

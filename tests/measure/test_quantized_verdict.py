@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
 import inferlens
-from inferlens.measure.output_check import judged
+from inferlens.measure.output_check import apply_quantized_verdict
 from inferlens.record.record import Accuracy, Agreement
 from inferlens.spec.case import Case
 from inferlens.views.rows import Row, rows
@@ -102,8 +102,8 @@ def test_what_is_not_finite_stays_wrong_and_what_is_not_quantized_keeps_its_tole
 ) -> None:
     accuracy = Accuracy(data="data.npz", metric="top-1", count=2, values=(1.0, 1.0), reference_values=(1.0, 1.0))
     case = Case(model="demo", backend="onnxruntime", variant="cpu", precision="int8")
-    agreement = judged(found, case, accuracy)
+    agreement = apply_quantized_verdict(found, case, accuracy)
     assert agreement
     assert agreement.agrees is agrees
-    assert judged(found, replace(case, precision="fp16"), accuracy) == found
-    assert judged(found, case, None) == found
+    assert apply_quantized_verdict(found, replace(case, precision="fp16"), accuracy) == found
+    assert apply_quantized_verdict(found, case, None) == found

@@ -44,7 +44,7 @@ def answer(model: Model, seed: int = 0) -> list[torch.Tensor]:
 )  # fmt: skip
 def test_a_name_is_found_where_it_is_looked_up_first(name: str, source: str) -> None:
     model_info = find(name)
-    assert (model_info.spec, model_info.asked) == (source + name, name)
+    assert (model_info.spec, model_info.argument) == (source + name, name)
 
 
 @pytest.mark.parametrize(

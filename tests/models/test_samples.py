@@ -20,7 +20,7 @@ ONE = (TensorSpec("x", (4, 2)),)
 
 
 def read(asked: str, specs: Any, prepare: Any = lambda: np.asarray) -> Samples:
-    return data.read(asked, specs, prepare)
+    return data.read_samples(asked, specs, prepare)
 
 
 def given_samples() -> Any:

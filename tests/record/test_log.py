@@ -9,7 +9,7 @@ import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.record.record import Record, encode
-from inferlens.record.store import LOG, MOST_BYTES, MOST_LINES, RECORD, Log, load_records, log_of
+from inferlens.record.store import LOG, MOST_BYTES, MOST_LINES, RECORD, Log, find_log, load_records
 from tests.views.samples import case, failure, record
 
 
@@ -21,7 +21,7 @@ def keep(folder: Path, of: Record, log: bytes | None = None) -> None:
 
 
 def found(root: Path, named: str) -> Log:
-    return log_of(load_records([root]), named)
+    return find_log(load_records([root]), named)
 
 
 @pytest.fixture

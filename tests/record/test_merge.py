@@ -13,7 +13,7 @@ from inferlens import InferlensError, load_records
 from inferlens.record.builds import (
     LayerError,
     Quantization,
-    Written,
+    QuantizedFile,
     quantization_name,
     read_quantization,
     save_quantization,
@@ -68,7 +68,7 @@ def test_a_record_comes_once_however_often_it_is_merged(two: tuple[Path, Path], 
     store = tmp_path / "all"
     copy = shutil.copytree(two[0], tmp_path / "copy")
     assert (merge([*two, copy], store).new, merge([*two, store], store).new) == (2, 0)
-    assert merge([tmp_path], store).known == 3  # from above the store itself
+    assert merge([tmp_path], store).present == 3  # from above the store itself
     assert [record.id for record in load_records(store).records] == ["a", "b"]
     done = inferlens("show", "all", "-o", "all", cwd=tmp_path)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "0 new records in all.")
@@ -159,7 +159,7 @@ def test_facts_that_were_noted_later_come_along_and_older_ones_do_not(two: tuple
 
 
 def test_what_layers_lose_comes_along_and_what_was_written_last_counts(two: tuple[Path, Path], tmp_path: Path) -> None:
-    best = Written(keep="", share=1.0, outputs=())
+    best = QuantizedFile(keep="", share=1.0, outputs=())
     layers = (LayerError("head", ("Gemm",), 1.0, 0.1),)
     for seconds, root in ((2.0, two[0]), (1.0, two[1])):
         quantization = Quantization(

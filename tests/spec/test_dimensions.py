@@ -14,7 +14,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from inferlens.errors import InferlensError
-from inferlens.models.resolve import check, feeds, find, load, sized
+from inferlens.models.resolve import check, feeds, find, load, with_named_sizes
 from inferlens.spec.case import Case, TensorSpec
 from inferlens.spec.plan import Plan
 from tests.commands import inferlens
@@ -47,9 +47,9 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def inputs_of(path: Path, *, batch: int | None = 1, asked: tuple[str, ...] = (), dims: object = ()) -> list[str]:
     plan = Plan.from_words({"model": str(path), "input": list(asked), "dim": dims})
-    model_info = sized(find(str(path)), plan, None)
+    model_info = with_named_sizes(find(str(path)), plan, None)
     case = Case(model=model_info.spec, backend="onnxruntime", batch=batch, inputs=(model_info.inputs or plan.input)[0])
-    return [spec.asked.replace(":int64", "") for spec in load(case).inputs]
+    return [spec.text.replace(":int64", "") for spec in load(case).inputs]
 
 
 def test_all_missing_inputs_are_one_message_with_a_command_that_works(bert: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
-from inferlens.spec.case import Case, keep_of, kept
+from inferlens.spec.case import Case, keep_of, kept_layers
 from inferlens.spec.plan import Plan, as_plan, bench_words, toml_words, words_of
 
 
@@ -16,7 +16,7 @@ def test_precisions_hold_up_to_the_next_one_and_order_is_always_the_same() -> No
     text = keep_of(["fp32:head,features.0", "fp16:neck,fp32:a"])
     assert text == "fp32:a,features.0,head,fp16:neck"
     case = Case(model="m", backend="b", precision="int8", keep=text)
-    assert kept(case) == {"a": "fp32", "features.0": "fp32", "head": "fp32", "neck": "fp16"}
+    assert kept_layers(case) == {"a": "fp32", "features.0": "fp32", "head": "fp32", "neck": "fp16"}
     assert keep_of([]) == ""
 
 

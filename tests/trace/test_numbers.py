@@ -310,7 +310,7 @@ def test_sets_of_moments(first: list[tuple[int, int]], second: list[tuple[int, i
     (a, of_a), (b, of_b) = both_ways(first), both_ways(second)
     assert moments(a) == of_a
     assert a.total == len(of_a)
-    both, without = a.both(b), a.without(b)
+    both, without = a.intersection(b), a.difference(b)
     assert (moments(both), moments(without)) == (of_a & of_b, of_a - of_b)
     low, high = np.array([-20, -3, 5]), np.array([40, 7, 5])
     inside = [len(of_a & set(range(x, y))) for x, y in zip(low, high, strict=True)]

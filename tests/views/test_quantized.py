@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from inferlens.record.builds import LayerError, OutputError, Quantization, Written
+from inferlens.record.builds import LayerError, OutputError, Quantization, QuantizedFile
 from inferlens.spec.case import Case
 from inferlens.views.profiled.quantized import document
 from inferlens.views.table import SCREEN, render
@@ -15,8 +15,8 @@ from inferlens.views.table import SCREEN, render
 def made(layers: int, kept: int, outputs: int, *, reached: bool = True, elsewhere: bool = False) -> Quantization:
     names = [f"encoder.layers.{number}.attention.output" for number in range(max(layers, kept))]
     errors = tuple(OutputError(0.001 * (number + 1), 0.999) for number in range(outputs))
-    best = Written(keep=f"fp32:{','.join(names[:kept])}" if kept else "", share=0.5, outputs=errors, top1=0.9)
-    first = Written(keep="", share=1.0, outputs=(*errors[:-1], OutputError(0.5, 0.9)), top1=0.1)
+    best = QuantizedFile(keep=f"fp32:{','.join(names[:kept])}" if kept else "", share=0.5, outputs=errors, top1=0.9)
+    first = QuantizedFile(keep="", share=1.0, outputs=(*errors[:-1], OutputError(0.5, 0.9)), top1=0.1)
     case = Case(model="onnx:model.onnx", backend="onnxruntime", variant="cpu", precision="int8", calibration="data")
     return Quantization(
         path="model.int8.onnx" * reached, case=case, best=best, samples=64, size_before=10**6, size=10**5, seconds=3.0,

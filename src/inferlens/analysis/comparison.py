@@ -21,7 +21,7 @@ from inferlens.analysis.samples import CaseRuns, device_name, latest, steady_sam
 from inferlens.errors import InferlensError, one_line
 from inferlens.record.display import Struct
 from inferlens.record.record import IN_TURNS, Metric, Record, card_name, machine_kind, machine_name
-from inferlens.record.store import Loaded, load_records
+from inferlens.record.store import LoadedRecords, load_records
 from inferlens.spec.case import Case
 from inferlens.stats import comparison as statistics
 from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE, estimate
@@ -31,7 +31,7 @@ from inferlens.units import byte_count, duration, listing, percent, plural
 METRICS: tuple[Metric, ...] = ("latency", "throughput", "GPU time")
 LEVELS = (0.5, 0.9999)
 Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED", "DID NOT RUN"]
-Given = str | PathLike[str] | Sequence[Record] | Loaded
+Given = str | PathLike[str] | Sequence[Record] | LoadedRecords
 
 OK = "ok"
 MISSING = "missing"
@@ -275,7 +275,7 @@ def check(threshold: float, level: float) -> None:
 
 def _records(given: Given) -> tuple[Sequence[Record], list[str]]:
     loaded = load_records([Path(given)]) if isinstance(given, (str, PathLike)) else given
-    if not isinstance(loaded, Loaded):
+    if not isinstance(loaded, LoadedRecords):
         return loaded, []
     return loaded.records, loaded.problems
 

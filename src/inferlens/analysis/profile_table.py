@@ -344,7 +344,7 @@ def runs_of(profile: Profile, level: Level | None = None, unprofiled: Sequence[f
     Times that cannot be right are not repaired. ``unprofiled`` as in :func:`layer_table`: calls that runs are scaled
     to; without any they stay as they were profiled.
     """
-    found, parts = profile.found, profile.parts
+    found, parts = profile.timed_runs, profile.parts
     if profile.status != "ok" or found is None:
         return profile.reason or f"It ended as '{profile.status}', and no reason is known."
     if level and getattr(profile, f"{level}s") is None:

@@ -112,7 +112,7 @@ class TraceEvidence:
 
     def seconds(self, intervals: Intervals) -> float:
         """Return the seconds of a step in these intervals."""
-        return intervals.both(self.window).total / self.count / SECOND
+        return intervals.intersection(self.window).total / self.count / SECOND
 
     # Gaps in which the GPU waits for the host
 
@@ -131,14 +131,14 @@ class TraceEvidence:
         trace = self.trace
         rest = host_gaps(trace, self.analysis.launch_links, self.window)
         gaps = {}
-        set_up = Intervals.of(trace, self.set_up)
+        set_up = Intervals.of_events(trace, self.set_up)
         for cause, busy in (("data-loader", self.analysis.parts["data loader"]), ("set-up", set_up)):
-            gaps[cause] = rest.both(busy)
-            rest = rest.without(busy)
+            gaps[cause] = rest.intersection(busy)
+            rest = rest.difference(busy)
         # The GPU ran out of work while the host waited for it, and got more work afterwards.
-        drained = Intervals.of(trace, self.waiting).covered(rest.begin - 1, rest.begin + 1) > 0
+        drained = Intervals.of_events(trace, self.waiting).covered(rest.begin - 1, rest.begin + 1) > 0
         drained &= rest.end < self.window.end[-1]
-        works = Intervals.of(trace, trace.rows(Category.OPERATOR, *CALLS)).covered(rest.begin, rest.end)
+        works = Intervals.of_events(trace, trace.rows(Category.OPERATOR, *CALLS)).covered(rest.begin, rest.end)
         length = rest.end - rest.begin
         outside = ~drained & (length > LONG * SECOND) & (works < length / 2)
         causes = {"synchronising": drained, "outside-operators": outside, "host-bound": ~drained & ~outside}
@@ -171,7 +171,7 @@ class TraceEvidence:
         weights = (self.times * part)[mask]
         if not self.on_gpu:
             return float(weights.sum()) / self.count / SECOND
-        exposed = self.seconds(Intervals.of(self.trace, self.rows[mask]).both(self._gpu_paced))
+        exposed = self.seconds(Intervals.of_events(self.trace, self.rows[mask]).intersection(self._gpu_paced))
         return exposed * float(weights.sum()) / max(float(self.times[mask].sum()), 1.0)
 
     def where(self, predicate: Callable[[str], object]) -> Bools:
@@ -272,7 +272,7 @@ def _communication(evidence: TraceEvidence) -> Saving:
 def _copies(evidence: TraceEvidence) -> Saving:
     copies = evidence.where(_HOST_COPY.search)
     words = evidence.words(copies)
-    intervals = Intervals.of(evidence.trace, evidence.rows[copies]).without(evidence.analysis.parts["kernel"])
+    intervals = Intervals.of_events(evidence.trace, evidence.rows[copies]).difference(evidence.analysis.parts["kernel"])
     pinned = "Pinned" in words["longest"]
     action = "on a stream beside the kernels" if pinned else "from and to pinned memory (pin_memory, non_blocking=True)"
     return evidence.seconds(intervals), {**words, "action": action}

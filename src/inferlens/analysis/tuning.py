@@ -20,9 +20,9 @@ from inferlens.analysis.race import FinalsAim, RaceAnswer, race
 from inferlens.analysis.samples import CaseRuns
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.display import Struct
-from inferlens.record.files import decoded, files_under, plain_or_packed, read_unpacked, write_whole
+from inferlens.record.files import decode_json, files_under, plain_or_packed, read_unpacked, write_whole
 from inferlens.record.record import Record
-from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, of_a_tuning
+from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, is_of_tuning
 from inferlens.spec.case import Case
 from inferlens.spec.objective import MEASURES, Constraint, Objective
 
@@ -243,7 +243,7 @@ def tunings_in(paths: Sequence[Path]) -> list[Path]:
             found.append(path.parent)
         elif plain_or_packed(path / TRIALS).is_file() or (path / TUNED).is_file():
             found.append(path)
-        elif all(of_a_tuning(file, path) for file in files_under(path, RECORD)) and beneath(path):
+        elif all(is_of_tuning(file, path) for file in files_under(path, RECORD)) and beneath(path):
             found += beneath(path)
         else:
             return []
@@ -265,7 +265,7 @@ def load_tuned(folder: Path) -> Tuned:
     except OSError as error:
         raise InferlensError(f"The tuning in {folder} cannot be read: {error.strerror}.", hint=AGAIN) from error
     try:
-        tuned = decoded(data, Tuned, SCHEMA, "tuning")
+        tuned = decode_json(data, Tuned, SCHEMA, "tuning")
         trials = tuple(msgspec.json.decode(line, type=Trial) for line in lines[1:] if line)
         for name in (tuned.objective.name, *(limit.name for limit in tuned.constraints)):
             check_choice("measure", name, MEASURES)

@@ -66,7 +66,7 @@ from inferlens.models.files import onnx_file_precision
 from inferlens.models.inputs import on_host, one_or_all
 from inferlens.models.model import Format, Model
 from inferlens.models.samples import calibration_feeds
-from inferlens.models.work import PRODUCTS, inferred, product_shares
+from inferlens.models.work import PRODUCTS, infer_shapes, product_shares
 from inferlens.record.profile import Layer, Layers, Tensor
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, TensorSpec
 from inferlens.trace.kernels import first_precision
@@ -411,7 +411,7 @@ def int8_share(compiled: Any, path: Path, model: Model) -> float | None:
 
     Products that became a part of one generated subgraph cannot: OpenVINO does not tell what it computes them in.
     """
-    loaded, graph = inferred(path, model.inputs), origins(path)
+    loaded, graph = infer_shapes(path, model.inputs), origins(path)
     shares = product_shares(loaded)
     if not any(node.op_type in PRODUCTS for node in loaded.graph.node):
         return 0.0

@@ -77,8 +77,8 @@ class Bar(Observer):
         self._left = Counter(planned.case.digest for planned in cases)
         self._bar.update(self._task, total=len(cases))
         for found in {planned.found.spec: planned.found for planned in cases}.values():
-            if found.asked not in ("", found.spec):
-                self._say(f"{found.asked} is {found.spec}.")
+            if found.argument not in ("", found.spec):
+                self._say(f"{found.argument} is {found.spec}.")
 
     def doing(self, what: str) -> None:
         self._draw(what)

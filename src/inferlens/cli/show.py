@@ -126,9 +126,9 @@ def _records(
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     if log is not None:
-        from inferlens.record.store import log_of
+        from inferlens.record.store import find_log
 
-        screen.log(log_of(loaded, log), shown["output"])
+        screen.log(find_log(loaded, log), shown["output"])
         return
     where = [*map(str, paths)]
     if axis:
@@ -206,7 +206,7 @@ def _join(paths: list[Path], folder: Path, *, light: bool) -> None:
     left = len(done.problems) - MOST_LEFT
     screen.notes([*done.problems[:MOST_LEFT], *([f"{left:,} more were left out."] if left > 0 else [])])
     whose = f" of {plural(len(done.machines), 'machine')} and {plural(len(done.models), 'model')}" * bool(done.machines)
-    there = f"; {done.known:,} were there already" if done.known else ""
+    there = f"; {done.present:,} were there already" if done.present else ""
     there += f"; {done.rewritten:,} with newer facts" if done.rewritten else ""
     screen.text(f"{plural(done.new, 'new record')}{whose} in {folder}{there}.")
     screen.text(f"To look at them: inferlens show {folder}" + " --by machine" * (len(done.machines) > 1))

@@ -19,7 +19,7 @@ from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import first_rounds, hold_first_round, hold_rounds, screening_budget
 from inferlens.execution.survey import Named, named
 from inferlens.record.record import CUT_SHORT, Record
-from inferlens.record.store import Store, alone_in, safe_name
+from inferlens.record.store import Store, lock_folder, safe_name
 from inferlens.spec.plan import Plan
 
 
@@ -47,7 +47,7 @@ def run(plan: Plan, observer: Observer, model: Named | None = None) -> list[Reco
         names = sorted({safe_name(planned.found.name) for planned in itertools.chain(*cases.values())})
         with ExitStack() as stack:
             for name in names:  # rows of two runs at once tell nothing of each other
-                stack.enter_context(alone_in(Path(plan.output) / name))
+                stack.enter_context(lock_folder(Path(plan.output) / name))
             stack.enter_context(resumable(under_way))
             jobs = under_way.race_jobs(CasesJob, cases)
             try:

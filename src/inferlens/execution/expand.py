@@ -92,7 +92,7 @@ def expand(
     planned: dict[str, Planned] = {}
     found = list(found)
     for model in found:
-        model.check(plan.trust, alone=len(found) == 1)
+        model.check(plan.trust, required=len(found) == 1)
         for feed in feeds(plan, model):
             for case, note in _cases(plan, model, feed, anywhere or capabilities):
                 refusal = model.refusal(feed) or capabilities[case.backend].refusal(case, model)

@@ -125,7 +125,7 @@ def reference(job: ReferenceJob, child: Child) -> ReferenceRun:
         found = None
         if job.accuracy:
             try:
-                found = output_check.evaluated(job.accuracy, job.case, model, runner)
+                found = output_check.evaluate(job.accuracy, job.case, model, runner)
             except InferlensError as error:
                 found = Evaluation(problem=Problem.of(error))
     files: dict[str, Any] = {f"input{index}": value for index, value in enumerate(arrays.values())}
@@ -198,7 +198,7 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
         if job.accuracy:
             child.keep_memory()  # before there are samples in it
             with phase("accuracy"):
-                measured = replace(measured, evaluation=output_check.evaluated(job.accuracy, case, model, runner))
+                measured = replace(measured, evaluation=output_check.evaluate(job.accuracy, case, model, runner))
         if job.kernels:
             _look_at_kernels(child, runner, feeding.first)
         child.deliver(measured)  # before the runner lets go of its device

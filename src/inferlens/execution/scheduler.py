@@ -42,11 +42,11 @@ from inferlens.execution.survey import environment_by
 from inferlens.limits import memory_left
 from inferlens.measure import environment
 from inferlens.measure.monitor import Monitor, gpu_before, usable_cpus, wait_for_quiet
-from inferlens.measure.output_check import Evaluation, beside, by_accuracy, judged
+from inferlens.measure.output_check import Evaluation, accuracy_of, apply_quantized_verdict, by_accuracy
 from inferlens.models import resolve
 from inferlens.record.machine import Before
 from inferlens.record.record import IN_TURNS, Accuracy, Environment, ModelFacts, PhaseName, Record, Warning
-from inferlens.record.store import LOG, Store, cache_in, discarded_if_cut_short
+from inferlens.record.store import LOG, Store, cache_in, discard_if_interrupted
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan
 
@@ -197,7 +197,7 @@ class Scheduler:
         Where something disturbed it for a short time, it is measured once more, and the second attempt counts.
         """
         folder = Store(Path(self.plan.output)).claim(planned.case, planned.found.name)
-        with discarded_if_cut_short(folder):
+        with discard_if_interrupted(folder):
             first = self._attempt(planned, repeat, folder, budget=budget)
         return self._counted(first, budget), folder
 
@@ -250,7 +250,7 @@ class Scheduler:
             made = self._attempt(*processes[place], folders[place], **words)
             return replace(made, created=begun + timedelta(milliseconds=place))
 
-        with discarded_if_cut_short(*folders):
+        with discard_if_interrupted(*folders):
             yield [partial(attempt, place) for place in range(len(processes))]
 
     def measure_interleaved(
@@ -366,7 +366,7 @@ class Scheduler:
             variables=loading_threads(case, slot.processes) if slot else {},
             timeout=min(self.patience(case), self.plan.budget.timeout),
         )
-        found = interference(case, outcome.result, outcome.machine, interleaved=bool(beside))
+        found = interference(case, outcome.result, outcome.machine, interleaved=bool(accuracy_of))
         return Attempt(planned, repeat, folder, created, outcome, found, beside, budget)
 
     def _heard_interleaved(self, case: Case, event: Event) -> None:
@@ -399,7 +399,9 @@ class Scheduler:
             environment=self.environment_for(planned.case),
             phases=result.phases,
             measurements=measured.measurements,
-            agreement=judged(measured.agreement, planned.case, self.accuracies.get(planned.case.digest)),
+            agreement=apply_quantized_verdict(
+                measured.agreement, planned.case, self.accuracies.get(planned.case.digest)
+            ),
             accuracy=accuracy,
             facts=result.facts | {**self.facts} | ({IN_TURNS: attempt.beside} if attempt.beside else {}),
             artefacts=result.artefacts,
@@ -417,7 +419,7 @@ class Scheduler:
             fp32 = case is not None and case.precision == "fp32"
             same = model is not None and model.weights_sha256 == reference.weights_sha256
             theirs = self.references.evaluations.get(planned.evaluated_as) if fp32 and same else None
-            self.accuracies[digest] = beside(self.plan.accuracy, own, reference.name, theirs)
+            self.accuracies[digest] = accuracy_of(self.plan.accuracy, own, reference.name, theirs)
         elif digest in self._told and not self.tells_all:
             return None
         self._told.add(digest)

@@ -238,9 +238,9 @@ def models(job: LookupJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - t
     if not plan:
         return found
     if not job.checks:
-        return [resolve.sized(model, plan, live) for model in found]
+        return [resolve.with_named_sizes(model, plan, live) for model in found]
     for model in found:
-        model.check(plan.trust, alone=len(found) == 1)
+        model.check(plan.trust, required=len(found) == 1)
     checked = [resolve.check(model, plan, live) for model in found]
     return [resolve.with_layers(model) for model in checked] if plan.recommended else checked
 

@@ -28,7 +28,7 @@ from inferlens.execution.survey import cases_of
 from inferlens.execution.worker import Child
 from inferlens.models.model import Format
 from inferlens.record.record import Status, Warning
-from inferlens.record.store import LOG, claimed, safe_name
+from inferlens.record.store import LOG, claim_folder, safe_name
 from inferlens.spec.case import Case, environment_of
 from inferlens.spec.plan import Plan
 from inferlens.stats.samples import median
@@ -106,7 +106,7 @@ def content_of(name: str, trace: Trace) -> TraceContent:
 
 
 def _covered(trace: Trace, rows: Ints, steps: Ints) -> float:
-    covered = Intervals.of(trace, rows).covered(trace.begin[steps], trace.ends(steps))
+    covered = Intervals.of_events(trace, rows).covered(trace.begin[steps], trace.ends(steps))
     return max((covered / trace.duration[steps].clip(min=1)).tolist(), default=0.0)
 
 
@@ -195,7 +195,7 @@ def _traced(
 
     if planned.refusal:
         return ended(refused(planned))
-    folder = claimed(parent, name, hint="another folder")
+    folder = claim_folder(parent, name, hint="another folder")
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".inferlens-") as scratch:
             job = TraceJob(**scheduler.given(planned.case, Path(scratch)), tracing=tracing)

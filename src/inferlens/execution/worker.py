@@ -84,7 +84,7 @@ class Child:
         job = self.job
         if job.known:
             self.model = job.known
-            return resolve.exported(job.case, job.known)
+            return resolve.exported_model(job.case, job.known)
         with self.preparation.phase("load"):
             model = resolve.load(job.case, trust=job.trust, live=Path(job.live) if job.live else None)
         self.model = model.facts

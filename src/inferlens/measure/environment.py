@@ -163,7 +163,7 @@ def check(interpreter: str, variables: Mapping[str, str]) -> None:
     if not path.exists():
         hint = shutil.which(os.path.expanduser(interpreter)) or ""
         raise InferlensError(f"There is no interpreter {interpreter}.", expected=EXPECTED, hint=hint)
-    said = _said(path, interpreter, variables)
+    said = _run_check(path, interpreter, variables)
     version = ".".join(map(str, said["python"]))
     if tuple(said["python"]) < LEAST:
         least = ".".join(map(str, LEAST))
@@ -183,7 +183,7 @@ def check(interpreter: str, variables: Mapping[str, str]) -> None:
         raise InferlensError(what, expected="one Inferlens in all environments", hint=hint)
 
 
-def _said(path: Path, interpreter: str, variables: Mapping[str, str]) -> dict[str, Any]:
+def _run_check(path: Path, interpreter: str, variables: Mapping[str, str]) -> dict[str, Any]:
     """What it says of itself. Raises InferlensError if it says nothing of the kind."""
     refusal = InferlensError(f"{interpreter} is not a Python interpreter.", expected=EXPECTED)
     try:

@@ -474,45 +474,45 @@ class Neighbours:
         self._gpu, self._tree, self._first = gpu, tree, in_first_namespace()
         self._before = frozenset(before)
         self._case: set[int] = set()
-        self._seen = False
+        self._process_ids = False
         self.peaks: dict[int, int] = {}  # bytes, of each of the case's processes
         self._stamp = int(time.time() * 1e6)  # NVML stamps utilisation by the system's clock
 
     @property
     def absent(self) -> dict[str, str]:
         """What cannot be said, and why."""
-        if not self._seen:
+        if not self._process_ids:
             return {"case_memory": UNNAMED, "foreign": UNNAMED}
         return {} if self._first else {"foreign": HIDDEN}
 
     def readings(self) -> dict[str, Reading]:
         """What is read, by name."""
-        return {"processes": self.held, "process utilisation": self.active}
+        return {"processes": self.read_memory, "process utilisation": self.active}
 
-    def held(self, _: float) -> Mapping[str, Value]:
+    def read_memory(self, _: float) -> Mapping[str, Value]:
         """Memory of the case's processes, and the number of others."""
         listed = self._gpu.processes()
-        mine = self._mine(listed)
-        self._seen = self._seen or bool(mine)
+        mine = self._own_processes(listed)
+        self._process_ids = self._process_ids or bool(mine)
         others = len(self._foreign(listed))
         memory = [listed[pid] for pid in mine]
         self.peaks |= {pid: max(listed[pid] or 0, self.peaks.get(pid, 0)) for pid in mine}
-        known = self._seen and None not in memory
+        known = self._process_ids and None not in memory
         return {
             "case_memory": sum(item or 0 for item in memory) if known else None,
-            "foreign": others if others or (self._first and self._seen) else None,
+            "foreign": others if others or (self._first and self._process_ids) else None,
         }
 
     def active(self, _: float) -> Mapping[str, Value]:
         """Share of the multiprocessors' time that others used since the last time."""
         shares, self._stamp = self._gpu.utilisation_since(self._stamp)
-        self._mine(shares)
+        self._own_processes(shares)
         foreign = self._foreign(shares)
-        if not foreign and not (self._first and self._seen):
+        if not foreign and not (self._first and self._process_ids):
             return {"foreign_utilisation": None}
         return {"foreign_utilisation": round(min(1.0, sum(shares[pid] for pid in foreign)), 3)}
 
-    def _mine(self, listed: Collection[int]) -> set[int]:
+    def _own_processes(self, listed: Collection[int]) -> set[int]:
         """Those of the case, also those that have ended since and that NVML still lists."""
         self._case |= set(self._tree())
         self._case -= self._before
@@ -521,7 +521,7 @@ class Neighbours:
     def _foreign(self, listed: Collection[int]) -> set[int]:
         """Those that are surely not the case's."""
         others = set(listed) - self._case
-        if self._seen or (self._first and all(map(psutil.pid_exists, others))):
+        if self._process_ids or (self._first and all(map(psutil.pid_exists, others))):
             return others
         return others & self._before
 

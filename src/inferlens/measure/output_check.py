@@ -25,7 +25,7 @@ from inferlens.errors import InferlensError
 from inferlens.models import resolve, samples
 from inferlens.models.inputs import kind_of
 from inferlens.models.model import Array, Model, Problem
-from inferlens.models.samples import Samples, by_name, imported, is_code
+from inferlens.models.samples import Samples, by_name, import_function, is_code
 from inferlens.models.weights import bits, buffers
 from inferlens.record.record import (
     AGREEMENT,
@@ -169,7 +169,7 @@ def by_accuracy(case: Case, accuracy: Accuracy | None, data: str = "") -> bool:
     return case.precision in QUANTIZED and (measured_drop(accuracy) is not None if accuracy else bool(data))
 
 
-def judged(agreement: Agreement | None, case: Case, accuracy: Accuracy | None) -> Agreement | None:
+def apply_quantized_verdict(agreement: Agreement | None, case: Case, accuracy: Accuracy | None) -> Agreement | None:
     """The agreement of a case whose accuracy is known; outputs of other shapes, or not finite, stay wrong."""
     if agreement is None or agreement.rel_l2 is None or agreement.state == "lost" or not by_accuracy(case, accuracy):
         return agreement
@@ -198,11 +198,11 @@ def _numeric(output: NDArray[np.generic]) -> bool:
     return output.dtype.kind not in TEXT
 
 
-def _equal(one: torch.Tensor, other: torch.Tensor | None) -> bool:
+def _equal(one: torch.Tensor, second: torch.Tensor | None) -> bool:
     """Whether two tensors are the same to the bit, NaN included."""
-    if other is None or one.shape != other.shape or one.dtype != other.dtype:
+    if second is None or one.shape != second.shape or one.dtype != second.dtype:
         return False
-    return bool((bits(one) == bits(other)).all())
+    return bool((bits(one) == bits(second)).all())
 
 
 def _generators() -> list[Any]:
@@ -240,17 +240,17 @@ class Evaluation(Struct, frozen=True, kw_only=True):
     problem: Problem | None = None
 
 
-def data_for(asked: str, case: Case, model: Model) -> Samples | Evaluate:
+def data_for(data: str, case: Case, model: Model) -> Samples | Evaluate:
     """Return the samples, or the user's function, that ``asked`` names. Raises InferlensError if it does not fit."""
-    if asked == samples.RANDOM:
+    if data == samples.RANDOM:
         raise InferlensError(
             "--accuracy needs labeled data: random inputs have no labels.",
             expected="real data",
             hint="--accuracy photos/",
         )
-    if is_code(asked) and _takes_one(found := imported(asked)):
+    if is_code(data) and _takes_one(found := import_function(data)):
         return found
-    return resolve.samples(asked, case, model.inputs)
+    return resolve.load_samples(data, case, model.inputs)
 
 
 def _takes_one(function: Callable[..., Any]) -> bool:
@@ -262,7 +262,7 @@ def _takes_one(function: Callable[..., Any]) -> bool:
     return sum(parameter.default is parameter.empty and parameter.kind in (0, 1) for parameter in given) == 1
 
 
-def evaluated(asked: str, case: Case, model: Model, runner: Runner) -> Evaluation:
+def evaluate(asked: str, case: Case, model: Model, runner: Runner) -> Evaluation:
     """Return what the answers of an entered runner are worth on all of the data. Raises InferlensError for bad data."""
     data = data_for(asked, case, model)
 
@@ -283,11 +283,11 @@ def _of_samples(data: Samples, infer: Callable[[Inputs], Outputs]) -> Evaluation
         scores = _scores(infer(feed), len(chunk))
         labels = [sample.label for sample in chunk if sample.label is not None]
         if (labels and len(labels) < len(chunk)) or (hits and not labels) or (classes and labels):
-            raise InferlensError(f"Some samples in '{data.asked}' have a label, and some have none.")
+            raise InferlensError(f"Some samples in '{data.data}' have a label, and some have none.")
         if scores is None:
             if labels:
                 raise InferlensError(
-                    f"The samples in '{data.asked}' have labels, but the first output is not scores of classes.",
+                    f"The samples in '{data.data}' have labels, but the first output is not scores of classes.",
                     expected="one score for each class", hint="package.module:evaluate, a measure of your own",
                 )  # fmt: skip
             return Evaluation(count=0)
@@ -297,7 +297,7 @@ def _of_samples(data: Samples, infer: Callable[[Inputs], Outputs]) -> Evaluation
         number = scores.shape[1]
         if wrong := [label for label in labels if not 0 <= label < number]:
             raise InferlensError(
-                f"A sample in '{data.asked}' has the label {wrong[0]}, and the model tells {number} classes apart.",
+                f"A sample in '{data.data}' has the label {wrong[0]}, and the model tells {number} classes apart.",
                 expected=f"labels 0 to {number - 1}",
             )
         hits += (scores.argmax(axis=1) == labels).tolist()
@@ -324,7 +324,7 @@ def _scores(outputs: Outputs, count: int) -> NDArray[np.floating[Any]] | None:
     return first.reshape(first.shape[0], -1)[:count].astype(np.float32, copy=False)
 
 
-def _of_function(asked: str, function: Evaluate, model: Model, infer: Callable[[Inputs], Outputs]) -> Evaluation:
+def _of_function(data: str, function: Evaluate, model: Model, infer: Callable[[Inputs], Outputs]) -> Evaluation:
     seen, size = 0, model.inputs[0].shape[0]
 
     def some(given: Any) -> Outputs:
@@ -332,9 +332,7 @@ def _of_function(asked: str, function: Evaluate, model: Model, infer: Callable[[
         arrays = _named(given, model)
         count = len(next(iter(arrays.values())))
         if not 0 < count <= size:
-            raise InferlensError(
-                f"{asked} gives infer {count} samples.", expected=f"1 to {size}, the batch of the case"
-            )
+            raise InferlensError(f"{data} gives infer {count} samples.", expected=f"1 to {size}, the batch of the case")
         seen += count
         fill = np.arange(size) % count
         return [value[:count] if value.ndim and len(value) == size else value for value in infer(
@@ -346,12 +344,12 @@ def _of_function(asked: str, function: Evaluate, model: Model, infer: Callable[[
     except InferlensError:
         raise
     except Exception as error:
-        raise InferlensError(f"{asked} failed: {type(error).__name__}: {error}.", expected=FORM) from error
+        raise InferlensError(f"{data} failed: {type(error).__name__}: {error}.", expected=FORM) from error
     if found.ndim > 1 or not found.size or not np.isfinite(found).all():
         said = f"an array of the shape {'x'.join(map(str, found.shape))}" if found.ndim > 1 or not found.size else "NaN"
-        raise InferlensError(f"{asked} gives {said}.", expected=FORM)
+        raise InferlensError(f"{data} gives {said}.", expected=FORM)
     values = tuple(found.ravel().tolist())
-    name = asked.rpartition(":")[2]
+    name = data.rpartition(":")[2]
     return Evaluation(metric=name, count=len(values) if len(values) > 1 else seen, values=values)
 
 
@@ -364,7 +362,7 @@ def _named(given: Any, model: Model) -> dict[str, Array]:
     return {spec.name: arrays[spec.name].astype(kind_of(spec), copy=False) for spec in model.inputs}
 
 
-def beside(data: str, own: Evaluation, name: str, reference: Evaluation | None) -> Accuracy:
+def accuracy_of(data: str, own: Evaluation, name: str, reference: Evaluation | None) -> Accuracy:
     """What a case is worth on data, beside what its ``reference`` in fp32, called ``name``, is on the same samples."""
     known = reference is not None and (own.metric, own.count) == (reference.metric, reference.count)
     accuracy = Accuracy(

@@ -231,7 +231,7 @@ class StoppingRule(ABC):
         self._expected = max(min(expected, max_time), 1e-9)
         self._least, self._limit, self._max_time = least, most, max_time
         self._first = self._last = 0.0
-        self._judged = 0
+        self._sample_count = 0
         self.reached = False
 
     def add(self, begins: Sequence[float], samples: Sequence[float]) -> None:
@@ -242,8 +242,10 @@ class StoppingRule(ABC):
             self._first = begins[0]
         self.samples += samples
         self._last = begins[-1] + samples[-1]
-        if not self.reached and (len(self.samples) >= max(self._least, self.growth * self._judged) or not self.most):
-            self._judged = len(self.samples)
+        if not self.reached and (
+            len(self.samples) >= max(self._least, self.growth * self._sample_count) or not self.most
+        ):
+            self._sample_count = len(self.samples)
             self.reached = self._enough()
 
     @abstractmethod
@@ -338,10 +340,10 @@ class SteadyState(StoppingRule):
 
     def _enough(self) -> bool:
         if self.spent < self._seconds:
-            self._judged = 0  # looking again costs nothing until there is something to look at
+            self._sample_count = 0  # looking again costs nothing until there is something to look at
             return False
         if len(self.samples) < LEAST_TO_JUDGE:
-            self._judged = 0
+            self._sample_count = 0
             return self.spent >= self.PATIENCE * self._seconds
         return steady(self.samples).steady
 

@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.models.files import OnnxFile, existing
+from inferlens.models.files import OnnxFile, find_file
 from inferlens.models.inputs import shapes_fit
-from inferlens.models.model import TRUST, Format, LoadRequest, Model, ModelInfo, Opened, Problem, Source
+from inferlens.models.model import TRUST, Format, LoadRequest, Model, ModelInfo, OpenedModel, Problem, Source
 from inferlens.record.file_kind import FileType
 from inferlens.record.files import sha256, write_whole
 from inferlens.record.record import ModelFacts
@@ -138,7 +138,7 @@ class Header(Struct, frozen=True):
     version: str
 
 
-def whole(path: Path) -> Header:
+def read_engine_header(path: Path) -> Header:
     """The header of the engine in a file.
 
     Engines of TensorRT do not tell their size: of those, only a file shorter than a header is known to be cut short.
@@ -166,7 +166,7 @@ class Compiled(Source):
     danger: ClassVar[str] = ""  # of every file of this kind, as of ``ModelInfo``
 
     def find(self, name: str) -> ModelInfo:
-        path, _ = existing(name, *self.kinds, *self.more_kinds)
+        path, _ = find_file(name, *self.kinds, *self.more_kinds)
         made = read_provenance(path)
         first = made.inputs[0].shape if made and made.inputs else ()
         return ModelInfo(
@@ -185,15 +185,15 @@ class Compiled(Source):
         """Why the file cannot run here, as far as its beginning tells without a GPU."""
         return None
 
-    def open(self, name: str, request: LoadRequest) -> Opened:
-        path, _ = existing(name, *self.kinds, *self.more_kinds)
+    def open(self, name: str, request: LoadRequest) -> OpenedModel:
+        path, _ = find_file(name, *self.kinds, *self.more_kinds)
         if self.danger and not request.trust:
             raise InferlensError(self.danger.format(path=path), hint=TRUST)
         made = read_provenance(path)
         source = f"{self.title}, sha256 {made.file_sha256 if made else sha256(path)}"
         if made is None:
-            return Opened(format=self.format, path=path, weights=f"in {path.name}", source=source)
-        return Opened(
+            return OpenedModel(format=self.format, path=path, weights=f"in {path.name}", source=source)
+        return OpenedModel(
             format=self.format,
             path=path,
             inputs=made.inputs,
@@ -223,7 +223,7 @@ class EngineFile(Compiled):
         """It is no engine, or is cut short."""
         try:
             if provenance is None:  # otherwise its hash told that it is whole
-                whole(path)
+                read_engine_header(path)
         except Unsupported as error:
             return Problem.of(error)
         except OSError as error:

@@ -22,7 +22,7 @@ from typing import Any
 
 from inferlens.errors import InferlensError, check_choice, library, paths_like, suggestion
 from inferlens.models.inputs import format_of, named_tensors, with_example
-from inferlens.models.model import LoadRequest, ModelInfo, Opened, Source
+from inferlens.models.model import LoadRequest, ModelInfo, OpenedModel, Source
 from inferlens.spec.case import short_name
 
 SOURCES = ("torchvision", "timm", "transformers", "hub", "inferlens")
@@ -55,7 +55,7 @@ class Factory(Source):
             )
         return ModelInfo(spec=f"factory:{name}", name=short_name(f"factory:{name}"), format="module", batch=None)
 
-    def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - the factory makes its own weights
+    def open(self, name: str, request: LoadRequest) -> OpenedModel:  # noqa: ARG002 - the factory makes its own weights
         path, _, attribute = name.partition(":")
         try:
             module = import_code(path)
@@ -86,7 +86,7 @@ class Hub(Source):
         _, entry = _repository(name)
         return ModelInfo(spec=f"hub:{name}", name=entry, format="module")
 
-    def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
+    def open(self, name: str, request: LoadRequest) -> OpenedModel:  # noqa: ARG002 - a file of weights is loaded afterwards
         import torch
 
         folder, entry = _repository(name)
@@ -95,7 +95,7 @@ class Hub(Source):
         arguments = _without_weights(known[entry])
         module = torch.hub.load(str(folder), entry, source="local", **arguments)
         source = f"hub folder {folder.name}"
-        return Opened(format="module", module=_module(module, name), fresh=bool(arguments), source=source)
+        return OpenedModel(format="module", module=_module(module, name), fresh=bool(arguments), source=source)
 
 
 class Live(Source):
@@ -110,7 +110,7 @@ class Live(Source):
             hint="inferlens.bench(module, example_inputs) in Python",
         )
 
-    def open(self, name: str, request: LoadRequest) -> Opened:
+    def open(self, name: str, request: LoadRequest) -> OpenedModel:
         import cloudpickle
         import torch
 
@@ -297,15 +297,15 @@ def _shadowed(error: ImportError | AttributeError, folder: Path) -> InferlensErr
     return InferlensError(f"{near} is hidden by {first}, which has the same name: {error}.", hint=f"rename {near.name}")
 
 
-def _module(made: Any, name: str) -> Any:
+def _module(module: Any, name: str) -> Any:
     import torch
 
-    if not isinstance(made, torch.nn.Module):
+    if not isinstance(module, torch.nn.Module):
         raise InferlensError(
-            f"{name} returns a value of type {type(made).__name__}.",
+            f"{name} returns a value of type {type(module).__name__}.",
             expected="an nn.Module, or (nn.Module, example inputs)",
         )
-    return made
+    return module
 
 
 def _repository(name: str) -> tuple[Path, str]:

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from inferlens.errors import InferlensError, library, paths_like, reason
 from inferlens.models.inputs import shapes_fit, spec_of, with_example
-from inferlens.models.model import TRUST, Format, LoadRequest, ModelInfo, Opened, Sizes, Source
+from inferlens.models.model import TRUST, Format, LoadRequest, ModelInfo, OpenedModel, Sizes, Source
 from inferlens.models.weights import unwrapped_module
 from inferlens.record.file_kind import MODELS, FileType, file_kind, wrong_file
 from inferlens.record.files import sha256
@@ -141,7 +141,7 @@ class TorchFile(Source):
     kinds = tuple(FORMATS)
 
     def find(self, name: str) -> ModelInfo:
-        path, kind = existing(name, *self.kinds)
+        path, kind = find_file(name, *self.kinds)
         return ModelInfo(
             spec=f"file:{path}",
             name=path.stem,
@@ -151,8 +151,8 @@ class TorchFile(Source):
             danger=_danger(path, kind),
         )
 
-    def open(self, name: str, request: LoadRequest) -> Opened:
-        path, kind = existing(name, *self.kinds)
+    def open(self, name: str, request: LoadRequest) -> OpenedModel:
+        path, kind = find_file(name, *self.kinds)
         library("torch", extra="torch")
         self.find(name).check(request.trust)
         with broken_file(path), only_weights(not request.trust):
@@ -170,7 +170,7 @@ def _danger(path: Path, kind: FileType) -> str:
     return f"{path} holds {code}, which can run code when it is opened." if code else ""
 
 
-def existing(name: str, *kinds: FileType) -> tuple[Path, FileType]:
+def find_file(name: str, *kinds: FileType) -> tuple[Path, FileType]:
     """Return the file of that name and its kind, which is one of ``kinds``.
 
     Raises InferlensError if there is none, or it is of another kind.
@@ -214,10 +214,10 @@ def only_weights(forced: bool) -> Iterator[None]:
         os.environ |= before
 
 
-def _script(path: Path) -> Opened:
+def _script(path: Path) -> OpenedModel:
     import torch
 
-    return Opened(
+    return OpenedModel(
         format="torchscript",
         inputs=_noted_inputs(path),
         module=torch.jit.load(str(path), map_location="cpu").eval(),
@@ -227,7 +227,7 @@ def _script(path: Path) -> Opened:
     )
 
 
-def _exported(path: Path) -> Opened:
+def _exported(path: Path) -> OpenedModel:
     import torch
 
     tensor_specs = _noted_inputs(path)
@@ -246,11 +246,11 @@ def _exported(path: Path) -> Opened:
     specs = tuple(spec_of(name, value) for name, value in tensors.items())
     names = [spec.name for spec in specs]
     if tensor_specs:
-        specs = _named(specs, tensor_specs, path)
+        specs = _with_input_names(specs, tensor_specs, path)
     nodes = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     symbols = (tuple("" if isinstance(size, int) else str(size) for size in nodes[name].shape) for name in names)
     specs = tuple(msgspec.structs.replace(spec, names=own) for spec, own in zip(specs, symbols, strict=True))
-    return Opened(
+    return OpenedModel(
         format="exported",
         module=module,
         path=path,
@@ -322,7 +322,9 @@ def _take_tensors(module: torch.fx.GraphModule, constants: dict[str, Any]) -> No
     module.recompile()
 
 
-def _named(specs: tuple[TensorSpec, ...], tensor_specs: tuple[TensorSpec, ...], path: Path) -> tuple[TensorSpec, ...]:
+def _with_input_names(
+    specs: tuple[TensorSpec, ...], tensor_specs: tuple[TensorSpec, ...], path: Path
+) -> tuple[TensorSpec, ...]:
     """A program's inputs with the names that were noted, and the ranges of their values."""
     if [(len(spec.shape), spec.dtype) for spec in specs] != [(len(spec.shape), spec.dtype) for spec in tensor_specs]:
         raise InferlensError(f"The inputs that {path} describes do not fit its program.", hint="export it again")
@@ -343,7 +345,7 @@ def _bounds(program: torch.export.ExportedProgram, size: Any) -> tuple[int, int 
     return least if least is not None and least > 2 else 1, most
 
 
-def _pickled(path: Path) -> Opened:
+def _pickled(path: Path) -> OpenedModel:
     import torch
 
     module, key = unwrapped_module(torch.load(path, map_location="cpu", weights_only=False))
@@ -453,7 +455,7 @@ class OnnxFile(Source):
     kinds = (FileType.ONNX,)
 
     def find(self, name: str) -> ModelInfo:
-        path, _ = existing(name, *self.kinds, FileType.UNKNOWN)  # its fields may stand in an unusual order
+        path, _ = find_file(name, *self.kinds, FileType.UNKNOWN)  # its fields may stand in an unusual order
         model = onnx_graph(path)
         first = _inputs(model, path)[0][0].shape
         return ModelInfo(
@@ -464,11 +466,11 @@ class OnnxFile(Source):
             precision=graph_precision(model),
         )
 
-    def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
-        path, _ = existing(name, *self.kinds, FileType.UNKNOWN)
+    def open(self, name: str, request: LoadRequest) -> OpenedModel:  # noqa: ARG002 - a file of weights is loaded afterwards
+        path, _ = find_file(name, *self.kinds, FileType.UNKNOWN)
         model = onnx_graph(path)
         inputs = _inputs(model, path)
-        return Opened(
+        return OpenedModel(
             format="onnx",
             path=path,
             inputs=tuple(spec for spec, _ in inputs),

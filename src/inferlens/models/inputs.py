@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from inferlens.errors import InferlensError, check_choice, is_short_of_memory, reason
-from inferlens.models.model import Array, Format, Model, ModelInfo, Opened
+from inferlens.models.model import Array, Format, Model, ModelInfo, OpenedModel
 from inferlens.spec.case import TensorSpec, with_batch
 from inferlens.units import listing
 
@@ -125,7 +125,7 @@ def kind_of(spec: TensorSpec) -> str:
     return "float32" if "float" in spec.dtype and spec.dtype != "float64" else spec.dtype
 
 
-def try_inputs(opened: Opened, specs: tuple[TensorSpec, ...], model_info: ModelInfo, *, asked: bool) -> None:
+def try_inputs(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: ModelInfo, *, requested: bool) -> None:
     """Calls a module once, at batch 1 if it takes that, to see whether it takes ``specs``.
 
     Raises InferlensError if it does not, and does not fail with its own inputs as well.
@@ -133,17 +133,17 @@ def try_inputs(opened: Opened, specs: tuple[TensorSpec, ...], model_info: ModelI
     if opened.module is None or (error := _failure(opened, specs, model_info)) is None:
         return
     own = ", ".join(map(str, opened.inputs))
-    if asked and own and _failure(opened, opened.inputs, model_info):
+    if requested and own and _failure(opened, opened.inputs, model_info):
         return  # the inputs that were asked for are not to blame
     given = ", ".join(map(str, specs))
-    whose = "" if asked else "its own example, "
+    whose = "" if requested else "its own example, "
     raise InferlensError(
-        f"{model_info.asked or model_info.spec} does not take {whose}{given}: {reason(error)}.",
-        expected=f"inputs such as its own, {own}" if asked and own else "the shape and type that its forward takes",
+        f"{model_info.argument or model_info.spec} does not take {whose}{given}: {reason(error)}.",
+        expected=f"inputs such as its own, {own}" if requested and own else "the shape and type that its forward takes",
     ) from error
 
 
-def own_precision(opened: Opened) -> str:
+def own_precision(opened: OpenedModel) -> str:
     """Return ``fp16`` or ``bf16`` of a module whose author put all its weights into that; else nothing."""
     if opened.module is None or opened.format != "module":
         return ""
@@ -153,7 +153,7 @@ def own_precision(opened: Opened) -> str:
     return {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(kinds.pop(), "") if len(kinds) == 1 else ""
 
 
-def own_type(opened: Opened, precision: str = "") -> torch.dtype:
+def own_type(opened: OpenedModel, precision: str = "") -> torch.dtype:
     """Return the type in which a module takes floats: a stored program is in the ``precision`` that it is in."""
     import torch
 
@@ -161,7 +161,7 @@ def own_type(opened: Opened, precision: str = "") -> torch.dtype:
     return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(own, torch.float32)
 
 
-def _failure(opened: Opened, specs: tuple[TensorSpec, ...], model_info: ModelInfo) -> Exception | None:
+def _failure(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: ModelInfo) -> Exception | None:
     """What a call raises at the smallest batch and at the one asked for, if that may be for what it was fed with."""
     import torch
 
@@ -188,12 +188,12 @@ def _failure(opened: Opened, specs: tuple[TensorSpec, ...], model_info: ModelInf
     return error
 
 
-def with_example(module: torch.nn.Module, example: Any, *, weights: str, source: str) -> Opened:
+def with_example(module: torch.nn.Module, example: Any, *, weights: str, source: str) -> OpenedModel:
     """``module`` as it is, with its inputs described by ``example``; inputs unknown if that is ``None``."""
     by_name = named_tensors(module, example)
     if isinstance(example, dict):
         module = by_position(module, list(by_name))
-    return Opened(
+    return OpenedModel(
         format=format_of(module),
         module=module,
         inputs=tuple(spec_of(name, tensor) for name, tensor in by_name.items()),
@@ -240,7 +240,7 @@ def called_by_name(module: torch.nn.Module, specs: Sequence[TensorSpec]) -> torc
         raise InferlensError(
             f"forward also takes {listing(missing)}.",
             expected=f"an --input for each of {listing(needed)}",
-            hint=" ".join(f"--input {msgspec.structs.replace(tensor_spec, name=name).asked}" for name in missing),
+            hint=" ".join(f"--input {msgspec.structs.replace(tensor_spec, name=name).text}" for name in missing),
         )
     return module if names == [*parameters][: len(names)] else by_position(module, names)
 
@@ -289,10 +289,10 @@ def array_of(tensor: torch.Tensor) -> Array:
     return array
 
 
-def on_host(given: Mapping[str, Any]) -> dict[str, Any]:
+def on_host(values: Mapping[str, Any]) -> dict[str, Any]:
     """Arrays in the place of tensors, over their memory if that is the host's and NumPy has their type."""
-    arrays = dict(given)
-    for name, value in given.items():
+    arrays = dict(values)
+    for name, value in values.items():
         if hasattr(value, "detach"):
             known = value.float() if str(value.dtype) == "torch.bfloat16" else value
             arrays[name] = known.numpy(force=True)

@@ -16,7 +16,7 @@ import numpy as np
 import inferlens
 from inferlens.errors import InferlensError, check_choice, library, reason, suggestion
 from inferlens.models.inputs import by_position
-from inferlens.models.model import Array, LoadRequest, ModelInfo, Opened, Source
+from inferlens.models.model import Array, LoadRequest, ModelInfo, OpenedModel, Source
 from inferlens.spec.case import TensorSpec
 
 IMAGE = TensorSpec("x", (1, 3, 224, 224))
@@ -57,7 +57,7 @@ class Torchvision(Source):
         names: list[str] = _torchvision().models.list_models()
         return names
 
-    def open(self, name: str, request: LoadRequest) -> Opened:
+    def open(self, name: str, request: LoadRequest) -> OpenedModel:
         torchvision = _torchvision()
         builder = torchvision.models.get_model_builder(name)
         weights = _cached(torchvision, name, request.named_weights) if request.named_weights else None
@@ -66,7 +66,7 @@ class Torchvision(Source):
             arguments["weights_backbone"] = None
         if name == "inception_v3" or name == "googlenet":  # their own init takes a minute, and warns
             arguments |= {"init_weights": False, "transform_input": False}
-        return Opened(
+        return OpenedModel(
             format="module",
             module=builder(**arguments),
             inputs=_image_inputs(torchvision, name),
@@ -95,12 +95,12 @@ class Timm(Source):
         names: list[str] = library("timm", extra="models").list_models()
         return names
 
-    def open(self, name: str, request: LoadRequest) -> Opened:
+    def open(self, name: str, request: LoadRequest) -> OpenedModel:
         _refuse_names(request, "timm")
         timm = library("timm", extra="models")
         module = timm.create_model(name, pretrained=False)
         inputs = (TensorSpec("x", (1, *module.pretrained_cfg.get("input_size", IMAGE.shape[1:]))),)
-        return Opened(format="module", module=module, inputs=inputs, fresh=True, source=f"timm {timm.__version__}")
+        return OpenedModel(format="module", module=module, inputs=inputs, fresh=True, source=f"timm {timm.__version__}")
 
     def preparation(self, name: str, spec: TensorSpec) -> Callable[[Any], Array]:
         timm = library("timm", extra="models")
@@ -137,7 +137,7 @@ class Transformers(Source):
             ) from None
         return ModelInfo(spec=f"{self.prefix}:{name}", name=Path(name).name, format="module")
 
-    def open(self, name: str, request: LoadRequest) -> Opened:
+    def open(self, name: str, request: LoadRequest) -> OpenedModel:
         _refuse_names(request, "transformers")
         transformers, config = _transformers(), self._config(name)
         try:
@@ -147,7 +147,7 @@ class Transformers(Source):
         inputs = _model_inputs(module, config)
         module = by_position(module, [spec.name for spec in inputs])
         source = f"transformers {transformers.__version__}"
-        return Opened(format="module", module=module, inputs=inputs, fresh=True, source=source)
+        return OpenedModel(format="module", module=module, inputs=inputs, fresh=True, source=source)
 
     def _config(self, name: str) -> Any:
         """The configuration; caches off, so that a model can be traced and exported."""
@@ -168,12 +168,12 @@ class Zoo(Source):
     def names(self) -> Sequence[str]:
         return ["resnet34"]
 
-    def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
+    def open(self, name: str, request: LoadRequest) -> OpenedModel:  # noqa: ARG002 - a file of weights is loaded afterwards
         library("torch", extra="torch")
         from inferlens.models.zoo import ResNet34
 
         source = f"inferlens {inferlens.__version__}"
-        return Opened(format="module", module=ResNet34(), inputs=(IMAGE,), fresh=True, source=source)
+        return OpenedModel(format="module", module=ResNet34(), inputs=(IMAGE,), fresh=True, source=source)
 
 
 class FakeSource(Source):
@@ -186,8 +186,8 @@ class FakeSource(Source):
     def find(self, name: str) -> ModelInfo:
         return ModelInfo(spec=f"fake:{name}", name=name or "fake", format="fake")
 
-    def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - nothing is opened
-        return Opened(format="fake", inputs=(TensorSpec("x", (1, 3, 8, 8)),), weights="none")
+    def open(self, name: str, request: LoadRequest) -> OpenedModel:  # noqa: ARG002 - nothing is opened
+        return OpenedModel(format="fake", inputs=(TensorSpec("x", (1, 3, 8, 8)),), weights="none")
 
 
 def _refuse_names(request: LoadRequest, library: str) -> None:

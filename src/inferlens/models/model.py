@@ -73,7 +73,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     name: str
     format: Format
     batch: int | None = 1
-    asked: str = ""
+    argument: str = ""
     precision: str = "fp32"
     origin: Case | None = None
     origin_format: Format | None = None
@@ -88,11 +88,11 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
         problem = self.problem or dict(self.unfit).get(feed)
         return problem.refusal() if problem else None
 
-    def check(self, trusted: bool, alone: bool = True) -> None:
+    def check(self, trusted: bool, required: bool = True) -> None:
         """Raises InferlensError for a file that would run code nobody asked for, or cannot run and is ``alone``."""
         if self.danger and not trusted:
             raise InferlensError(self.danger, hint=TRUST)
-        if self.problem and alone:  # beside others it is a row
+        if self.problem and required:  # beside others it is a row
             raise self.problem.refusal()
 
 
@@ -155,7 +155,7 @@ class LoadRequest:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedModel:
     """What a source gives: a module or a file, and what it knows of the inputs.
 
     Attributes:
@@ -197,7 +197,7 @@ class Source(ABC):
         return ()
 
     @abstractmethod
-    def open(self, name: str, request: LoadRequest) -> Opened:
+    def open(self, name: str, request: LoadRequest) -> OpenedModel:
         """The model called ``name``. Raises InferlensError if it cannot be opened."""
 
     def preparation(self, name: str, spec: TensorSpec) -> Callable[[Any], Array]:

@@ -39,12 +39,12 @@ from inferlens.models.inputs import (
     try_inputs,
 )
 from inferlens.models.libraries import FakeSource, Timm, Torchvision, Transformers, Zoo
-from inferlens.models.model import InputsAtBatch, LoadRequest, Model, ModelInfo, Opened, Problem, Source
-from inferlens.models.samples import RANDOM, Samples, read
+from inferlens.models.model import InputsAtBatch, LoadRequest, Model, ModelInfo, OpenedModel, Problem, Source
+from inferlens.models.samples import RANDOM, Samples, read_samples
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize
 from inferlens.record.file_kind import FileType, file_kind
 from inferlens.record.record import ModelFacts
-from inferlens.spec.case import EXPORTED, Case, TensorSpec, check_kept, kept, with_batch
+from inferlens.spec.case import EXPORTED, Case, TensorSpec, check_kept, kept_layers, with_batch
 from inferlens.spec.dimensions import missing_sizes, share_sizes, with_dims, with_names, without_usual_names
 from inferlens.spec.plan import Plan
 
@@ -78,8 +78,8 @@ def find(name: str) -> ModelInfo:
     elif colon or name.endswith(".py"):
         model_info = BY_PREFIX["factory"].find(name)
     else:
-        model_info = _bare(name)
-    return msgspec.structs.replace(model_info, asked=name)
+        model_info = _find_bare_name(name)
+    return msgspec.structs.replace(model_info, argument=name)
 
 
 def _file_source(path: Path) -> str:
@@ -94,7 +94,7 @@ def _file_source(path: Path) -> str:
     return BY_KIND.get(kind) or by_suffix or TorchFile.prefix * (not could_be_a_name)
 
 
-def _bare(name: str) -> ModelInfo:
+def _find_bare_name(name: str) -> ModelInfo:
     known: list[str] = []
     missing: MissingLibrary | None = None
     for source in SOURCES:
@@ -158,7 +158,7 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
 
     Raises InferlensError if the model, its weights or the inputs asked for do not fit together.
     """
-    opened = _opened(case, trust, live)
+    opened = _open(case, trust, live)
     module, name = opened.module, case.model.partition(":")[2]
     weights = _weights(opened, case, trust)
     inputs = _inputs(opened, case)
@@ -189,21 +189,21 @@ def inputs_are_drawn(case: Case) -> bool:
 
 def _calibration(case: Case, inputs: tuple[TensorSpec, ...]) -> Samples | None:
     """The data that a case names."""
-    return None if case.calibration in ("", RANDOM) else samples(case.calibration, case, inputs)
+    return None if case.calibration in ("", RANDOM) else load_samples(case.calibration, case, inputs)
 
 
-def samples(asked: str, case: Case, inputs: tuple[TensorSpec, ...]) -> Samples:
+def load_samples(data: str, case: Case, inputs: tuple[TensorSpec, ...]) -> Samples:
     """The data that ``asked`` names, for the inputs of a case's model. Raises InferlensError if it does not fit."""
     prefix, _, name = case.model.partition(":")
-    return read(asked, inputs, lambda: BY_PREFIX[prefix].preparation(name, inputs[0]))
+    return read_samples(data, inputs, lambda: BY_PREFIX[prefix].preparation(name, inputs[0]))
 
 
-def exported(case: Case, facts: ModelFacts) -> Model:
+def exported_model(case: Case, facts: ModelFacts) -> Model:
     """The model of ``case`` without its module, for what runs a file that it was exported to; see ``facts``."""
     return Model(spec=case.model, format="module", **msgspec.structs.asdict(facts))
 
 
-def _opened(case: Case, trust: bool, live: Path | None) -> Opened:
+def _open(case: Case, trust: bool, live: Path | None) -> OpenedModel:
     prefix, _, name = case.model.partition(":")
     check_choice("source of models", prefix, BY_PREFIX)  # of a name from a file, such as the origin of an engine
     source = BY_PREFIX[prefix]
@@ -230,7 +230,7 @@ def check(model_info: ModelInfo, plan: Plan, live: Path | None = None) -> ModelI
     if source.vouched and not asks:
         return model_info
     try:
-        opened = _opened(case, trust, live)
+        opened = _open(case, trust, live)
         _given_weights(opened, case, trust)
         if not (case.inputs or opened.inputs):
             opened = replace(opened, inputs=(_guess(opened),))
@@ -248,11 +248,11 @@ def check(model_info: ModelInfo, plan: Plan, live: Path | None = None) -> ModelI
         if is_short_of_memory(error):
             return model_info
         raise InferlensError(
-            f"{model_info.asked or model_info.spec} cannot be loaded: {reason(error)}{_where(error)}.",
+            f"{model_info.argument or model_info.spec} cannot be loaded: {reason(error)}{_user_frame(error)}.",
             hint="load it by itself in Python, which shows where this comes from",
         ) from error
     if opened.module is not None:  # names of ONNX nodes are known once it is exported
-        nodes = [name for name in kept(case) if name.startswith(EXPORTED)]
+        nodes = [name for name in kept_layers(case) if name.startswith(EXPORTED)]
         check_kept(case, [*(name for name, _ in opened.module.named_modules()), *nodes])
     model_info = msgspec.structs.replace(model_info, precision=own_precision(opened) or model_info.precision)
     fits, unfit = dict[tuple[TensorSpec, ...], tuple[TensorSpec, ...]](), list[tuple[InputsAtBatch, Problem]]()
@@ -265,7 +265,7 @@ def check(model_info: ModelInfo, plan: Plan, live: Path | None = None) -> ModelI
         if data := _calibration(case, specs):
             next(data.feeds(1))
         if inputs or not source.vouched:
-            try_inputs(opened, specs, model_info, asked=bool(inputs))
+            try_inputs(opened, specs, model_info, requested=bool(inputs))
     return msgspec.structs.replace(model_info, unfit=tuple(unfit), convolutional=_convolutional(opened.module))
 
 
@@ -278,15 +278,15 @@ def feeds(plan: Plan, model_info: ModelInfo) -> list[InputsAtBatch]:
     return every
 
 
-def sized(model_info: ModelInfo, plan: Plan, live: Path | None) -> ModelInfo:
+def with_named_sizes(model_info: ModelInfo, plan: Plan, live: Path | None) -> ModelInfo:
     """Return what is known of a model, with the inputs that a plan asks for where it gives sizes by name."""
     if not any(plan.dim):
         return model_info
     model_info.check(plan.trust)
-    return _with_inputs(model_info, _opened(Case(model=model_info.spec, backend=""), plan.trust, live), plan)
+    return _with_inputs(model_info, _open(Case(model=model_info.spec, backend=""), plan.trust, live), plan)
 
 
-def _with_inputs(model_info: ModelInfo, opened: Opened, plan: Plan) -> ModelInfo:
+def _with_inputs(model_info: ModelInfo, opened: OpenedModel, plan: Plan) -> ModelInfo:
     pairs = itertools.product(plan.input, plan.dim)
     return msgspec.structs.replace(
         model_info, inputs=tuple(with_dims(opened.inputs, tensor_specs, dims) for tensor_specs, dims in pairs)
@@ -313,7 +313,7 @@ def _convolutional(module: torch.nn.Module | None) -> bool:
     return any("Conv2d" in names for names in kinds)
 
 
-def _where(error: BaseException) -> str:
+def _user_frame(error: BaseException) -> str:
     """Where in code that is neither ours nor a library's an error was raised, such as `` (mine.py, line 3)``."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(Path.cwd()) and frame.filename != __file__]
@@ -321,7 +321,7 @@ def _where(error: BaseException) -> str:
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
-def _given_weights(opened: Opened, case: Case, trust: bool) -> str:
+def _given_weights(opened: OpenedModel, case: Case, trust: bool) -> str:
     """Loads the weights that were asked for, if they are in a file; says where they are from, if that is known."""
     if case.weights and (opened.format != "module" or opened.module is None):
         raise InferlensError(f"{case.model} brings its own weights.", hint="leave out --weights")
@@ -337,7 +337,7 @@ def _given_weights(opened: Opened, case: Case, trust: bool) -> str:
     return ""
 
 
-def _weights(opened: Opened, case: Case, trust: bool) -> str:
+def _weights(opened: OpenedModel, case: Case, trust: bool) -> str:
     """Gives a fresh module its weights; says where they are from."""
     if given := _given_weights(opened, case, trust):
         return given
@@ -349,7 +349,7 @@ def _weights(opened: Opened, case: Case, trust: bool) -> str:
     return f"random, seed {case.seed}"
 
 
-def _inputs(opened: Opened, case: Case) -> tuple[TensorSpec, ...]:
+def _inputs(opened: OpenedModel, case: Case) -> tuple[TensorSpec, ...]:
     """The model's own inputs, with those asked for in their place, at the batch: sizes and types that its file takes.
 
     Those not asked for follow the model's own first input, whose batch they share.
@@ -378,7 +378,7 @@ def _inputs(opened: Opened, case: Case) -> tuple[TensorSpec, ...]:
     return without_usual_names(opened.inputs, tensor_specs)
 
 
-def _guess(opened: Opened) -> TensorSpec:
+def _guess(opened: OpenedModel) -> TensorSpec:
     """An image, if the model takes one: most models whose inputs nobody tells do."""
     image, why, names = TensorSpec("x", (1, 3, 224, 224)), None, list[str]()
     if opened.module is not None:
@@ -400,7 +400,7 @@ def _guess(opened: Opened) -> TensorSpec:
     ) from why
 
 
-def _check_sizes(spec: TensorSpec, opened: Opened) -> None:
+def _check_sizes(spec: TensorSpec, opened: OpenedModel) -> None:
     """What a file fixes of an input's sizes and type is what it runs at."""
     if spec.name not in opened.sizes:
         return

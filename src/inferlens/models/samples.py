@@ -50,23 +50,23 @@ class Samples:
     ``specs``: the inputs of the model that it is for, with their batch dimension.
     """
 
-    asked: str
+    data: str
     specs: tuple[TensorSpec, ...]
     _files: Sequence[Path]
-    _each: Callable[[], Iterator[Sample]]
+    _read: Callable[[], Iterator[Sample]]
 
     @cached_property
     def digest(self) -> str:
         """Hexadecimal digits that stand for the content, or the name of what gives it."""
-        return _digest(self._files) if self._files else self.asked
+        return _digest(self._files) if self._files else self.data
 
     def __iter__(self) -> Iterator[Sample]:
         count = 0
-        for sample in self._each():
+        for sample in self._read():
             count += 1
             yield Sample(self._checked(sample.inputs), sample.label)
         if not count:
-            raise InferlensError(f"There are no samples in '{self.asked}'.", expected=FORMS)
+            raise InferlensError(f"There are no samples in '{self.data}'.", expected=FORMS)
 
     def feeds(self, most: int = MOST) -> Iterator[dict[str, Array]]:
         """So many samples at most in batches of the model's size; what is left over is filled up with the first."""
@@ -87,49 +87,49 @@ class Samples:
         for spec in self.specs:
             if spec.name not in inputs:
                 raise InferlensError(
-                    f"The samples in '{self.asked}' have no '{spec.name}'.",
+                    f"The samples in '{self.data}' have no '{spec.name}'.",
                     expected=f"arrays named {', '.join(spec.name for spec in self.specs)}",
                 )
             array = np.asarray(inputs[spec.name])
             if array.shape != spec.shape[1:]:
                 raise InferlensError(
-                    f"A sample in '{self.asked}' has the shape {'x'.join(map(str, array.shape)) or 'scalar'} "
+                    f"A sample in '{self.data}' has the shape {'x'.join(map(str, array.shape)) or 'scalar'} "
                     f"for the input '{spec.name}'.",
                     expected="x".join(map(str, spec.shape[1:])) or "scalar",
                 )
             found[spec.name] = array.astype(kind_of(spec), copy=False)
             if not np.isfinite(found[spec.name]).all():
-                raise InferlensError(f"A sample in '{self.asked}' has values for '{spec.name}' that are not finite.")
+                raise InferlensError(f"A sample in '{self.data}' has values for '{spec.name}' that are not finite.")
         return found
 
 
-def read(asked: str, specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepare]) -> Samples:
+def read_samples(data: str, specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepare]) -> Samples:
     """The data that ``asked`` names, for a model with these inputs.
 
     ``prepare`` gives what makes an array of an image, or raises where the model's library does not say how. Raises
     InferlensError if there is no such data, or it does not fit.
     """
     if not specs or not all(spec.shape for spec in specs):
-        raise InferlensError(f"'{asked}' cannot be put into batches: an input of the model is a single number.")
-    path = Path(asked)
+        raise InferlensError(f"'{data}' cannot be put into batches: an input of the model is a single number.")
+    path = Path(data)
     if path.suffix == ".npz" and path.is_file():
-        return Samples(asked, specs, [path], lambda: _arrays(path, specs))
+        return Samples(data, specs, [path], lambda: _arrays(path, specs))
     if path.is_dir() and (path / "state.json").exists():
         files = sorted(path.glob("*.arrow"))
-        return Samples(asked, specs, files, lambda: _rows(files, specs, prepare))
+        return Samples(data, specs, files, lambda: _rows(files, specs, prepare))
     if path.is_dir():
         images = sorted(item for item in path.rglob("*") if item.suffix.lower() in IMAGES)
         if not images:
-            raise InferlensError(f"There are no images in {asked}.", expected=f"files {', '.join(IMAGES)}")
+            raise InferlensError(f"There are no images in {data}.", expected=f"files {', '.join(IMAGES)}")
         if len(specs) != 1:
             raise InferlensError(
-                f"The model takes {len(specs)} inputs, and {asked} has images.", expected="an .npz file"
+                f"The model takes {len(specs)} inputs, and {data} has images.", expected="an .npz file"
             )
-        return Samples(asked, specs, images, lambda: _images(path, images, specs[0], prepare))
-    if is_code(asked):
-        made = imported(asked)
-        return Samples(asked, specs, (), lambda: _given(made(), specs, asked))
-    raise InferlensError(f"There is no data '{asked}'.", expected=FORMS)
+        return Samples(data, specs, images, lambda: _images(path, images, specs[0], prepare))
+    if is_code(data):
+        made = import_function(data)
+        return Samples(data, specs, (), lambda: _from_function(made(), specs, data))
+    raise InferlensError(f"There is no data '{data}'.", expected=FORMS)
 
 
 def calibration_feeds(model: Model, case: Case) -> Iterator[dict[str, Array]]:
@@ -200,38 +200,38 @@ def _rows(files: Sequence[Path], specs: tuple[TensorSpec, ...], prepare: Callabl
             yield Sample(row, label if isinstance(label, int) else None)
 
 
-def is_code(asked: str) -> bool:
+def is_code(data: str) -> bool:
     """Whether it has the form ``package.module:name``."""
-    module, _, name = asked.partition(":")
-    return bool(module and name) and not Path(asked).exists()
+    module, _, name = data.partition(":")
+    return bool(module and name) and not Path(data).exists()
 
 
-def imported(asked: str) -> Callable[..., Any]:
+def import_function(data: str) -> Callable[..., Any]:
     """The function of ``package.module:name``, or one that gives what it is. Raises InferlensError if there is none."""
-    module, _, name = asked.partition(":")
+    module, _, name = data.partition(":")
     try:
         made = getattr(import_code(module), name)
     except (ImportError, AttributeError) as error:
-        raise InferlensError(f"'{asked}' cannot be imported: {error}.", expected=FORMS) from error
+        raise InferlensError(f"'{data}' cannot be imported: {error}.", expected=FORMS) from error
     return made if callable(made) else lambda: made
 
 
-def _given(made: Iterable[Any], specs: tuple[TensorSpec, ...], asked: str) -> Iterator[Sample]:
-    for item in made:
+def _from_function(items: Iterable[Any], specs: tuple[TensorSpec, ...], data: str) -> Iterator[Sample]:
+    for item in items:
         given, label = item, None
         if isinstance(item, tuple) and len(item) == 2 and np.ndim(item[1]) == 0:
             given, label = item[0], int(item[1])
         values = by_name(given, specs)
         if not values:
             raise InferlensError(
-                f"{asked} yields values of type {type(item).__name__}.", expected="arrays, or pairs of them and a label"
+                f"{data} yields values of type {type(item).__name__}.", expected="arrays, or pairs of them and a label"
             )
         yield Sample({name: np.asarray(value) for name, value in values.items()}, label)
 
 
-def by_name(given: Any, specs: tuple[TensorSpec, ...]) -> Mapping[str, Any]:
+def by_name(values: Any, specs: tuple[TensorSpec, ...]) -> Mapping[str, Any]:
     """Arrays by input name, from these, from arrays in the order of the inputs, or from the only one."""
-    if isinstance(given, Mapping):
-        return given
-    arrays = given if isinstance(given, (tuple, list)) else [given]
+    if isinstance(values, Mapping):
+        return values
+    arrays = values if isinstance(values, (tuple, list)) else [values]
     return {spec.name: array for spec, array in zip(specs, arrays, strict=False)}

@@ -56,7 +56,7 @@ MOST = 20_000  # operators that are kept one by one
 
 
 @dataclass(frozen=True)
-class Seen:
+class TensorAccess:
     """A tensor as an operator sees it: its storage, which part of it, and how many bytes that and all of it has."""
 
     storage: Hashable
@@ -65,25 +65,25 @@ class Seen:
     whole: int
 
 
-class Parts:
+class PartSet:
     """The parts of one storage that were seen, each counted once."""
 
     def __init__(self) -> None:
-        self._seen: set[Hashable] = set()
+        self._parts: set[Hashable] = set()
         self._bytes = 0
 
-    def add(self, tensor: Seen) -> int:
+    def add(self, tensor: TensorAccess) -> int:
         """How many bytes ``tensor`` adds."""
-        if tensor.part in self._seen:
+        if tensor.part in self._parts:
             return 0
-        self._seen.add(tensor.part)
+        self._parts.add(tensor.part)
         before = self._bytes
         self._bytes = min(before + tensor.bytes, max(tensor.whole, before))
         return self._bytes - before
 
 
 @dataclass
-class Sum:
+class WorkSum:
     """What a module, or one call of an operator, has done so far: fields of ModuleWork and of OperatorWork."""
 
     flops: float = 0.0
@@ -95,7 +95,7 @@ class Sum:
 
 
 @dataclass
-class ModuleSum(Sum):
+class ModuleSum(WorkSum):
     """What belongs to a module alone."""
 
     kind: str = ""
@@ -108,11 +108,11 @@ class ModuleCall:
     """One call of a module, and what it has read."""
 
     path: str
-    read: dict[Hashable, Parts] = field(default_factory=dict)
+    read: dict[Hashable, PartSet] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
-class Made:
+class Write:
     """What a call has written to a storage: by which operator, which part, how many bytes.
 
     ``read`` is what was read of it: by other calls than that one, and by any operator.
@@ -122,17 +122,17 @@ class Made:
     operator: int
     part: Hashable
     bytes: int
-    read: tuple[Parts, Parts] = field(default_factory=lambda: (Parts(), Parts()))
+    read: tuple[PartSet, PartSet] = field(default_factory=lambda: (PartSet(), PartSet()))
 
 
 class ByteCounter:
     """Adds up operators as they come; what they read and is neither ``given``, an input, nor made is a weight."""
 
-    def __init__(self, given: Iterable[Hashable]) -> None:
-        self._given = set(given)
-        self._made: dict[Hashable, list[Made]] = {}  # the newest first
+    def __init__(self, input_storages: Iterable[Hashable]) -> None:
+        self._input_storages = set(input_storages)
+        self._writes: dict[Hashable, list[Write]] = {}  # the newest first
         self._modules: dict[str, ModuleSum] = {}
-        self._operators: list[Sum] = []
+        self._operators: list[WorkSum] = []
         self._names: list[tuple[str, str]] = []  # of each operator: its module's path, and its own
         self._uncovered: Counter[str] = Counter()
 
@@ -142,7 +142,12 @@ class ByteCounter:
         return ModuleCall(path)
 
     def operator(
-        self, call: ModuleCall, name: str, flops: float | None, reads: Iterable[Seen], writes: Iterable[Seen]
+        self,
+        call: ModuleCall,
+        name: str,
+        flops: float | None,
+        reads: Iterable[TensorAccess],
+        writes: Iterable[TensorAccess],
     ) -> None:
         """One of the call's own operators ran; ``flops`` is ``None`` where they are not known."""
         module_sum = self._modules[call.path]
@@ -150,20 +155,20 @@ class ByteCounter:
         module_sum.flops += flops or 0.0
         if flops is None:
             self._uncovered[name] += 1
-        place, own, seen = len(self._operators), Sum(flops=flops or 0.0), dict[Hashable, Parts]()
+        place, own, seen = len(self._operators), WorkSum(flops=flops or 0.0), dict[Hashable, PartSet]()
         self._operators.append(own)
         self._names.append((call.path, name))
         for tensor in reads:
             for item, portion in self._makers(tensor):
                 if not item or item.call is not call:
-                    self._read(module_sum, call.read, item, portion, 0)
-                self._read(own, seen, item, portion, 1)
+                    self._count_read(module_sum, call.read, item, portion, 0)
+                self._count_read(own, seen, item, portion, 1)
         for tensor in writes:
-            before = self._made.get(tensor.storage, []) if tensor.bytes < tensor.whole else []
+            before = self._writes.get(tensor.storage, []) if tensor.bytes < tensor.whole else []
             others = (item for item in before if item.part != tensor.part)
-            self._made[tensor.storage] = [Made(call, place, tensor.part, tensor.bytes), *others]
+            self._writes[tensor.storage] = [Write(call, place, tensor.part, tensor.bytes), *others]
 
-    def returned(self, tensors: Iterable[Seen]) -> None:
+    def returned(self, tensors: Iterable[TensorAccess]) -> None:
         """The model has returned these."""
         for tensor in tensors:
             for item, portion in self._makers(tensor):
@@ -183,40 +188,42 @@ class ByteCounter:
             note=note,
         )
 
-    def _makers(self, tensor: Seen) -> Iterator[tuple[Made | None, Seen]]:
+    def _makers(self, tensor: TensorAccess) -> Iterator[tuple[Write | None, TensorAccess]]:
         """Who made how much of a tensor; ``None``: what nobody has made, a weight or one of the model's inputs.
 
         Of a part, who wrote just that comes first; then who wrote last: how other parts overlap is not looked at.
         """
         left = tensor.bytes
-        makers = self._made.get(tensor.storage, [])
+        makers = self._writes.get(tensor.storage, [])
         if tensor.bytes < tensor.whole:
             makers = sorted(makers, key=lambda maker: maker.part != tensor.part)
         for item in makers:
             size = min(left, item.bytes)
             left -= size
-            yield item, Seen(tensor.storage, tensor.part, size, item.bytes)
+            yield item, TensorAccess(tensor.storage, tensor.part, size, item.bytes)
             if not left:
                 return
-        yield None, Seen(tensor.storage, tensor.part, left, tensor.whole)
+        yield None, TensorAccess(tensor.storage, tensor.part, left, tensor.whole)
 
-    def _read(self, mine: Sum, seen: dict[Hashable, Parts], made: Made | None, portion: Seen, level: int) -> None:
+    def _count_read(
+        self, reader: WorkSum, reads: dict[Hashable, PartSet], write: Write | None, portion: TensorAccess, level: int
+    ) -> None:
         """Adds to what a module (0) or an operator (1) has read, which has ``seen`` so much already."""
         # What is written anew, in place, is another tensor in the same storage.
-        size = seen.setdefault(made or portion.storage, Parts()).add(portion)
-        if made or portion.storage in self._given:
-            mine.inputs += size
+        size = reads.setdefault(write or portion.storage, PartSet()).add(portion)
+        if write or portion.storage in self._input_storages:
+            reader.inputs += size
         else:
-            mine.weights += size
-        if made:
-            maker, theirs = self._writer(made, level)
-            mine.sources[maker] += size
-            theirs.outputs += made.read[level].add(portion)
+            reader.weights += size
+        if write:
+            maker, theirs = self._writer(write, level)
+            reader.sources[maker] += size
+            theirs.outputs += write.read[level].add(portion)
 
-    def _writer(self, made: Made, level: int) -> tuple[str | int, Sum]:
+    def _writer(self, write: Write, level: int) -> tuple[str | int, WorkSum]:
         """The module (0) or the operator (1) that has made something: its path or place, and what it has done."""
-        place = made.operator
-        return (place, self._operators[place]) if level else (made.call.path, self._modules[made.call.path])
+        place = write.operator
+        return (place, self._operators[place]) if level else (write.call.path, self._modules[write.call.path])
 
 
 # ONNX graphs are counted from inferred shapes; their weights are not read. Reshapes, transpositions and quantization
@@ -240,7 +247,7 @@ ONNX_HEAVY = frozenset(_HEAVY.split())
 
 
 @dataclass(frozen=True)
-class Known:
+class GraphTensor:
     """A tensor of the graph: its shape, and bytes of an element."""
 
     shape: tuple[int, ...]
@@ -256,17 +263,19 @@ class Known:
 class GraphTensors:
     """The tensors of a graph whose shapes are known, and which of them are views of which."""
 
-    known: dict[str, Known]
+    tensors: dict[str, GraphTensor]
     roots: dict[str, str] = field(default_factory=dict)
 
-    def seen(self, *names: str) -> list[Seen]:
+    def accesses(self, *names: str) -> list[TensorAccess]:
         """Tensors as an operator sees them, but for those whose shapes are not known."""
         found = []
         for name in names:
             root = self.roots.get(name, name)
-            if name in self.known and root in self.known:
-                whole = self.known[root].elements * self.known[root].size
-                found.append(Seen(root, name, min(self.known[name].elements * self.known[root].size, whole), whole))
+            if name in self.tensors and root in self.tensors:
+                whole = self.tensors[root].elements * self.tensors[root].size
+                found.append(
+                    TensorAccess(root, name, min(self.tensors[name].elements * self.tensors[root].size, whole), whole)
+                )
         return found
 
 
@@ -282,8 +291,8 @@ def count_onnx(
     """
     import onnx
 
-    loaded = inferred(path, inputs)
-    graph = GraphTensors(tensors(loaded, element))
+    loaded = infer_shapes(path, inputs)
+    graph = GraphTensors(graph_tensors(loaded, element))
     counted = ByteCounter(spec.name for spec in inputs)
     calls: dict[str, ModuleCall] = {}
     for node in loaded.graph.node:
@@ -295,13 +304,13 @@ def count_onnx(
         origin = (modules.get(node.output[0]) or ("",))[0]
         if origin not in calls:
             calls[origin] = counted.begin(origin, "")
-        reads, writes = graph.seen(*node.input), graph.seen(*node.output)
-        if node.op_type in ONNX_PICKING and graph.seen(node.input[0]) and writes:
+        reads, writes = graph.accesses(*node.input), graph.accesses(*node.output)
+        if node.op_type in ONNX_PICKING and graph.accesses(node.input[0]) and writes:
             first = reads[0]
             part = (first.part, node.output[0])
-            reads[0] = Seen(first.storage, part, min(first.bytes, writes[0].bytes), first.whole)
+            reads[0] = TensorAccess(first.storage, part, min(first.bytes, writes[0].bytes), first.whole)
         counted.operator(calls[origin], node.op_type, node_flops(node, graph), reads, writes)
-    counted.returned(graph.seen(*(value.name for value in loaded.graph.output)))
+    counted.returned(graph.accesses(*(value.name for value in loaded.graph.output)))
     return counted.work(f"counted from the shapes that ONNX {onnx.__version__} infers")
 
 
@@ -309,8 +318,8 @@ def node_flops(node: Any, graph: GraphTensors) -> float | None:
     """FLOPs of one node; ``None`` where there is no formula, or a shape is not known."""
     if node.op_type not in PRODUCTS:
         return None if node.op_type in ONNX_HEAVY or node.domain not in ("", "ai.onnx") else 0.0
-    left, right = (graph.known.get(node.input[place]) for place in PRODUCTS[node.op_type])
-    made = graph.known.get(node.output[0])
+    left, right = (graph.tensors.get(node.input[place]) for place in PRODUCTS[node.op_type])
+    made = graph.tensors.get(node.output[0])
     if left is None or right is None or made is None or not left.shape or len(right.shape) < 1:
         return None
     if "MatMul" in node.op_type:
@@ -325,13 +334,13 @@ def node_flops(node: Any, graph: GraphTensors) -> float | None:
 
 def product_shares(loaded: Any) -> dict[str, float]:
     """The share of each node in a graph's multiply-adds, by the first tensor that it writes; none if none is known."""
-    graph = GraphTensors(tensors(loaded, 4))
+    graph = GraphTensors(graph_tensors(loaded, 4))
     work = {node.output[0]: node_flops(node, graph) or 0.0 for node in loaded.graph.node if node.output}
     whole = sum(work.values())
     return {name: value / whole for name, value in work.items()} if whole else {}
 
 
-def inferred(path: Path, inputs: tuple[TensorSpec, ...]) -> Any:
+def infer_shapes(path: Path, inputs: tuple[TensorSpec, ...]) -> Any:
     """The graph with all shapes that follow from those of its inputs."""
     import onnx
 
@@ -347,7 +356,7 @@ def inferred(path: Path, inputs: tuple[TensorSpec, ...]) -> Any:
     return onnx.shape_inference.infer_shapes(loaded, data_prop=True)
 
 
-def tensors(loaded: Any, element: int) -> dict[str, Known]:
+def graph_tensors(loaded: Any, element: int) -> dict[str, GraphTensor]:
     """Weights, inputs, outputs and what is between them, as far as their shapes are known."""
     import onnx
 
@@ -360,17 +369,17 @@ def tensors(loaded: Any, element: int) -> dict[str, Known]:
             return 0
 
     graph = loaded.graph
-    known = {item.name: Known(tuple(item.dims), size(item.data_type)) for item in graph.initializer}
+    known = {item.name: GraphTensor(tuple(item.dims), size(item.data_type)) for item in graph.initializer}
     for node in graph.node:
         for attribute in node.attribute if node.op_type == "Constant" else ():
             if attribute.HasField("t"):
-                known[node.output[0]] = Known(tuple(attribute.t.dims), size(attribute.t.data_type))
+                known[node.output[0]] = GraphTensor(tuple(attribute.t.dims), size(attribute.t.data_type))
     for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type
         if value.name not in known and tensor.HasField("shape"):
             shape = tuple(int(item.dim_value) if item.HasField("dim_value") else -1 for item in tensor.shape.dim)
             if min(shape, default=0) >= 0:
-                known[value.name] = Known(shape, size(tensor.elem_type))
+                known[value.name] = GraphTensor(shape, size(tensor.elem_type))
     return known
 
 
@@ -411,18 +420,18 @@ def count_module(module: Any, inputs: tuple[TensorSpec, ...], element: int) -> W
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with FakeCopyMode(fake):
         copied = copy.deepcopy(module)
-    with taken_apart(), torch.no_grad(), fake:
+    with decompose_fused_operators(), torch.no_grad(), fake:
         feed = tuple(torch.empty(spec.shape, dtype=getattr(torch, kind_of(spec))) for spec in inputs)
         counter = ModuleCounter(ByteCounter(_storage(tensor) for tensor in feed), element)
         exported = isinstance(copied, torch.fx.GraphModule) and any(node.meta.get(STACK) for node in copied.graph.nodes)
         result = counter.by_node(copied, feed) if exported else counter.by_call(copied, feed)
-        counter.bytes_.returned(map(counter.seen, _tensors(result)))
+        counter.bytes_.returned(map(counter.access, _tensors(result)))
     version = torch.__version__.partition("+")[0]
     return counter.bytes_.work(f"counted from shapes, by the formulas of torch.utils.flop_counter of PyTorch {version}")
 
 
 @contextmanager
-def taken_apart() -> Iterator[None]:
+def decompose_fused_operators() -> Iterator[None]:
     """Without operators that stand for several modules, or that hide matrix products."""
     import torch
 
@@ -436,7 +445,7 @@ def taken_apart() -> Iterator[None]:
 
 
 @contextmanager
-def hooked(entering: Callable[..., None], leaving: Callable[..., None]) -> Iterator[None]:
+def module_hooks(entering: Callable[..., None], leaving: Callable[..., None]) -> Iterator[None]:
     """Has every module call ``entering(module, arguments)`` and ``leaving(module, arguments, named, result)``.
 
     The hooks are PyTorch's global ones. With hooks of its own, ``nn.TransformerEncoderLayer`` leaves its fast path, and
@@ -461,7 +470,9 @@ class ModuleCounter:
         self.bytes_ = bytes_
         self._element = element
         self._open: list[ModuleCall] = []
-        self._kept: list[Any] = []  # a storage that was freed would give its address, which is its name, to another
+        self._live_tensors: list[
+            Any
+        ] = []  # a storage that was freed would give its address, which is its name, to another
 
     def by_call(self, module: Any, feed: tuple[Any, ...]) -> Any:
         """Counts one call of ``module``; what it returns. A module that has several paths goes by its first."""
@@ -475,7 +486,7 @@ class ModuleCounter:
             if id(part) in paths:
                 self._open.pop()
 
-        with hooked(entering, leaving), _mode(self._operator):
+        with module_hooks(entering, leaving), _mode(self._operator):
             return module(*feed)
 
     def by_node(self, module: Any, feed: tuple[Any, ...]) -> Any:
@@ -504,13 +515,13 @@ class ModuleCounter:
         read, made = _tensors((arguments, named)), _tensors(result)
         known = {_storage(tensor) for tensor in read}
         written = [tensor for tensor in made if _storage(tensor) not in known] + _changed(operator, arguments, named)
-        self._kept += made
+        self._live_tensors += made
         if not written or operator.is_view:
             return
         short = operator._overloadpacket.__name__
-        seen, writes = list(map(self.seen, read)), list(map(self.seen, written))
+        seen, writes = list(map(self.access, read)), list(map(self.access, written))
         if short in PICKING and seen:
-            most = picked(short, arguments, seen[0].bytes, sum(write.bytes for write in writes))
+            most = picked_bytes(short, arguments, seen[0].bytes, sum(write.bytes for write in writes))
             seen[0] = self._some(seen[0], most)
         if short in PLACING:
             size = seen[0].bytes // max(read[0].numel(), 1)
@@ -520,11 +531,11 @@ class ModuleCounter:
         count = operator_flops(operator, arguments, named, result)
         self.bytes_.operator(self._open[-1], str(operator._overloadpacket), count, seen, writes)
 
-    def _some(self, of: Seen, size: int) -> Seen:
+    def _some(self, of: TensorAccess, size: int) -> TensorAccess:
         """So many bytes of a tensor, nobody knows which."""
-        return Seen(of.storage, (of.part, len(self._kept)), min(size, of.bytes), of.whole)
+        return TensorAccess(of.storage, (of.part, len(self._live_tensors)), min(size, of.bytes), of.whole)
 
-    def seen(self, tensor: Any) -> Seen:
+    def access(self, tensor: Any) -> TensorAccess:
         """What a tensor looks at; what is repeated along a dimension is there once."""
         import torch
 
@@ -532,7 +543,7 @@ class ModuleCounter:
         sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
         elements = math.prod(n for n, stride in zip(sizes, strides, strict=True) if stride or not n)
         whole = tensor.untyped_storage().nbytes() // tensor.element_size() * size
-        return Seen(_storage(tensor), (tensor.storage_offset(), sizes, strides), elements * size, whole)
+        return TensorAccess(_storage(tensor), (tensor.storage_offset(), sizes, strides), elements * size, whole)
 
 
 def _mode(tell: Callable[..., None]) -> Any:
@@ -578,7 +589,7 @@ def operator_flops(operator: Any, arguments: tuple[Any, ...], named: dict[str, A
     """FLOPs of one call; ``None`` where there is no formula for an operator that may have many."""
     from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
-    packet = plain(operator)
+    packet = out_of_place(operator)
     if packet in flop_registry:
         return float(flop_registry[packet](*arguments, **named, out_val=result))
     short = packet.__name__
@@ -593,7 +604,7 @@ def operator_flops(operator: Any, arguments: tuple[Any, ...], named: dict[str, A
     return 0.0 if is_light(operator) else None
 
 
-def plain(operator: Any) -> Any:
+def out_of_place(operator: Any) -> Any:
     """The packet of an operator; of one that works in place, that of the one that returns the same anew."""
     import torch
 
@@ -610,7 +621,7 @@ def is_light(operator: Any) -> bool:
     return bool(operator.is_view) or (str(operator.namespace) in ("aten", "prims") and HEAVY.search(name) is None)
 
 
-def picked(name: str, arguments: tuple[Any, ...], size: int, written: int) -> int:
+def picked_bytes(name: str, arguments: tuple[Any, ...], size: int, written: int) -> int:
     """Bytes that one of :data:`PICKING` reads of its first tensor, of ``size``, at most.
 
     A bag's rows are added up before they are ``written``, so that does not tell.

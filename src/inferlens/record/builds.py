@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from inferlens.record.display import Struct
-from inferlens.record.files import decoded, make_folder, read_unpacked, write_whole
+from inferlens.record.files import decode_json, make_folder, read_unpacked, write_whole
 from inferlens.spec.case import Case
 
 
@@ -179,10 +179,10 @@ def partition_in(facts: Mapping[str, Any]) -> Partition | None:
         return None
 
 
-def partition_of(segments: Sequence[Segment], **known: Any) -> Partition:
-    """A partition from its segments and the fields that are ``known``; everything else is counted."""
+def partition_of(segments: Sequence[Segment], **facts: Any) -> Partition:
+    """A partition from its segments and ``facts``, which are fields that are known; count the rest."""
     engines = tuple(len(segment.operators) for segment in segments if segment.runs_in == "TensorRT")
-    choices, interruptions = tuple(known.get("choices", ())), tuple(known.get("interruptions", ()))
+    choices, interruptions = tuple(facts.get("choices", ())), tuple(facts.get("interruptions", ()))
     # Of those that leave an engine the one with the fewest segments, of equal ones that with most in TensorRT.
     able = [choice for choice in choices if choice.engines]
     fewest = min(able, key=lambda choice: (choice.segments, -sum(choice.engines), choice.least), default=None)
@@ -192,13 +192,13 @@ def partition_of(segments: Sequence[Segment], **known: Any) -> Partition:
         "engines": engines,
         "segments": tuple(segments),
         "breaks": tuple(_break(*segment) for segment in enumerate(segments) if segment[1].runs_in == "PyTorch"),
-        "graph_breaks": (*known.get("graph_breaks", ()), *map(str, interruptions)),
+        "graph_breaks": (*facts.get("graph_breaks", ()), *map(str, interruptions)),
         "interruptions": interruptions,
         "choices": choices,
-        "ways": known.get("ways") or len(choices),
+        "ways": facts.get("ways") or len(choices),
         "fewest": fewest,
     }
-    return Partition(**{**known, **counted_fields})
+    return Partition(**{**facts, **counted_fields})
 
 
 def _break(number: int, segment: Segment) -> Break:
@@ -277,7 +277,7 @@ class LayerError(Struct, frozen=True):
     error: float
 
 
-class Written(Struct, frozen=True, kw_only=True):
+class QuantizedFile(Struct, frozen=True, kw_only=True):
     """A model that was quantized but for the layers ``keep``, written, and run.
 
     Attributes:
@@ -324,14 +324,14 @@ class Quantization(Struct, frozen=True, kw_only=True):
     schema: str = QUANTIZATION_SCHEMA
     path: str
     case: Case
-    best: Written
+    best: QuantizedFile
     samples: int
     size_before: int
     size: int
     seconds: float
     layers: tuple[LayerError, ...] = ()
     limit: str = ""
-    attempts: tuple[Written, ...] = ()
+    attempts: tuple[QuantizedFile, ...] = ()
     run_by: str = ""
     not_run: str = ""
 
@@ -349,4 +349,4 @@ def save_quantization(folder: Path, quantization: Quantization) -> None:
 
 def read_quantization(file: Path) -> Quantization:
     """The one in a file. Raises InferlensError if there is none, OSError if it cannot be read."""
-    return decoded(read_unpacked(file), Quantization, QUANTIZATION_SCHEMA, "quantization")
+    return decode_json(read_unpacked(file), Quantization, QUANTIZATION_SCHEMA, "quantization")

@@ -440,28 +440,28 @@ def _take(opcode: Any, stack: list[Any]) -> list[Any]:
     return [stack.pop() for _ in before][::-1] + taken
 
 
-def _result(name: str, argument: Any, taken: list[Any]) -> Any:
+def _result(name: str, argument: Any, arguments: list[Any]) -> Any:
     if name in ("SETITEM", "SETITEMS"):
-        return _set(taken[0], taken[1:])
+        return _set(arguments[0], arguments[1:])
     if name == "DICT":
-        return _set({}, taken)
+        return _set({}, arguments)
     if name == "EMPTY_DICT":
         return {}
     if name == "STACK_GLOBAL":
-        return f"{taken[0]} {taken[1]}"
+        return f"{arguments[0]} {arguments[1]}"
     if name == "BUILD":
-        of_module = isinstance(taken[0], str) and isinstance(taken[1], dict) and "_modules" in taken[1]
-        return MODULE if of_module else taken[0]
+        of_module = isinstance(arguments[0], str) and isinstance(arguments[1], dict) and "_modules" in arguments[1]
+        return MODULE if of_module else arguments[0]
     if name in ("REDUCE", "NEWOBJ", "NEWOBJ_EX"):
-        called = str(taken[0])
+        called = str(arguments[0])
         if called in _DICTS:
             return {}
         if called.startswith(_MODULES):
             return MODULE
         return TENSOR if called.startswith(_TENSORS) else called
     if name in ("APPEND", "APPENDS", "ADDITEMS"):
-        return taken[0]
-    return argument if isinstance(argument, (str, int)) and not taken else OTHER
+        return arguments[0]
+    return argument if isinstance(argument, (str, int)) and not arguments else OTHER
 
 
 def _set(outline: Any, pairs: list[Any]) -> Any:

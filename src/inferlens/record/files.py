@@ -77,7 +77,7 @@ def files_under(folder: Path, pattern: str) -> list[Path]:
     return sorted(Path(where, name) for where, name in walked if any(fnmatchcase(name, item) for item in fit))
 
 
-def locked(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
     """Whether what is open is this process's alone now, until it is closed; also where the system knows no locks."""
     try:
         import fcntl
@@ -91,7 +91,7 @@ def locked(descriptor: int) -> bool:
 
 
 @contextmanager
-def exclusive(path: Path) -> Iterator[IO[str]]:
+def open_locked(path: Path) -> Iterator[IO[str]]:
     """Open a file to read and append, once no other process has it open so."""
     with open(path, "a+", encoding="utf-8") as file:
         with suppress(ImportError, OSError):  # where the system knows no locks
@@ -116,7 +116,7 @@ class _Tag(Struct):
     schema: str = ""
 
 
-def decoded(data: bytes, form: type[Form], schema: str, noun: str) -> Form:
+def decode_json(data: bytes, form: type[Form], schema: str, noun: str) -> Form:
     """``data`` as ``form``; ``noun`` names it in errors.
 
     Raises InferlensError if the data has another schema, or is no such JSON.

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import field
 
 from inferlens.record.display import Struct
-from inferlens.record.files import decoded
+from inferlens.record.files import decode_json
 from inferlens.record.record import Environment, ModelFacts, Phase, Status, Warning
 from inferlens.spec.case import Case
 
@@ -182,7 +182,7 @@ class Profile(Struct, frozen=True, kw_only=True):
         return f"<Profile of {self.model.name}, {self.case.label}: {len(self.parts)} {self.level}s, {self.status}>"
 
     @property
-    def found(self) -> Layers | Kernels | None:
+    def timed_runs(self) -> Layers | Kernels | None:
         """Its layers, or its kernels."""
         return self.layers or self.kernels
 
@@ -199,7 +199,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     @property
     def clock(self) -> str:
         """What timed its parts; empty without any."""
-        return self.found.clock if self.found else ""
+        return self.timed_runs.clock if self.timed_runs else ""
 
 
 def encode_profile(profile: Profile) -> bytes:
@@ -209,7 +209,7 @@ def encode_profile(profile: Profile) -> bytes:
 
 def decode_profile(data: bytes) -> Profile:
     """A profile from its JSON form. Raises InferlensError if the data is no profile of a schema this version reads."""
-    return decoded(data, Profile, SCHEMA, "profile")
+    return decode_json(data, Profile, SCHEMA, "profile")
 
 
 # Work is counted for every module without its submodules, so that the sum over modules is the model's. A multiplication

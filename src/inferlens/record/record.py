@@ -14,7 +14,7 @@ import msgspec
 from msgspec import field
 
 from inferlens.record.display import Struct
-from inferlens.record.files import decoded
+from inferlens.record.files import decode_json
 from inferlens.record.machine import Energy, MachineLog, Marks
 from inferlens.spec.case import Budget, Case, TensorSpec
 
@@ -328,7 +328,7 @@ def encode(record: Record) -> bytes:
 
 def decode(data: bytes) -> Record:
     """A record from its JSON form. Raises InferlensError if the data is no record of a schema this version reads."""
-    return decoded(data, Record, SCHEMA, "record")
+    return decode_json(data, Record, SCHEMA, "record")
 
 
 def json_schema() -> dict[str, Any]:

@@ -34,11 +34,11 @@ from inferlens.record.file_kind import FileType, refuse_other_files
 from inferlens.record.files import (
     PACKED,
     files_under,
-    locked,
     make_folder,
     plain_or_packed,
     read_unpacked,
     sha256,
+    try_lock,
     write_whole,
 )
 from inferlens.record.profile import Profile, decode_profile, encode_profile
@@ -64,7 +64,7 @@ class Store:
 
     def claim(self, case: Case, model: str) -> Path:
         """A new, empty folder for one run of ``case``."""
-        return claimed(self.root / safe_name(model), case.folder)
+        return claim_folder(self.root / safe_name(model), case.folder)
 
     @staticmethod
     def save(folder: Path, record: Record) -> None:
@@ -84,11 +84,11 @@ def cache_in(output: Path) -> Path:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Has a folder, made as by :func:`made`, for this process alone. Raises InferlensError if another one has it."""
     descriptor = os.open(make_folder(folder), os.O_RDONLY)
     try:
-        if not locked(descriptor):
+        if not try_lock(descriptor):
             raise InferlensError(
                 f"Another run measures into {folder}.",
                 expected="one run at a time, because two disturb each other",
@@ -99,7 +99,7 @@ def alone_in(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def claimed(parent: Path, name: str, hint: str = "--output with another folder", first: int = 1) -> Path:
+def claim_folder(parent: Path, name: str, hint: str = "--output with another folder", first: int = 1) -> Path:
     """A new, empty folder in ``parent``: ``name``, or ``name@2`` and so on where there is one already.
 
     ``first`` is the number to begin with, where those before it are known to be taken. Raises as :func:`made`.
@@ -118,7 +118,7 @@ def claimed(parent: Path, name: str, hint: str = "--output with another folder",
 
 
 @dataclass
-class Loaded:
+class LoadedRecords:
     """Records that could be read, where each lies, and what could not be read."""
 
     records: list[Record]
@@ -126,13 +126,13 @@ class Loaded:
     problems: list[str]
 
 
-def given_paths(paths: Iterable[Paths]) -> list[Path]:
+def as_paths(paths: Iterable[Paths]) -> list[Path]:
     """Paths that are given one by one, in lists, or both."""
     lists = ([path] if isinstance(path, (str, PathLike)) else path for path in paths)
     return [Path(path) for item in lists for path in item]
 
 
-def load_records(*paths: Paths, profiled: bool = False) -> Loaded:
+def load_records(*paths: Paths, profiled: bool = False) -> LoadedRecords:
     """Every record under ``paths``: record files, or folders at any height above them.
 
     Those that a profile made were measured once, to be held against it: of a model that was benchmarked as well they
@@ -142,18 +142,18 @@ def load_records(*paths: Paths, profiled: bool = False) -> Loaded:
     InferlensError where a path or any record is missing.
     """
     problems: list[str] = []
-    found = read_all(given_paths(paths), RECORD, read_record, problems, noun="record", hint="inferlens bench")
+    found = read_all(as_paths(paths), RECORD, read_record, problems, noun="record", hint="inferlens bench")
     first: dict[str, tuple[Record, Path]] = {}
     for file, record in found.items():
         first.setdefault(record.id, (record, file.parent))
     if not profiled:
-        of_profiles = {name for name, (_, folder) in first.items() if of_a_profile(folder)}
+        of_profiles = {name for name, (_, folder) in first.items() if is_of_profile(folder)}
         benched = {record.case.model for name, (record, _) in first.items() if name not in of_profiles}
         for name in of_profiles:
             if first[name][0].case.model in benched:
                 del first[name]
     records = sorted((record for record, _ in first.values()), key=lambda record: record.created)
-    return Loaded(records, {name: folder for name, (_, folder) in first.items()}, problems)
+    return LoadedRecords(records, {name: folder for name, (_, folder) in first.items()}, problems)
 
 
 class MeasurementsOnDisk(Sequence[Measurement]):
@@ -178,7 +178,7 @@ class MeasurementsOnDisk(Sequence[Measurement]):
         return repr(tuple(self))
 
 
-class _Taken(Struct):
+class _SampleFile(Struct):
     id: str
     measurements: tuple[Measurement, ...]
 
@@ -186,7 +186,7 @@ class _Taken(Struct):
 @lru_cache(maxsize=64)  # about as many as are compared with each other, for which they are asked for several times
 def _measurements(file: str, record: str) -> tuple[Measurement, ...]:
     try:
-        found = msgspec.json.decode(read_unpacked(Path(file)), type=_Taken)
+        found = msgspec.json.decode(read_unpacked(Path(file)), type=_SampleFile)
         if found.id == record:
             return found.measurements
         why = f"It has the record {found.id} now."
@@ -208,7 +208,7 @@ def read_record(file: Path) -> Record:
     return record
 
 
-def of_a_profile(folder: Path) -> bool:
+def is_of_profile(folder: Path) -> bool:
     """Whether a profile lies beside the record in a folder."""
     return any(name.startswith(PROFILE) for name in os.listdir(folder))
 
@@ -247,10 +247,10 @@ def _files_under(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> I
             hint = paths_like(path, folders=True) or hint
             raise InferlensError(f"{path} does not exist.", expected=expected, hint=hint)
         every = files_under(path, pattern) if path.is_dir() else [path]
-        yield from [file for file in every if not of_a_tuning(file, path)] or every
+        yield from [file for file in every if not is_of_tuning(file, path)] or every
 
 
-def of_a_tuning(file: Path, path: Path) -> bool:
+def is_of_tuning(file: Path, path: Path) -> bool:
     """Whether a tuning left a file below the folder that was given: its records are not those of a run beside it."""
     folders = [folder for folder in file.parents if path in folder.parents]
     homes = [folder.parent for folder in folders if folder.name in (TUNING, BEST)]
@@ -263,7 +263,7 @@ def safe_name(name: str) -> str:
 
 
 @contextmanager
-def discarded_if_cut_short(*folders: Path) -> Iterator[None]:
+def discard_if_interrupted(*folders: Path) -> Iterator[None]:
     """Removes the folders of cases that were cut short, with what the cases left in them: nothing was learned."""
     try:
         yield
@@ -351,7 +351,7 @@ def load_profiles(*paths: Paths, hint: str = PROFILES_HINT) -> LoadedProfiles:
     problems: list[str] = []
     profiles: dict[str, Profile] = {}
     records: dict[str, Record] = {}
-    found = read_all(given_paths(paths), PROFILES, _read_profile, problems, noun="profile", hint=hint)
+    found = read_all(as_paths(paths), PROFILES, _read_profile, problems, noun="profile", hint=hint)
     for file, profile in found.items():
         if profiles.setdefault(profile.id, profile) is not profile:
             continue
@@ -392,7 +392,7 @@ class Log(Struct, frozen=True):
     cut: bool
 
 
-def log_of(loaded: Loaded, named: str) -> Log:
+def find_log(loaded: LoadedRecords, named: str) -> Log:
     """The log of the latest record of the case that fits ``named``: words of its label, model or folder.
 
     Of several cases that fit, one that did not run counts, if it is the only one. Raises InferlensError if none fits,
@@ -414,7 +414,7 @@ def log_of(loaded: Loaded, named: str) -> Log:
     return Log(record, _plain("\n".join(record.output_tail)), None, bool(record.output_tail))
 
 
-def _words(loaded: Loaded, record: Record) -> set[str]:
+def _words(loaded: LoadedRecords, record: Record) -> set[str]:
     case = record.case
     names = (case.label, case.backend, case.model, short_name(case.model), loaded.folders[record.id].name)
     return {word for name in names for word in name.split()}
@@ -450,11 +450,11 @@ HINT = "-o with another folder"
 
 
 @dataclass
-class Merged:
-    """What a merge did: how many records were ``new``, ``known`` and ``rewritten``; whose they are; what was left."""
+class MergeReport:
+    """What a merge did: how many records were ``new``, ``present`` and ``rewritten``; whose they are; what was left."""
 
     new: int = 0
-    known: int = 0
+    present: int = 0
     rewritten: int = 0
     machines: set[str] = field(default_factory=set)
     models: set[str] = field(default_factory=set)
@@ -469,7 +469,7 @@ class InStore(NamedTuple):
     written: float
 
 
-def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> Merged:
+def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> MergeReport:
     """Copies the records under ``sources`` into the store ``output``, which may have some already.
 
     Sources are folders at any height above records. Without ``artefacts`` only records, profiles and logs come along.
@@ -478,20 +478,20 @@ def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> M
     for source in sources:
         if not source.is_dir():
             raise InferlensError(f"{source} is not a folder.", expected="folders with records", hint="inferlens bench")
-    merged, known, rewritten = Merged(), dict[str, InStore](), dict[Path, Path]()
+    merged, known, rewritten = MergeReport(), dict[str, InStore](), dict[Path, Path]()
     begun, numbers = output.exists(), Counter[tuple[str, str]]()
     if begun:
-        for file, record, digest in _records(output, Merged()):
+        for file, record, digest in _records(output, MergeReport()):
             known[record.id] = InStore(file, digest, file.stat().st_mtime)
     staging = Path(tempfile.mkdtemp(dir=make_folder(output, HINT), prefix=STAGING))
     try:
-        copied = list(_copied(sources, output, staging, merged, known, rewritten, artefacts))
+        copied = list(_copy_records(sources, output, staging, merged, known, rewritten, artefacts))
         if not copied and not known:
             what = f"There is no record in {', '.join(map(str, sources))}. {' '.join(merged.problems[:3])}"
             raise InferlensError(what.strip(), hint="inferlens bench")
         quantizations = list(_quantizations(sources, output, staging, merged))
         for folder, model, case in copied:
-            place = claimed(output / model, case, HINT, first=numbers[model, case] + 1)
+            place = claim_folder(output / model, case, HINT, first=numbers[model, case] + 1)
             numbers[model, case] = int(place.name.removeprefix(case).lstrip("@") or 1)
             folder.replace(place)
         for there, file in rewritten.items():
@@ -507,12 +507,12 @@ def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> M
     return merged
 
 
-def _copied(
+def _copy_records(
     sources: Sequence[Path],
     output: Path,
     staging: Path,
-    merged: Merged,
-    known: dict[str, InStore],
+    merged: MergeReport,
+    records: dict[str, InStore],
     rewritten: dict[Path, Path],
     artefacts: bool,
 ) -> Iterator[tuple[Path, str, str]]:
@@ -524,24 +524,24 @@ def _copied(
         for file, record, digest in _records(source, merged, but=output.resolve()):
             merged.machines.add(machine_name(record.environment))
             merged.models.add(record.case.model)
-            written, there = file.stat().st_mtime, known.get(record.id)
+            written, there = file.stat().st_mtime, records.get(record.id)
             if there and there.digest != digest and not _same_but_facts(record, there.file):
                 merged.problems.append(f"{file} was left out. Another record has its id, {record.id}.")
             elif there and (there.digest == digest or written <= there.written):
-                merged.known += 1
+                merged.present += 1
             elif there:
                 merged.rewritten += 1
-                known[record.id] = there._replace(digest=digest, written=written)
+                records[record.id] = there._replace(digest=digest, written=written)
                 if staging in there.file.parents:
-                    known[record.id] = known[record.id]._replace(file=_rewrite(there.file, file))
+                    records[record.id] = records[record.id]._replace(file=_rewrite(there.file, file))
                 else:
                     rewritten[there.file] = file
             if there:
                 continue
             folder = staging / str(merged.new)
-            known[record.id] = InStore(folder / file.name, digest, written)
+            records[record.id] = InStore(folder / file.name, digest, written)
             folder.mkdir()
-            for path in _beside(file, merged, artefacts):
+            for path in _record_files(file, merged, artefacts):
                 target = folder / path.relative_to(file.parent)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
@@ -549,7 +549,9 @@ def _copied(
             yield folder, safe_name(record.model.name), safe_name(record.case.folder)
 
 
-def _quantizations(sources: Sequence[Path], output: Path, staging: Path, merged: Merged) -> Iterator[tuple[Path, Path]]:
+def _quantizations(
+    sources: Sequence[Path], output: Path, staging: Path, merged: MergeReport
+) -> Iterator[tuple[Path, Path]]:
     """Each model's last of a name: a copy in ``staging`` and its place, where none that is as new is there."""
     last: dict[Path, Path] = {}
     for file in (path for source in sources for path in files_under(source, QUANTIZATIONS)):
@@ -568,7 +570,7 @@ def _quantizations(sources: Sequence[Path], output: Path, staging: Path, merged:
         yield Path(shutil.copy2(file, staging / f"quantized-{number}")), place  # with its time, for the next merge
 
 
-def _records(folder: Path, merged: Merged, but: Path | None = None) -> Iterator[tuple[Path, Record, str]]:
+def _records(folder: Path, merged: MergeReport, but: Path | None = None) -> Iterator[tuple[Path, Record, str]]:
     """The records below a folder one by one, each with the hash of its content; what is none is a problem.
 
     Those of tunings are left: a tuning belongs to its machine. So are those in the folder ``but``.
@@ -577,7 +579,7 @@ def _records(folder: Path, merged: Merged, but: Path | None = None) -> Iterator[
     merged.problems += [f"{tuning} was left out: a tuning belongs to its machine." for tuning in tunings]
     for file in files_under(folder, RECORD):
         cut_short = any(part.startswith(STAGING) for part in file.relative_to(folder).parts)  # of an earlier merge
-        if cut_short or of_a_tuning(file, folder) or (but and but in file.absolute().parents):
+        if cut_short or is_of_tuning(file, folder) or (but and but in file.absolute().parents):
             continue
         try:
             if not _is_plain(file):
@@ -593,7 +595,7 @@ def _records(folder: Path, merged: Merged, but: Path | None = None) -> Iterator[
         yield file, record, sha256(data)
 
 
-def _beside(record_file: Path, merged: Merged, artefacts: bool) -> Iterator[Path]:
+def _record_files(record_file: Path, merged: MergeReport, artefacts: bool) -> Iterator[Path]:
     """The files of a record's folder that come along: no links, and nothing of another record below it."""
     yield record_file
     folders = [record_file.parent]

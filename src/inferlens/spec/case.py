@@ -137,7 +137,7 @@ class TensorSpec(Struct, frozen=True, repr_omit_defaults=True):
         return self.least, self.best or self.shape, self.most
 
     @property
-    def asked(self) -> str:
+    def text(self) -> str:
         """The text that :meth:`parse` reads, with its ranges of sizes."""
         least, _, most = self.profile
         sizes = "x".join(f"{low}" if low == high else f"{low}..{high}" for low, high in zip(least, most, strict=True))
@@ -479,13 +479,13 @@ def short_name(model: str) -> str:
     return ".".join([*folders, path.name, function])
 
 
-def split_label(text: str, known: Sequence[str]) -> tuple[str, str | None]:
+def split_label(text: str, backends: Sequence[str]) -> tuple[str, str | None]:
     """``("onnxruntime", "cpu")`` from ``onnxruntime:cpu``; the variant is ``None`` where none is named.
 
     Raises InferlensError if the backend is not among ``known``.
     """
     name, colon, variant = text.partition(":")
-    check_choice("backend", name, known)
+    check_choice("backend", name, backends)
     return name, variant if colon else None
 
 
@@ -516,7 +516,7 @@ def keep_of(texts: Iterable[str]) -> str:
     return ",".join(f"{item}:{','.join(sorted(found[item]))}" for item in PRECISIONS if item in found)
 
 
-def kept(case: Case) -> dict[str, str]:
+def kept_layers(case: Case) -> dict[str, str]:
     """The layers that a case keeps, each with its precision."""
     found, precision = {}, ""
     for word in filter(None, case.keep.split(",")):
@@ -530,7 +530,7 @@ def kept(case: Case) -> dict[str, str]:
 def keep_words(case: Case) -> list[str]:
     """The layers that a case keeps as values of ``--keep``: several, where one would not fit on a line."""
     words: list[str] = []
-    for layer, precision in kept(case).items():
+    for layer, precision in kept_layers(case).items():
         if words and words[-1].startswith(f"{precision}:") and len(words[-1]) + len(layer) < WORD:
             words[-1] += f",{layer}"
         else:
@@ -545,7 +545,7 @@ def keep_refusal(case: Case, keeps: tuple[str, ...], precision: str) -> Unsuppor
     """
     if case.keep and precision in QUANTIZED:
         return Unsupported("The model is quantized already, so no layer can stay as it was.", hint="without --keep")
-    asked = sorted({*kept(case).values()} - {*keeps})
+    asked = sorted({*kept_layers(case).values()} - {*keeps})
     if not asked:
         return None
     if not keeps:
@@ -554,16 +554,16 @@ def keep_refusal(case: Case, keeps: tuple[str, ...], precision: str) -> Unsuppor
     return Unsupported(what, expected=one_of(keeps), hint=f"--keep {keeps[0]}:LAYER")
 
 
-def check_kept(case: Case, known: Iterable[str]) -> None:
+def check_kept(case: Case, layers: Iterable[str]) -> None:
     """Refuses a layer to keep that is none of the ``known``."""
-    known = list(known)
-    for layer in kept(case):
-        if layer not in known:
-            raise unknown_layer(layer, known)
+    layers = list(layers)
+    for layer in kept_layers(case):
+        if layer not in layers:
+            raise unknown_layer(layer, layers)
 
 
-def unknown_layer(name: str, known: Iterable[str]) -> Unsupported:
+def unknown_layer(name: str, layers: Iterable[str]) -> Unsupported:
     """That a model has no such layer, with the names that are most like it."""
-    known = [item for item in known if item]
-    near = suggestion(name, known) or f"a name such as {known[0]}" if known else ""
+    layers = [item for item in layers if item]
+    near = suggestion(name, layers) or f"a name such as {layers[0]}" if layers else ""
     return Unsupported(f"There is no layer '{name}' to keep.", expected="names as inferlens profile shows", hint=near)

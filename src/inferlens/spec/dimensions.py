@@ -87,7 +87,7 @@ def _resized(spec: TensorSpec, sizes: Sequence[Size]) -> TensorSpec:
     return replace(spec, shape=shape, least=least, best=best, most=most)
 
 
-def share_sizes(specs: Specs, given: Collection[str], dims: Specs = ()) -> tuple[TensorSpec, ...]:
+def share_sizes(specs: Specs, fixed: Collection[str], dims: Specs = ()) -> tuple[TensorSpec, ...]:
     """Return the inputs with one size for each name: that of ``dims``, or of an input whose sizes the user gave.
 
     Raises:
@@ -95,9 +95,9 @@ def share_sizes(specs: Specs, given: Collection[str], dims: Specs = ()) -> tuple
     """
     sources = {dim.name: f"--dim {dim.name}" for dim in dims}
     sizes = {dim.name: _sizes(dim)[0] for dim in dims}
-    for spec in sorted(specs, key=lambda spec: spec.name not in given):
+    for spec in sorted(specs, key=lambda spec: spec.name not in fixed):
         for name, size in zip(spec.names, _sizes(spec), strict=True):
-            if name and size[0] and sizes.setdefault(name, size) != size and spec.name in given:
+            if name and size[0] and sizes.setdefault(name, size) != size and spec.name in fixed:
                 said = [f"{low}..{high}" if low < high else str(high) for _, low, _, high in (sizes[name], size)]
                 raise InferlensError(
                     f"'{name}' is {said[0]} in {sources[name]} and {said[1]} in {spec.name}.",
@@ -108,7 +108,7 @@ def share_sizes(specs: Specs, given: Collection[str], dims: Specs = ()) -> tuple
     shared = []
     for spec in specs:
         own = _sizes(spec)
-        follows = [(spec.name not in given or not size[0]) and _sum(name, sizes)
+        follows = [(spec.name not in fixed or not size[0]) and _sum(name, sizes)
                    for name, size in zip(spec.names, own, strict=True)]  # fmt: skip
         shared.append(
             _resized(spec, [new or old for new, old in zip(follows, own, strict=True)]) if any(follows) else spec

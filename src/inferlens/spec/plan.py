@@ -423,7 +423,7 @@ def as_plan(case: Case) -> str:
     """The text of a plan file whose only case is this one."""
     words: dict[str, Any] = {"model": case.model, "backend": case.backend_label}
     words |= {axis.name: value for axis in AXES if (value := getattr(case, axis.name)) != axis.default}
-    words |= {"input": [spec.asked for spec in case.inputs]} if case.inputs else {}
+    words |= {"input": [spec.text for spec in case.inputs]} if case.inputs else {}
     words |= {name: value for name in OTHERS[1:] if (value := getattr(case, name))}
     lines = [f"{name} = {_toml(value)}" for name, value in words.items()]
     options = [f"{name} = {_toml(value)}" for name, value in sorted(case.options.items())]
@@ -594,7 +594,7 @@ def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:
         if value not in (None, "") and value != omitted.get(name):
             values = keep_words(case) if name == "keep" else [str(value)]
             said += [f"--{name}"] if value is True else [part for value in values for part in (f"--{name}", value)]
-    return said + [part for spec in case.inputs for part in ("--input", spec.asked)]
+    return said + [part for spec in case.inputs for part in ("--input", spec.text)]
 
 
 # Which case words such as ``openvino fp16`` name: the reference that the others are compared with.

@@ -66,7 +66,7 @@ class Intervals:
         return cls(begin[starts], reach[lasts])
 
     @classmethod
-    def of(cls, trace: Trace, rows: Ints) -> Intervals:
+    def of_events(cls, trace: Trace, rows: Ints) -> Intervals:
         """Every moment in which at least one of some events ran."""
         return cls.union(trace.begin[rows], trace.ends(rows))
 
@@ -78,7 +78,7 @@ class Intervals:
         """Nanoseconds."""
         return int((self.end - self.begin).sum())
 
-    def both(self, intervals: Intervals) -> Intervals:
+    def intersection(self, intervals: Intervals) -> Intervals:
         """The moments that are in both."""
         # The intervals of the other that meet each of these are neighbours there.
         first = np.searchsorted(intervals.end, self.begin, "right")
@@ -91,14 +91,14 @@ class Intervals:
         kept = end > begin
         return Intervals(begin[kept], end[kept])
 
-    def without(self, intervals: Intervals) -> Intervals:
+    def difference(self, intervals: Intervals) -> Intervals:
         """The moments that are in this and not in the other."""
         if not len(self) or not len(intervals):
             return self
         begin = np.concatenate([[min(self.begin[0], intervals.begin[0])], intervals.end])
         end = np.concatenate([intervals.begin, [max(self.end[-1], intervals.end[-1])]])
         kept = end > begin
-        return self.both(Intervals(begin[kept], end[kept]))
+        return self.intersection(Intervals(begin[kept], end[kept]))
 
     def covered(self, begin: Ints, end: Ints) -> Ints:
         """For each of some intervals, how many of its nanoseconds are in this."""
@@ -138,7 +138,7 @@ class Steps:
         host_begin, host_end: of the annotation.
         begin, end: with what was launched.
         launched: GPU events that were.
-        kept: whether it counts in means; what the profiler has cut off does not.
+        counted_in_means: whether it counts in means; what the profiler has cut off does not.
     """
 
     names: NDArray[np.object_]
@@ -147,7 +147,7 @@ class Steps:
     begin: Ints
     end: Ints
     launched: Ints
-    kept: Bools
+    counted_in_means: Bools
 
     def __len__(self) -> int:
         return len(self.names)
@@ -157,15 +157,15 @@ class Steps:
         places = np.flatnonzero(self.names == name)[:1]
         if not len(places):
             raise InferlensError(f"The trace has no step {name}.", expected=f"one of {', '.join(self.names[:20])}")
-        return self._taken(places)
+        return self._select(places)
 
     def counted(self) -> Steps:
         """The steps that count in means."""
-        return self._taken(np.flatnonzero(self.kept))
+        return self._select(np.flatnonzero(self.counted_in_means))
 
-    def _taken(self, places: Ints) -> Steps:
+    def _select(self, places: Ints) -> Steps:
         columns = {field.name: getattr(self, field.name)[places] for field in fields(self)}
-        return Steps(**{**columns, "kept": np.ones(len(places), bool)})
+        return Steps(**{**columns, "counted_in_means": np.ones(len(places), bool)})
 
 
 def steps_of(trace: Trace, launch_links: LaunchLinks) -> Steps:
@@ -186,7 +186,7 @@ def steps_of(trace: Trace, launch_links: LaunchLinks) -> Steps:
             from_[place] = max(before, begin[place])
             until[place] = max(end[place], ends[inside == place].max(initial=end[place]), from_[place])
             before = until[place]
-    kept = _kept(launched)
+    kept = _complete(launched)
     timed = kept & (end > begin)  # a step that the profiler left open has no duration
     return Steps(np.array(names, dtype=object), begin, end, from_, until, launched, timed if timed.any() else kept)
 
@@ -222,7 +222,7 @@ def _launched_in(trace: Trace, launch_links: LaunchLinks, begin: Ints, end: Ints
     return found
 
 
-def _kept(launched: Ints) -> Bools:
+def _complete(launched: Ints) -> Bools:
     """All but the last steps that launched nothing, and a last one that launched far less than the one before."""
     kept = np.ones(len(launched), bool)
     if len(launched) >= 2 and launched.any():
@@ -248,7 +248,7 @@ def parts_of(trace: Trace, launch_links: LaunchLinks) -> dict[str, Intervals]:
         "data loader": scopes[loads],
         "CPU": scopes[(operators | trace.starting(scopes, *_OPTIMIZER)) & ~talks & ~loads],
     }
-    return {name: Intervals.of(trace, item) for name, item in rows.items()}
+    return {name: Intervals.of_events(trace, item) for name, item in rows.items()}
 
 
 def shares_of(parts: dict[str, Intervals], steps: Steps) -> dict[str, Ints]:
@@ -256,9 +256,9 @@ def shares_of(parts: dict[str, Intervals], steps: Steps) -> dict[str, Ints]:
     left = Intervals.union(steps.begin, steps.end)
     found: dict[str, Ints] = {}
     for name, part in parts.items():
-        intervals = part.both(left)
+        intervals = part.intersection(left)
         found[name] = intervals.covered(steps.begin, steps.end)
-        left = left.without(intervals)
+        left = left.difference(intervals)
     return {**found, "other": left.covered(steps.begin, steps.end)}
 
 
@@ -278,10 +278,10 @@ def idle_of(trace: Trace, launch_links: LaunchLinks, steps: Steps) -> dict[str, 
     window = Intervals.union(steps.begin, steps.end)
     if not len(devices) or not len(window):
         return sums
-    waits = Intervals.of(trace, synchronising(trace, launch_links))
+    waits = Intervals.of_events(trace, synchronising(trace, launch_links))
     for device in devices.tolist():
         host, between = _gaps(trace, launch_links, np.flatnonzero(trace.gpu.device == device), window)
-        synchronised = host.both(waits).total
+        synchronised = host.intersection(waits).total
         for cause, time in zip(CAUSES, (host.total - synchronised, synchronised, between.total), strict=True):
             sums[cause] += time / len(devices)
     return sums
@@ -293,7 +293,7 @@ def host_gaps(trace: Trace, launch_links: LaunchLinks, window: Intervals) -> Int
     devices = np.unique(trace.gpu.device).tolist() if len(window) else []
     for number, device in enumerate(devices):
         host, _ = _gaps(trace, launch_links, np.flatnonzero(trace.gpu.device == device), window)
-        intervals = intervals.both(host) if number else host
+        intervals = intervals.intersection(host) if number else host
     return intervals
 
 
@@ -320,7 +320,7 @@ def _gaps(trace: Trace, launch_links: LaunchLinks, here: Ints, window: Intervals
     start = np.concatenate([[min(low, int(begin[0]))], reach])
     end = np.concatenate([begin, [max(high, int(reach[-1]))]])
     until = np.clip(np.concatenate([given, [high]]), start, np.maximum(start, end))
-    return Intervals.union(start, until).both(window), Intervals.union(until, end).both(window)
+    return Intervals.union(start, until).intersection(window), Intervals.union(until, end).intersection(window)
 
 
 # What each call of an operator cost: on the host and on the GPU, by itself and with what it called.

@@ -27,7 +27,7 @@ _RANK = re.compile(r"rank[-_]?(\d+)", re.I)
 _NUMBER = re.compile(r"(\d+)")
 _CLOCKS = 1_000_000_000  # nanoseconds that the clocks of a job's machines may differ by
 USE = ("utilization", "sm_efficiency", "occupancy", "tensor_share", "tensor_untold")
-BOTH, NEW, GONE = "", "new", "gone"
+BOTH, NEW, REMOVED = "", "new", "gone"
 _VIEWS: dict[str, tuple[Callable[[Analysis], Columns], tuple[str, ...]]] = {
     "operators": (lambda one: operators(one, "shapes"), ("name", "shapes")),
     "kernels": (kernels, ("name",)),
@@ -106,9 +106,10 @@ def rank_of(name: str, analysis: Analysis) -> dict[str, Any]:
     count = max(len(steps), 1) * SECOND
     kernels, on_gpu = analysis.parts["kernel"], communication(trace, analysis.launch_links)
     # What the host does for communication counts where nothing of it ran on a GPU.
-    talks = Intervals.of(trace, trace.gpu.row[on_gpu]) if on_gpu.any() else analysis.parts["communication"]
+    talks = Intervals.of_events(trace, trace.gpu.row[on_gpu]) if on_gpu.any() else analysis.parts["communication"]
     talking, both, computing = (
-        float(np.sum(intervals.covered(steps.begin, steps.end))) for intervals in (talks, talks.both(kernels), kernels)
+        float(np.sum(intervals.covered(steps.begin, steps.end)))
+        for intervals in (talks, talks.intersection(kernels), kernels)
     )
     return {
         "name": name,
@@ -160,7 +161,7 @@ def rows_compared(view: str, before: Analysis, after: Analysis) -> Columns:
     found = []
     for key in dict.fromkeys([*first, *second]):
         (calls_a, a), (calls_b, b) = first.get(key, (0.0, 0.0)), second.get(key, (0.0, 0.0))
-        state = BOTH if key in first and key in second else NEW if key in second else GONE
+        state = BOTH if key in first and key in second else NEW if key in second else REMOVED
         found.append((*key[:-1], calls_a, calls_b, a, b, b - a, state))
     found.sort(key=lambda row: -abs(row[-2]))
     sums = np.cumsum([row[-2] for row in found]).tolist()
@@ -193,7 +194,7 @@ def execution(before: Analysis, after: Analysis) -> Columns:
 
     for key, (begin, length) in first.items():
         if key not in second:
-            rows.append((key[0], begin, length, None, None, None, GONE))
+            rows.append((key[0], begin, length, None, None, None, REMOVED))
             continue
         rows += new(places[key])
         reached = max(reached, places[key] + 1)

@@ -145,7 +145,7 @@ REGISTER_UNIT = 256  # registers are given to warps in such units
 # Multiprocessors by compute capability: the most blocks of one, 32 where it is not named here.
 MOST_BLOCKS = {"7.5": 16, "8.0": 32, "8.9": 24, "10.1": 24, "11.0": 24}
 MOST_BLOCKS_OF_MAJOR = {3: 16, 8: 16, 12: 24}
-KNOWN = range(5, 13)  # major numbers
+CAPABILITIES = range(5, 13)  # major numbers
 SHARED_UNITS = {True: 128, False: 256}  # bytes, since 8.0 and before
 RESERVED = 1024  # bytes of shared memory that the driver takes of each block, since 8.0
 _UNASKED = 48 * 1024  # bytes of shared memory that a block may have without asking
@@ -161,7 +161,7 @@ def blocks_that_fit(
     digits = gpu.compute_capability.partition(".")[0]
     major = int(digits) if digits.isdecimal() else 0
     warps = -(-prod(block) // WARP) if block else 0
-    if major not in KNOWN or warps < 1 or not gpu.threads_per_multiprocessor:
+    if major not in CAPABILITIES or warps < 1 or not gpu.threads_per_multiprocessor:
         return None
     if registers is None or shared_memory is None:
         return None

@@ -69,7 +69,7 @@ def _holders(analysis: Analysis, device: AllocatedMemory) -> list[tuple[Any, ...
     alive = _alive(analysis, device.places[: device.top + 1])
     around = _asking(analysis, alive)
     named = np.where(around >= 0, trace.name[trace.scopes.row[around]] if len(trace.scopes) else UNKNOWN, UNKNOWN)
-    groups = Groups.by(named)
+    groups = Groups.group_by(named)
     held, given = groups.sum(memory.change[alive]), groups.sum(memory.change[alive] > 0)
     names = [trace.strings[code] if code >= 0 else NO_OPERATOR for code in named[groups.first].tolist()]
     order = np.argsort(-held, kind="stable").tolist()

@@ -58,7 +58,7 @@ class Distributed(Struct, frozen=True):
     world_size: int | None = None
 
 
-class About(Struct, frozen=True):
+class TraceMetadata(Struct, frozen=True):
     """What stands beside the events; ``base`` in nanoseconds."""
 
     devices: list[DeviceProperties] = msgspec.field(default_factory=list, name="deviceProperties")
@@ -66,13 +66,13 @@ class About(Struct, frozen=True):
     base: int = msgspec.field(default=0, name="baseTimeNanoseconds")
 
     @classmethod
-    def of(cls, beside: Mapping[str, Raw]) -> About:
+    def decode(cls, fields: Mapping[str, Raw]) -> TraceMetadata:
         """What of it has the form that it should have."""
         known = {}
         for field_info in msgspec.structs.fields(cls):
             with suppress(*PROBLEMS, KeyError):
                 known[field_info.name] = msgspec.json.decode(
-                    beside[field_info.encode_name], type=field_info.type, strict=False
+                    fields[field_info.encode_name], type=field_info.type, strict=False
                 )
         return cls(**known)
 
@@ -234,7 +234,7 @@ class Trace:
     calls: Calls
     scopes: Scopes
     allocations: Allocations
-    about: About = field(default_factory=About)
+    about: TraceMetadata = field(default_factory=TraceMetadata)
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -482,11 +482,11 @@ class Groups:
     """
 
     first: NDArray[np.int64]
-    of: NDArray[np.int64]
+    group: NDArray[np.int64]
     count: NDArray[np.int64]
 
     @classmethod
-    def by(cls, *keys: NDArray[Any]) -> Groups:
+    def group_by(cls, *keys: NDArray[Any]) -> Groups:
         """Groups by one or several whole numbers of each event."""
         codes = np.zeros(len(keys[0]), dtype=np.int64)
         for key in keys:
@@ -498,7 +498,9 @@ class Groups:
 
     def sum(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """The sum of each group's values."""
-        sums: NDArray[np.float64] = np.bincount(self.of, weights=values, minlength=len(self.first)).astype(np.float64)
+        sums: NDArray[np.float64] = np.bincount(self.group, weights=values, minlength=len(self.first)).astype(
+            np.float64
+        )
         return sums
 
     def weighted(self, values: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.float64]:

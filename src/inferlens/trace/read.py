@@ -35,7 +35,6 @@ from inferlens.trace.model import (
     PROBLEMS,
     SCOPES,
     UNKNOWN,
-    About,
     Allocations,
     Bools,
     Calls,
@@ -45,6 +44,7 @@ from inferlens.trace.model import (
     Ints,
     Scopes,
     Trace,
+    TraceMetadata,
     category_of,
 )
 from inferlens.units import byte_count, percent, plural
@@ -67,7 +67,7 @@ _EVENT = re.compile(r'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|bp|s)"\s*:')
 _END = re.compile(r"[\s,]*\]")
 _OBJECT = json.JSONDecoder(strict=False)
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
-_ABOUT = {field.encode_name for field in msgspec.structs.fields(About)}
+_ABOUT = {field.encode_name for field in msgspec.structs.fields(TraceMetadata)}
 _MARK = b"\xef\xbb\xbf"
 _TRIES = 4
 _EXPECTED = "JSON in Chrome's trace event format, as torch.profiler writes it: .json, .json.gz or .json.zst"
@@ -134,14 +134,14 @@ class EventReader:
 
     def __init__(self, blocks: Iterator[bytes], remarks: Remarks) -> None:
         self._blocks, self._remarks = blocks, remarks
-        self._beside: dict[str, Raw] = {}
-        self._held = b""
+        self._metadata: dict[str, Raw] = {}
+        self._buffer = b""
         self._bare = self._ended = False
 
     @property
-    def about(self) -> About:
+    def about(self) -> TraceMetadata:
         """What stands beside the events."""
-        return About.of(self._beside)
+        return TraceMetadata.decode(self._metadata)
 
     def __iter__(self) -> Iterator[list[Event]]:
         self._start()
@@ -158,59 +158,59 @@ class EventReader:
         self._blocks = chain([first], self._blocks)
         while True:
             block = next(self._blocks, b"")
-            self._held = (self._held + block).lstrip().removeprefix(_MARK).lstrip()
-            if self._held[:1] == b"[":
-                self._bare, self._held = True, self._held[1:]
+            self._buffer = (self._buffer + block).lstrip().removeprefix(_MARK).lstrip()
+            if self._buffer[:1] == b"[":
+                self._bare, self._buffer = True, self._buffer[1:]
                 return
-            for match in islice(_BEGIN.finditer(self._held), _TRIES):
-                beside = _beside(self._held[: match.start()] + b'"traceEvents":[]}')
+            for match in islice(_BEGIN.finditer(self._buffer), _TRIES):
+                beside = _read_metadata(self._buffer[: match.start()] + b'"traceEvents":[]}')
                 if beside is not None:
-                    self._beside, self._held = beside, self._held[match.end() :]
+                    self._metadata, self._buffer = beside, self._buffer[match.end() :]
                     return
-            if not block or len(self._held) > MOST_HELD or self._held[:1] not in (b"{", b""):
+            if not block or len(self._buffer) > MOST_HELD or self._buffer[:1] not in (b"{", b""):
                 raise NotATrace("This is not a trace: it has no traceEvents.", expected=_EXPECTED)
 
     def _next(self, block: bytes) -> list[Event]:
         """Events up to the last place where the text can be cut."""
-        self._held += block
-        end = len(self._held) + 1
+        self._buffer += block
+        end = len(self._buffer) + 1
         for _ in range(_TRIES):
-            end = _cut(self._held, end - 1)
+            end = _cut(self._buffer, end - 1)
             if not end:
                 break
             try:
-                return self._taken(end)
+                return self._take(end)
             except PROBLEMS as error:
                 if "truncated" not in str(error):  # else the cut is within a string or an event
                     return self._salvaged(end)
-        if len(self._held) <= MOST_EVENT:
+        if len(self._buffer) <= MOST_EVENT:
             return []
-        events = self._salvaged(_cut(self._held, len(self._held) + 1) or len(self._held))
+        events = self._salvaged(_cut(self._buffer, len(self._buffer) + 1) or len(self._buffer))
         if not events:
             self._remarks[f"An event is larger than {byte_count(MOST_EVENT)}; the rest was left out."] += 1
-            self._ended, self._held, self._blocks = True, b"", iter(())
+            self._ended, self._buffer, self._blocks = True, b"", iter(())
         return events
 
     def _last(self) -> list[Event]:
-        self._held = self._held.strip().rstrip(b",")
+        self._buffer = self._buffer.strip().rstrip(b",")
         try:
-            events = self._taken(len(self._held))
+            events = self._take(len(self._buffer))
         except PROBLEMS:
-            events = self._salvaged(len(self._held))
+            events = self._salvaged(len(self._buffer))
         if not (self._ended or self._bare):
             self._remarks["The text ends within the events; the rest is missing."] += 1
         self._ended = True
         return events
 
-    def _taken(self, end: int) -> list[Event]:
+    def _take(self, end: int) -> list[Event]:
         """Events of the text held, up to a place in it or to where the list ends."""
-        events, rest = _decoded(decode_events, self._held[:end])
+        events, rest = _decoded(decode_events, self._buffer[:end])
         self._leave(rest, end)
         return events
 
     def _salvaged(self, end: int) -> list[Event]:
         """The same of text that is broken: what mending does not mend is read event by event."""
-        text = mended(self._held[:end]).strip().strip(b",")
+        text = mend_json(self._buffer[:end]).strip().strip(b",")
         try:
             events, rest = _decoded(decode_events, text)
         except PROBLEMS:
@@ -240,17 +240,17 @@ class EventReader:
 
     def _leave(self, rest: bytes | None, end: int) -> None:
         """Keeps what follows what was read: behind the list if that has ended, else from a place in the text held."""
-        behind = self._held[end:]
+        behind = self._buffer[end:]
         self._ended = rest is not None
-        self._held = behind.lstrip().removeprefix(b",") if rest is None else rest + behind
+        self._buffer = behind.lstrip().removeprefix(b",") if rest is None else rest + behind
 
     def _finish(self) -> None:
-        while len(self._held) <= MOST_HELD and (block := next(self._blocks, b"")):
-            self._held += block
-        rest = self._held.strip().removeprefix(b",")
-        beside = None if self._bare else _beside(b"{" + rest)
+        while len(self._buffer) <= MOST_HELD and (block := next(self._blocks, b"")):
+            self._buffer += block
+        rest = self._buffer.strip().removeprefix(b",")
+        beside = None if self._bare else _read_metadata(b"{" + rest)
         if beside is not None:
-            self._beside = {**beside, **self._beside}
+            self._metadata = {**beside, **self._metadata}
         elif rest:
             self._remarks["What follows the events cannot be read; it was left out."] += 1
 
@@ -290,9 +290,9 @@ def _cut(text: bytes, end: int) -> int:
     return found.end() if found else 0
 
 
-def _beside(text: bytes) -> dict[str, Raw] | None:
+def _read_metadata(text: bytes) -> dict[str, Raw] | None:
     """What is of use in an object beside the events; ``None`` if the text is none."""
-    for form in (bytes, mended):
+    for form in (bytes, mend_json):
         try:
             fields = msgspec.json.decode(form(text), type=dict[str, Raw])
         except PROBLEMS:
@@ -355,7 +355,7 @@ class TraceBuilder:
         halves = sum(event.ph in ("B", "E") for event in others)
         self._remarks["are a begin or an end alone, not both in one, and were skipped"] += halves
 
-    def trace(self, about: About) -> Trace:
+    def trace(self, about: TraceMetadata) -> Trace:
         """Everything that was added, as a trace."""
         self.add([])
         main = self._joined(Trace)
@@ -679,7 +679,7 @@ _SURROGATES = re.compile(rb"(\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)|\\u[dD][89
 _CONTROLS = bytes(32 if byte < 32 else byte for byte in range(256))
 
 
-def mended(text: bytes) -> bytes:
+def mend_json(text: bytes) -> bytes:
     """Return ``text`` with the usual damage undone: odd numbers become ``null``, commas and escapes are put right."""
     text = text.translate(_CONTROLS).decode(errors="replace").encode()
     text = _DAMAGE.sub(_undone, text)

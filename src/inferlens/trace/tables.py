@@ -145,7 +145,7 @@ def operators(analysis: Analysis, *by: str) -> Columns:
     }  # fmt: skip
     if "stack" in by and not any(trace.texts[code] for code in set(scopes.stack.tolist())):
         told["stack"] = call_stacks(analysis)
-    groups = Groups.by(trace.name[scopes.row[places]], *(told[key][0][places] for key in by))
+    groups = Groups.group_by(trace.name[scopes.row[places]], *(told[key][0][places] for key in by))
     first = places[groups.first]
 
     def seconds(values: Ints) -> NDArray[np.float64]:
@@ -193,10 +193,10 @@ def kernels(analysis: Analysis, *, by_operator: bool = False) -> Columns:
         names = trace.name[trace.scopes.row[launchers]] if len(trace.scopes) else launchers
         named = np.where(launchers >= 0, names, UNKNOWN)
         keys += [named, *gpu.grid[events].T, *gpu.block[events].T, gpu.registers[events], gpu.shared_memory[events]]
-    groups = Groups.by(*keys)
+    groups = Groups.group_by(*keys)
     duration = trace.duration[rows]
     # The longest event of each group stands for it.
-    order = np.lexsort((-duration, groups.of))
+    order = np.lexsort((-duration, groups.group))
     last = np.cumsum(groups.count)
     longest = order[last - groups.count]
     of = events[longest]
@@ -216,8 +216,8 @@ def kernels(analysis: Analysis, *, by_operator: bool = False) -> Columns:
         "blocks_per_sm": groups.weighted(gpu.blocks_per_sm[events], duration),
         "occupancy": groups.weighted(costs.occupancy[events], duration) / 100,
         "tensor_cores": _tensor_cores(analysis, of),
-        "registers": _known(gpu.registers[of]),
-        "shared_memory": _known(gpu.shared_memory[of]),
+        "registers": _plain_numbers(gpu.registers[of]),
+        "shared_memory": _plain_numbers(gpu.shared_memory[of]),
         "grid": _triples(gpu.grid[of]),
         "block": _triples(gpu.block[of]),
     }
@@ -231,7 +231,7 @@ def _tensor_cores(analysis: Analysis, events: Ints) -> list[bool | None]:
     return [one if says else None for one, says in zip(used.tolist(), known.tolist(), strict=True)]
 
 
-def _known(values: Ints) -> list[int | None]:
+def _plain_numbers(values: Ints) -> list[int | None]:
     return [None if value == UNKNOWN else value for value in values.tolist()]
 
 
@@ -245,7 +245,7 @@ def stepping(analysis: Analysis) -> Columns:
     steps = analysis.steps if analysis.step is None else analysis.counted
     length = steps.end - steps.begin
     kernels = analysis.trace.rows(Category.KERNEL)
-    used = Intervals.of(analysis.trace, kernels).covered(steps.begin, steps.end) / np.maximum(length, 1)
+    used = Intervals.of_events(analysis.trace, kernels).covered(steps.begin, steps.end) / np.maximum(length, 1)
     shares = shares_of(analysis.parts, steps)
     return Columns(
         {
@@ -255,16 +255,16 @@ def stepping(analysis: Analysis) -> Columns:
             "utilization": used if len(kernels) else np.full(len(steps), np.nan),
             "launched": steps.launched,
             **{name: shares[name] / SECOND for name in PARTS},
-            "note": _notes(length, steps.kept),
+            "note": _notes(length, steps.counted_in_means),
         }
     )
 
 
-def _notes(length: Any, kept: Any) -> list[str]:
-    low, high = np.quantile(length[kept], [0.25, 0.75]) if kept.sum() >= LEAST_STEPS else (-np.inf, np.inf)
+def _notes(length: Any, counted: Any) -> list[str]:
+    low, high = np.quantile(length[counted], [0.25, 0.75]) if counted.sum() >= LEAST_STEPS else (-np.inf, np.inf)
     reach = FENCE * (high - low)
     out = np.where(length > high + reach, SLOW, np.where(length < low - reach, FAST, ""))
-    notes: list[str] = np.where(kept, out, CUT_OFF).tolist()
+    notes: list[str] = np.where(counted, out, CUT_OFF).tolist()
     return notes
 
 
@@ -293,7 +293,7 @@ def timeline(analysis: Analysis) -> Columns:
     length = np.maximum(end - begin, 1)
     columns: dict[str, Any] = {"begin": (begin - low) / SECOND, "length": length / SECOND}
     for name, categories in _RUNNING.items():
-        columns[name] = Intervals.of(trace, trace.rows(*categories)).covered(begin, end) / length
+        columns[name] = Intervals.of_events(trace, trace.rows(*categories)).covered(begin, end) / length
     return Columns({**columns, "sm_efficiency": _efficiency(analysis, edges) / length})
 
 

@@ -227,7 +227,7 @@ def _next(answers: Sequence[Answer], known: Known) -> str:
     for name, usual in (("precision", "fp32"), ("batch", 1)):
         asked = [value for value in dict.fromkeys(getattr(of.case, name) for of in answers) if value is not None]
         words += [f"--{name}", ",".join(map(str, asked))] if asked not in ([], [usual]) else []
-    words += [word for spec in case.inputs for word in ("--input", spec.asked)]
+    words += [word for spec in case.inputs for word in ("--input", spec.text)]
     words += ["--weights", case.weights] if case.weights else []
     options = [
         option for option in case.options_label.split() if all(option in of.case.options_label for of in answers)

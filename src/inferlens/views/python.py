@@ -19,7 +19,7 @@ from inferlens.analysis.samples import case_and_machine, split_runs
 from inferlens.errors import InferlensError, library
 from inferlens.record.display import Displayed
 from inferlens.record.record import Record, machine_name
-from inferlens.record.store import BEST, RECORD, Paths, given_paths
+from inferlens.record.store import BEST, RECORD, Paths, as_paths
 from inferlens.record.store import load_records as loaded
 from inferlens.spec.case import bare
 from inferlens.units import listing, plural
@@ -279,7 +279,7 @@ def load_records(*paths: Paths) -> Records:
     ``problems``. Raises InferlensError where a path or any record is missing.
     """
     found = loaded(*paths)
-    given = given_paths(paths)
+    given = as_paths(paths)
     return Records(found.records, folders=found.folders, problems=found.problems, where=[*map(str, given)])
 
 
@@ -291,7 +291,7 @@ def best_case(path: Paths) -> tuple[Record, Path]:
     Raises:
         InferlensError: if there is none, or there are several, such as one for each model or batch.
     """
-    (given,) = given_paths([path])
+    (given,) = as_paths([path])
     records = load_records(given)
     best = load_records(given / BEST) if (given / BEST / RECORD).is_file() else records
     _refuse_several_models(best + records, given)

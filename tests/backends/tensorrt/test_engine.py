@@ -23,7 +23,7 @@ from inferlens.backends.tensorrt.library import Flavour, TensorRTOptions
 from inferlens.backends.tensorrt.runner import Engine
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution.expand import expand
-from inferlens.models.compiled import provenance_path, read_provenance, whole, write_provenance
+from inferlens.models.compiled import provenance_path, read_engine_header, read_provenance, write_provenance
 from inferlens.models.model import Model
 from inferlens.models.resolve import find, load
 from inferlens.record.files import sha256
@@ -56,7 +56,7 @@ def test_real_models_become_engines_without_a_gpu(name: str, tmp_path: Path, rtx
     path = onnx_file(model, case, preparation, "fp16")
     job = EngineJob(path, model, case, rtx, TensorRTOptions(compute_capability=TARGETS), None)
     made = built(job, preparation)
-    header = whole(made.path)
+    header = read_engine_header(made.path)
     assert (header.variant, header.version) == ("rtx", rtx.version)
     read = read_provenance(made.path)
     assert read == made.provenance
@@ -79,7 +79,7 @@ def test_the_steps_of_the_page(rtx: Any, tmp_path: Path, monkeypatch: pytest.Mon
     )  # fmt: skip
     (steps,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
     exec(compile(steps, str(PAGE), "exec"), {})
-    assert whole(Path("model.engine")).version == rtx.version
+    assert read_engine_header(Path("model.engine")).version == rtx.version
 
 
 # The cache

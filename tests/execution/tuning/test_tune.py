@@ -32,7 +32,7 @@ from inferlens.measure import environment
 from inferlens.models.model import Model
 from inferlens.record.files import make_folder
 from inferlens.record.record import Record
-from inferlens.record.store import alone_in, load_records
+from inferlens.record.store import load_records, lock_folder
 from inferlens.spec.case import Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, toml_words
@@ -258,7 +258,7 @@ def test_the_winner_meets_what_bench_would_find(tmp_path: Path, monkeypatch: pyt
 
 
 def test_one_at_a_time_has_a_folder(tmp_path: Path) -> None:
-    with alone_in(tmp_path / "demo"), pytest.raises(InferlensError, match="Another run measures into"):
+    with lock_folder(tmp_path / "demo"), pytest.raises(InferlensError, match="Another run measures into"):
         tune(tmp_path)
 
 

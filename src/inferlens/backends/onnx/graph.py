@@ -24,9 +24,9 @@ from inferlens.errors import Unsupported, installing, reason
 from inferlens.models.files import onnx_file_precision, onnx_graph, weight_files
 from inferlens.models.model import Model
 from inferlens.models.work import PRODUCTS
-from inferlens.record.files import exclusive
+from inferlens.record.files import open_locked
 from inferlens.record.profile import Layer, Tensor
-from inferlens.spec.case import Case, TensorSpec, kept, unknown_layer
+from inferlens.spec.case import Case, TensorSpec, kept_layers, unknown_layer
 
 EMBED_LIMIT = 1_500_000_000  # bytes of weights in one ONNX file, which holds less than 2 GiB; else they are beside it
 
@@ -46,7 +46,7 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
         raise Unsupported(
             f"'{model.spec}' is TorchScript, which cannot be exported to ONNX.", hint="the model that it was made from"
         )
-    with exclusive(preparation.export_by) if preparation.export_by else nullcontext() as shared:
+    with open_locked(preparation.export_by) if preparation.export_by else nullcontext() as shared:
         if shared and (made := Path(shared.read())).is_file():
             with preparation.phase("export") as noted:
                 noted.note = "shared"
@@ -277,7 +277,7 @@ def kept_nodes(path: Path, case: Case) -> tuple[str, ...]:
     nodes = origins(path).nodes
     names = [node.name for node in nodes]
     found: set[str] = set()
-    for layer in kept(case):
+    for layer in kept_layers(case):
         named = [node.name for node in nodes if node.name == layer or is_in(node, layer)]
         if not named:
             raise unknown_layer(layer, dict.fromkeys([*modules_among(nodes), *names]))

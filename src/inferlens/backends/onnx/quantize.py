@@ -30,7 +30,7 @@ from inferlens.errors import Unsupported, library
 from inferlens.models.files import QUANTIZED_OPERATORS, onnx_file_precision, onnx_graph, weight_files
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
-from inferlens.models.work import PRODUCTS, VIEWS, inferred, product_shares
+from inferlens.models.work import PRODUCTS, VIEWS, infer_shapes, product_shares
 from inferlens.record.builds import LayerError
 from inferlens.record.files import write_whole
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
@@ -329,7 +329,7 @@ def _fp8_scales(graph: Any, ranges: Ranges) -> dict[str, list[dict[str, Any]]]:
 
 def quantized_share(path: Path, inputs: tuple[TensorSpec, ...]) -> float | None:
     """The share of a graph's multiply-adds whose both factors are quantized; ``None`` where they cannot be counted."""
-    loaded = inferred(path, inputs)
+    loaded = infer_shapes(path, inputs)
     shares = product_shares(loaded)
     if not any(node.op_type in (*PRODUCTS, *QUANTIZED_OPERATORS) for node in loaded.graph.node):
         return 0.0
@@ -407,7 +407,7 @@ def layer_errors(
     ``plain`` is the graph that was quantized, with the same names of nodes; both are fed with ``feeds``.
     """
     switched = Switched(plain, quantized)
-    shares = product_shares(inferred(plain, inputs))
+    shares = product_shares(infer_shapes(plain, inputs))
     layers = named_layers([node for node in origins(plain).nodes if node.name in switched.switches])
     expected = [switched.run(feed, ()) for feed in feeds]
     found = []

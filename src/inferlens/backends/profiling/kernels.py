@@ -37,7 +37,7 @@ from inferlens.backends.profiling.traces import (
     trace_runs,
 )
 from inferlens.errors import Unsupported
-from inferlens.models.work import hooked
+from inferlens.models.work import module_hooks
 from inferlens.record.profile import GpuLimits, Kernel, Kernels, Layer, Layers
 from inferlens.trace import kernels
 
@@ -294,7 +294,7 @@ def module_scopes(module: Any) -> Iterator[None]:
         if open_ and open_[-1][0] == id(part):
             open_.pop()[1].__exit__(None, None, None)
 
-    with hooked(entering, leaving):
+    with module_hooks(entering, leaving):
         yield
 
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from inferlens.backends.base import Preparation, Runner
 from inferlens.backends.clocks import nvtx_push_pop
 from inferlens.errors import Unsupported
-from inferlens.models.work import hooked
+from inferlens.models.work import module_hooks
 from inferlens.record.profile import Layer, Layers, Tensor
 
 
@@ -252,7 +252,7 @@ def timing_hooks(
             end()
             marks.append(~index)
 
-    return hooked(entering, leaving)
+    return module_hooks(entering, leaving)
 
 
 def look(
@@ -273,7 +273,7 @@ def look(
         if index is not None and seen[index] == ((), ()):
             seen[index] = tensors((arguments, named)), tensors(result)
 
-    with hooked(entering, leaving):
+    with module_hooks(entering, leaving):
         runner.infer(feed)
         runner.synchronize()
     return seen, Counter(entered)

@@ -186,7 +186,7 @@ def traced_runs(trace: Trace) -> list[TracedRun]:
             TracedRun(
                 begin=trace.about.base + begin,
                 whole=(end - begin) / 1e9,
-                busy=Intervals.of(trace, trace.gpu.row[places]).total / 1e9,
+                busy=Intervals.of_events(trace, trace.gpu.row[places]).total / 1e9,
                 launches=len(np.unique(calls[calls != NONE])),
                 events=tuple(events),
                 root=operators[NONE],

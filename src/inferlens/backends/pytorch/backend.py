@@ -48,7 +48,7 @@ from inferlens.backends.pytorch.runner import (
 from inferlens.backends.scripts import program_script
 from inferlens.models.inputs import flatten
 from inferlens.models.model import Format, Model
-from inferlens.models.work import hooked
+from inferlens.models.work import module_hooks
 from inferlens.record.profile import Layers
 from inferlens.spec.case import HALF, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
@@ -216,7 +216,7 @@ def fuse(module: Any, feed: Sequence[Any]) -> int:
             result.made_by = part
 
     with torch.no_grad():
-        with hooked(entering, leaving), Reading():
+        with module_hooks(entering, leaving), Reading():
             outputs = module(*feed)
         read(list(flatten(outputs)))
         found = {

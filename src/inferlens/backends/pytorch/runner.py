@@ -33,7 +33,7 @@ from inferlens.errors import Unsupported
 from inferlens.models.files import input_note
 from inferlens.models.inputs import flatten, make_inputs
 from inferlens.models.model import Array, Format, Model
-from inferlens.models.work import taken_apart
+from inferlens.models.work import decompose_fused_operators
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, TensorSpec
 
 Feed = tuple[Any, ...]
@@ -481,7 +481,7 @@ def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
 
     counter = FlopCounterMode(display=False)
     try:
-        with taken_apart(), FakeTensorMode(allow_non_fake_inputs=True), counter, torch.no_grad():
+        with decompose_fused_operators(), FakeTensorMode(allow_non_fake_inputs=True), counter, torch.no_grad():
             module(*feed)
     except Exception:  # code whose path depends on values, for one
         return {}

@@ -40,7 +40,15 @@ from inferlens.backends.tensorrt.library import (
 )
 from inferlens.backends.tensorrt.runner import EngineRunner
 from inferlens.errors import InferlensError, Unsupported, one_line, suggestion, unwritable
-from inferlens.models.compiled import AGAIN, SIZE, Provenance, new_provenance, read_provenance, whole, write_provenance
+from inferlens.models.compiled import (
+    AGAIN,
+    SIZE,
+    Provenance,
+    new_provenance,
+    read_engine_header,
+    read_provenance,
+    write_provenance,
+)
 from inferlens.models.files import onnx_graph, weight_files
 from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Model
@@ -601,7 +609,7 @@ def check_engine(path: Path, provenance: Provenance | None, flavour: Flavour, gp
 
     ``made`` is its provenance, if there is one: reading that told whether the file is the one it was made for.
     """
-    header = whole(path)
+    header = read_engine_header(path)
     if header.variant != flavour.variant:
         raise Unsupported(
             f"{path} was built by {KINDS[header.variant].name} {header.version}; {flavour.title} cannot run it.",

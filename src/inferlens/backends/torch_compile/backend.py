@@ -73,9 +73,9 @@ from inferlens.backends.torch_compile.layers import QUANTIZED_PRODUCTS, Compiler
 from inferlens.errors import Unsupported, library, reason
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
-from inferlens.models.work import taken_apart
+from inferlens.models.work import decompose_fused_operators
 from inferlens.record.profile import Layers
-from inferlens.spec.case import HALF, PRECISIONS, QUANTIZED, Case, Option, TensorSpec, check_kept, kept
+from inferlens.spec.case import HALF, PRECISIONS, QUANTIZED, Case, Option, TensorSpec, check_kept, kept_layers
 from inferlens.spec.hints import Hint
 from inferlens.units import plural
 
@@ -455,7 +455,7 @@ def _quantized(model: Model, case: Case) -> Any:
         feed = example_feed(model, case, "fp32")
         exported = torch.export.export(model.module, feed, strict=True).module(check_guards=False)
         check_kept(case, [path for path, _ in model.module.named_modules()] if model.module is not None else ())
-        quantizer = _keeping(x86, list(kept(case)))
+        quantizer = _keeping(x86, list(kept_layers(case)))
         quantizer.set_global(x86.get_default_x86_inductor_quantization_config(reduce_range=seven_bits()))
         observed = pt2e.prepare_pt2e(exported, quantizer)
         for arrays in calibration_feeds(model, case):
@@ -488,7 +488,7 @@ def int8_share(module: Any, feed: tuple[Any, ...]) -> float:
                 quantized += counter.get_total_flops() * all("dequantize" in str(factor.target) for factor in factors)
             return made
 
-    with taken_apart(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    with decompose_fused_operators(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         Counting(module).run(*feed)
     return quantized / whole if whole else 0.0
 
@@ -500,7 +500,7 @@ def quantize_linear(
     import torch
 
     quantization = library("torchao.quantization", extra="quantize")
-    known, keep = dict(module.named_modules()), kept(case)
+    known, keep = dict(module.named_modules()), kept_layers(case)
     check_kept(case, known)
 
     def is_taken(each: Any, path: str) -> bool:

@@ -86,7 +86,7 @@ from inferlens.models.model import Format, Model
 from inferlens.models.samples import calibration_feeds
 from inferlens.record.builds import Partition, Segment, partition_of
 from inferlens.record.record import Gpu
-from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec, check_kept, kept
+from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec, check_kept, kept_layers
 from inferlens.spec.hints import Hint
 
 FORMATS: tuple[Format, ...] = ("module", "exported")
@@ -418,7 +418,7 @@ def quantize_module(model: Model, case: Case, preparation: Preparation) -> None:
         warnings.simplefilter("ignore")
         with refused(f"ModelOpt cannot quantize '{model.name}'"):
             modelopt.quantize(model.module, getattr(modelopt, CONFIGS[case.precision]), forward_loop=calibrate)
-            for layer in kept(case):
+            for layer in kept_layers(case):
                 modelopt.disable_quantizer(model.module, lambda name, layer=layer: name.startswith(f"{layer}."))
         share = share_of(work, quantized_layers(model.module))
         check_share(share, model, case, preparation, "it has no modules of convolutions or linear layers")

@@ -184,7 +184,7 @@ def load(
 def _model(way: Chosen, *, trust: bool, rebuild: bool) -> Model:
     """The model that was measured; its random weights leave PyTorch's generator as it was."""
     if way.known:
-        return resolve.exported(way.case, way.known)
+        return resolve.exported_model(way.case, way.known)
     with library("torch", extra="torch").random.fork_rng(devices=[]) if found("torch") else nullcontext():
         model = resolve.load(way.case, trust=trust, live=way.live)
     if not rebuild:

@@ -30,14 +30,14 @@ from inferlens.execution.expand import Planned, check_words, default_device, exp
 from inferlens.execution.protocol import TaskResult
 from inferlens.execution.survey import Named, found, named, probe
 from inferlens.execution.worker import Child
-from inferlens.measure.output_check import Evaluation, beside, evaluated, top1
+from inferlens.measure.output_check import Evaluation, accuracy_of, evaluate, top1
 from inferlens.models import resolve
 from inferlens.models.files import onnx_graph, onnx_types, weight_files
 from inferlens.models.model import Model, ModelInfo
 from inferlens.models.samples import calibration_feeds
-from inferlens.record.builds import LayerError, OutputError, Quantization, Written, save_quantization
+from inferlens.record.builds import LayerError, OutputError, Quantization, QuantizedFile, save_quantization
 from inferlens.record.store import safe_name
-from inferlens.spec.case import QUANTIZED, Case, TensorSpec, keep_of, kept
+from inferlens.spec.case import QUANTIZED, Case, TensorSpec, keep_of, kept_layers
 from inferlens.spec.objective import MEASURES, Constraint
 from inferlens.spec.plan import Duration, Plan, Texts
 from inferlens.stats.samples import cosine, flat, relative_l2
@@ -70,7 +70,7 @@ def quantize_model(job: QuantizeJob, child: Child) -> Quantization:
     if job.errors or not reached:
         layers = tuple(trying.layers())
     if not reached:
-        own = {layer.name for layer in layers} - kept(job.case).keys()
+        own = {layer.name for layer in layers} - kept_layers(job.case).keys()
         best = trying.search([layer.name for layer in layers if layer.name in own])
         reached = trying.keeps(best)
         if reached and best != trying.attempts[-1]:
@@ -103,7 +103,7 @@ class Trying:
 
     def __init__(self, job: QuantizeJob, child: Child, model: Model) -> None:
         self.job, self.child, self.model = job, child, model
-        self.attempts: list[Written] = []
+        self.attempts: list[QuantizedFile] = []
         size = model.inputs[0].shape[0] if model.inputs[0].shape else 1
         self.feeds = list(itertools.islice(calibration_feeds(model, job.case), math.ceil(SAMPLES / size)))
         self.count = len(self.feeds) * size
@@ -117,7 +117,7 @@ class Trying:
             self.expected = self._outputs(runner)
             self.reference = self._evaluated(model, runner)
 
-    def attempt(self, keep: str) -> Written:
+    def attempt(self, keep: str) -> QuantizedFile:
         """Writes the model with these layers kept, and runs what was written."""
         case = self.write(keep)
         path = Path(self.job.path)
@@ -130,7 +130,7 @@ class Trying:
         with BACKENDS.get(case.backend)().prepare(loaded, case, self._aside()) as runner:
             outputs = self._outputs(runner)
             own = self._evaluated(loaded, runner)
-        made = Written(
+        made = QuantizedFile(
             keep=keep,
             share=self.child.preparation.facts.get("quantized_share"),
             outputs=tuple(map(_error, zip(*outputs, strict=True), zip(*self.expected, strict=True))),
@@ -162,7 +162,7 @@ class Trying:
             self.run_by, self.not_run, case = reference, refusal.what, reference
         return case
 
-    def keeps(self, attempt: Written) -> bool:
+    def keeps(self, attempt: QuantizedFile) -> bool:
         """Whether it keeps the limit; it does where there is none."""
         return self.job.limit is None or self._beyond(attempt) <= 1.0
 
@@ -173,11 +173,11 @@ class Trying:
         with self.child.preparation.phase("quantize"):
             return ranked(self.plain, self.model, replace(self.job.case, keep=""), self._aside(), feeds)
 
-    def search(self, names: Sequence[str]) -> Written:
+    def search(self, names: Sequence[str]) -> QuantizedFile:
         """The attempt that keeps the fewest of these layers, the first ones, and the limit; else the nearest to it."""
 
-        def first(number: int) -> Written:
-            own = [f"{precision}:{name}" for name, precision in kept(self.job.case).items()]
+        def first(number: int) -> QuantizedFile:
+            own = [f"{precision}:{name}" for name, precision in kept_layers(self.job.case).items()]
             return self.attempt(keep_of([*own, *(f"{self.keeps_in}:{name}" for name in names[:number])]))
 
         failed, number, held = 0, 1, None
@@ -191,7 +191,7 @@ class Trying:
             held, failed, number = (made, failed, middle) if self.keeps(made) else (held, middle, number)
         return held or min(self.attempts, key=self._beyond)
 
-    def _beyond(self, attempt: Written) -> float:
+    def _beyond(self, attempt: QuantizedFile) -> float:
         assert self.job.limit
         value = getattr(attempt, LIMITS[self.job.limit.name])
         if value is None:
@@ -212,12 +212,12 @@ class Trying:
         return [answer(feed) for feed in self.feeds]
 
     def _evaluated(self, model: Model, runner: Runner) -> Evaluation | None:
-        return evaluated(self.job.accuracy, self.job.case, model, runner) if self.job.accuracy else None
+        return evaluate(self.job.accuracy, self.job.case, model, runner) if self.job.accuracy else None
 
     def _accuracy(self, own: Evaluation | None) -> dict[str, Any]:
         if own is None:
             return {}
-        found = beside(self.job.accuracy, own, "fp32", self.reference)
+        found = accuracy_of(self.job.accuracy, own, "fp32", self.reference)
         if not found.values:
             raise InferlensError(found.reason or "The accuracy is not known.", hint="--within error=1e-2")
         known = score_accuracy(found)
@@ -351,7 +351,7 @@ def _planned(words: dict[str, Any], backend: str | None, device: str | None, to:
     models = found(plan, model)
     for each in models:
         if each.precision in QUANTIZED:
-            raise InferlensError(f"{each.name} is quantized already.", hint=f"inferlens bench {each.asked}")
+            raise InferlensError(f"{each.name} is quantized already.", hint=f"inferlens bench {each.argument}")
     cases = expand(plan, models, can)
     refuse_if_none_runs(cases)
     if len(cases) != 1:

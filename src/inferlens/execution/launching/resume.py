@@ -20,7 +20,7 @@ from inferlens.errors import InferlensError
 from inferlens.execution.launching.parts import UnderWay
 from inferlens.execution.survey import Named, live_files
 from inferlens.measure import environment
-from inferlens.record.files import locked, make_folder, sha256
+from inferlens.record.files import make_folder, sha256, try_lock
 from inferlens.record.record import CUT_SHORT
 from inferlens.record.store import RECORD, Store, load_records
 from inferlens.spec.plan import Plan
@@ -42,7 +42,7 @@ def resumable(under_way: UnderWay, what: Sequence[object] = ()) -> Iterator[None
     same = replace(plan, wait=0.0), here, *what
     data = msgspec.json.encode([inferlens.__version__, *same], order="deterministic")
     with open(make_folder(Path(plan.output)) / f".unfinished-{sha256(data)[:12]}.json", "a+b") as file:
-        if not locked(file.fileno()) or not os.fstat(file.fileno()).st_nlink:  # or it is over by now
+        if not try_lock(file.fileno()) or not os.fstat(file.fileno()).st_nlink:  # or it is over by now
             under_way.gathered.remark("The same command is running already. This one is a run of its own.")
             yield
             return

@@ -49,7 +49,7 @@ from inferlens.limits import memory_left
 from inferlens.measure.monitor import usable_cpus
 from inferlens.models.resolve import files_of
 from inferlens.record.record import IN_TURNS, MEMORY_APART, RANDOM, Artefact, Record
-from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, Store, alone_in, read_record, safe_name
+from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, Store, lock_folder, read_record, safe_name
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, Where, as_plan
@@ -89,7 +89,7 @@ def run(
     """
     work = home / TUNING / WORK
     plan = replace(request.plan, output=str(work))
-    with alone_in(home), scheduled(plan, observer, space.families, live_files(model)) as scheduler:
+    with lock_folder(home), scheduled(plan, observer, space.families, live_files(model)) as scheduler:
         where = {each.case.python: place_of(scheduler, each.case) for each in space.families}
         asked = replace(request, budget=0.0, plan=replace(request.plan, output="", where=Where(), wait=0.0))
         found = space.families[0].found

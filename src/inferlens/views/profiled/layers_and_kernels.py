@@ -282,7 +282,7 @@ def _table(
     sums = {together: account.kernels} if isinstance(account, GpuAccount) else {
         "in no layer": account.outside, call: account.whole,
     }  # fmt: skip
-    absent = [f"{what}: {why}" for what, why in profile.found.absent.items()] if profile.found else []
+    absent = [f"{what}: {why}" for what, why in profile.timed_runs.absent.items()] if profile.timed_runs else []
     return Table(
         "",
         FIRST[level],
@@ -368,7 +368,7 @@ def sentences(of: ShownCase[PartTable], table: PartTable) -> list[str]:
 
 def _data(of: ShownCase[PartTable], table: PartTable, kind: str) -> dict[str, Any]:
     profile, account = of.case.profile, table.reconciliation
-    absent = profile.found and profile.found.absent
+    absent = profile.timed_runs and profile.timed_runs.absent
     found = {"clock": profile.clock, "absent": absent, "sentences": sentences(of, table)}
     if profile.kernels and isinstance(account, GpuAccount):
         return {**found, "by": kind, "gpu": profile.kernels.gpu, "account": account}

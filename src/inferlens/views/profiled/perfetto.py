@@ -114,7 +114,7 @@ def render(loaded: LoadedProfiles, *, compressed: bool = False) -> tuple[bytes, 
 
 def timeline(profile: Profile) -> list[TimelineRow] | str:
     """The runs of a profile, their modules, and their layers or kernels; or the sentence that says why not."""
-    runs, found, parts = runs_of(profile), profile.found, profile.parts
+    runs, found, parts = runs_of(profile), profile.timed_runs, profile.parts
     if isinstance(runs, str) or found is None:
         return str(runs)
     known = [found.begun, *(part.begins for part in parts if part.begins)]
@@ -264,6 +264,6 @@ def _about(profile: Profile) -> dict[str, Any]:
     """Where a process of the trace comes from."""
     return {
         "case": profile.case.label, "level": profile.level, "model": profile.case.model, "profile": profile.id,
-        "created": profile.created, "first run began": profile.found.started if profile.found else "",
+        "created": profile.created, "first run began": profile.timed_runs.started if profile.timed_runs else "",
         "clock": profile.clock, "without a time": sum(not part.times for part in profile.parts),
     }  # fmt: skip

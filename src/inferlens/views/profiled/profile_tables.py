@@ -170,7 +170,9 @@ def half(times: RunTimes | None) -> str:
 def unit_of(profiles: Iterable[Profile]) -> str:
     """The unit of all times on a screen: that of kernels where all are the GPU's, of calls that are not long."""
     short = [
-        profile.timed == "GPU" and min(profile.found.whole, default=0.0) < LONG for profile in profiles if profile.found
+        profile.timed == "GPU" and min(profile.timed_runs.whole, default=0.0) < LONG
+        for profile in profiles
+        if profile.timed_runs
     ]
     return "µs" if short and all(short) else "ms"
 

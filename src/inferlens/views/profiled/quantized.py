@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from inferlens import units
-from inferlens.record.builds import Quantization, Written, quantization_name
-from inferlens.spec.case import bare, kept
+from inferlens.record.builds import Quantization, QuantizedFile, quantization_name
+from inferlens.spec.case import bare, kept_layers
 from inferlens.spec.plan import bench_words, command
 from inferlens.views.renderers.terminal import fitting
 from inferlens.views.table import Column, Document, Line, Screen, Table, share
@@ -81,7 +81,7 @@ def _compared(quantization: Quantization, name: str, most: int | None) -> Table:
     lines = [Line("fp32", (units.percent(0), "", "", "", _accuracy(best, best.reference_accuracy), "", size))]
     tried = [quantization.attempts[0], best] if best != quantization.attempts[0] else [best]
     for attempt in tried:
-        number = len(kept(replace(quantization.case, keep=attempt.keep)))
+        number = len(kept_layers(replace(quantization.case, keep=attempt.keep)))
         label = f"{precision}, {units.plural(number, 'layer')} kept" if number else precision
         size = units.byte_count(quantization.size) if attempt == best and quantization.path else ""
         outputs = sorted(enumerate(attempt.outputs), key=lambda pair: -pair[1].rel_l2)[:most]
@@ -98,11 +98,11 @@ def _compared(quantization: Quantization, name: str, most: int | None) -> Table:
     return Table(f"{name} by {quantization.case.backend_label}, against fp32 on {where}", "precision", columns, lines)
 
 
-def _accuracy(attempt: Written, value: float | None) -> str:
+def _accuracy(attempt: QuantizedFile, value: float | None) -> str:
     return "" if value is None else units.score(value, share=attempt.accuracy_share)
 
 
-def _drop(attempt: Written) -> str:
+def _drop(attempt: QuantizedFile) -> str:
     low, high = attempt.accuracy_drop_low, attempt.accuracy_drop_high
     return "" if attempt.accuracy_drop is None else units.drop(attempt.accuracy_drop, low, high)
 
@@ -141,8 +141,8 @@ def _next(quantization: Quantization, name: str, device: str, *, brief: bool) ->
     return said
 
 
-def _limit(quantization: Quantization, best: Written, *, brief: bool) -> str:
-    layers = list(kept(replace(quantization.case, keep=best.keep)))
+def _limit(quantization: Quantization, best: QuantizedFile, *, brief: bool) -> str:
+    layers = list(kept_layers(replace(quantization.case, keep=best.keep)))
     named = layers[:NAMED]
     shown = units.listing([*named, *([f"{len(layers) - len(named)} more"] if len(layers) > len(named) else [])])
     tried = units.plural(len(quantization.attempts), "attempt")

@@ -597,5 +597,5 @@ def _sum(data: Columns) -> str:
 
 def _states(data: Columns) -> str:
     states = list(data.columns["state"])
-    both, new, gone = (states.count(item) for item in (distributed.BOTH, distributed.NEW, distributed.GONE))
+    both, new, gone = (states.count(item) for item in (distributed.BOTH, distributed.NEW, distributed.REMOVED))
     return f"{both:,} in both, {new:,} new, {gone:,} gone"
