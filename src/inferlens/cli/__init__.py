@@ -10,13 +10,11 @@ it is not needed: ``argparse`` reads these, and the command says what is wrong w
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -33,8 +31,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     use_plain_characters()
     try:
-        if sys.argv[1:2] == ["trace"] and (words := trace_words(sys.argv[2:])):
-            return show_trace(**words)
+        if sys.argv[1:2] == ["trace"]:
+            from inferlens.cli.options import fast_words
+
+            if words := fast_words("trace", "path", sys.argv[2:]):
+                return show_trace(**words)
         from inferlens.cli.commands import run
 
         sys.exit(run())
@@ -79,29 +80,6 @@ def _interrupt(_: int, __: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
-
-
-def trace_words(words: Sequence[str]) -> dict[str, Any] | None:
-    """What the command would be called with; ``None`` if it has to say something: help, or what is wrong."""
-    parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
-    parser.add_argument("path", type=Path)
-    for names in (["--view"], ["--step"], ["--by"], ["--columns"], ["--format", "-f"]):
-        parser.add_argument(*names)
-    for names in (["--against"], ["--output", "-o"]):
-        parser.add_argument(*names, type=Path)
-    for name in ("--top", "--depth"):
-        parser.add_argument(name, type=int)
-    parser.add_argument("--wide", action="store_true")
-    try:
-        found = vars(parser.parse_args(words))
-    except ValueError:
-        return None
-    return None if min(found.get("top", 1), found.get("depth", 1)) < 1 else found
-
-
 def show_trace(
     path: Path,
     *,
@@ -109,9 +87,14 @@ def show_trace(
     wide: bool = False,
     columns: str | None = None,
     output: Path | None = None,
+    plot: Path | None = None,
     **words: Any,
 ) -> None:
-    """Prints a trace; the words are those of the command."""
+    """Print a trace, or draw its steps; the words are those of the command."""
+    if plot:
+        from inferlens.cli.profile import trace_chart
+
+        return trace_chart(path, plot, words.get("step"))
     if "numpy" not in sys.modules:  # nothing here uses the threads of its linear algebra, and starting them takes long
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from inferlens.cli import screen
@@ -120,7 +103,7 @@ def show_trace(
     try:
         format = screen.format_of(format, output)
         if not columns and _usual(words) and _paged(path, words.get("against"), output, format):
-            return
+            return None
         shown, notes = document(path, "html" if format == "pdf" else format, wide=wide, **words)
         screen.notes(notes[:MOST_NOTES])
         if len(notes) > MOST_NOTES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
     from inferlens.record.record import Environment
 
 
+@options.takes()
 def backends(
     name: Annotated[str | None, typer.Argument(help="A backend, to list its variants and options.")] = None,
-    output: options.Output = None,
+    *,
+    output: Path | None = None,
 ) -> None:
     """List the backends, or one backend's variants and options with their types and defaults."""
     from inferlens.backends import BACKENDS
@@ -65,11 +68,8 @@ def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def doctor(
-    wide: options.Wide = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    output: options.Output = None,
-) -> None:
+@options.takes()
+def doctor(*, wide: bool = False, json: bool = False, output: Path | None = None) -> None:
     """Say which backends work on this machine, what the others lack and the command that helps.
 
     With --wide also why precisions are missing, all libraries, and what else a backend has, such as plugins.

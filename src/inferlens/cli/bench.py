@@ -28,19 +28,19 @@ INTERRUPTED = "Interrupted; the same command goes on from here."
 MOST_ANSWERS = 16  # lines of a plan with machines
 
 
-@options.takes("bench")
+@options.takes()
 def bench(
     model: options.Models,
     *,
-    format: options.Format = "table",
-    json: options.Json = False,
-    wide: options.Wide = False,
-    columns: options.Columns = None,
-    top: options.Top = None,
-    bars: options.Bars = False,
-    file: options.File = None,
-    dry_run: options.DryRun = False,
-    nvtx: options.Nvtx = False,  # noqa: ARG001 - its callback has set the ranges
+    format: str = "table",
+    json: bool = False,
+    wide: bool = False,
+    columns: str | None = None,
+    top: int | None = None,
+    bars: bool = False,
+    file: Path | None = None,
+    dry_run: bool = False,
+    nvtx: bool = False,
     **words: Any,
 ) -> None:
     """Find out which way of running a model is fastest here.
@@ -51,10 +51,11 @@ def bench(
     If only one option of one backend, or --threads, has several values, each value is compared with the default;
     -o FILE.svg draws the curve. If a plan file has a table of machines, its models are measured on all of them.
     """
+    options.set_ranges(nvtx)
     shown: dict[str, Any] = {"wide": wide, "columns": columns, "bars": bars, "file": file}
     format = "json" if json else format
     if machines := fleet_of(model):
-        if options.given(words) or any(shown.values()) or top or format != "table":
+        if words or any(shown.values()) or top or format != "table":
             raise InferlensError("A plan with machines has its options in the file.", expected="only --dry-run")
         return screen.document(machines_listed(machines)) if dry_run else measure_machines(machines)
     plan = read_plan(model, words)
@@ -72,13 +73,12 @@ def read_plan(model: Sequence[str], words: Mapping[str, Any]) -> Plan:
     """Return the plan of the command line, or of the file that it names; the command line takes precedence."""
     from inferlens.spec.plan import Plan, toml_words
 
-    given = options.given(words)
     files = [name for name in model if name.endswith(".toml")]
     if not files:
-        return Plan.from_words({**given, "model": list(model)})
+        return Plan.from_words({**words, "model": list(model)})
     if len(model) > 1:
         raise InferlensError("A plan file names its models itself.", hint=f"inferlens bench {files[0]}")
-    return Plan.from_words({**toml_words(Path(files[0]), "plan"), **given})
+    return Plan.from_words({**toml_words(Path(files[0]), "plan"), **words})
 
 
 def measured(plan: Plan) -> tuple[list[Record], bool]:

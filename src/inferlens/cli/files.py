@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 MOST_LAYERS = 20
 FORMS = "MODEL --to FILE, or --best RESULTS --output FOLDER"
 JSON = "Print the report on an engine as JSON."
-WIDE = "Show everything: every operator, all places and all values."
 
 
-@options.takes("export")
+@options.takes()
 def export(
     model: Annotated[str | None, typer.Argument(help="The model, as for 'inferlens bench'.")] = None,
     *,
@@ -41,8 +40,7 @@ def export(
     from inferlens.backends.abilities import Builder
     from inferlens.execution.deploy.build import able, build, save, saver, single
 
-    words, limit = options.given(words), own_options("export", words)[0]["timeout"]
-    timeout = parse_duration(str(limit))
+    timeout = parse_duration(str(own_options("export", words)[0]["timeout"]))
     best, output, to = words.pop("best", None), words.pop("output", None), words.pop("to", None)
     more: dict[str, Any] = {name: words.pop(name, False) for name in ("trust", "rebuild")}
     words.pop("timeout", None)
@@ -123,12 +121,12 @@ def _deploy(results: Path, output: Path, limit: float, **words: bool) -> None:
     screen.note(f"Wrote {record.model.name}, {record.case.label}, to {output}: {files}. Run it: python {output}/run.py")
 
 
-@options.takes("quantize")
+@options.takes()
 def quantize(
     model: options.Model,
     *,
-    format: options.Format = "table",
-    json: options.Json = False,
+    format: str = "table",
+    json: bool = False,
     **words: Any,
 ) -> None:
     """Quantize a model to a file that you can keep and run, and see what it is worth.
@@ -142,7 +140,6 @@ def quantize(
 
     format = "json" if json else format
     check_choice("format", format, FORMATS)
-    words = options.given(words)
     if "calibration" not in words:
         hint = "--calibration DATA, or --calibration random to see how fast it would be"
         raise InferlensError("Quantizing a model needs calibration data.", hint=hint)
@@ -153,14 +150,14 @@ def quantize(
         raise typer.Exit(1)
 
 
-@options.takes("partition")
+@options.takes()
 def partition(
     model: options.Model,
     *,
-    wide: Annotated[bool, typer.Option("--wide", help=WIDE)] = False,
-    format: options.Format = "table",
-    output: options.Output = None,
-    json: options.Json = False,
+    wide: bool = False,
+    format: str = "table",
+    output: Path | None = None,
+    json: bool = False,
     **words: Any,
 ) -> None:
     """Show which operators run in TensorRT and which in PyTorch, and where the graph breaks.
@@ -180,7 +177,6 @@ def partition(
 
     check_choice("format", format, FORMATS)
     format = screen.format_of("json" if json else format, output)
-    words = options.given(words)
     cases = cases_of({**words, "model": model}, words.pop("backend", "") or able(Partitioner)[0])
     answers = []
     for number, case in enumerate(cases, 1):

@@ -41,28 +41,15 @@ FLOORS_SORT = "won (the largest possible gain first), time (the longest first) o
 KERNELS_BY = "name (a row for each kernel, with all its launches) or launch (a row for each launch)."
 FLOORS_BY = "layer (as the backend executes them) or module (of the model)."
 FLOORS_DEPTH = "With --by module: add deeper modules to those above them. [dim]Default: show all.[/dim]"
-TOP_FINDINGS = "Show at most this many of each case. [dim]Default: the most important; all in CSV and JSON.[/dim]"
-ROWS = "Show at most this many rows of each case, the most important first. \
-[dim]Default: what fits on a screen; all in CSV and JSON.[/dim]"
 PLOT = "Only draw a picture (box plot or roofline) to this file; .svg, .png, .pdf or .html decides the format."
 PATH = (
     "A trace file (.json, .json.gz, .json.zst), a pipe, - for the standard input, a folder with the traces of a job's "
     "ranks, or a folder of log folders."
 )
-VIEW = "overview, operators, kernels, modules, memory, steps or timeline, with commas."
-AGAINST = "The base: show what FILE gains and loses against it."
-STEP = "Show one step, by its number. [dim]Default: all steps.[/dim]"
-BY = "Split the rows of a name: by shapes or stack (of operators), or by operator (of kernels)."
-TRACE_DEPTH = "How deep modules are unfolded. [dim]Default: those that take most; all in CSV and JSON.[/dim]"
-TOP = "Show at most this many rows. [dim]Default: 10 in tables and pages, all in CSV and JSON.[/dim]"
-TRACE_PLOT = (
-    "Only draw the parts of each step, or the mean step of several traces, to this file; .svg, .png, .pdf or .html "
-    "decides the format."
-)
 TRACE_FILE = "Only write every run as a trace for Perfetto (ui.perfetto.dev) to this file, .json or .json.gz."
 
 
-class TraceOptions(Struct, kw_only=True):
+class TakeOptions(Struct, kw_only=True):
     """Options of ``profile --torch-profiler``; the warm-up is that of a plan."""
 
     torch_profiler: Annotated[bool, OptionSpec("Take traces with torch.profiler instead.", panel=TRACES)] = False
@@ -84,16 +71,15 @@ class TraceOptions(Struct, kw_only=True):
     ] = None
 
 
-Top = Annotated[int | None, typer.Option(min=1, help=ROWS)]
 Plot = Annotated[Path | None, typer.Option(help=PLOT, show_default=False)]
 
 
-@options.takes("profile", TraceOptions)
+@options.takes(TakeOptions)
 def profile(
     model: options.Models,
     *,
-    file: options.File = None,
-    nvtx: options.Nvtx = False,  # noqa: ARG001 - its callback has set the ranges
+    file: Path | None = None,
+    nvtx: bool = False,
     **words: Any,
 ) -> None:
     """Find out where the time of a model goes, layer by layer and module by module.
@@ -102,8 +88,8 @@ def profile(
     Findings come first; the table has the model's modules as rows and the backends as columns. With --torch-profiler
     each case is only traced, for 'inferlens trace', TensorBoard and Perfetto.
     """
-    words = options.given(words)
-    traces = {name: field.read(words.pop(name)) for name, field in option_fields(TraceOptions).items() if name in words}
+    options.set_ranges(nvtx)
+    traces = {name: field.read(words.pop(name)) for name, field in option_fields(TakeOptions).items() if name in words}
     own, others = own_options("profile", words)
     others["mode"] = "latency"
     if traces.pop("torch_profiler", False):
@@ -242,17 +228,16 @@ def measured(paths: Sequence[Path]) -> list[Row]:
     return []
 
 
+@options.takes()
 def modules(
     paths: options.Profiles,
+    *,
     level: Annotated[str | None, typer.Option(help=SHOWN_LEVEL)] = None,
     depth: Annotated[int | None, typer.Option(min=1, help=DEPTH)] = None,
     reference: Annotated[str | None, typer.Option(help=REFERENCE)] = None,
     fused: Annotated[str, typer.Option(help=FUSED)] = "work",
-    wide: options.Wide = False,
-    columns: options.Columns = None,
-    format: options.Format = "table",
-    output: options.Output = None,
-    bars: options.Bars = False,
+    format: str = "table",
+    **how: Any,
 ) -> None:
     """Show where the time goes by module of the model: modules as rows, backends as columns.
 
@@ -264,20 +249,19 @@ def modules(
 
     loaded = groups(screen.profiles(paths, format))
     shown = document(loaded, level=level, depth=depth, reference=reference, fused=fused)  # type: ignore[arg-type]
-    screen.document(shown, format, wide=wide, columns=columns, output=output, bars=bars)
+    screen.document(shown, format, **how)
 
 
+@options.takes()
 def layers(
     paths: options.Profiles,
+    *,
     sort: Annotated[str, typer.Option(help=LAYERS_SORT)] = "time",
-    top: Top = None,
-    wide: options.Wide = False,
-    columns: options.Columns = None,
-    format: options.Format = "table",
-    output: options.Output = None,
-    bars: options.Bars = False,
+    top: int | None = None,
+    format: str = "table",
     plot: Plot = None,
     trace: Annotated[Path | None, typer.Option(help=TRACE_FILE, show_default=False)] = None,
+    **how: Any,
 ) -> None:
     """Show the layers of profiled cases: what each is, mean, median and 95th percentile over the runs, and its share.
 
@@ -300,7 +284,7 @@ def layers(
         written(trace, perfetto.render(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
     if not (plot or trace):
         shown_as = document("layer", cases, sort=sort, top=top)
-        screen.document(shown_as, format, wide=wide, columns=columns, output=output, bars=bars)
+        screen.document(shown_as, format, **how)
 
 
 def picture_format(plot: Path | None, example: str) -> str:
@@ -318,16 +302,15 @@ def written(file: Path, drawing: tuple[str | bytes, Sequence[str]], option: str)
     screen.notes(drawing[1])
 
 
+@options.takes()
 def kernels(
     paths: options.Profiles,
+    *,
     by: Annotated[str, typer.Option(help=KERNELS_BY)] = "name",
     sort: Annotated[str, typer.Option(help=KERNELS_SORT)] = "time",
-    top: Top = None,
-    wide: options.Wide = False,
-    columns: options.Columns = None,
-    format: options.Format = "table",
-    output: options.Output = None,
-    bars: options.Bars = False,
+    top: int | None = None,
+    format: str = "table",
+    **how: Any,
 ) -> None:
     """Show the kernels of cases profiled with --level kernel: times, launches, occupancy, tensor cores, modules.
 
@@ -338,20 +321,20 @@ def kernels(
 
     cases = of_level(screen.profiles(paths, format), "kernel")
     shown = document("kernel", cases, sort=sort, top=top, by=by)  # type: ignore[arg-type] # which it checks
-    screen.document(shown, format, wide=wide, columns=columns, output=output, bars=bars)
+    screen.document(shown, format, **how)
 
 
+@options.takes()
 def roofline(
     paths: options.Profiles,
+    *,
     by: Annotated[str, typer.Option(help=FLOORS_BY)] = "layer",
     depth: Annotated[int | None, typer.Option(min=1, help=FLOORS_DEPTH)] = None,
     sort: Annotated[str, typer.Option(help=FLOORS_SORT)] = "won",
-    top: Top = None,
-    format: options.Format = "table",
-    wide: options.Wide = False,
-    columns: options.Columns = None,
-    output: options.Output = None,
+    top: int | None = None,
+    format: str = "table",
     plot: Plot = None,
+    **how: Any,
 ) -> None:
     """Show how far layers are from the least time that their work takes on this device, and how much could be gained.
 
@@ -371,22 +354,13 @@ def roofline(
         written(plot, rooflines(cases, drawn_as), "--plot")
     else:
         shown = document(cases, top=top, results=str(paths[0]))
-        screen.document(shown, format, wide=wide, columns=columns, output=output)
+        screen.document(shown, format, **how)
 
 
+@options.takes()
 def trace(
     path: Annotated[Path, typer.Argument(help=PATH, metavar="FILE|DIR", show_default=False, allow_dash=True)],
-    view: Annotated[str, typer.Option(help=VIEW)] = "overview",
-    against: Annotated[Path | None, typer.Option(help=AGAINST, show_default=False)] = None,
-    step: Annotated[str | None, typer.Option(help=STEP, show_default=False)] = None,
-    by: Annotated[str, typer.Option(help=BY)] = "name",
-    top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
-    depth: Annotated[int | None, typer.Option(min=1, help=TRACE_DEPTH)] = None,
-    wide: options.Wide = False,
-    columns: options.Columns = None,
-    plot: Annotated[Path | None, typer.Option(help=TRACE_PLOT, show_default=False)] = None,
-    format: options.Format = "table",
-    output: options.Output = None,
+    **words: Any,
 ) -> None:
     """Show what a trace of torch.profiler says, whoever took it.
 
@@ -394,13 +368,12 @@ def trace(
     """
     from inferlens.cli import show_trace
 
-    drawn_as = picture_format(plot, "steps.svg")
-    if plot:
-        from inferlens.views.traced.step_chart import render
+    show_trace(path, **words)
 
-        written(plot, (render(path, drawn_as, step=step), []), "--plot")
-        return
-    show_trace(
-        path, view=view, against=against, step=step, by=by, top=top, depth=depth,
-        wide=wide, columns=columns, format=format, output=output,
-    )  # fmt: skip
+
+def trace_chart(path: Path, file: Path, step: str | None) -> None:
+    """Draw the parts of the steps of a trace."""
+    from inferlens.views.traced.step_chart import render
+
+    picture_format(file, "steps.svg")
+    written(file, (render(path, file.suffix.lower()[1:], step=step), []), "--plot")

@@ -41,7 +41,6 @@ COMPARED = (
     "Also write it to this file: .html and .pdf are a page with charts, .md has them beside it, .svg and .png are only \
 the chart; or .csv, .json, .txt, or .xml for junit."
 )
-ROWS = "Show at most this many cases, the worst first."
 REPORTED = "Folders with records, profiles, tunings or traces, at any depth."
 REPORT = "The file to write: .html, .pdf, or .md with its pictures beside it."
 REPORT_ENDINGS = (".html", ".pdf", ".md")
@@ -49,17 +48,16 @@ OPEN = "Open the page in the browser."
 MOST_LEFT = 10  # lines about records that were left out
 
 
+@options.takes()
 def show(
     paths: options.Records,
+    *,
     view: Annotated[str, typer.Option(help=VIEW)] = "records",
-    format: options.Format = "table",
-    reference: options.Reference = None,
+    format: str = "table",
+    reference: str | None = None,
     runs: Annotated[str, typer.Option(help=RUNS)] = "newest",
-    json: options.Json = False,
-    wide: options.Wide = False,
-    columns: options.Columns = None,
-    top: options.Top = None,
-    bars: options.Bars = False,
+    json: bool = False,
+    top: int | None = None,
     all: Annotated[bool, typer.Option("--all", help=ALL)] = False,
     axis: Annotated[str | None, typer.Option("--by", metavar="AXIS", help=BY)] = None,
     log: Annotated[str | None, typer.Option("--log", metavar="CASE", help=LOG)] = None,
@@ -68,6 +66,7 @@ def show(
     theme: Annotated[str | None, typer.Option(help=THEME)] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE|DIR", help=SHOWN)] = None,
     light: Annotated[bool, typer.Option("--light", help=LIGHT)] = False,
+    **how: Any,
 ) -> None:
     """Show what was measured, as a table, a chart or in another format; or join the records of several folders.
 
@@ -80,7 +79,7 @@ def show(
     check_choice("view", view, VIEWS)
     check_choice("value of --runs", runs, ("newest", "all"))
     format = "json" if json else format
-    shown: dict[str, Any] = {"bars": bars, "wide": wide, "columns": columns, "output": output}
+    shown = {**how, "output": output}
     if len([word for word in (view != "records", axis, log is not None, plot) if word]) > 1:
         raise InferlensError("--view, --by, --log and --plot show different things.", expected="one of them")
     if (against or theme) and not plot:
@@ -232,19 +231,21 @@ def _findings(paths: list[Path], format: str, top: int | None, *, every: bool, *
     screen.document(document(judged(loaded, rows), top=top, whole=every, measured=rows), format, **shown)
 
 
+@options.takes()
 def compare(
     base: Annotated[Path, typer.Argument(help=BASE)],
     candidate: Annotated[Path, typer.Argument(help="What to compare with the base: a folder or a file.")],
+    *,
     metric: Annotated[str, typer.Option(help="latency, throughput or 'GPU time'.")] = "latency",
     threshold: Annotated[str, typer.Option(help="The smallest difference that matters.")] = "2%",
     level: Annotated[str, typer.Option(help="Confidence of all verdicts together.")] = "95%",
     unlike: Annotated[bool, typer.Option("--unlike", help=UNLIKE)] = False,
-    top: Annotated[int | None, typer.Option(min=1, help=ROWS, show_default="10")] = None,
+    top: int | None = None,
     format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
-    wide: options.Wide = False,
-    columns: options.Columns = None,
+    wide: bool = False,
+    columns: str | None = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help=COMPARED, show_default=False)] = None,
-    fail_on_busy: options.FailOnBusy = False,
+    fail_on_busy: bool = False,
 ) -> None:
     """Compare two sets of records case by case: FASTER, SAME, SLOWER, UNDECIDED or DID NOT RUN.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 MOST_LISTED = 16  # families of --dry-run, so that all of it fits on a screen
 
 
-@options.takes("tune")
+@options.takes()
 def tune(
     model: options.Models,
     *,
-    format: options.Format = "table",
-    json: options.Json = False,
-    file: options.File = None,
-    dry_run: options.DryRun = False,
+    format: str = "table",
+    json: bool = False,
+    file: Path | None = None,
+    dry_run: bool = False,
     **words: Any,
 ) -> None:
     """Find the fastest way with right outputs among all backends and their options.
