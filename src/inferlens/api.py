@@ -38,8 +38,8 @@ def takes(command: str, *left_out: str) -> Callable[[F], F]:
             inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.keyword_default)
             for field in fields
         ]
-        before = [each for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
-        after = [each for each in own if each.kind is each.KEYWORD_ONLY]
+        before = [parameter for parameter in own if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+        after = [parameter for parameter in own if parameter.kind is parameter.KEYWORD_ONLY]
         function.__signature__ = inspect.Signature([*before, *keywords, *after])  # type: ignore[attr-defined]
         lines = [f"{field.name}: {field.help}" for field in fields]
         wrapped = (textwrap.fill(line, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8) for line in lines)

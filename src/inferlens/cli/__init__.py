@@ -135,11 +135,11 @@ def _paged(path: Path, base: Path | None, output: Path | None, format: str) -> b
     except MissingLibrary:
         return False
     paths = [base, path] if base else [path]
-    if not all(each.exists() for each in paths):
+    if not all(path.exists() for path in paths):
         return False
-    traces = [list(traces_under(each)) for each in paths]
-    found = Found(traces=[each for one in traces for each in one])
-    if not any(each.overview for each in found.looked) or (base and [*map(len, traces)] != [1, 1]):
+    traces = [list(traces_under(path)) for path in paths]
+    found = Found(traces=[path for one in traces for path in one])
+    if not any(item.overview for item in found.looked) or (base and [*map(len, traces)] != [1, 1]):
         return False  # and why is said where it is read again
     screen.report(report(found), output, format)
     return True

@@ -28,9 +28,9 @@ def backends(
 
     data: dict[str, Any]
     if name is None:
-        every = {each: BACKENDS.get(each) for each in BACKENDS.names()}
-        rows = {each: [" ".join(filter(None, of.variants)), of.summary] for each, of in every.items()}
-        data = {each: {"variants": of.variants, "summary": of.summary} for each, of in every.items()}
+        every = {name: BACKENDS.get(name) for name in BACKENDS.names()}
+        rows = {item: [" ".join(filter(None, of.variants)), of.summary] for item, of in every.items()}
+        data = {item: {"variants": of.variants, "summary": of.summary} for item, of in every.items()}
         table = _table("", "backend", ("variants", "what it is"), rows)
         said = "Options of one: inferlens backends NAME. What works here: inferlens doctor"
     else:
@@ -88,16 +88,20 @@ def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> I
     """What works, what does not and what helps, the machine; and what to do next."""
     from inferlens.backends import BACKENDS
 
-    works, lacks = {name: each for name, each in can.items() if each.available}, missing(can)
-    usable = {name: each for name, each in works.items() if each.takes("module") or each.takes("onnx")}
-    devices = listing(sorted({one.device for each in usable.values() for one in each.supports}))
+    works, lacks = {name: capabilities for name, capabilities in can.items() if capabilities.available}, missing(can)
+    usable = {
+        name: capabilities
+        for name, capabilities in works.items()
+        if capabilities.takes("module") or capabilities.takes("onnx")
+    }
+    devices = listing(sorted({one.device for capabilities in usable.values() for one in capabilities.supports}))
     every = len(can) - (len(works) - len(usable))  # without what runs no model
     yield f"{len(usable)} of {plural(every, 'backend')} work here, on {devices or 'nothing'}."
     yield works_table(usable if usable and not wide else works, wide)
     if lacks:
         yield _table("", "does not work", ("because", "what helps"), lacks)
-    there = {f"{name}:{one.variant}" for name, each in works.items() for one in each.supports}
-    untried = [f"{name}:{each}" for name in can for each in BACKENDS.get(name).not_run_by_us]
+    there = {f"{name}:{one.variant}" for name, capabilities in works.items() for one in capabilities.supports}
+    untried = [f"{name}:{item}" for name in can for item in BACKENDS.get(name).not_run_by_us]
     if untried := [name for name in untried if name in there]:
         yield f"Not run by us, only checked against public sources: {listing(untried)}."
     gpus = [f"{gpu.name}, {byte_count(gpu.memory)}" for gpu in here.gpus]
@@ -106,7 +110,7 @@ def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> I
     yield f"{cpu} · {'; '.join(gpus) or 'no NVIDIA GPU'}{driver} · {here.python}{f' · {here.system}' if wide else ''}"
     if wide:
         yield f"libraries: {', '.join(f'{name} {version}' for name, version in here.libraries.items()) or 'none'}"
-        contents = {title: names for each in can.values() for title, names in each.contents.items()}
+        contents = {title: names for capabilities in can.values() for title, names in capabilities.contents.items()}
         yield from (f"{title}: {', '.join(names) or 'none'}" for title, names in contents.items())
     first = next((cells[1] for cells in lacks.values() if cells[1].startswith("pip")), "inferlens bench fake:demo")
     yield f"Next: {'inferlens bench resnet18' if usable else first}"
@@ -115,15 +119,15 @@ def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> I
 def works_table(can: Mapping[str, Capabilities], wide: bool = False) -> Table:
     """What each backend can do here; with why a precision is missing, if ``wide``."""
     rows: dict[str, list[str]] = {}
-    for name, each in sorted(can.items(), key=lambda item: not item[1].takes("module")):
+    for name, capabilities in sorted(can.items(), key=lambda item: not item[1].takes("module")):
         found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-        for support in each.supports:
+        for support in capabilities.supports:
             found.setdefault((support.device, support.precisions), []).append(support.variant)
         alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for (device, precisions), variants in found.items():
             alike.setdefault((", ".join(variants), precisions), []).append(device)
         for (variants_said, precisions), devices in alike.items():
-            limits = "; ".join(why for key, why in each.limits.items() if {*devices} & {*key.split("/")})
+            limits = "; ".join(why for key, why in capabilities.limits.items() if {*devices} & {*key.split("/")})
             label = f"{name}:{variants_said}".rstrip(":") + (
                 f" on {', '.join(devices)}" if [variants_said] != devices else ""
             )
@@ -134,11 +138,11 @@ def works_table(can: Mapping[str, Capabilities], wide: bool = False) -> Table:
 def missing(can: Mapping[str, Capabilities]) -> dict[str, list[str]]:
     """Why something does not work and what helps, by what it holds for; one of which nothing works is there once."""
     found: dict[tuple[str, str], dict[str, None]] = {}
-    for name, each in can.items():
-        for absence in each.absent:
+    for name, capabilities in can.items():
+        for absence in capabilities.absent:
             label = f"{name}:{absence.variant}".rstrip(":") + (
                 f" on {absence.device}" if absence.device and not absence.variant else ""
             )
-            label = label if each.available else name  # of which nothing works
+            label = label if capabilities.available else name  # of which nothing works
             found.setdefault((absence.reason, absence.hint), {})[label] = None
     return {", ".join(labels): [reason, hint] for (reason, hint), labels in found.items()}

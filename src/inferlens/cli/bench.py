@@ -142,11 +142,11 @@ def listed(plan: Plan) -> Document:
     with launched(replace(plan, recommended=True), Observer(), None) as under_way:
         kinds = under_way.cases(listed=True)
     on = [kind for kind, cases in kinds.items() for _ in cases]
-    cases = [each for cases in kinds.values() for each in cases]
+    cases = [case for cases in kinds.values() for case in cases]
     seconds = seconds_of(cases, plan)
     whole = sum(seconds) * max(plan.repeats, 1)
-    able = [not each.refusal for each in cases]
-    several = len({each.case.model for each in cases}) > 1
+    able = [not case.refusal for case in cases]
+    several = len({case.case.model for case in cases}) > 1
     lines, refused = [], dict[str, list[str]]()
     for planned, took, kind in zip(cases, seconds, on, strict=True):
         name = " ".join(filter(None, [kind, planned.found.name * several, planned.case.label]))
@@ -168,12 +168,12 @@ def listed(plan: Plan) -> Document:
     said.append(f"{units.plural(len(cases), 'case')}{can}{often}{f': {units.about(whole)}{then}' if whole else ''}.")
     data = [
         {
-            "case": each.case,
-            "refusal": str(each.refusal or ""),
+            "case": planned.case,
+            "refusal": str(planned.refusal or ""),
             "seconds": took or None,
             **({"on": kind} if kind else {}),
         }
-        for each, took, kind in zip(cases, seconds, on, strict=True)
+        for planned, took, kind in zip(cases, seconds, on, strict=True)
     ]
     table = [Table("", "case", [Column("", "time", numeric=False)], lines[:room])] if lines else []
     return Document(lambda: [*table, *said], data=lambda: data)
@@ -200,7 +200,7 @@ def sweep_of(plan: Plan) -> StudyRequest | None:
     name, values = next(iter(swept.items()), (f"{backend}.threads", plan.threads))
     if name.rpartition(".")[0] not in ("", backend):
         return None
-    rest = {other: texts for other, texts in plan.option.items() if other != name}
+    rest = {item: texts for item, texts in plan.option.items() if item != name}
     mode = "throughput" if plan.budget.mode == "throughput" else "latency"
     plan = replace(plan, option=rest, threads=() if axes else plan.threads, budget=replace(plan.budget, mode=mode))
     return requested(plan, f"{name}={','.join(map(str, values))}", plan.budget.within or SWEEP_SECONDS)
@@ -303,7 +303,7 @@ def machines_listed(fleet: Fleet) -> Document:
     parts = fleet.left()
     lines, data = [], []
     for part in {part.machine: part for part in parts}.values():
-        objectives = [other.objective for other in parts if other.machine == part.machine]
+        objectives = [fleet_part.objective for fleet_part in parts if fleet_part.machine == part.machine]
         count, able, reason = 0, 0, ""
         try:
             with launched(part.plan, Observer(), None) as under_way:

@@ -148,12 +148,14 @@ def declare(command: Callable[..., Any]) -> None:
     name = command.__name__
     fields = fields_of(name, *command.more)
     own = list(inspect.signature(command, eval_str=True).parameters.values())
-    arguments = [argument(each) for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
-    others = [each for each in own if each.kind is each.KEYWORD_ONLY and each.name not in fields]
+    arguments = [argument(parameter) for parameter in own if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    others = [
+        parameter for parameter in own if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in fields
+    ]
     declared = [parameter(field, several=name not in ONE_CASE) for field in fields.values()]
     signature = inspect.Signature([*arguments, *declared, *others])
     command.__signature__ = signature  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
     del command.more
 
 

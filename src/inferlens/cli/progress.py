@@ -77,9 +77,9 @@ class Bar(Observer):
         self._cases, self._since, self._done = list(cases), self._clock(), 0
         self._left = Counter(planned.case.digest for planned in cases)
         self._bar.update(self._task, total=len(cases))
-        for found in {planned.found.spec: planned.found for planned in cases}.values():
-            if found.asked not in ("", found.spec):
-                self._say(f"{found.asked} is {found.spec}.")
+        for model_info in {planned.found.spec: planned.found for planned in cases}.values():
+            if model_info.asked not in ("", model_info.spec):
+                self._say(f"{model_info.asked} is {model_info.spec}.")
 
     def doing(self, what: str) -> None:
         self._draw(what)
@@ -164,11 +164,11 @@ class Bar(Observer):
     def _short(self, case: Case) -> str:
         """The case by what tells it from the others of the plan."""
         cases = [planned.case for planned in self._cases]
-        words = [short_name(case.model)] if len({each.model for each in cases}) > 1 else []
-        varied = [axis for axis in AXES if len({getattr(each, axis.name) for each in cases}) > 1]
+        words = [short_name(case.model)] if len({case.model for case in cases}) > 1 else []
+        varied = [axis for axis in AXES if len({getattr(case, axis.name) for case in cases}) > 1]
         case = shown_together([case, *cases])[0]
         sizes = [
-            f"{name} {size}" for name, size in case.sizes.items() if len({each.sizes.get(name) for each in cases}) > 1
+            f"{name} {size}" for name, size in case.sizes.items() if len({case.sizes.get(name) for case in cases}) > 1
         ]
         said = ", ".join([*(word for axis in varied for word in axis.words(case)), *sizes])
         return " ".join(filter(None, [*words, case.backend_label, said, case.options_label]))

@@ -47,8 +47,8 @@ def note(text: str) -> None:
 
 def notes(texts: Iterable[str]) -> None:
     """Some remarks."""
-    for each in texts:
-        note(each)
+    for text in texts:
+        note(text)
 
 
 def warnings(found: Iterable[Warning]) -> None:

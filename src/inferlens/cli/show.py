@@ -117,10 +117,10 @@ def _records(
     from inferlens.record.quantization import KEPT
     from inferlens.record.store import load_records
 
-    if other := _tunings_or_quantization(paths, reference, top):
+    if document := _tunings_or_quantization(paths, reference, top):
         if log is not None or axis:
             raise InferlensError("--log and --by are only for records.", hint="inferlens bench MODEL, and then those")
-        screen.document(other, format, **shown)
+        screen.document(document, format, **shown)
         return
     loaded = load_records(paths)
     screen.notes(loaded.problems)
@@ -157,8 +157,10 @@ def _tunings_or_quantization(paths: list[Path], reference: str | None, top: int 
     if tunings := tunings_in(paths):
         return tunings_document(list(map(load_tuned, tunings)), reference, top)
     if len(paths) == 1 and paths[0].match(KEPT):
-        (kept,) = read_all(paths, KEPT, read, [], noun="quantization", hint="inferlens quantize --errors").values()
-        return document(kept)
+        (quantization,) = read_all(
+            paths, KEPT, read, [], noun="quantization", hint="inferlens quantize --errors"
+        ).values()
+        return document(quantization)
     return None
 
 
@@ -199,14 +201,16 @@ def _join(paths: list[Path], folder: Path, *, light: bool) -> None:
     """Join records in a folder, which may already have some, and say what is new."""
     from inferlens.record.merge import merge
 
-    done = merge(paths, folder, artefacts=not light)
-    left = len(done.problems) - MOST_LEFT
-    screen.notes([*done.problems[:MOST_LEFT], *([f"{left:,} more were left out."] if left > 0 else [])])
-    whose = f" of {plural(len(done.machines), 'machine')} and {plural(len(done.models), 'model')}" * bool(done.machines)
-    there = f"; {done.known:,} were there already" if done.known else ""
-    there += f"; {done.rewritten:,} with newer facts" if done.rewritten else ""
-    screen.text(f"{plural(done.new, 'new record')}{whose} in {folder}{there}.")
-    screen.text(f"To look at them: inferlens show {folder}" + " --by machine" * (len(done.machines) > 1))
+    merged = merge(paths, folder, artefacts=not light)
+    left = len(merged.problems) - MOST_LEFT
+    screen.notes([*merged.problems[:MOST_LEFT], *([f"{left:,} more were left out."] if left > 0 else [])])
+    whose = f" of {plural(len(merged.machines), 'machine')} and {plural(len(merged.models), 'model')}" * bool(
+        merged.machines
+    )
+    there = f"; {merged.known:,} were there already" if merged.known else ""
+    there += f"; {merged.rewritten:,} with newer facts" if merged.rewritten else ""
+    screen.text(f"{plural(merged.new, 'new record')}{whose} in {folder}{there}.")
+    screen.text(f"To look at them: inferlens show {folder}" + " --by machine" * (len(merged.machines) > 1))
 
 
 def _notes(paths: list[Path], format: str, *, every: bool, **shown: Any) -> None:

@@ -74,29 +74,31 @@ def listed(plan: Plan, what: Tried) -> Document:
     from inferlens.execution.tuning.space import combinations, size
 
     every = spaces(plan, what)
-    families = [(kind, space, each) for kind, space in every.items() for each in space.families]
-    left = [(kind, each) for kind, space in every.items() for each in space.refused]
-    seconds = estimator([each.found.name for _, _, each in families], plan)
+    families = [(kind, space, family) for kind, space in every.items() for family in space.families]
+    left = [(kind, planned) for kind, space in every.items() for planned in space.refused]
+    seconds = estimator([planned.found.name for _, _, planned in families], plan)
     columns = [Column("", "candidates"), Column("", "each"), Column("", "cannot run, because", numeric=False, most=50)]
-    several = len({each.case.model for _, _, each in families}) > 1
+    several = len({planned.case.model for _, _, planned in families}) > 1
 
     def name(kind: str, each: Planned) -> str:
         return " ".join(filter(None, [kind, each.found.name * several, each.case.label]))
 
-    sizes = [size(replace(space, families=(each,))) for _, space, each in families]
+    sizes = [size(replace(space, families=(planned,))) for _, space, planned in families]
     lines = [
         Line(name(kind, each), (f"{count:,}", units.about(seconds(each.case)), ""))
         for count, (kind, _, each) in zip(sizes, families, strict=True)
     ]
-    lines += [Line(name(kind, each), ("", "", each.refusal.what if each.refusal else "")) for kind, each in left]
+    lines += [
+        Line(name(kind, planned), ("", "", planned.refusal.what if planned.refusal else "")) for kind, planned in left
+    ]
     measured = "; --budget decides how many of them are measured" if sum(sizes) > 1 else ""
     said = f"{units.plural(sum(sizes), 'candidate')} in all{measured}."
     more = [f"{len(lines) - MOST_LISTED} more rows: --json."] if len(lines) > MOST_LISTED else []
     table = Table("What would be tried", "family", columns, lines[:MOST_LISTED], notes=more, sentences=[said])
-    refused = [{"case": each.case, "refusal": str(each.refusal or "")} for _, each in left]
+    refused = [{"case": planned.case, "refusal": str(planned.refusal or "")} for _, planned in left]
 
     def candidates() -> Iterator[Case]:
-        return (case for _, space, each in families for case in combinations(each.case, space))
+        return (case for _, space, planned in families for case in combinations(planned.case, space))
 
     return Document(
         lambda: [table],

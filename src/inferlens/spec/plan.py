@@ -120,7 +120,7 @@ def option_values(value: Any) -> dict[str, tuple[str, ...]]:
     flat: dict[str, tuple[str, ...]] = {}
     for name, values in value.items():
         if isinstance(values, Mapping):
-            flat |= {f"{name}.{option}": texts(each) for option, each in values.items()}
+            flat |= {f"{name}.{option}": texts(item) for option, item in values.items()}
         else:
             flat[name] = texts(values)
     return flat
