@@ -1,11 +1,11 @@
-"""The command line: one small module per command; a command's docstring is its help.
+"""The command line: a module for each family of commands; a command's docstring is its help.
 
 Tables and data go to standard output, progress and notes to standard error. Exit codes: 0 done, 1 nothing could be
 measured, 2 bad input, 130 interrupted, 141 nobody reads the output any more. ``compare`` and ``ab`` have codes of
 their own, in their help.
 
-Typer, which imports pydantic, takes as long as reading a large trace does. Where the words of ``trace`` are right
-it is not needed: ``argparse`` reads these, and the command says what is wrong with others.
+Typer, which imports pydantic, takes as long as reading a large trace does. ``argparse`` reads the words of ``trace``,
+with the same declared options; typer reads them only if they are wrong, to say so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_NOTES = 2  # remarks on how a trace was read
 
 
 def main() -> None:
-    """Runs a command; an error a user can act on is one message and exit code 2."""
+    """Run a command; an error that a user can act on is one message and exit code 2."""
     signal.signal(signal.SIGTERM, _interrupt)
     use_plain_characters()
     try:
@@ -115,13 +115,13 @@ def show_trace(
 
 
 def _usual(words: dict[str, Any]) -> bool:
-    """Whether a trace is shown as it usually is, and so as the page of a report has it; beside another one, too."""
+    """Return whether a trace, or its difference to another one, is shown as on the page of a report."""
     usual = {"view": "overview", "by": "name", "against": words.get("against")}
     return all(value == usual.get(name) for name, value in words.items())
 
 
 def _paged(path: Path, base: Path | None, output: Path | None, format: str) -> bool:
-    """Writes the page of a report, if the traces can be read more than once, and charts can be drawn here."""
+    """Write the page of a report, if the traces can be read more than once, and charts can be drawn here."""
     if output is None or format not in ("html", "pdf"):
         return False
     from inferlens.cli import screen
@@ -138,8 +138,8 @@ def _paged(path: Path, base: Path | None, output: Path | None, format: str) -> b
     if not all(path.exists() for path in paths):
         return False
     traces = [list(traces_under(path)) for path in paths]
-    found = Found(traces=[path for one in traces for path in one])
-    if not any(item.overview for item in found.looked) or (base and [*map(len, traces)] != [1, 1]):
-        return False  # and why is said where it is read again
-    screen.report(report(found), output, format)
+    inputs = Found(traces=[file for files in traces for file in files])
+    if not any(trace.overview for trace in inputs.looked) or (base and [*map(len, traces)] != [1, 1]):
+        return False  # reading it again gives the reason
+    screen.report(report(inputs), output, format)
     return True

@@ -1,4 +1,4 @@
-"""``inferlens backends`` and ``doctor``: the backends there are, and what this machine has for them."""
+"""``inferlens backends`` and ``doctor``: the backends, and what works on this machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def backends(
         rows = {item: [" ".join(filter(None, of.variants)), of.summary] for item, of in every.items()}
         data = {item: {"variants": of.variants, "summary": of.summary} for item, of in every.items()}
         table = _table("", "backend", ("variants", "what it is"), rows)
-        said = "Options of one: inferlens backends NAME. What works here: inferlens doctor"
+        more = "Options of one: inferlens backends NAME. What works here: inferlens doctor"
     else:
         of = BACKENDS.get(name)
         rows, data = {}, {}
@@ -42,8 +42,8 @@ def backends(
             rows[f"{option}={default}"] = [description + choices]
         variants = f"{name}:{', '.join(of.variants)}. " if of.variants != ("",) else ""
         table = _table(f"{name}: {of.summary}", "option and default", ("what it does",), rows)
-        said = f"{variants}{f'Give one as --option {name}.NAME=VALUE' if rows else 'It has no options.'}"
-    screen.document(Document(lambda: [table, said], data=lambda: data), output=output)
+        more = f"{variants}{f'Give one as --option {name}.NAME=VALUE' if rows else 'It has no options.'}"
+    screen.document(Document(lambda: [table, more], data=lambda: data), output=output)
 
 
 def _table(title: str, first: str, titles: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
@@ -52,7 +52,7 @@ def _table(title: str, first: str, titles: Sequence[str], rows: Mapping[str, Seq
 
 
 def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
-    """Name, values, default and description of each option of a backend."""
+    """Return the name, values, default and description of each option of a backend."""
     import msgspec
 
     from inferlens.backends.base import values_of
@@ -85,7 +85,7 @@ def doctor(*, wide: bool = False, json: bool = False, output: Path | None = None
 
 
 def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> Iterator[Table | str]:
-    """What works, what does not and what helps, the machine; and what to do next."""
+    """Yield what works, what does not and what helps, the machine, and the next command."""
     from inferlens.backends import BACKENDS
 
     works, lacks = {name: capabilities for name, capabilities in can.items() if capabilities.available}, missing(can)
@@ -94,13 +94,13 @@ def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> I
         for name, capabilities in works.items()
         if capabilities.takes("module") or capabilities.takes("onnx")
     }
-    devices = listing(sorted({one.device for capabilities in usable.values() for one in capabilities.supports}))
+    devices = listing(sorted({support.device for capabilities in usable.values() for support in capabilities.supports}))
     every = len(can) - (len(works) - len(usable))  # without what runs no model
     yield f"{len(usable)} of {plural(every, 'backend')} work here, on {devices or 'nothing'}."
     yield works_table(usable if usable and not wide else works, wide)
     if lacks:
         yield _table("", "does not work", ("because", "what helps"), lacks)
-    there = {f"{name}:{one.variant}" for name, capabilities in works.items() for one in capabilities.supports}
+    there = {f"{name}:{support.variant}" for name, capabilities in works.items() for support in capabilities.supports}
     untried = [f"{name}:{item}" for name in can for item in BACKENDS.get(name).not_run_by_us]
     if untried := [name for name in untried if name in there]:
         yield f"Not run by us, only checked against public sources: {listing(untried)}."
@@ -117,32 +117,30 @@ def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> I
 
 
 def works_table(can: Mapping[str, Capabilities], wide: bool = False) -> Table:
-    """What each backend can do here; with why a precision is missing, if ``wide``."""
+    """Return what each backend can do here; with ``wide`` also why a precision is missing."""
     rows: dict[str, list[str]] = {}
     for name, capabilities in sorted(can.items(), key=lambda item: not item[1].takes("module")):
-        found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        variants_by: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for support in capabilities.supports:
-            found.setdefault((support.device, support.precisions), []).append(support.variant)
+            variants_by.setdefault((support.device, support.precisions), []).append(support.variant)
         alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-        for (device, precisions), variants in found.items():
+        for (device, precisions), variants in variants_by.items():
             alike.setdefault((", ".join(variants), precisions), []).append(device)
-        for (variants_said, precisions), devices in alike.items():
+        for (joined, precisions), devices in alike.items():
             limits = "; ".join(why for key, why in capabilities.limits.items() if {*devices} & {*key.split("/")})
-            label = f"{name}:{variants_said}".rstrip(":") + (
-                f" on {', '.join(devices)}" if [variants_said] != devices else ""
-            )
+            label = f"{name}:{joined}".rstrip(":") + (f" on {', '.join(devices)}" if [joined] != devices else "")
             rows[label] = [" ".join(precisions), *([limits] if wide else [])]
     return _table("", "works", ("precisions", *(["of the others"] if wide else [])), rows)
 
 
 def missing(can: Mapping[str, Capabilities]) -> dict[str, list[str]]:
-    """Why something does not work and what helps, by what it holds for; one of which nothing works is there once."""
-    found: dict[tuple[str, str], dict[str, None]] = {}
+    """Return why something does not work and what helps, by backend and variant; a backend without any once."""
+    absences: dict[tuple[str, str], dict[str, None]] = {}
     for name, capabilities in can.items():
         for absence in capabilities.absent:
             label = f"{name}:{absence.variant}".rstrip(":") + (
                 f" on {absence.device}" if absence.device and not absence.variant else ""
             )
             label = label if capabilities.available else name  # of which nothing works
-            found.setdefault((absence.reason, absence.hint), {})[label] = None
-    return {", ".join(labels): [reason, hint] for (reason, hint), labels in found.items()}
+            absences.setdefault((absence.reason, absence.hint), {})[label] = None
+    return {", ".join(labels): [reason, hint] for (reason, hint), labels in absences.items()}

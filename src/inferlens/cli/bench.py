@@ -82,7 +82,7 @@ def read_plan(model: Sequence[str], words: Mapping[str, Any]) -> Plan:
 
 
 def measured(plan: Plan) -> tuple[list[Record], bool]:
-    """The records of a plan, and whether it was interrupted."""
+    """Measure a plan, and return its records and whether it was interrupted."""
     from inferlens.cli.progress import Bar
     from inferlens.execution.bench import run
 
@@ -95,7 +95,7 @@ def measured(plan: Plan) -> tuple[list[Record], bool]:
 
 
 def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, **how: Any) -> None:
-    """Shows what was measured and says where it is kept; exits if it was interrupted, or nothing ran."""
+    """Show records and where they are; exit if the plan was interrupted or nothing ran."""
     from inferlens.record.store import safe_name
     from inferlens.spec.plan import Plan, Where
 
@@ -120,8 +120,8 @@ def not_raced(plan: Plan, records: Sequence[Record]) -> str:
     from inferlens.spec.case import HALF
 
     cases = [record.case for record in records if record.status == "ok"]
-    known = plan.precision or any(case.precision != "fp32" for case in cases)
-    lower = () if known else HALF[all(case.device == "cpu" for case in cases) :]  # in fp16 a CPU is slow
+    chosen = plan.precision or any(case.precision != "fp32" for case in cases)
+    lower = () if chosen else HALF[all(case.device == "cpu" for case in cases) :]  # in fp16 a CPU is slow
     slow = [(name, BACKENDS.get(name).slow_variants) for name in dict.fromkeys(case.backend for case in cases)]
     left = [f"{', '.join(lower)} (--precision {','.join(lower)})"] * bool(lower)
     devices = {case.device for case in cases}
@@ -131,7 +131,7 @@ def not_raced(plan: Plan, records: Sequence[Record]) -> str:
 
 
 def listed(plan: Plan) -> Document:
-    """What would run, and about how long, and what could not; people see the first that fit on a screen."""
+    """Return the cases that would run, how long they may take, and those that cannot run; as many as fit on a screen."""
     from msgspec.structs import replace
 
     from inferlens.execution.launching.estimate import seconds_of
@@ -156,16 +156,18 @@ def listed(plan: Plan) -> Document:
             lines.append(Line(name, (units.about(took),)))
     room = max(MOST_LISTED - LINES_OF_A_REASON * len(refused), 1)
     more = len(lines) - room
-    said = [f"{units.plural(more, 'more case')}: --json lists all of them."] if more > 0 else []
+    sentences = [f"{units.plural(more, 'more case')}: --json lists all of them."] if more > 0 else []
     for what, names in refused.items():
         others = f" and {len(names) - MOST_NAMED} more" * (len(names) > MOST_NAMED)
-        said.append(f"Cannot run: {', '.join(names[:MOST_NAMED])}{others}: {what}")
+        sentences.append(f"Cannot run: {', '.join(names[:MOST_NAMED])}{others}: {what}")
     often = f" in {plan.repeats} processes each" if plan.repeats > 1 else ""
-    there = "there" if under_way.apart else "here"
-    can = f", {sum(able)} of them can run {there}" if not all(able) else ""
+    place = "there" if under_way.apart else "here"
+    can = f", {sum(able)} of them can run {place}" if not all(able) else ""
     race = not plan.repeats and may_meet(cases)
     then = f", then rounds: {units.about(plan.within)} (--within)" if race else ""
-    said.append(f"{units.plural(len(cases), 'case')}{can}{often}{f': {units.about(whole)}{then}' if whole else ''}.")
+    sentences.append(
+        f"{units.plural(len(cases), 'case')}{can}{often}{f': {units.about(whole)}{then}' if whole else ''}."
+    )
     data = [
         {
             "case": planned.case,
@@ -176,7 +178,7 @@ def listed(plan: Plan) -> Document:
         for planned, took, kind in zip(cases, seconds, on, strict=True)
     ]
     table = [Table("", "case", [Column("", "time", numeric=False)], lines[:room])] if lines else []
-    return Document(lambda: [*table, *said], data=lambda: data)
+    return Document(lambda: [*table, *sentences], data=lambda: data)
 
 
 # One option alone

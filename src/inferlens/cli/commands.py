@@ -79,7 +79,7 @@ app = typer.Typer(
 
 
 def run() -> int:
-    """Does what the command line says; its exit code, or an InferlensError if its words are none of a command's."""
+    """Run the command line and return its exit code. Raises InferlensError if it cannot be parsed."""
     try:
         code = app(prog_name="inferlens", standalone_mode=False)
     except _USAGE_ERROR as error:
@@ -91,13 +91,13 @@ def run() -> int:
 
 
 def _refusal(error: Any) -> InferlensError:
-    """An error of the command line as ours, with near misses."""
+    """Return an error of the command line as ours, with near misses."""
     context = error.ctx
     command = context.command_path if context else "inferlens"
     help = f"{command} --help"
     if context and (wrong := getattr(error, "option_name", None)):  # without it an option lacks its value
-        known = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
-        return InferlensError(f"{command} has no option '{wrong}'.", hint=suggestion(wrong, known, 1) or help)
+        names = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
+        return InferlensError(f"{command} has no option '{wrong}'.", hint=suggestion(wrong, names, 1) or help)
     if invalid := _NOT_A_NUMBER.search(error.format_message()):
         name, least = invalid.groups()
         return InferlensError(f"{name} takes a whole number{f', {least} or more' if least else ''}.", hint=help)
@@ -109,8 +109,8 @@ def _refusal(error: Any) -> InferlensError:
     return InferlensError(error.format_message(), hint=help)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         print(f"inferlens {inferlens.__version__}")
         raise typer.Exit
 

@@ -73,9 +73,9 @@ def engine_words(words: dict[str, Any], backend: str, *, json: bool) -> tuple[in
 
     Raises InferlensError for options of engines if ``backend`` is empty, which builds none.
     """
-    asked = [f"--{name.replace('_', '-')}" for name in ("builds", "compute_capability") if name in words]
-    if (asked or json) and not backend:
-        raise InferlensError(f"{[*asked, '--json'][0]} is for TensorRT engines.", hint="--to FILE.engine")
+    given = [f"--{name.replace('_', '-')}" for name in ("builds", "compute_capability") if name in words]
+    if (given or json) and not backend:
+        raise InferlensError(f"{[*given, '--json'][0]} is for TensorRT engines.", hint="--to FILE.engine")
     builds = own_options("export", words)[0]["builds"]
     words = {name: value for name, value in words.items() if name != "builds"}
     if (capability := words.pop("compute_capability", None)) is not None:
@@ -108,7 +108,7 @@ def report_text(report: BuildReport) -> str:
 
 
 def _deploy(results: Path, output: Path, limit: float, **words: bool) -> None:
-    """Writes the fastest case of ``results``, and says what was written."""
+    """Write the fastest case of ``results``, and say which files there are."""
     from inferlens.execution.deploy.files import write
     from inferlens.views.python import best_case
 

@@ -219,7 +219,7 @@ def trace_notes(traces: Sequence[Traced]) -> list[str]:
 
 
 def measured(paths: Sequence[Path]) -> list[Row]:
-    """The rows of all that was measured under ``paths``; none if there are no records."""
+    """Return the rows of all records under ``paths``; none if there are no records."""
     from inferlens.record.store import load_records
     from inferlens.views.rows import rows
 
@@ -273,22 +273,22 @@ def layers(
 
     if trace:
         perfetto.check_file(trace)
-    drawn_as = picture_format(plot, "layers.svg")
+    format_of_plot = picture_format(plot, "layers.svg")
     loaded = screen.profiles(paths, format)
     cases = of_level(loaded, "layer")
     if plot:
         from inferlens.views.profiled.plots import boxes
 
-        written(plot, boxes(shown("layer", cases, sort), drawn_as, top), "--plot")
+        write(plot, boxes(shown("layer", cases, sort), format_of_plot, top), "--plot")
     if trace:
-        written(trace, perfetto.render(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
+        write(trace, perfetto.render(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
     if not (plot or trace):
         shown_as = document("layer", cases, sort=sort, top=top)
         screen.document(shown_as, format, **how)
 
 
 def picture_format(plot: Path | None, example: str) -> str:
-    """The format of a picture by its file's name, if it has one."""
+    """Return the format of a picture by the name of its file; svg without a file."""
     from inferlens.views import picture
 
     format = plot.suffix.lower().removeprefix(".") if plot else "svg"
@@ -296,8 +296,8 @@ def picture_format(plot: Path | None, example: str) -> str:
     return format
 
 
-def written(file: Path, drawing: tuple[str | bytes, Sequence[str]], option: str) -> None:
-    """Writes a picture or a trace, and says which cases are not in it."""
+def write(file: Path, drawing: tuple[str | bytes, Sequence[str]], option: str) -> None:
+    """Write a picture or a trace, and say which cases are not in it."""
     screen.save(file, drawing[0], option=option)
     screen.notes(drawing[1])
 
@@ -346,12 +346,12 @@ def roofline(
 
     if depth is not None and by != "module":
         raise InferlensError("--depth is for modules.", hint="--by module")
-    drawn_as = picture_format(plot, "roofline.svg")
+    format_of_plot = picture_format(plot, "roofline.svg")
     cases = roofed(screen.profiles(paths, format), by, depth, sort)  # type: ignore[arg-type] # which it checks
     if plot:
         from inferlens.views.profiled.plots import rooflines
 
-        written(plot, rooflines(cases, drawn_as), "--plot")
+        write(plot, rooflines(cases, format_of_plot), "--plot")
     else:
         shown = document(cases, top=top, results=str(paths[0]))
         screen.document(shown, format, **how)
@@ -376,4 +376,4 @@ def trace_chart(path: Path, file: Path, step: str | None) -> None:
     from inferlens.views.traced.step_chart import render
 
     picture_format(file, "steps.svg")
-    written(file, (render(path, file.suffix.lower()[1:], step=step), []), "--plot")
+    write(file, (render(path, file.suffix.lower()[1:], step=step), []), "--plot")
