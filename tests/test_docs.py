@@ -22,7 +22,7 @@ import inferlens
 from inferlens import load_records
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import TOLERANCES
-from inferlens.backends.profiling import nvtx_ranges
+from inferlens.backends.clocks import NVTX_VARIABLE
 from inferlens.cli.backends import option_rows
 from inferlens.cli.bench import read_plan
 from inferlens.cli.commands import app
@@ -144,7 +144,7 @@ def test_every_option_written_exists(path: Path) -> None:
 
 @pytest.mark.parametrize("line", commands())
 def test_every_command_written_parses(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(nvtx_ranges.VARIABLE, "")  # which --nvtx sets when it is parsed
+    monkeypatch.setenv(NVTX_VARIABLE, "")  # which --nvtx sets when it is parsed
     name, *arguments = shlex.split(line, comments=True)[1:]
     if name.startswith("-"):
         assert name in ("--version", "--help")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis.samples import CaseRuns
 from inferlens.spec.case import TensorSpec
 from inferlens.views import picture, rows
 from inferlens.views.traced.trace_views import COMPARED, VIEWS

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inferlens.analysis.compare.ab_result import ABResult
-    from inferlens.analysis.compare.ab_steps import ABSteps
-    from inferlens.analysis.compare.cases import Compared, compare
-    from inferlens.analysis.findings import Finding, findings
+    from inferlens.analysis.ab_result import ABResult, ABSteps
+    from inferlens.analysis.comparison import Compared, compare
+    from inferlens.analysis.evidence import Finding
+    from inferlens.analysis.findings import findings
     from inferlens.analysis.loaded_trace import load_trace
     from inferlens.api import ab, ab_steps, bench, export, load, profile, quantize, tune
     from inferlens.errors import InferlensError

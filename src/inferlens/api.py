@@ -16,8 +16,7 @@ from inferlens.errors import check_choice
 from inferlens.spec.commands import options_of, own_options
 
 if TYPE_CHECKING:
-    from inferlens.analysis.compare.ab_result import ABResult
-    from inferlens.analysis.compare.ab_steps import ABSteps
+    from inferlens.analysis.ab_result import ABResult, ABSteps
     from inferlens.execution.deploy.call import Deployed
     from inferlens.execution.protocol import Observer
     from inferlens.record.quantization import Quantization

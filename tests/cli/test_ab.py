@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from inferlens import load_records
-from inferlens.analysis.compare.ab_result import ABResult
-from inferlens.analysis.interference.load import MachineLoad
+from inferlens.analysis.ab_result import ABResult
+from inferlens.analysis.interference import MachineLoad
 from inferlens.cli.progress import RoundsBar
 from inferlens.measure import interpreter
 from inferlens.measure.monitor import quiet

@@ -12,7 +12,7 @@ from inferlens.record.layer_profile import encode
 from inferlens.record.store import load_profiles
 from tests.analysis.profile.kernel_profiles import traced
 from tests.analysis.profile.samples import eager, fused, other, saved
-from tests.backends.profiling.kernel_samples import ENGINE, GRAPH
+from tests.backends.profiling.samples import ENGINE, GRAPH
 from tests.commands import inferlens
 
 COMMANDS = ("layers", "modules", "kernels")

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 import inferlens
 from inferlens import ABResult, InferlensError, load_records
-from inferlens.analysis.runs import latest
+from inferlens.analysis.samples import latest
 from inferlens.execution import ab as running
 from inferlens.execution import child_process as processes
 from inferlens.execution import rounds, survey

@@ -13,8 +13,7 @@ from inferlens.cli import options, screen
 from inferlens.spec.commands import options_of
 
 if TYPE_CHECKING:
-    from inferlens.analysis.compare.ab_result import ABResult
-    from inferlens.analysis.compare.ab_steps import ABSteps
+    from inferlens.analysis.ab_result import ABResult, ABSteps
 
 MODEL = "The model, as for bench; with two models the first one."
 A = "The first case, such as pytorch or 'torch_compile:default fp16 batch=8 dynamic=true'; or, without B, the second \
@@ -81,7 +80,7 @@ def measured(words: dict[str, Any]) -> tuple[ABResult | ABSteps | None, bool]:
 
 def next_step(result: ABResult | ABSteps, arguments: list[str]) -> str:
     """Return the next command: the one that decides it, that shows the log of a failure, or that shows the records."""
-    from inferlens.analysis.compare.ab_steps import ABSteps
+    from inferlens.analysis.ab_result import ABSteps
 
     if isinstance(result, ABSteps):
         return f"The records: inferlens show {shlex.quote(result.steps[-1].output)}"

@@ -131,7 +131,7 @@ def not_raced(plan: Plan, records: Sequence[Record]) -> str:
 
 
 def listed(plan: Plan) -> Document:
-    """Return the cases that would run, how long they may take, and those that cannot run; as many as fit on a screen."""
+    """Return the cases that would run, with about their times, and those that cannot; as many as fit on a screen."""
     from msgspec.structs import replace
 
     from inferlens.execution.launching.estimate import seconds_of

@@ -37,7 +37,7 @@ def export(
 
     --best and --output write the model's file, a short script that runs it without Inferlens, and a list of packages.
     """
-    from inferlens.backends.abilities import Builder
+    from inferlens.backends.base import Builder
     from inferlens.execution.deploy.build import able, build, save, saver, single
 
     timeout = parse_duration(str(own_options("export", words)[0]["timeout"]))
@@ -167,7 +167,7 @@ def partition(
     them failed.
     """
     from inferlens.backends import BACKENDS
-    from inferlens.backends.abilities import Partitioner
+    from inferlens.backends.base import Partitioner
     from inferlens.cli.backends import option_rows
     from inferlens.execution.deploy.build import able
     from inferlens.execution.deploy.build import cases as cases_of

@@ -22,9 +22,8 @@ from inferlens.spec.plan import OPTIONS
 from inferlens.views.table import FORMATS
 
 if TYPE_CHECKING:
-    from inferlens.analysis.compare.ab_result import ABResult
-    from inferlens.analysis.compare.ab_steps import ABSteps
-    from inferlens.analysis.compare.cases import Compared
+    from inferlens.analysis.ab_result import ABResult, ABSteps
+    from inferlens.analysis.comparison import Compared
 
 F = TypeVar("F", bound=Callable[..., Any])
 TABLES = ("modules", "layers", "kernels")
@@ -227,9 +226,9 @@ def fast_words(command: str, argument: str, words: Sequence[str]) -> dict[str, A
 def set_ranges(nvtx: bool) -> None:
     """Set NVTX ranges in all processes, if that is asked for."""
     if nvtx:
-        from inferlens.backends.profiling import nvtx_ranges
+        from inferlens.backends.clocks import enable_nvtx
 
-        nvtx_ranges.turn_on()
+        enable_nvtx()
 
 
 def exit_code(result: ABResult | ABSteps | Compared, *, fail_on_busy: bool) -> int:

@@ -155,7 +155,7 @@ def refuse(names: Iterable[str], how: str) -> None:
 
 def take(plan: Plan, options: Mapping[str, Any]) -> None:
     """Take traces of every case, and say where they are and how to look at them; exit with 1 if there are none."""
-    from inferlens.backends.profiling.traced_runs import Tracing
+    from inferlens.backends.profiling.traces import Tracing
     from inferlens.cli.progress import Bar
     from inferlens.execution.trace import run
 

@@ -112,7 +112,7 @@ def _records(
     log: str | None,
 ) -> None:
     """Show records as their table, by an axis, or the log of one; or what is kept beside records."""
-    from inferlens.analysis.tuned import beneath
+    from inferlens.analysis.tuning import beneath
     from inferlens.record.files import files_under
     from inferlens.record.quantization import KEPT
     from inferlens.record.store import load_records
@@ -148,7 +148,7 @@ def _records(
 
 def _tunings_or_quantization(paths: list[Path], reference: str | None, top: int | None) -> Document | None:
     """Return the document of tunings or of a quantization, or ``None`` if the paths mean records."""
-    from inferlens.analysis.tuned import load_tuned, tunings_in
+    from inferlens.analysis.tuning import load_tuned, tunings_in
     from inferlens.record.quantization import KEPT, read
     from inferlens.record.store import read_all
     from inferlens.views.profiled.quantized import document
@@ -168,8 +168,8 @@ def _plot(
     paths: list[Path], file: Path, reference: str | None, against: str | None, theme: str | None, top: int | None
 ) -> None:
     """Draw records, or a tuning by speed, error of the outputs and memory."""
-    from inferlens.analysis.runs import latest
-    from inferlens.analysis.tuned import load_tuned, tunings_in
+    from inferlens.analysis.samples import latest
+    from inferlens.analysis.tuning import load_tuned, tunings_in
     from inferlens.record.store import load_records
     from inferlens.views.chart import Chart, lacking
     from inferlens.views.records import measured_again
@@ -258,7 +258,7 @@ def compare(
     Exit codes: 1 if a case is slower; otherwise 4 if one did not run on both sides; otherwise 3 if one is undecided;
     otherwise 0. Bad input and machines that differ are 2. With --fail-on-busy: 5 if other programs kept a machine busy.
     """
-    from inferlens.analysis.compare.cases import compare as compared_cases
+    from inferlens.analysis.comparison import compare as compared_cases
     from inferlens.record.store import load_records
     from inferlens.views import compared as view
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from inferlens.analysis.compare.ab_result import ABResult
-from inferlens.analysis.compare.ab_steps import ABSteps
-from inferlens.analysis.compare.cases import Compared, compare
-from inferlens.analysis.findings import Finding, Findings, findings
+from inferlens.analysis.ab_result import ABResult, ABSteps
+from inferlens.analysis.comparison import Compared, compare
+from inferlens.analysis.evidence import Finding, Findings
+from inferlens.analysis.findings import findings
 from inferlens.analysis.loaded_trace import LoadedTrace, load_trace
-from inferlens.analysis.tuned import Tuned
+from inferlens.analysis.tuning import Tuned
 from inferlens.execution.deploy.call import Deployed, load
 from inferlens.record.display import Struct, draw, short
 from inferlens.record.layer_profile import Profile

@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.notes import LEVELS, Note
-from inferlens.analysis.runs import latest
+from inferlens.analysis.notes import LEVELS, Note
+from inferlens.analysis.samples import latest
 from inferlens.record.record import Record, machine_name
 from inferlens.spec.case import short_name
 from inferlens.units import listing, plural

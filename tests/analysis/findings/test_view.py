@@ -160,8 +160,8 @@ def test_levels_of_a_case_are_one_case_and_the_cost_of_layers_is_by_their_own_re
     assert "a profiled call takes 3.00 ms, 3.00x an unprofiled one" in said
     assert " of the 1.00 ms could be won" in said
     (one,) = judged(load_profiles([tmp_path]))
-    assert {"host-bound", "tiny-kernels"} <= {finding.code for finding in one.found}
-    assert not any(item.startswith(("layers", "kernels")) for item in one.unseen)
+    assert {"host-bound", "tiny-kernels"} <= {finding.code for finding in one.findings}
+    assert not any(item.startswith(("layers", "kernels")) for item in one.missing)
 
 
 @pytest.mark.parametrize("format", ["table", "markdown", "csv", "json"])

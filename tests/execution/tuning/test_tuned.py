@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from inferlens.analysis.tuned import TUNED, WINNER, Tuned, Untried, facts_of, load_tuned
+from inferlens.analysis.tuning import TUNED, WINNER, Tuned, Untried, facts_of, load_tuned
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Capabilities, Support
 from inferlens.errors import InferlensError

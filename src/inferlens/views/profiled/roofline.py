@@ -14,9 +14,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from inferlens.analysis.profile import families
-from inferlens.analysis.profile.kernels import short_name
-from inferlens.analysis.profile.roofline import Floor, Roofline, RowsBy, roofline
+from inferlens.analysis import profile_table as families
+from inferlens.analysis.profile_table import short_name
+from inferlens.analysis.roofline import Floor, Roofline, RowsBy, roofline
 from inferlens.errors import check_choice
 from inferlens.record.store import LoadedProfiles
 from inferlens.units import (

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from inferlens.analysis.race import Race, race
-from inferlens.analysis.runs import CaseRuns, latest
+from inferlens.analysis.samples import CaseRuns, latest
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record, machine_name
 from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case, bare, shown_together

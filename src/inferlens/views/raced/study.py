@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from inferlens.analysis.interference.load import mean_load
-from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis.interference import mean_load
+from inferlens.analysis.samples import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.stats.intervals import ends
 from inferlens.units import ABSENT, percent, ratio, ratio_range

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from inferlens.analysis.interference.load import mean_load
-from inferlens.analysis.runs import CaseRuns, latest
-from inferlens.analysis.tuned import Tuned, facts_of
+from inferlens.analysis.interference import mean_load
+from inferlens.analysis.samples import CaseRuns, latest
+from inferlens.analysis.tuning import Tuned, facts_of
 from inferlens.record.record import machine_name
 from inferlens.units import ABSENT, listing, plural
 from inferlens.views.answer import AnswerLine, answers, likely
