@@ -50,11 +50,11 @@ from rich.console import Console
 from rich.table import Table
 
 from inferlens.analysis.race import Race, log_time
-from inferlens.execution.expand import Planned, backends_named, expand
+from inferlens.execution.cases import Planned, backends_named, expand
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import Entrant, FastestRule, Rounds, budget_of_rounds
+from inferlens.execution.race import Entrant, FastestRule, Rounds, budget_of_rounds
 from inferlens.execution.scheduler import scheduled
-from inferlens.execution.survey import find, probe
+from inferlens.execution.cases import find, probe
 from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
 from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE, Noise

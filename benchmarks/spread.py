@@ -39,10 +39,10 @@ from rich.table import Table
 
 from benchmarks.planted import installed
 from inferlens.analysis.interference import samples
-from inferlens.execution.expand import Planned, backends_named, expand
+from inferlens.execution.cases import Planned, backends_named, expand
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
-from inferlens.execution.survey import find, probe
+from inferlens.execution.cases import find, probe
 from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
 from inferlens.stats.comparison import compare

@@ -34,9 +34,9 @@ from rich.table import Table
 from benchmarks.race import POOLS, Source, read
 from inferlens.backends.base import Knob
 from inferlens.backends.fake import Fake
-from inferlens.execution.expand import Planned
-from inferlens.execution.tuning.search import Candidates, Search
-from inferlens.execution.tuning.space import Space, combinations
+from inferlens.execution.cases import Planned
+from inferlens.execution.search import Candidates, Search
+from inferlens.execution.space import Space, combinations
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case
 from inferlens.stats.gaussian_process import Observed, Point, setting_effects

@@ -18,7 +18,7 @@ from pathlib import Path
 from scipy.stats import bootstrap
 
 from benchmarks.side_by_side import BUILD, run_side_by_side
-from inferlens.execution.launching.local import cards, shares
+from inferlens.execution.remote import cards, shares
 from inferlens.record.record import Record
 from inferlens.record.store import load_records
 from inferlens.stats.quantiles import median

@@ -24,8 +24,8 @@ import pytest
 from inferlens import cli
 from inferlens.execution import child_process as processes
 from inferlens.execution import rounds, scheduler, trace, worker
-from inferlens.execution.child_process import Outcome
-from inferlens.execution.interleaver import Interleaver
+from inferlens.execution.child import Outcome
+from inferlens.execution.child import Interleaver
 from inferlens.execution.protocol import Answered, Event, Job, Observer, Order, Task, TaskResult, result_of
 from inferlens.execution.tuning import finals
 from inferlens.record.record import Status

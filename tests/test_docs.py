@@ -26,7 +26,7 @@ from inferlens.backends.profiling import nvtx_ranges
 from inferlens.cli.backends import option_rows
 from inferlens.cli.bench import read_plan
 from inferlens.cli.commands import app
-from inferlens.execution.tuning.space import tried
+from inferlens.execution.space import tried
 from inferlens.measure import stopping
 from inferlens.models.resolve import BY_PREFIX
 from inferlens.record.record import Metric, PhaseName, Record, Status

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from inferlens.analysis.loaded_trace import load_trace
     from inferlens.errors import InferlensError
     from inferlens.execution.ab import ab, ab_steps
-    from inferlens.execution.deploy.call import Deployed
-    from inferlens.execution.deploy.quantize import quantize
-    from inferlens.execution.profile import profile
+    from inferlens.execution.commands import profile
+    from inferlens.execution.deploy import Deployed
     from inferlens.execution.protocol import Observer
+    from inferlens.execution.quantize import quantize
     from inferlens.record.layer_profile import Profile
     from inferlens.record.quantization import Quantization
     from inferlens.record.record import Record
@@ -77,6 +77,7 @@ def bench(
     accuracy: str | PathLike[str] | None = None,
     trust: bool = False,
     rebuild: bool = False,
+    rerun: bool = False,
     seed: int = 0,
     mode: Literal["latency", "throughput", "both"] | None = None,
     quick: bool = False,
@@ -112,10 +113,10 @@ def bench(
     Raises InferlensError if the model or the keywords mean nothing. A case that fails is a record, not an error.
     """
     words = {name: value for name, value in locals().items() if name not in ("model", "example_inputs", "observer")}
-    from inferlens.execution.bench import measured
+    from inferlens.execution.commands import bench_model
     from inferlens.views.notebook import Records
 
-    return Records(measured(model, example_inputs, words, observer), reference=reference, where=str(output))
+    return Records(bench_model(model, example_inputs, words, observer), reference=reference, where=str(output))
 
 
 def tune(
@@ -136,6 +137,7 @@ def tune(
     keep: Texts | None = None,
     accuracy: str | PathLike[str] | None = None,
     trust: bool = False,
+    rerun: bool = False,
     seed: int = 0,
     objective: Literal["latency", "latency.p95", "latency.p99", "throughput", "energy", "memory"] = "latency",
     within: Texts = (),
@@ -170,18 +172,17 @@ def tune(
     Raises InferlensError if the model or the keywords mean nothing, or nothing can run here.
     """
     words = {name: value for name, value in locals().items() if name not in ("model", "example_inputs", "observer")}
-    from inferlens.execution.protocol import Observer as Silent
-    from inferlens.execution.tuning.several import tuned
+    from inferlens.execution.commands import tune_model
     from inferlens.views.notebook import Tuning
 
-    return Tuning(tuned(model, example_inputs, words, observer or Silent()), (model, example_inputs))
+    return Tuning(tune_model(model, example_inputs, words, observer), (model, example_inputs))
 
 
 def load(results: str | PathLike[str], *, rebuild: bool = False, trust: bool = False, copy: bool = True) -> Deployed:
     """The fastest case of a folder of results, or the case of a folder, as a callable with its model's signature.
 
     It is made ready in this process as it was when it was measured, for the shapes that it was measured with, and then
-    called a few times. What it takes and gives, and what is copied, stands at ``inferlens.execution.deploy.call``.
+    called a few times. What it takes and gives, and what is copied, stands at ``inferlens.execution.deploy``.
 
     Args:
         results: such as ``results/resnet50``, or the folder of one case in it.
@@ -219,9 +220,9 @@ def export(
     """
     from pathlib import Path
 
-    from inferlens.execution.deploy.files import write
+    from inferlens.execution.deploy import export_best
     from inferlens.views.python import best_case
 
     folder = Path(output)
-    write(*best_case(results), folder, rebuild=rebuild, trust=trust)
+    export_best(*best_case(results), folder, rebuild=rebuild, trust=trust)
     return folder

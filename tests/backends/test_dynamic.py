@@ -11,7 +11,7 @@ import torch
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.export import example_feed, export_dimensions, free_sizes
-from inferlens.execution.measure_case import (
+from inferlens.execution.tasks import (
     BenchmarkJob,
     Measured,
     Reference,

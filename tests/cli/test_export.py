@@ -15,9 +15,9 @@ from torch import nn
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import TOLERANCES, Outputs, Preparation
 from inferlens.backends.onnx import export as onnx_export
-from inferlens.execution.deploy.build import saver
-from inferlens.execution.expand import expand
-from inferlens.execution.measure_case import ReferenceJob, reference
+from inferlens.execution.deploy import saver
+from inferlens.execution.cases import expand
+from inferlens.execution.tasks import ReferenceJob, reference
 from inferlens.measure.agreement import compare
 from inferlens.models import resolve
 from inferlens.spec.case import Case

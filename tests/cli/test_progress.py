@@ -18,7 +18,7 @@ from rich.console import Console
 from inferlens.cli import screen
 from inferlens.cli.progress import Bar
 from inferlens.errors import Unsupported
-from inferlens.execution.expand import Planned
+from inferlens.execution.cases import Planned
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case
 from tests.views.samples import WRONG, case, failure, record

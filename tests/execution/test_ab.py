@@ -19,7 +19,7 @@ from inferlens.analysis.runs import latest
 from inferlens.execution import ab as running
 from inferlens.execution import child_process as processes
 from inferlens.execution import rounds, survey
-from inferlens.execution.interleaver import Interleaver
+from inferlens.execution.child import Interleaver
 from inferlens.stats.intervals import Interval
 from tests.commands import ended, launch
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
 from inferlens.execution import child_process as processes
-from inferlens.execution.child_process import Outcome
+from inferlens.execution.child import Outcome
 from inferlens.execution.deploy import build
-from inferlens.execution.deploy.build import FileJob
+from inferlens.execution.deploy import FileJob
 from inferlens.execution.protocol import Began, TaskResult
 from inferlens.record.record import Phase, Warning
 from inferlens.spec.case import Case

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from inferlens.execution.interference import interference
-from inferlens.execution.measure_case import Measured
+from inferlens.execution.scheduler import interference
+from inferlens.execution.tasks import Measured
 from inferlens.execution.protocol import TaskResult
 from inferlens.record.machine import Before
 from inferlens.record.record import Measurement, Memory

@@ -18,10 +18,10 @@ from inferlens.backends.base import Preparation
 from inferlens.backends.fake import Fake
 from inferlens.execution import child_process as launch
 from inferlens.execution import scheduler as running
-from inferlens.execution.expand import Planned
-from inferlens.execution.interference import Interference
-from inferlens.execution.interleaver import MORE, OVER, Interleaver, Shared, Slot
-from inferlens.execution.measure_case import BenchmarkJob, Reference, benchmark
+from inferlens.execution.cases import Planned
+from inferlens.execution.scheduler import Interference
+from inferlens.execution.child import MORE, OVER, Interleaver, Shared, Slot
+from inferlens.execution.tasks import BenchmarkJob, Reference, benchmark
 from inferlens.execution.protocol import Began, Event, Observer, Order
 from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.worker import do

@@ -16,7 +16,7 @@ import pytest
 
 import inferlens
 from inferlens.execution import child_process, survey
-from inferlens.execution.measure_case import BenchmarkJob, Reference, benchmark
+from inferlens.execution.tasks import BenchmarkJob, Reference, benchmark
 from inferlens.execution.protocol import Answered, Event
 from inferlens.record.store import load_records
 from tests import commands

@@ -18,15 +18,15 @@ from msgspec.structs import replace
 import inferlens
 from inferlens import InferlensError
 from inferlens.errors import Unsupported
-from inferlens.execution.bench import race
-from inferlens.execution.expand import Planned
+from inferlens.execution.run import race
+from inferlens.execution.cases import Planned
 from inferlens.execution.launching import local, parts, resume
-from inferlens.execution.launching.alone import AloneJob
-from inferlens.execution.launching.launcher import LAUNCHERS, Launcher, Worker, WorkerLost, launcher_of
-from inferlens.execution.launching.local import Card, chosen_of, shares
-from inferlens.execution.launching.on_ray import Needs, needs_of, serve
+from inferlens.execution.remote import AloneJob
+from inferlens.execution.remote import LAUNCHERS, Launcher, Worker, WorkerLost, launcher_of
+from inferlens.execution.remote import Card, chosen_of, shares
+from inferlens.execution.ray import Needs, needs_of, serve
 from inferlens.execution.protocol import TELLS, Observer, Order, Telling
-from inferlens.execution.tuning.several import TuneJob
+from inferlens.execution.tune import TuneJob
 from inferlens.measure import environment
 from inferlens.measure.interpreter import code
 from inferlens.models.model import ModelInfo

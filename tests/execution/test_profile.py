@@ -12,7 +12,7 @@ import inferlens
 from inferlens.errors import InferlensError
 from inferlens.execution import child_process as processes
 from inferlens.execution import profile as profiling
-from inferlens.execution.child_process import Outcome
+from inferlens.execution.child import Outcome
 from inferlens.execution.protocol import Observer, TaskResult
 from inferlens.execution.scheduler import Scheduler
 from inferlens.measure.monitor.cpu import default_threads

@@ -18,11 +18,11 @@ from inferlens.analysis.race import race
 from inferlens.analysis.runs import latest
 from inferlens.execution import child_process
 from inferlens.execution import rounds as running
-from inferlens.execution.launching.estimate import STARTING, seconds_of
-from inferlens.execution.measure_case import BenchmarkJob
+from inferlens.execution.cases import STARTING, seconds_of
+from inferlens.execution.tasks import BenchmarkJob
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import budget_of_rounds, fit_together
-from inferlens.execution.survey import cases_of
+from inferlens.execution.race import budget_of_rounds, fit_together
+from inferlens.execution.cases import cases_of
 from inferlens.record.record import IN_TURNS, Environment, Gpu, Memory, Record
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan

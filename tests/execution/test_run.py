@@ -18,10 +18,10 @@ from inferlens.backends.base import Recommendation
 from inferlens.backends.fake import Fake, FakeRunner
 from inferlens.errors import Unsupported
 from inferlens.execution import child_process as processes
-from inferlens.execution.bench import measuring_order
-from inferlens.execution.child_process import Outcome
-from inferlens.execution.expand import Planned
-from inferlens.execution.measure_case import BenchmarkJob, Reference
+from inferlens.execution.run import measuring_order
+from inferlens.execution.child import Outcome
+from inferlens.execution.cases import Planned
+from inferlens.execution.tasks import BenchmarkJob, Reference
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
 from inferlens.measure.monitor import quiet

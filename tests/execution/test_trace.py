@@ -19,7 +19,7 @@ import inferlens
 from inferlens.errors import InferlensError
 from inferlens.execution import child_process as processes
 from inferlens.execution import trace as tracing
-from inferlens.execution.trace import Traced, content_of, run_name
+from inferlens.execution.profile import Traced, content_of, run_name
 from inferlens.spec.case import Case, TensorSpec
 from inferlens.trace import Category, read
 from tests import commands

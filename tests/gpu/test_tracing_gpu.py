@@ -12,7 +12,7 @@ import torch
 import inferlens
 from inferlens.backends.base import Absence
 from inferlens.backends.tensorrt.flavours import find
-from inferlens.execution.trace import Traced
+from inferlens.execution.profile import Traced
 from inferlens.trace import Category, read
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.tables import kernels

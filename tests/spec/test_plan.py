@@ -13,7 +13,7 @@ from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, Support
 from inferlens.cli.commands import app
 from inferlens.errors import InferlensError
-from inferlens.execution.expand import Planned, expand
+from inferlens.execution.cases import Planned, expand
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case, TensorSpec
 from inferlens.spec.plan import BUDGET_WORDS, RACE_WORDS, Plan, as_plan, budget_words, command, toml_words

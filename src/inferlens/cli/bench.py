@@ -60,6 +60,7 @@ def bench(
     accuracy: options.Accuracy = None,
     trust: options.Trust = None,
     rebuild: Annotated[bool | None, typer.Option("--rebuild", help=REBUILD)] = None,
+    rerun: options.Rerun = None,
     seed: options.Seed = None,
     mode: Annotated[str | None, typer.Option(help=MODE, show_default="both")] = None,
     quick: Annotated[bool | None, typer.Option("--quick", help=QUICK)] = None,
@@ -106,11 +107,11 @@ def bench(
 def measured(plan: Plan) -> tuple[list[Record], bool]:
     """The records of a plan, and whether it was interrupted."""
     from inferlens.cli.progress import Bar
-    from inferlens.execution.bench import run
+    from inferlens.execution.commands import run_bench
 
     with Bar(screen.errors(), rounds=not plan.repeats) as bar:
         try:
-            run(plan, bar)
+            run_bench(plan, bar)
         except KeyboardInterrupt:
             return bar.records, True
     return bar.records, False
@@ -119,7 +120,7 @@ def measured(plan: Plan) -> tuple[list[Record], bool]:
 def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, **how: Any) -> None:
     """Shows what was measured and says where it is kept; exits if it was interrupted, or nothing ran."""
     from inferlens.record.store import safe_name
-    from inferlens.spec.plan import Plan, Where
+    from inferlens.spec.plan import Plan
 
     if records:
         folders = sorted({str(Path(plan.output) / safe_name(record.model.name)) for record in records})
@@ -129,8 +130,7 @@ def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str
         if format == "table" and not (plan.backend or plan.option):
             screen.notes(filter(None, [not_raced(plan, records)]))
     if interrupted:
-        goes_on = "; the same command goes on from here" * (plan.where != Where())
-        screen.note(f"Interrupted; what was measured is kept{goes_on}.")
+        screen.note("Interrupted; what was measured is kept. The same command goes on from here.")
         raise typer.Exit(130)
     if not any(record.status == "ok" for record in records):
         raise typer.Exit(1)
@@ -169,13 +169,12 @@ def listed(plan: Plan) -> Document:
     """What would run, and about how long, and what could not; people see the first that fit on a screen."""
     from msgspec.structs import replace
 
-    from inferlens.execution.launching.estimate import seconds_of
-    from inferlens.execution.launching.parts import launched
-    from inferlens.execution.protocol import Observer
-    from inferlens.execution.rounds import may_meet
+    from inferlens.execution.cases import seconds_of
+    from inferlens.execution.commands import cases_by_kind
+    from inferlens.execution.race import may_meet
+    from inferlens.spec.plan import Where
 
-    with launched(replace(plan, recommended=True), Observer(), None) as under_way:
-        kinds = under_way.cases(listed=True)
+    kinds = cases_by_kind(replace(plan, recommended=True))
     on = [kind for kind, cases in kinds.items() for _ in cases]
     cases = [each for cases in kinds.values() for each in cases]
     seconds = seconds_of(cases, plan)
@@ -184,7 +183,7 @@ def listed(plan: Plan) -> Document:
     several = len({each.case.model for each in cases}) > 1
     lines, refused = [], dict[str, list[str]]()
     for planned, took, kind in zip(cases, seconds, on, strict=True):
-        name = " ".join(filter(None, [kind, planned.found.name * several, planned.case.label]))
+        name = " ".join(filter(None, [kind, planned.model.name * several, planned.case.label]))
         if planned.refusal:
             refused.setdefault(planned.refusal.what, []).append(name)
         else:
@@ -196,7 +195,7 @@ def listed(plan: Plan) -> Document:
         others = f" and {len(names) - MOST_NAMED} more" * (len(names) > MOST_NAMED)
         said.append(f"Cannot run: {', '.join(names[:MOST_NAMED])}{others}: {what}")
     often = f" in {plan.repeats} processes each" if plan.repeats > 1 else ""
-    there = "there" if under_way.apart else "here"
+    there = "here" if plan.where == Where() else "there"
     can = f", {sum(able)} of them can run {there}" if not all(able) else ""
     race = not plan.repeats and may_meet(cases)
     then = f", then rounds: {units.about(plan.within)} (--within)" if race else ""

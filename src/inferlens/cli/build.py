@@ -51,8 +51,8 @@ def build(
     TensorRT for RTX builds for the compute capabilities that are named.
     """
     from inferlens.backends.abilities import Builder
-    from inferlens.execution.deploy.build import able, single
-    from inferlens.execution.deploy.build import build as build_file
+    from inferlens.execution.deploy import able, single
+    from inferlens.execution.deploy import build as build_file
 
     backend = backend or able(Builder)[0]
     given = [*(option or ())]
@@ -78,11 +78,11 @@ def build(
     with screen.busy(f"{model}: {case.backend_label}") as phase:
         done = build_file(output, case, builds, trust=bool(trust), rebuild=rebuild, timeout=seconds, phase=phase)
     screen.warnings(done.warnings)
-    assert done.found
+    assert done.value
     if json:
-        screen.document(Document(list, data=lambda: done.found), "json")
+        screen.document(Document(list, data=lambda: done.value), "json")
     else:
-        screen.text(text(done.found))
+        screen.text(text(done.value))
 
 
 def text(report: BuildReport) -> str:
@@ -144,7 +144,7 @@ def quantize(
     by their error; --keep leaves layers in fp32; --within finds out which have to stay in fp32. The exit code is 1 if
     no file keeps the limit.
     """
-    from inferlens.execution.deploy.quantize import quantize as quantized
+    from inferlens.execution.quantize import quantize as quantized
     from inferlens.views.profiled.quantized import document
 
     format = "json" if json else format
@@ -197,7 +197,7 @@ def export(
 
     --best and --output write the model's file, a short script that runs it without Inferlens, and a list of packages.
     """
-    from inferlens.execution.deploy.build import save, saver, single
+    from inferlens.execution.deploy import save, saver, single
 
     limit = units.parse_duration(timeout)
     words = {
@@ -221,12 +221,12 @@ def export(
 
 def _deploy(results: Path, output: Path, limit: float, **words: bool) -> None:
     """Writes the fastest case of ``results``, and says what was written."""
-    from inferlens.execution.deploy.files import write
+    from inferlens.execution.deploy import export_best
     from inferlens.views.python import best_case
 
     record, folder = best_case(results)
     with screen.busy(f"{record.model.name}: {record.case.label}") as phase:
-        done = write(record, folder, output, phase=phase, timeout=limit, **words)
+        done = export_best(record, folder, output, phase=phase, timeout=limit, **words)
     screen.warnings(done.warnings)
     screen.notes(filter(None, [record.model.weights_note]))
     files = units.listing(sorted(path.name for path in output.iterdir()))
@@ -263,9 +263,9 @@ def partition(
     from inferlens.backends import BACKENDS
     from inferlens.backends.abilities import Partitioner
     from inferlens.cli.backends import option_rows
-    from inferlens.execution.deploy.build import able
-    from inferlens.execution.deploy.build import cases as cases_of
-    from inferlens.execution.deploy.build import partition as divide
+    from inferlens.execution.deploy import able
+    from inferlens.execution.deploy import cases as cases_of
+    from inferlens.execution.deploy import partition as divide
     from inferlens.views.partition import Answer
     from inferlens.views.partition import document as of_partitions
 
@@ -282,8 +282,8 @@ def partition(
         with screen.busy(f"{number} of {len(cases)}, {case.label}") as phase:
             try:
                 done = divide(case, trust=bool(trust), phase=phase)
-                assert done.found
-                answers.append(Answer(case, done.found, done.warnings))
+                assert done.value
+                answers.append(Answer(case, done.value, done.warnings))
             except InferlensError as error:
                 answers.append(Answer(case, error))
     failures = [each.result for each in answers if isinstance(each.result, InferlensError)]

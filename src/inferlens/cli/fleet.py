@@ -13,7 +13,7 @@ from inferlens.units import plural
 from inferlens.views.table import Column, Document, Line, Table
 
 if TYPE_CHECKING:
-    from inferlens.execution.launching.fleet import Fleet
+    from inferlens.execution.remote import Fleet
 
 FILE = "A TOML file with options of a plan, objectives, and a table for each machine."
 DRY_RUN = "List what would be measured on each machine; measure nothing."
@@ -31,7 +31,7 @@ def fleet(
     results/OBJECTIVE/MODEL/. The same command continues where it was stopped, and tries unreachable machines again.
     """
     from inferlens.cli.bench import measured
-    from inferlens.execution.launching.fleet import Fleet
+    from inferlens.execution.remote import Fleet
 
     found = Fleet(file)
     if dry_run:
@@ -87,8 +87,7 @@ def show(of: Fleet) -> None:
 
 def listed(of: Fleet) -> Document:
     """How many cases there are on each machine, or why it is out of reach."""
-    from inferlens.execution.launching.parts import launched
-    from inferlens.execution.protocol import Observer
+    from inferlens.execution.commands import cases_by_kind
 
     parts = of.left()
     lines, data = [], []
@@ -96,9 +95,8 @@ def listed(of: Fleet) -> Document:
         objectives = [each.objective for each in parts if each.machine == part.machine]
         cases, able, why = 0, 0, ""
         try:
-            with launched(part.plan, Observer(), None) as under_way:
-                every = [each for some in under_way.cases(listed=True).values() for each in some]
-            cases, able = len(every), sum(not each.refusal for each in every)
+            every = [planned for own in cases_by_kind(part.plan).values() for planned in own]
+            cases, able = len(every), sum(not planned.refusal for planned in every)
         except InferlensError as error:
             why = error.what
         lines.append(Line(part.machine, (", ".join(objectives), str(cases), str(able), why)))

@@ -72,6 +72,8 @@ Keep = Annotated[list[str] | None, typer.Option(help=_KEEP)]
 Accuracy = Annotated[str | None, typer.Option(help=_ACCURACY)]
 Trust = Annotated[bool | None, typer.Option("--trust", help=_TRUST)]
 Rebuild = Annotated[bool, typer.Option("--rebuild", help="Build again what was built before.")]
+_RERUN = "Measure again what an earlier run in the output folder has measured."
+Rerun = Annotated[bool | None, typer.Option("--rerun", help=_RERUN)]
 Nvtx = Annotated[
     bool, typer.Option("--nvtx", callback=_set_ranges, help="Set NVTX ranges around phases and series, for Nsight.")
 ]

@@ -18,7 +18,7 @@ from inferlens.views.plain import plain
 from inferlens.views.table import Column, Document, Line, Screen, Table, count, text
 
 if TYPE_CHECKING:
-    from inferlens.execution.trace import Traced
+    from inferlens.execution.profile import CaseTrace
     from inferlens.spec.plan import Plan
     from inferlens.views.rows import Row
 
@@ -138,7 +138,8 @@ def profile(
 def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> None:
     """Profiles every case and shows of it what fits on a screen; the table of modules, all of it, goes to the file."""
     from inferlens.cli.progress import Bar
-    from inferlens.execution.profile import RUNS, levels_of, run
+    from inferlens.execution.commands import run_profile
+    from inferlens.execution.profile import RUNS, levels_of
     from inferlens.views.profiled.cases import groups
     from inferlens.views.profiled.findings import document as found_in
     from inferlens.views.profiled.findings import judged, precision_lines
@@ -147,7 +148,7 @@ def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> Non
 
     levels = levels_of(level)
     with Bar(screen.errors()) as bar:
-        profiles = run(plan, levels, runs or RUNS, bar)
+        profiles = run_profile(plan, levels, runs or RUNS, bar)
     folders = [folder for _, folder in profiles]
     loaded = screen.profiles(folders)
     shown, above = groups(loaded), folders[0].parent
@@ -184,13 +185,13 @@ def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
     """Takes traces of every case, and says where they are and how to look at them; exits with 1 if there are none."""
     from inferlens.backends.profiling.traced_runs import Tracing
     from inferlens.cli.progress import Bar
-    from inferlens.execution.trace import run
+    from inferlens.execution.profile import trace_cases
 
     given = {name: value for name, value in wanted.items() if value is not None}
     folder = given.pop("tensorboard", None)
     every = []
     with Bar(screen.errors()) as bar:
-        for made in run(plan, Tracing(**given), folder, bar):
+        for made in trace_cases(plan, Tracing(**given), folder, bar):
             every.append(made)
             ending = f"a step took {duration(made.step)}" if made.status == "ok" else f"{made.status}: {made.reason}"
             bar.ended(made.case, ending, ran=made.status == "ok")
@@ -203,10 +204,10 @@ def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
     screen.note(f"Look at them: inferlens trace {files[-1]}{against}; https://ui.perfetto.dev{board}")
 
 
-def table(every: Sequence[Traced]) -> Table:
+def table(every: Sequence[CaseTrace]) -> Table:
     """A row for each case: what a step and an unprofiled call took, and its trace; what must be known beneath."""
 
-    def size(made: Traced) -> str:
+    def size(made: CaseTrace) -> str:
         return byte_count(sum(file.stat().st_size for file in made.files) if made.files else None)
 
     columns = (
@@ -222,12 +223,12 @@ def table(every: Sequence[Traced]) -> Table:
     return Table("", "case", columns, lines, notes=notes(every))
 
 
-def notes(every: Sequence[Traced]) -> list[str]:
+def notes(every: Sequence[CaseTrace]) -> list[str]:
     """What traces do not show, why there are none, and what else must be known of a case; a sentence each."""
     found: list[str] = []
     for made in every:
         texts = [f"{each.message} {each.advice}" for each in made.warnings]
-        texts += [note for each in made.shown for note in each.notes]
+        texts += [note for each in made.contents for note in each.notes]
         if made.status != "ok":
             hint = f" Try: {made.hint}" if made.hint else ""
             log = f" What it printed: {made.log}" if made.log else ""

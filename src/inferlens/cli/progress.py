@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from statistics import mean
@@ -23,9 +23,8 @@ from inferlens.analysis.compare.ab_result import ABResult
 from inferlens.analysis.compare.ab_steps import ABSteps
 from inferlens.analysis.interference.samples import latencies, steady_samples
 from inferlens.errors import one_line, printable
-from inferlens.execution.expand import Planned
-from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import may_meet
+from inferlens.execution.protocol import Observer, PlannedCase
+from inferlens.execution.race import may_meet
 from inferlens.record.record import IN_TURNS, PhaseName, Record
 from inferlens.spec.case import AXES, Case, shown_together
 from inferlens.stats.quantiles import median
@@ -55,7 +54,7 @@ class Bar(Observer):
         self._clock = clock
         self._rounds = rounds
         self._since = clock()
-        self._cases: list[Planned] = []
+        self._cases: list[PlannedCase] = []
         self._left: Counter[str] = Counter()  # how often each case is yet to end, by its digest; less than 0 in rounds
         self._done = 0
         self._seconds: dict[str, float] = {}  # that each case took, by its digest
@@ -73,13 +72,13 @@ class Bar(Observer):
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def planned(self, cases: Sequence[Planned]) -> None:
+    def planned(self, cases: Sequence[PlannedCase]) -> None:
         self._cases, self._since, self._done = list(cases), self._clock(), 0
         self._left = Counter(planned.case.digest for planned in cases)
         self._bar.update(self._task, total=len(cases))
-        for found in {planned.found.spec: planned.found for planned in cases}.values():
-            if found.asked not in ("", found.spec):
-                self._say(f"{found.asked} is {found.spec}.")
+        for info in {planned.model.spec: planned.model for planned in cases}.values():
+            if info.asked not in ("", info.spec):
+                self._say(f"{info.asked} is {info.spec}.")
 
     def doing(self, what: str) -> None:
         self._draw(what)
@@ -108,6 +107,18 @@ class Bar(Observer):
     def discarded(self, records: Sequence[Record]) -> None:
         gone = {record.id for record in records}
         self.records = [record for record in self.records if record.id not in gone]
+
+    def reused(self, records: Sequence[Record], folders: Mapping[str, Path]) -> None:  # noqa: ARG002
+        self.records += records
+        for digest in {record.case.digest for record in records}:
+            self._left[digest] -= 1
+            self._done += 1
+
+    def unused(self, records: Sequence[Record]) -> None:
+        self.discarded(records)
+        for digest in {record.case.digest for record in records}:
+            self._left[digest] += 1
+            self._done -= 1
 
     def remark(self, text: str) -> None:
         self._say(text)

@@ -16,8 +16,8 @@ from inferlens.units import listing, parse_duration
 from inferlens.views.table import FORMATS, Column, Document, Line, Table
 
 if TYPE_CHECKING:
-    from inferlens.execution.expand import Planned
-    from inferlens.execution.tuning.space import Tried
+    from inferlens.execution.protocol import PlannedCase
+    from inferlens.execution.space import SearchSelection
     from inferlens.spec.case import Case
     from inferlens.spec.plan import Plan
 
@@ -54,6 +54,7 @@ def tune(
     keep: options.Keep = None,
     accuracy: options.Accuracy = None,
     trust: options.Trust = None,
+    rerun: options.Rerun = None,
     seed: options.Seed = None,
     objective: Annotated[str, typer.Option("--for", help=FOR)] = "latency",
     limits: Annotated[list[str] | None, typer.Option("--within", help=WITHIN)] = None,
@@ -80,8 +81,9 @@ def tune(
     is written to results/MODEL/best, ready for inferlens.load. The same command continues where it was stopped.
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
-    from inferlens.execution.tuning.several import requested, run_each
-    from inferlens.execution.tuning.space import tried
+    from inferlens.execution.commands import run_tune
+    from inferlens.execution.space import search_selection
+    from inferlens.execution.tune import tuning_request
     from inferlens.views.raced.tuned import tunings_document
 
     format = _format_of_tables("json" if json else format)
@@ -91,12 +93,12 @@ def tune(
         studied(words, study, objective, budget, given, format, file)
         return
     screen.format_of("table", file)
-    request = requested(read_plan(words), objective, limits or (), budget)
-    what = tried(space, only or (), without or (), request.measures)
+    request = tuning_request(read_plan(words), objective, limits or (), budget)
+    selection = search_selection(space, only or (), without or (), request.measures)
     if dry_run:
-        screen.document(listed(request.plan, what), format, file=file)
+        screen.document(listed(request.plan, selection), format, file=file)
         return
-    tuned = _run(lambda bar: run_each(request, what, bar))
+    tuned = _run(lambda bar: run_tune(request, selection, bar))
     screen.document(tunings_document(tuned), format, file=file)
     if not any(each.best for each in tuned):
         raise typer.Exit(1)
@@ -130,17 +132,17 @@ def studied(
     file: Path | None,
 ) -> None:
     """Measures one option alone, and shows what it does; ``others`` are options that do nothing then."""
-    from inferlens.execution.tuning import study
+    from inferlens.execution.tune import study, study_request
     from inferlens.record.store import safe_name
     from inferlens.views.raced.study import document, picture
 
     drawing = file is not None and file.suffix.lower() in PICTURES
     screen.format_of("svg" if drawing else "table", file)
     check_choice("objective of a study", objective, MODES_OF_STUDIES)
-    request = study.requested(read_plan({**words, "mode": objective}), text, parse_duration(budget))
+    request = study_request(read_plan({**words, "mode": objective}), text, parse_duration(budget))
     if needless := [f"--{name}" for name, value in others.items() if value]:
         raise InferlensError(f"With --study, {listing(needless)} would do nothing.")
-    found = _run(lambda bar: study.run(request, bar))
+    found = _run(lambda bar: study(request, bar))
     where = Path(request.plan.output) / safe_name(found.values[0].records[0].model.name)
     screen.document(document(found, str(where)), format, file=None if drawing else file)
     if file and drawing:
@@ -149,23 +151,23 @@ def studied(
         raise typer.Exit(1)
 
 
-def listed(plan: Plan, what: Tried) -> Document:
+def listed(plan: Plan, selection: SearchSelection) -> Document:
     """What would be tried."""
     from dataclasses import replace
 
-    from inferlens.execution.launching.estimate import estimator
-    from inferlens.execution.tuning.several import spaces
-    from inferlens.execution.tuning.space import combinations, size
+    from inferlens.execution.cases import estimator
+    from inferlens.execution.commands import spaces_by_kind
+    from inferlens.execution.space import combinations, size
 
-    every = spaces(plan, what)
+    every = spaces_by_kind(plan, selection)
     families = [(kind, space, each) for kind, space in every.items() for each in space.families]
     left = [(kind, each) for kind, space in every.items() for each in space.refused]
-    seconds = estimator([each.found.name for _, _, each in families], plan)
+    seconds = estimator([each.model.name for _, _, each in families], plan)
     columns = [Column("", "candidates"), Column("", "each"), Column("", "cannot run, because", numeric=False, most=50)]
     several = len({each.case.model for _, _, each in families}) > 1
 
-    def name(kind: str, each: Planned) -> str:
-        return " ".join(filter(None, [kind, each.found.name * several, each.case.label]))
+    def name(kind: str, each: PlannedCase) -> str:
+        return " ".join(filter(None, [kind, each.model.name * several, each.case.label]))
 
     sizes = [size(replace(space, families=(each,))) for _, space, each in families]
     lines = [

@@ -106,6 +106,7 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         keep: layers that are not quantized, of cases that are.
         accuracy: data that each case's answers are evaluated on, or a function that does it.
         checkout: the folder that the models' code or files are taken from; empty is the working directory.
+        rerun: whether to measure again what an earlier run in the output folder has measured.
         repeats: processes that each case is measured in, in turns with the other cases; 0: as many as it takes to tell
             which is fastest, see ``within`` and ``rounds``.
         within: seconds for the rounds in which those that may be fastest meet.
@@ -137,6 +138,7 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     checkout: str = ""
     trust: bool = False
     rebuild: bool = False
+    rerun: bool = False
     seed: int = 0
     repeats: int = 0
     within: float = 60.0
@@ -171,6 +173,7 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
             **{name: str(words.get(name, "")) for name in TEXTS},  # type: ignore[arg-type]
             trust=flag("trust", words.get("trust", False)),
             rebuild=flag("rebuild", words.get("rebuild", False)),
+            rerun=flag("rerun", words.get("rerun", False)),
             seed=count("seed", words.get("seed", 0), least=0),
             **_race_of(words),
             wait=parse_duration(str(words.get("wait", 0))),
@@ -182,7 +185,7 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
 WORDS = frozenset(
     ("model", "backend", "option", "input", "dim", "weights", "calibration", "keep", "accuracy", "checkout", "trust",
-     "seed", "rebuild", "output", "reference", "wait",
+     "seed", "rebuild", "rerun", "output", "reference", "wait",
      *WHERE_WORDS, *RACE_WORDS, *BUDGET_WORDS, *(axis.name for axis in AXES))
 )  # fmt: skip
 

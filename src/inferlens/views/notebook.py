@@ -16,9 +16,9 @@ from inferlens.analysis.findings import Finding, Findings, findings
 from inferlens.analysis.loaded_trace import LoadedTrace, load_trace
 from inferlens.analysis.tuned import Tuned
 from inferlens.execution.ab import ab, ab_steps
-from inferlens.execution.deploy.call import Deployed, load
-from inferlens.execution.deploy.quantize import quantize
-from inferlens.execution.profile import profile
+from inferlens.execution.commands import profile
+from inferlens.execution.deploy import Deployed, load
+from inferlens.execution.quantize import quantize
 from inferlens.record.display import Struct, draw, short
 from inferlens.record.layer_profile import Profile
 from inferlens.record.quantization import Quantization

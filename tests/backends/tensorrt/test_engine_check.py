@@ -17,7 +17,7 @@ from inferlens.backends.tensorrt.engine_check import check_engine
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.runtime import Engine
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.execution.expand import expand
+from inferlens.execution.cases import expand
 from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.models.resolve import find, load

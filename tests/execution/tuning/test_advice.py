@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from inferlens.analysis.bottleneck import bottleneck
 from inferlens.analysis.tuned import Advice, Candidate
 from inferlens.backends.base import Capabilities, Support
-from inferlens.execution.tuning.advice import advised, paid
-from inferlens.execution.tuning.space import Space
+from inferlens.execution.search import advised, paid
+from inferlens.execution.space import Space
 from inferlens.record.record import KERNEL_FAMILIES, Measurement, Record
 from inferlens.spec.case import Case
 from inferlens.views.raced.tuned import document

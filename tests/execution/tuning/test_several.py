@@ -13,7 +13,7 @@ from inferlens import InferlensError, Records, Tuning
 from inferlens.analysis.tuned import Tuned
 from inferlens.execution import rounds
 from inferlens.execution.tuning import several
-from inferlens.execution.tuning.tune import Request
+from inferlens.execution.tune import Request
 from inferlens.record.store import TRIALS, load_records
 from tests.execution.tuning.test_tune import Counted
 

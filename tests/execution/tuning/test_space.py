@@ -19,11 +19,11 @@ from inferlens.backends import BACKENDS, importable
 from inferlens.backends.base import Capabilities, Knob, Support
 from inferlens.backends.fake import Fake
 from inferlens.errors import InferlensError
-from inferlens.execution.expand import expand
-from inferlens.execution.launching.estimate import PREPARING, build_factor, estimator, seconds_of
-from inferlens.execution.survey import Surveyed
+from inferlens.execution.cases import expand
+from inferlens.execution.cases import PREPARING, build_factor, estimator, seconds_of
+from inferlens.execution.cases import Surveyed
 from inferlens.execution.tuning import space as searched
-from inferlens.execution.tuning.space import Space, combinations, combined, explore, neighbours, size, tried
+from inferlens.execution.space import Space, combinations, combined, explore, neighbours, size, tried
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import Phase
 from inferlens.record.store import Store

@@ -10,7 +10,7 @@ import pytest
 from inferlens.errors import InferlensError
 from inferlens.execution.protocol import Observer
 from inferlens.execution.tuning import study
-from inferlens.execution.tuning.study import Study
+from inferlens.execution.tune import Study
 from inferlens.record.record import Record
 from inferlens.record.store import load_records
 from inferlens.spec.plan import Plan

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from inferlens.execution.expand import Planned
+from inferlens.execution.cases import Planned
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.tuning import tune as tuning
-from inferlens.execution.tuning.several import run_each
-from inferlens.execution.tuning.space import tried
-from inferlens.execution.tuning.tune import Request, Tuned
+from inferlens.execution.tune import run_each
+from inferlens.execution.space import tried
+from inferlens.execution.tune import Request, Tuned
 from inferlens.record.record import Record
 from inferlens.spec.objective import Objective
 from inferlens.spec.plan import Plan

@@ -25,9 +25,9 @@ from inferlens.execution import rounds, worker
 from inferlens.execution.protocol import Observer
 from inferlens.execution.tuning import trial_log
 from inferlens.execution.tuning import tune as tuning
-from inferlens.execution.tuning.several import run_each
-from inferlens.execution.tuning.space import tried
-from inferlens.execution.tuning.tune import Request
+from inferlens.execution.tune import run_each
+from inferlens.execution.space import tried
+from inferlens.execution.tune import Request
 from inferlens.measure import environment
 from inferlens.models.model import Model
 from inferlens.record.record import Record

@@ -19,8 +19,8 @@ from inferlens.analysis.tuned import TUNED, WINNER, Tuned, Untried, facts_of, lo
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Capabilities, Support
 from inferlens.errors import InferlensError
-from inferlens.execution.tuning.outcome import untried
-from inferlens.execution.tuning.space import tried
+from inferlens.execution.search import untried
+from inferlens.execution.space import tried
 from inferlens.record.record import encode
 from inferlens.record.store import TRIALS
 from inferlens.spec.plan import Plan

@@ -1,0 +1,150 @@
+"""The commands that measure, for the command line and Python: on this machine, or on the workers that a plan names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from inferlens.analysis.tuned import Tuned
+from inferlens.errors import InferlensError
+from inferlens.execution import profile as profiling
+from inferlens.execution import remote, run, tune
+from inferlens.execution.cases import ModelHandle, cases_of, model_handle
+from inferlens.execution.profile import RUNS, levels_of, profile_file
+from inferlens.execution.protocol import Observer, PlannedCase
+from inferlens.execution.space import SearchSelection, SearchSpace, explore, search_selection
+from inferlens.record.layer_profile import Level, Profile
+from inferlens.record.record import Record
+from inferlens.record.store import LoadedProfiles, load_profiles
+from inferlens.spec.plan import Duration, Numbers, Plan, Texts, Where, count
+
+_NOT_OF_PLAN = (
+    "model",
+    "example_inputs",
+    "level",
+    "runs",
+    "observer",
+)  # keywords that are no words of a plan
+
+
+def run_bench(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> list[Record]:
+    """Measure every case of a plan, and let those that may be the fastest race each other."""
+    return (run.run if plan.where == Where() else remote.bench)(plan, observer, model)
+
+
+def run_tune(
+    request: tune.TuningRequest, selection: SearchSelection, observer: Observer, model: ModelHandle | None = None
+) -> list[Tuned]:
+    """Tune each model of a plan at each of its batch sizes."""
+    return (tune.tune if request.plan.where == Where() else remote.tune)(request, selection, observer, model)
+
+
+def run_profile(
+    plan: Plan, levels: Sequence[Level], runs: int, observer: Observer, model: ModelHandle | None = None
+) -> list[tuple[Profile, Path]]:
+    """Measure and profile every case of a plan; return the profiles with their folders."""
+    if plan.repeats > 1:
+        raise InferlensError("A case is profiled in one process for each level.", hint="without --repeats")
+    return (profiling.run if plan.where == Where() else remote.profile)(plan, levels, runs, observer, model)
+
+
+def cases_by_kind(plan: Plan) -> dict[str, list[PlannedCase]]:
+    """Return the cases of a plan on each kind of worker, also if none of them can run."""
+    if plan.where == Where():
+        return {"": cases_of(plan, listed=True)}
+    with remote.remote_run(plan, Observer(), None) as workers:
+        return workers.cases(listed=True)
+
+
+def spaces_by_kind(plan: Plan, selection: SearchSelection) -> dict[str, SearchSpace]:
+    """Return the search space of a plan on each kind of worker."""
+    if plan.where == Where():
+        return {"": explore(plan, selection)}
+    with remote.remote_run(plan, Observer(), None) as workers:
+        return workers.of_each_kind("explore", remote.ExploreJob, SearchSpace, selection=selection)
+
+
+def bench_model(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer | None) -> list[Record]:
+    """Measure what :func:`inferlens.bench` is given; ``words`` are its keywords. ``model`` may be a live module.
+
+    Raises InferlensError if the model or the words mean nothing. A case that fails is a record, not an error.
+    """
+    with model_handle(model, example_inputs) as handle:
+        return run_bench(Plan.from_words({**words, "model": handle.spec}), observer or Observer(), handle)
+
+
+def tune_model(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer | None) -> list[Tuned]:
+    """Tune what :func:`inferlens.tune` is given; ``words`` are its keywords."""
+    left = dict(words)
+    objective, within, budget = (left.pop(name) for name in ("objective", "within", "budget"))
+    space, only, without = (left.pop(name) for name in ("space", "only", "without"))
+    with model_handle(model, example_inputs) as handle:
+        plan = Plan.from_words({**left, "model": handle.spec})
+        request = tune.tuning_request(plan, objective, within, budget)
+        selection = search_selection(space, only, without, request.measures)
+        return run_tune(request, selection, observer or Observer(), handle)
+
+
+def profile(
+    model: Any,
+    example_inputs: Any = None,
+    *,
+    level: Any = "layer",
+    runs: int = RUNS,
+    backend: Texts | None = None,
+    precision: Texts | None = None,
+    batch: Numbers | None = None,
+    device: Texts | None = None,
+    threads: Numbers | None = None,
+    python: Texts | None = None,
+    io: Texts | None = None,
+    cold: bool = False,
+    rotate: bool = False,
+    option: Texts | Mapping[str, Any] | None = None,
+    input: Texts | None = None,
+    dim: Texts | Mapping[str, Numbers] | None = None,
+    weights: str | PathLike[str] | None = None,
+    calibration: str | PathLike[str] | None = None,
+    keep: Texts | None = None,
+    trust: bool = False,
+    rebuild: bool = False,
+    rerun: bool = False,
+    seed: int = 0,
+    iterations: int | None = None,
+    seconds: Duration | None = None,
+    max_time: Duration | None = None,
+    warmup: int | None = None,
+    timeout: Duration | None = None,
+    wait: Duration | None = None,
+    devices: Texts | None = None,
+    ray: str | None = None,
+    on: Texts | None = None,
+    output: str | PathLike[str] = "results",
+    observer: Observer | None = None,
+) -> LoadedProfiles:
+    """Profile a model on the backends of this machine.
+
+    Other keywords are those of :func:`inferlens.bench`.
+
+    Args:
+        model: a name, a file, a factory, or a live ``nn.Module``; a list of names for several models.
+        example_inputs: of a live module, as of :func:`inferlens.bench`.
+        level: ``layer``, ``kernel``, or both; ``module`` is another word for ``layer``: layers are traced to modules.
+        runs: profiled calls of each case and level.
+        observer: hears what happens; by default nothing is shown.
+
+    Returns:
+        One profile for each case and level, failed ones included; ``print`` shows a summary. They are on disk too,
+        beside the records.
+
+    Raises InferlensError if the model or a keyword means nothing. A case that cannot be profiled says why in its
+    profile.
+    """
+    words = {name: value for name, value in locals().items() if name not in _NOT_OF_PLAN}
+    levels, runs = levels_of(level), count("runs", runs)
+    with model_handle(model, example_inputs) as model:
+        plan = Plan.from_words({**words, "mode": "latency", "model": model.spec})
+        profiles = run_profile(plan, levels, runs, observer or Observer(), model)
+    return load_profiles(*(profile_file(folder, own.level) for own, folder in profiles))
