@@ -99,18 +99,17 @@ def bench(
     reference: str | None = None,
     observer: Observer | None = None,
 ) -> Records:
-    """Measures a model on the backends of this machine: ``print`` of what it returns shows the table.
+    """Measure a model on the backends of this machine; ``print`` of the result shows the table.
 
     The keywords are the options of ``inferlens bench``: lists, text with commas, ``option={"backend.option": values}``.
 
     Args:
         model: a name, a file, a factory, or a live ``nn.Module``; a list of names for several models.
         example_inputs: for a live module: a tensor, a tuple of tensors, or a dict of tensors by argument name.
-        observer: told what happens; by default nothing is shown.
-
-    Returns:
-        A record of each process, in the order they ended, failed ones included; they are on disk too, in ``output``.
-    Raises InferlensError if the model or the keywords mean nothing. A case that fails is a record, not an error.
+        observer: hears what happens; by default nothing is shown.
+    Return a record of each process, in the order they ended, failed ones included; they are on disk, too. What an
+    earlier run in ``output`` has measured alike is used, unless ``rerun``. Raises InferlensError if the model or the
+    keywords mean nothing. A case that fails is a record, not an error.
     """
     words = {name: value for name, value in locals().items() if name not in ("model", "example_inputs", "observer")}
     from inferlens.execution.commands import bench_model

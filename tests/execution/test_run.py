@@ -17,13 +17,12 @@ from inferlens import InferlensError
 from inferlens.backends.base import Recommendation
 from inferlens.backends.fake import Fake, FakeRunner
 from inferlens.errors import Unsupported
-from inferlens.execution import child_process as processes
-from inferlens.execution.run import measuring_order
+from inferlens.execution import child as processes
 from inferlens.execution.child import Outcome
-from inferlens.execution.cases import Planned
-from inferlens.execution.tasks import BenchmarkJob, Reference
-from inferlens.execution.protocol import Observer
+from inferlens.execution.protocol import Observer, PlannedCase
+from inferlens.execution.run import measuring_order
 from inferlens.execution.scheduler import Scheduler
+from inferlens.execution.tasks import BenchmarkJob, Reference
 from inferlens.measure.monitor import quiet
 from inferlens.models.model import ModelInfo
 from inferlens.record.machine import MachineLog
@@ -102,7 +101,9 @@ def test_random_outputs_are_ranked_and_said_to_be_random(tmp_path: Path) -> None
 def test_single_values_lists_and_texts_with_commas_are_the_same_also_of_models(tmp_path: Path) -> None:
     common: dict[str, Any] = {"iterations": 5, "output": str(tmp_path), "quick": True}
     one = inferlens.bench(["fake:a", "fake:b"], backend="fake:steady,fake:fast", batch="1,2", **common)
-    two = inferlens.bench(["fake:a", "fake:b"], backend=["fake:steady", "fake:fast"], batch=[1, 2], **common)
+    two = inferlens.bench(
+        ["fake:a", "fake:b"], backend=["fake:steady", "fake:fast"], batch=[1, 2], rerun=True, **common
+    )
     assert [record.case for record in one] == [record.case for record in two]
     assert [record.model.name for record in one] == ["a"] * 4 + ["b"] * 4
     assert (len({record.run for record in one}), len({record.id for record in one + two})) == (1, 16)
@@ -118,7 +119,7 @@ def compiled_from(spec: str, format: Any, **made: Any) -> ModelInfo:
 def reference_of(found: ModelInfo, folder: Path, *, trust: bool = False, seed: int = 0) -> Reference:
     case = Case(model=found.spec, backend="tensorrt", variant="rtx", device="cuda", seed=seed)
     plan = Plan(model=("net.engine",), trust=trust, output=str(folder))
-    return Scheduler(plan, Observer(), folder).references.of(Planned(case, found, None))
+    return Scheduler(plan, Observer(), folder).references.of(PlannedCase(case, found, None))
 
 
 @pytest.mark.usefixtures("one_process")
@@ -136,7 +137,7 @@ def test_what_a_file_was_compiled_from_keeps_its_seed_and_is_fed_with_the_cases(
     seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     heard: list[Any] = []
-    monkeypatch.setattr(processes, "launch", lambda _, job, **__: heard.append(job) or ended("crashed"))
+    monkeypatch.setattr(processes, "launch", lambda _, job, __, **___: heard.append(job) or ended("crashed"))
     reference_of(compiled_from(spec="fake:net", format="fake", seed=3), tmp_path, seed=seed)
     assert (heard[-1].case.seed, heard[-1].inputs_seed) == (3, seed)
 
@@ -163,8 +164,8 @@ def test_a_runner_that_cannot_be_entered_is_a_row_with_its_reason(
 # Repeats, and a case that is measured once more because the machine was disturbed.
 
 FOUND = ModelInfo(spec="fake:demo", name="demo", format="fake")
-ABLE = [Planned(case(backend), FOUND, None) for backend in ("a", "b", "c", "d", "e")]
-UNABLE = Planned(case("none"), FOUND, Unsupported("Not here."))
+ABLE = [PlannedCase(case(backend), FOUND, None) for backend in ("a", "b", "c", "d", "e")]
+UNABLE = PlannedCase(case("none"), FOUND, Unsupported("Not here."))
 
 CALM = cpu_log(cpus=4)
 LOUD = cpu_log(cpus=4, others=during(0.0, 10.0, 3.9, 0.0), busy=4.0)
@@ -206,8 +207,8 @@ class Machine:
         self.ending = ending
         self.attempts = 0
 
-    def launch(self, task: Any, job: Any, **words: Any) -> Outcome[Any]:
-        outcome = launch(task, job, **words)
+    def launch(self, task: Any, job: Any, returns: Any, **words: Any) -> Outcome[Any]:
+        outcome = launch(task, job, returns, **words)
         if not isinstance(job, BenchmarkJob):
             return outcome
         self.attempts += 1

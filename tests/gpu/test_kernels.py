@@ -269,7 +269,9 @@ def test_kernels_and_layers_of_onnxruntime(options: dict[str, bool], name: str, 
     placed = {each.layer for each in found.kernels if each.layer}
     names = {layer.name for layer in layers.layers if layer.modules or layer.details.get("inserted")}
     assert placed <= names
-    dropped = [layer for layer in layers.layers if layer.name in names - placed]  # a graph drops copies that change nothing
+    dropped = [
+        layer for layer in layers.layers if layer.name in names - placed
+    ]  # a graph drops copies that change nothing
     assert sum(float(np.median(layer.times)) for layer in dropped) <= 0.05 * seconds(found) / RUNS
     took = sum(float(np.median(each.times)) for each in layers.layers)
     assert took == pytest.approx(seconds(found) / RUNS, rel=0.25)

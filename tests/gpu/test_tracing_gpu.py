@@ -12,7 +12,7 @@ import torch
 import inferlens
 from inferlens.backends.base import Absence
 from inferlens.backends.tensorrt.flavours import find
-from inferlens.execution.profile import Traced
+from inferlens.execution.profile import CaseTrace
 from inferlens.trace import Category, read
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.tables import kernels
@@ -23,7 +23,7 @@ VARIANT = next((variant for variant in ("trt", "rtx") if not isinstance(find(var
 needs_tensorrt = pytest.mark.skipif(not VARIANT, reason="needs TensorRT or TensorRT for RTX")
 
 
-def taken(folder: Path, **words: Any) -> list[Traced]:
+def taken(folder: Path, **words: Any) -> list[CaseTrace]:
     return traced(folder / "out", model="resnet18", device="cuda", **words)
 
 
@@ -39,7 +39,7 @@ def taken(folder: Path, **words: Any) -> list[Traced]:
 def test_kernels_are_in_every_step(backend: str, tmp_path: Path) -> None:
     (made,) = taken(tmp_path, backend=backend, precision="fp16")
     assert made.status == "ok", made.reason
-    (shown,) = made.shown
+    (shown,) = made.contents
     assert len(shown.steps) == 3
     assert 0 < shown.gpu <= 1
     assert made.cost

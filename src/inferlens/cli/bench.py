@@ -97,11 +97,16 @@ def bench(
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
     format, plan = "json" if json else format, read_plan(words)
-    screen.check(format, columns)  # what is unknown is refused before hours of measuring
-    screen.format_of("table", file)
+    check_output(format, columns, file)
     if dry_run:
         return screen.document(listed(plan), "json" if json else "table", file=file)
     return report(plan, *measured(plan), format, wide=wide, columns=columns, top=top, bars=bars, file=file)
+
+
+def check_output(format: str, columns: str | None, file: Path | None) -> None:
+    """Refuse unknown formats and columns before hours of measuring."""
+    screen.check(format, columns)
+    screen.format_of("table", file)
 
 
 def measured(plan: Plan) -> tuple[list[Record], bool]:

@@ -214,7 +214,7 @@ def table(every: Sequence[CaseTrace]) -> Table:
         Column("step", "step", "ms", milliseconds, 0),
         Column("untraced", "unprofiled", "ms", milliseconds, 2),
         Column("cost", "cost", "", ratio, 3),
-        Column("shown", "events", "", lambda shown: count(sum(each.events for each in shown)) if shown else ABSENT, 4),
+        Column("contents", "events", "", lambda files: count(sum(one.events for one in files)) if files else ABSENT, 4),
         Column("", "size", "", size, 5),
         Column("", "trace", "", lambda made: text(" ".join(map(str, made.files)) or made.status), 1, numeric=False,
                fold=True),

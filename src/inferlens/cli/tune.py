@@ -81,9 +81,7 @@ def tune(
     is written to results/MODEL/best, ready for inferlens.load. The same command continues where it was stopped.
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
-    from inferlens.execution.commands import run_tune
-    from inferlens.execution.space import search_selection
-    from inferlens.execution.tune import tuning_request
+    from inferlens.execution.commands import run_tune, tune_request
     from inferlens.views.raced.tuned import tunings_document
 
     format = _format_of_tables("json" if json else format)
@@ -93,8 +91,8 @@ def tune(
         studied(words, study, objective, budget, given, format, file)
         return
     screen.format_of("table", file)
-    request = tuning_request(read_plan(words), objective, limits or (), budget)
-    selection = search_selection(space, only or (), without or (), request.measures)
+    plan = read_plan(words)
+    request, selection = tune_request(plan, objective, limits or (), budget, space, only or (), without or ())
     if dry_run:
         screen.document(listed(request.plan, selection), format, file=file)
         return

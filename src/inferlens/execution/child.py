@@ -119,7 +119,7 @@ def launch(
     """Run a task in a fresh process and wait for it.
 
     Args:
-        task: a name in ``worker.TASKS``, or in those of another ``program``.
+        task: a name in ``worker.task_named``, or a task of another ``program``.
         returns: the type of the task's value.
         timeout: seconds after which the process is killed; those spent waiting for a turn do not count.
         log: file for what the process prints; none is written if it prints nothing.

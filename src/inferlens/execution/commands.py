@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from inferlens.analysis.tuned import Tuned
-from inferlens.errors import InferlensError
 from inferlens.execution import profile as profiling
 from inferlens.execution import remote, run, tune
 from inferlens.execution.cases import ModelHandle, cases_of, model_handle
@@ -45,8 +44,6 @@ def run_profile(
     plan: Plan, levels: Sequence[Level], runs: int, observer: Observer, model: ModelHandle | None = None
 ) -> list[tuple[Profile, Path]]:
     """Measure and profile every case of a plan; return the profiles with their folders."""
-    if plan.repeats > 1:
-        raise InferlensError("A case is profiled in one process for each level.", hint="without --repeats")
     return (profiling.run if plan.where == Where() else remote.profile)(plan, levels, runs, observer, model)
 
 
@@ -78,13 +75,24 @@ def bench_model(model: Any, example_inputs: Any, words: Mapping[str, Any], obser
 def tune_model(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer | None) -> list[Tuned]:
     """Tune what :func:`inferlens.tune` is given; ``words`` are its keywords."""
     left = dict(words)
-    objective, within, budget = (left.pop(name) for name in ("objective", "within", "budget"))
-    space, only, without = (left.pop(name) for name in ("space", "only", "without"))
+    own = [left.pop(name) for name in ("objective", "within", "budget", "space", "only", "without")]
     with model_handle(model, example_inputs) as handle:
-        plan = Plan.from_words({**left, "model": handle.spec})
-        request = tune.tuning_request(plan, objective, within, budget)
-        selection = search_selection(space, only, without, request.measures)
+        request, selection = tune_request(Plan.from_words({**left, "model": handle.spec}), *own)
         return run_tune(request, selection, observer or Observer(), handle)
+
+
+def tune_request(
+    plan: Plan,
+    objective: str,
+    within: Texts,
+    budget: Duration,
+    space: str | PathLike[str] | None,
+    only: Texts,
+    without: Texts,
+) -> tuple[tune.TuningRequest, SearchSelection]:
+    """Return the request and the part of the search space that words mean; they are the keywords of ``tune``."""
+    request = tune.tuning_request(plan, objective, within, budget)
+    return request, search_selection(space, only, without, request.measures)
 
 
 def profile(

@@ -117,6 +117,7 @@ def run(
 
     Each profile is on disk before the next case. What an earlier run has profiled alike is used.
     """
+    check_repeats(plan)
     results = ResultCollector(observer)
     results.doing("looking at models and backends")
     cases = cases_of(plan, model)
@@ -127,6 +128,12 @@ def run(
     with open_scheduler(plan, results, cases, live_files(model), state, environments=environments) as scheduler:
         profile_cases(scheduler, cases, levels, runs)
     return profiles_of(results, levels)
+
+
+def check_repeats(plan: Plan) -> None:
+    """Refuse a plan of several processes of each case."""
+    if plan.repeats > 1:
+        raise InferlensError("A case is profiled in one process for each level.", hint="without --repeats")
 
 
 def profiles_of(results: ResultCollector, levels: Sequence[Level]) -> list[tuple[Profile, Path]]:
@@ -141,8 +148,11 @@ def profile_file(folder: Path, level: Level) -> Path:
 
 
 def has_profiles(folder: Path, levels: Sequence[Level]) -> bool:
-    """Return whether a case was profiled at every level."""
-    return all(profile_file(folder, level).exists() for level in levels)
+    """Return whether a case was profiled well at every level."""
+    files = [profile_file(folder, level) for level in levels]
+    with suppress(OSError, InferlensError):
+        return all(decode(file.read_bytes()).status in ("ok", "unsupported") for file in files)
+    return False
 
 
 def profile_cases(scheduler: Scheduler, cases: Sequence[PlannedCase], levels: Sequence[Level], runs: int) -> None:

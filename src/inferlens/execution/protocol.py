@@ -1,7 +1,7 @@
 """The data that crosses between processes: jobs and orders one way, events and a result the other.
 
-An order names a task, which ``worker.TASKS`` maps to a function. An :class:`Observer` hears of everything that happens
-in a run; what the observer of a run on a remote worker hears crosses as a :class:`RemoteEvent`.
+An order names a task, which ``worker.task_named`` maps to a function. An :class:`Observer` hears of everything that
+happens in a run; calls of the observer of a remote worker cross as a :class:`RemoteEvent`.
 """
 
 from __future__ import annotations

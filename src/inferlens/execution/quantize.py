@@ -316,9 +316,8 @@ def quantize(
             reference=planned.reference, errors=errors, limit=limit, accuracy=str(accuracy or ""),
             trust=trust, rebuild=rebuild, live=model.live, timeout=parse_duration(str(timeout)), phase=phase,
         )  # fmt: skip
-    quantization = result.value
-    assert quantization
-    quantization = replace(quantization, path=str(path) if quantization.path else "", limit=within or "")
+    assert result.value
+    quantization = replace(result.value, path=str(path) if result.value.path else "", limit=within or "")
     save(CACHE.parent / safe_name(planned.model.name), quantization)
     return quantization
 

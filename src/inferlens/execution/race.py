@@ -234,7 +234,7 @@ class RaceEngine:
         policy, number, seconds = self.policy, self.held, 0.0  # seconds that a process of the last rounds took
         while number < policy.most and (meeting := self._meeting(number)):
             begin = time.monotonic()
-            count = min(self._at_once(meeting, number + 1), policy.most - number)
+            count = min(self.at_once(meeting, number + 1), policy.most - number)
             rounds = {number + 1: meeting}
             for following in range(number + 1, number + count):
                 if entrants := self._meeting(following):
@@ -242,7 +242,7 @@ class RaceEngine:
             processes = sum(map(len, rounds.values()))
             if number >= policy.least and begin + seconds * processes > self.end:
                 break
-            self._hold(rounds)
+            self.hold(rounds)
             number += len(rounds)
             seconds = (time.monotonic() - begin) / processes
             policy.report(self, number, [entrant.planned.case for entrant in meeting])
@@ -270,7 +270,7 @@ class RaceEngine:
         """Return the entrants of the round after ``number`` rounds."""
         return [self.able[name] for name in dict.fromkeys(self.policy.next_round(self, number))]
 
-    def _at_once(self, meeting: Sequence[Entrant], number: int) -> int:
+    def at_once(self, meeting: Sequence[Entrant], number: int) -> int:
         """Return how many rounds are held at once, from ``number`` on; one if processes take no turns."""
         log = self.policy.log
         if (log and log.replays) or len(meeting) == 1 or not self.policy.in_turns:
@@ -281,7 +281,7 @@ class RaceEngine:
         taking_turns = number == 1 or all(IN_TURNS in one.records[-1].facts for one in meeting if one.records)
         return rounds_at_once(sizing) if taking_turns else 1
 
-    def _hold(self, rounds: Mapping[int, Sequence[Entrant]]) -> None:
+    def hold(self, rounds: Mapping[int, Sequence[Entrant]]) -> None:
         """Measure a process of each case of some rounds, or take the records of a round from the log."""
         log = self.policy.log
         if log and (replayed := log.replay()) is not None:

@@ -316,7 +316,7 @@ def serve(
 
         def work() -> None:
             try:
-                worker.perform(moved, events.put, tasks=remote.TASKS)
+                worker.perform(moved, events.put, task_of=remote.TASKS.__getitem__)
             finally:
                 events.put(None)
 

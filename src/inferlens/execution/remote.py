@@ -36,7 +36,7 @@ from inferlens.backends.availability import nvml_open
 from inferlens.errors import InferlensError, Unsupported, check_choice
 from inferlens.execution import child, worker
 from inferlens.execution.cases import ModelHandle, cases_of, estimator, live_files
-from inferlens.execution.profile import has_profiles, profile_cases, profiles_of
+from inferlens.execution.profile import check_repeats, has_profiles, profile_cases, profile_file, profiles_of
 from inferlens.execution.protocol import Event, Job, Observer, PlannedCase, RemoteEvent, ResultCollector, Value
 from inferlens.execution.race import races, references_of
 from inferlens.execution.resume import ON, RunState, find_earlier, requests_of, same_place
@@ -87,6 +87,10 @@ class RemoteJob(Job, frozen=True, kw_only=True):
         """A measure of what is done. A part that loses workers again and again without progress is given up."""
         return 0
 
+    def incomplete(self, records: Sequence[Record], folders: Mapping[str, Path]) -> list[Record]:  # noqa: ARG002
+        """Return the records of the part that lack something; ``folders`` are by record id."""
+        return []
+
     def updated(self, records: Sequence[Record]) -> RemoteJob:  # noqa: ARG002 - for others
         """Return the job with the records so far."""
         return self
@@ -118,11 +122,14 @@ class CasesJob(RemoteJob, frozen=True, kw_only=True):
         """See :class:`RemoteJob`."""
         return len(self.state.known)
 
+    def own(self, records: Sequence[Record]) -> list[Record]:
+        """Return the records of the cases on this kind of worker."""
+        digests = {planned.case.digest for planned in self.cases}
+        return [record for record in records if record.case.digest in digests and record.facts.get(ON, "") == self.kind]
+
     def updated(self, records: Sequence[Record]) -> CasesJob:
         """See :class:`RemoteJob`."""
-        digests = {planned.case.digest for planned in self.cases}
-        known = [one for one in records if one.case.digest in digests and one.facts.get(ON, "") == self.kind]
-        return replace(self, state=replace(self.state, known=tuple(known)))
+        return replace(self, state=replace(self.state, known=tuple(self.own(records))))
 
     def planned(self) -> tuple[PlannedCase, ...]:
         """Return the cases; with the reason, if they are given up."""
@@ -143,6 +150,11 @@ class ProfileCasesJob(CasesJob, frozen=True, kw_only=True):
 
     levels: tuple[Level, ...]
     runs: int
+
+    def incomplete(self, records: Sequence[Record], folders: Mapping[str, Path]) -> list[Record]:
+        """See :class:`RemoteJob`."""
+        files = {record.id: [profile_file(folders[record.id], level) for level in self.levels] for record in records}
+        return [record for record in self.own(records) if not all(file.exists() for file in files[record.id])]
 
 
 class ExploreJob(RemoteJob, frozen=True, kw_only=True):
@@ -258,7 +270,7 @@ class WithoutRecords(ResultCollector):
             super().forward(method, *arguments)
 
 
-TASKS: worker.Tasks = {
+TASKS: dict[str, worker.Task] = {
     "list cases": list_cases,
     "bench": bench_part,
     "measure alone": measure_alone,
@@ -270,7 +282,7 @@ TASKS: worker.Tasks = {
 
 def main() -> None:
     """Run the order on standard input, in the process of a worker on this machine."""
-    worker.main(TASKS)
+    worker.main(TASKS.__getitem__)
 
 
 # Launchers and workers.
@@ -576,8 +588,8 @@ class RemoteRun:
         states = {}
         for kind, planned in cases.items():
             facts = {ON: kind} if kind else {}
-            states[kind] = RunState(run=self.run, facts=facts, requests=request(planned))
-            find_earlier(states[kind], self.plan, planned, None, self.results, complete)
+            state = RunState(run=self.run, facts=facts, requests=request(planned))
+            states[kind] = find_earlier(state, self.plan, planned, None, self.results, complete)
         jobs = []
         for kind, part, share in self.divided(cases):
             plan = replace(self.plan, within=share * self.plan.within)
@@ -585,8 +597,10 @@ class RemoteRun:
         return jobs
 
     def now(self, job: J) -> J:
-        """Return a job with the records so far."""
+        """Return a job with the records so far; records without all that belongs to them are discarded."""
         with self.results.lock:
+            if incomplete := job.incomplete(self.results.records, self.results.folders):
+                self.results.discarded(incomplete)
             return cast("J", job.updated(self.results.records[:]))
 
 
@@ -667,6 +681,7 @@ def profile(
     plan: Plan, levels: Sequence[Level], runs: int, observer: Observer, model: ModelHandle | None = None
 ) -> list[tuple[Profile, Path]]:
     """Profile every case of ``plan`` on the workers that it names, as ``profile.run`` does on this machine."""
+    check_repeats(plan)
     observer.doing("looking at models and backends")
     with remote_run(plan, observer, model) as remote:
         cases = remote.cases()

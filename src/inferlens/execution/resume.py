@@ -33,7 +33,6 @@ from inferlens.record.record import CUT_SHORT, Environment, Record
 from inferlens.record.store import Loaded, Store, load_records, made, safe_name
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
-from inferlens.units import plural
 
 WORK = "work"  # in the folder of rounds, what their processes build
 REQUEST = "request"  # the fact of a record: a hash of what was asked for, beside the case
@@ -43,17 +42,20 @@ ON = "on"  # the fact that names the kind of machine, where a run uses several k
 class RunState(Struct, frozen=True, kw_only=True):
     """The number of a run, the facts of its records, and the records of earlier runs that it uses.
 
-    ``requests`` has the hash of the request by model. A race that goes on keeps the number of its run.
+    ``requests`` has the hash of the request by model. A race that goes on keeps the number of its run; other races get
+    the number of the run that is ``continued``, if there is one.
     """
 
     run: str = msgspec.field(default_factory=lambda: uuid4().hex)
     facts: dict[str, str] = {}
     requests: dict[str, str] = {}
     known: tuple[Record, ...] = ()
+    continued: str = ""
 
     def run_of(self, case: Case) -> str:
         """Return the number of the run that the records of a case belong to."""
-        return next((record.run for record in self.known if record.case.work == case.work), self.run)
+        races = {record.case.work: record.run for record in self.known}
+        return races.get(case.work) or self.continued or self.run
 
     def facts_of(self, case: Case) -> dict[str, str]:
         """Return the facts that all records of a case have."""
@@ -119,13 +121,13 @@ def find_earlier(
             folders |= {record.id: loaded.folders[record.id] for record in good}
     if known:
         observer.reused(known, folders)
-        number = len({record.case.digest for record in known})
-        which = "All" if number == len(planned) else f"{number} of"
-        observer.remark(
-            f"{which} {plural(len(planned), 'case')} {'was' if len(planned) == 1 else 'were'} measured here before; "
-            f"--rerun measures {'it' if number == 1 else 'them'} again."
+        number, every = len({record.case.digest for record in known}), len(planned)
+        some = (
+            f"{number} of {every} cases were" if number < every else "All cases were" if every > 1 else "The case was"
         )
-    return replace(state, known=tuple(known))
+        what = "it" if number == 1 else "them"
+        observer.remark(f"{some} measured here before; --rerun measures {what} again.")
+    return replace(state, known=tuple(known), continued=max(known, key=lambda one: one.created).run if known else "")
 
 
 def _loaded(folder: Path) -> Loaded:

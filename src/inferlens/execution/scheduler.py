@@ -385,12 +385,13 @@ class Scheduler:
             outcome: Outcome[BenchmarkResult] = Outcome(refused(planned))
             none = Interference(memory=outcome.result.memory)
             return Attempt(planned, repeat, folder, created, outcome, none, options)
+        job = self._benchmark_job(planned, repeat, folder, options, slot, in_turns=bool(others))
         before = before or self._before([planned])
         if not slot:
             self.observer.began(case)
         outcome = self.launch(
             "benchmark",
-            self._benchmark_job(planned, repeat, folder, options, slot, in_turns=bool(others)),
+            job,
             BenchmarkResult,
             log=folder / LOG,
             on_event=partial(self._heard_interleaved, case) if slot else self.observer.heard,

@@ -1,8 +1,8 @@
 """The child process: reads an order from standard input, runs the task, and sends events and the result through a pipe.
 
 It is started as ``python -c START FD PARENT [FD SEED]``, with a second descriptor and a seed of the order of CPUs if it
-takes turns with other processes. Standard output and error are free for models and libraries. :data:`TASKS` lists all
-tasks.
+takes turns with other processes. Standard output and error are free for models and libraries. :func:`task_named` lists
+all tasks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import faulthandler
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -23,46 +23,49 @@ import msgspec
 from inferlens.backends.profiling import nvtx_ranges
 from inferlens.execution.cases import capabilities, interpreter_environment, look_up_models
 from inferlens.execution.child import InterleavedTurn
-from inferlens.execution.deploy import (
-    build_engines,
-    deploy_model,
-    measured_outputs,
-    partition_model,
-    run_script,
-    save_model,
-)
-from inferlens.execution.profile import measure_ceilings, profile_case, trace_case
 from inferlens.execution.protocol import Event, Order, TurnRequest, from_json
-from inferlens.execution.quantize import quantize_model
 from inferlens.execution.tasks import TaskContext, benchmark, reference
 from inferlens.measure.series import Turn
 from inferlens.models.sources import own_code
 
 PR_SET_PDEATHSIG = 1
 PROFILED = {"LD_PRELOAD", "CUDA_INJECTION64_PATH", nvtx_ranges.VARIABLE}  # Nsight writes as a process ends
-Tasks = Mapping[str, Callable[[Any, Any], Any]]
-TASKS: Tasks = {
-    "capabilities": capabilities,
-    "environment": interpreter_environment,
-    "models": look_up_models,
-    "reference": reference,
-    "benchmark": benchmark,
-    "profile": profile_case,
-    "ceilings": measure_ceilings,
-    "trace": trace_case,
-    "save": save_model,
-    "build": build_engines,
-    "partition": partition_model,
-    "deploy": deploy_model,
-    "measured outputs": measured_outputs,
-    "script": run_script,
-    "quantize": quantize_model,
-}
+Task = Callable[[Any, Any], Any]  # called with a job and a ``TaskContext``
 
 
-def perform(order: Order, send: Callable[[Event], None], turn: Turn | None = None, tasks: Tasks = TASKS) -> None:
+def task_named(name: str) -> Task:
+    """Return the function of a task. Modules of rare tasks are imported late, because each case starts a process."""
+    tasks: dict[str, Task] = {
+        "capabilities": capabilities,
+        "environment": interpreter_environment,
+        "models": look_up_models,
+        "reference": reference,
+        "benchmark": benchmark,
+    }
+    if name in tasks:
+        return tasks[name]
+    from inferlens.execution import deploy, profile, quantize
+
+    tasks |= {
+        "profile": profile.profile_case,
+        "ceilings": profile.measure_ceilings,
+        "trace": profile.trace_case,
+        "save": deploy.save_model,
+        "build": deploy.build_engines,
+        "partition": deploy.partition_model,
+        "deploy": deploy.deploy_model,
+        "measured outputs": deploy.measured_outputs,
+        "script": deploy.run_script,
+        "quantize": quantize.quantize_model,
+    }
+    return tasks[name]
+
+
+def perform(
+    order: Order, send: Callable[[Event], None], turn: Turn | None = None, task_of: Callable[[str], Task] = task_named
+) -> None:
     """Run the task of an order; an exception becomes status and reason of the result."""
-    task = tasks[order.task]
+    task = task_of(order.task)
     job = from_json(order.job, get_type_hints(task)["job"])
     context = TaskContext(job, send, turn)
     try:
@@ -73,7 +76,7 @@ def perform(order: Order, send: Callable[[Event], None], turn: Turn | None = Non
         context.fail(error)
 
 
-def main(tasks: Tasks = TASKS) -> None:
+def main(task_of: Callable[[str], Task] = task_named) -> None:
     """Run the order on standard input."""
     descriptor, parent, *turns = map(int, sys.argv[1:])
     os.set_inheritable(descriptor, False)
@@ -94,7 +97,7 @@ def main(tasks: Tasks = TASKS) -> None:
                 data = data[os.write(descriptor, data) :]
 
     turn = InterleavedTurn(lambda enough: send(TurnRequest(enough)), *turns) if turns else None
-    perform(msgspec.json.decode(sys.stdin.buffer.read(), type=Order), send, turn, tasks)
+    perform(msgspec.json.decode(sys.stdin.buffer.read(), type=Order), send, turn, task_of)
     if not os.environ.keys() & PROFILED:
         atexit._run_exitfuncs()
         sys.stdout.flush()
