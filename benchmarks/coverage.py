@@ -131,7 +131,7 @@ def covered(series: Array, truth: float) -> tuple[Array, Array, Array]:
     """Of each series: whether its interval holds the truth, whether it has one, and whether it is doubted."""
     intervals = [median_interval(list(one)) for one in series]
     doubted = [
-        interval is None or any(each.against == "interval" for each in diagnostics(list(one)))
+        interval is None or any(diagnostic.against == "interval" for diagnostic in diagnostics(list(one)))
         for interval, one in zip(intervals, series, strict=True)
     ]
     # A rounded truth and the mean of two numbers may differ in the last digit.
@@ -252,8 +252,8 @@ def families(runs: int = 500, number: int = 10) -> Rows:
             for _ in range(runs):
                 sides = [processes(generator, 5, 50) for _ in range(2 * number)]
                 found = [
-                    compare(base, other, threshold=threshold, comparisons=comparisons_).verdict
-                    for base, other in zip(sides[::2], sides[1::2], strict=True)
+                    compare(base, item, threshold=threshold, comparisons=comparisons_).verdict
+                    for base, item in zip(sides[::2], sides[1::2], strict=True)
                 ]
                 false += "FASTER" in found or "SLOWER" in found
             cells.append(f"{false / runs:.1%}")

@@ -160,15 +160,15 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--kind", help="those whose name has this in it alone", default="")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    given = parser.parse_args(words)
-    print(f"Seed {SEED}, {given.runs} runs, of {MAX_TIME:.0f} s at most.\n\n| " + " | ".join(HEADER) + " |")
+    args = parser.parse_args(words)
+    print(f"Seed {SEED}, {args.runs} runs, of {MAX_TIME:.0f} s at most.\n\n| " + " | ".join(HEADER) + " |")
     print("|" + " --- |" * len(HEADER), flush=True)
     begin = time.perf_counter()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of the processes that begin now
-    with multiprocessing.get_context("spawn").Pool(given.processes, _alone) as pool:
+    with multiprocessing.get_context("spawn").Pool(args.processes, _alone) as pool:
         for place, kind in enumerate(KINDS):
-            for call in CALLS if given.kind in kind.name else ():
-                print("| " + " | ".join(row(place, call, given.runs, pool.starmap)) + " |", flush=True)
+            for call in CALLS if args.kind in kind.name else ():
+                print("| " + " | ".join(row(place, call, args.runs, pool.starmap)) + " |", flush=True)
     print(f"\n{time.perf_counter() - begin:.0f} s")
 
 
@@ -202,8 +202,8 @@ def stopped(
     for latencies in _drawn(place, call, number, runs):
         ending = rule()
         feeds: Iterator[Any] = itertools.repeat(None)
-        (taken,) = series.latency(cast(Runner, Playing(latencies)), feeds, ending, lambda _: None)
-        found.append(_ended(place, call, list(taken.values), ending.reached))
+        (measurement,) = series.latency(cast(Runner, Playing(latencies)), feeds, ending, lambda _: None)
+        found.append(_ended(place, call, list(measurement.values), ending.reached))
     return found
 
 
@@ -223,7 +223,7 @@ def _ended(place: int, call: float, taken: list[float], reached: bool) -> Ended:
     """What the reader of a record with these samples is told, against the truth."""
     samples = taken[steady(taken).start :]
     interval = median_interval(samples)
-    doubted = interval is None or any(each.against == "interval" for each in diagnostics(samples))
+    doubted = interval is None or any(diagnostic.against == "interval" for diagnostic in diagnostics(samples))
     truth = call * KINDS[place].truth(len(taken), round(MAX_TIME / call))
     return Ended(len(taken), reached, doubted, interval is not None and truth in interval)
 

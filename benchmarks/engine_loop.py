@@ -63,19 +63,19 @@ def main(words: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine_loop")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--output", type=Path, help="a JSON file for every round's medians")
-    asked = parser.parse_args(words)
+    args = parser.parse_args(words)
     variant = next((name for name in ("trt", "rtx") if find(name)[0]), None)
     able = TensorRT().capabilities()
     if variant is None or not able.supports:
         Console().print("engine_loop: needs an NVIDIA GPU and TensorRT or TensorRT for RTX.")
         return
-    found = [measured(*case, variant, asked.rounds) for case in CASES]
+    found = [measured(*case, variant, args.rounds) for case in CASES]
     flavour = find(variant)[0]
-    title = f"GPU time of an engine, {asked.rounds} rounds of {CALLS} calls ({flavour.title if flavour else variant})"
+    title = f"GPU time of an engine, {args.rounds} rounds of {CALLS} calls ({flavour.title if flavour else variant})"
     Console(width=120).print(table(title, found))
-    if asked.output:
+    if args.output:
         kept = {"title": title, "environment": environment.collect(), "rounds": [one._asdict() for one in found]}
-        write_whole(asked.output, msgspec.json.format(msgspec.json.encode(kept), indent=1))
+        write_whole(args.output, msgspec.json.format(msgspec.json.encode(kept), indent=1))
 
 
 def table(title: str, found: Sequence[Rounds]) -> Table:
@@ -85,7 +85,7 @@ def table(title: str, found: Sequence[Rounds]) -> Table:
         shown.add_column(header, justify="left" if header == "model" else "right")
     for one in found:
         apart = [ours / bare - 1 for bare, ours in zip(one.bare, one.ours, strict=True)]
-        times = [f"{statistics.median(each) * 1e6:.2f}" for each in (one.bare, one.ours)]
+        times = [f"{statistics.median(item) * 1e6:.2f}" for item in (one.bare, one.ours)]
         interval = change_range(*ends(median_interval(apart)))
         shown.add_row(one.model, one.precision, str(one.batch), *times, change(statistics.median(apart)), interval)
     return shown

@@ -69,9 +69,9 @@ def records(number: int) -> Iterator[Record]:
             precision = "fp16" if way >= len(BACKENDS) else "fp32"
             fields = {"backend": backend, "variant": variant, "precision": precision, "device": "cuda", "batch": 1}
             case = Case(model=f"torchvision:model{model}", **fields)
-            for each in range(ROUNDS):
+            for index in range(ROUNDS):
                 centre = 1e-3 * (model + 1) * (1 + number % 7) * (1 + 0.1 * ((way * 7) % WAYS)) * draw.normal(1, 0.002)
-                yield record(case, machine(number), centre, draw, f"{number}-{model}-{way}-{each}", each)
+                yield record(case, machine(number), centre, draw, f"{number}-{model}-{way}-{index}", index)
 
 
 def record(case: Case, where: Environment, centre: float, draw: np.random.Generator, name: str, repeat: int) -> Record:
@@ -96,8 +96,8 @@ def make(root: Path, count: int) -> list[Path]:
     for number in range(count // (MODELS * WAYS * ROUNDS)):
         folders.append(root / f"machine{number}")
         store = Store(folders[-1])
-        for each in records(number):
-            (store.claim(each.case, each.model.name) / "record.json").write_bytes(encode(each))
+        for record in records(number):
+            (store.claim(record.case, record.model.name) / "record.json").write_bytes(encode(record))
     return folders
 
 

@@ -25,7 +25,7 @@ def seconds_of(record: Record, *phases: str) -> float:
 def building(records: Sequence[Record]) -> float:
     """Seconds in which nothing but building went on: a screen builds one after the other, rounds side by side."""
     found, longest, end = 0.0, 0.0, ""
-    for record in sorted(records, key=lambda each: each.created):
+    for record in sorted(records, key=lambda record: record.created):
         if IN_TURNS not in record.facts:
             found += seconds_of(record, "build")
             continue
@@ -37,9 +37,9 @@ def building(records: Sequence[Record]) -> float:
 
 def answer(model: str, batch: str, folder: Path) -> str:
     """What the records of a race say."""
-    records = [each for each in load_records(folder / model / model).records if each.case.batch == int(batch)]
+    records = [record for record in load_records(folder / model / model).records if record.case.batch == int(batch)]
     found = race({runs.first.id: runs for runs in latest(records)})
-    case = found.entries and next(each.case for each in records if each.id == found.answer.best)
+    case = found.entries and next(record.case for record in records if record.id == found.answer.best)
     what = f"{found.answer.kind} {case.backend_label if case else 'nothing'}, {found.answer.rounds} rounds"
     return f"of which {building(records):.0f} s to build: {what}"
 

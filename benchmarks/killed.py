@@ -39,11 +39,11 @@ def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.killed")
     parser.add_argument("--tunings", type=int, default=5)
     parser.add_argument("--kills", type=int, default=10)
-    asked = parser.parse_args(words)
+    args = parser.parse_args(words)
     (whole,) = left_by(0)
-    for seed in range(asked.tunings):
+    for seed in range(args.tunings):
         draw = random.Random(seed)
-        *runs, last = left_by(*(draw.randrange(1, 70) for _ in range(asked.kills)), 0)
+        *runs, last = left_by(*(draw.randrange(1, 70) for _ in range(args.kills)), 0)
         twice = any(last["kept"][: len(one["kept"])] != one["kept"] for one in runs)
         rounds, expected = ([[case for _, case in trial] for trial in one["kept"]] for one in (last, whole))
         came = ", ".join(str(len(one["kept"])) for one in runs)

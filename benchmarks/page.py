@@ -55,7 +55,7 @@ def _records(count: int, samples: int, models: int | None = None) -> Iterator[Re
         name = ("pytorch", "onnxruntime", "openvino", "tensorrt")[way % 4]
         case = Case(model=model, backend=name, batch=batch, options={"level": way // 4} if way > 3 else {})
         latency = 1e-3 * (1 + 0.3 * way) * (1 + 0.5 * batch) * random.gamma(400.0, 1 / 400, samples)
-        rate = tuple(float(each) for each in 1 / latency[:5])
+        rate = tuple(float(item) for item in 1 / latency[:5])
         yield Record(
             id=f"{case.digest}-1",
             run="run-1",
@@ -67,7 +67,7 @@ def _records(count: int, samples: int, models: int | None = None) -> Iterator[Re
             environment=_MACHINE,
             phases=(Phase("load", 0.4), Phase("build", 3.1), Phase("first inference", 0.08)),
             measurements=(
-                Measurement(metric="latency", unit="s", clock="host", samples=tuple(float(each) for each in latency)),
+                Measurement(metric="latency", unit="s", clock="host", samples=tuple(float(item) for item in latency)),
                 Measurement(metric="throughput", unit="calls/s", clock="host", samples=rate),
             ),
             agreement=_RIGHT,
@@ -101,10 +101,10 @@ def _browsed(page: Path) -> None:
     except ImportError:
         print("Not tried in a browser: there is no Playwright.")
         return
-    with sync_playwright() as made:
+    with sync_playwright() as playwright:
         for name, launch, words in (
-            ("chromium", made.chromium.launch, {"args": ["--no-sandbox", "--disable-gpu"]}),
-            ("firefox-esr", made.firefox.launch, {"channel": "moz-firefox"}),
+            ("chromium", playwright.chromium.launch, {"args": ["--no-sandbox", "--disable-gpu"]}),
+            ("firefox-esr", playwright.firefox.launch, {"channel": "moz-firefox"}),
         ):
             path = shutil.which(name)
             if path:

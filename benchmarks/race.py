@@ -139,60 +139,64 @@ def main(words: Sequence[str]) -> None:
     three.add_argument("--beside", type=Path, help="another checkout, whose runs take turns with these")
     three.add_argument("--reference", type=Path, help="made if it is not there")
     three.set_defaults(task=decide)
-    asked = parser.parse_args(words)
-    asked.task(asked)
+    args = parser.parse_args(words)
+    args.task(args)
 
 
 # record
 
 
-def record(asked: argparse.Namespace) -> None:
+def record(namespace: argparse.Namespace) -> None:
     """Measures a pool, and saves it after each round, so that an interrupted one is kept."""
-    backend = asked.backend or (
-        "pytorch,onnxruntime,openvino" if asked.device == "cpu" else "pytorch,torch_compile:reduce-overhead"
+    backend = namespace.backend or (
+        "pytorch,onnxruntime,openvino" if namespace.device == "cpu" else "pytorch,torch_compile:reduce-overhead"
     )
-    path = asked.to or POOLS / f"{asked.device}.json"
-    console, deadline = Console(width=110), time.monotonic() + 60 * asked.minutes
+    path = namespace.to or POOLS / f"{namespace.device}.json"
+    console, deadline = Console(width=110), time.monotonic() + 60 * namespace.minutes
     with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
         plan = Plan.from_words({
-            "model": asked.model, "backend": backend, "device": asked.device, "precision": asked.precision,
+            "model": namespace.model, "backend": backend, "device": namespace.device, "precision": namespace.precision,
             "mode": "latency", "output": folder, "quick": True,
         })  # fmt: skip
-        cases = [each for each in expand(plan, find(plan.model), probe(backends_named(plan))) if not each.refusal]
-        found = {each.case.backend_label: Case() for each in cases}
+        cases = [
+            planned for planned in expand(plan, find(plan.model), probe(backends_named(plan))) if not planned.refusal
+        ]
+        found = {case.case.backend_label: Case() for case in cases}
         shuffle, order = random.Random(SEED), list[tuple[PlannedCase, bool]]()
-        for number in range(max(asked.processes, asked.pairs)):
-            kinds = [False] * (number < asked.processes) + [True] * (number < asked.pairs)
-            order += shuffle.sample([(each, together) for each in cases for together in kinds], len(cases) * len(kinds))
+        for number in range(max(namespace.processes, namespace.pairs)):
+            kinds = [False] * (number < namespace.processes) + [True] * (number < namespace.pairs)
+            order += shuffle.sample([(case, together) for case in cases for together in kinds], len(cases) * len(kinds))
         begun = time.time()
         with open_scheduler(plan, Observer(), cases) as scheduler:
-            for number, (each, together) in enumerate(order):
+            for number, (planned, together) in enumerate(order):
                 if time.monotonic() > deadline:
                     break
                 begin, tick = time.time() - begun, time.perf_counter()
                 if together:
                     budget = budget_of_rounds(plan.budget)
-                    records = scheduler.measure_together([(each, number)] * 2, MeasureOptions(budget, only_right=True))
+                    records = scheduler.measure_together(
+                        [(planned, number)] * 2, MeasureOptions(budget, only_right=True)
+                    )
                 else:
-                    records = [scheduler.measure(each, number)[0]]  # what the first one exported is used again
+                    records = [scheduler.measure(planned, number)[0]]  # what the first one exported is used again
                 seconds = round(time.perf_counter() - tick, 2)
-                mine, at = found[each.case.backend_label], round(begin, 1)
+                case, at = found[planned.case.backend_label], round(begin, 1)
                 if len(measured := list(_measured(records))) != len(records):
                     console.print(
-                        f"{each.case.backend_label}: {records[0].status} {records[0].reason}", highlight=False
+                        f"{planned.case.backend_label}: {records[0].status} {records[0].reason}", highlight=False
                     )
                 elif together:
-                    mine.together.append(Pair(at, seconds, (measured[0], measured[1])))
+                    case.together.append(Pair(at, seconds, (measured[0], measured[1])))
                 else:
-                    mine.alone.append(Alone(at, seconds, measured[0]))
+                    case.alone.append(Alone(at, seconds, measured[0]))
                 environment = msgspec.to_builtins(scheduler.environments.here)
                 about = {name: value for name, value in environment.items() if name != "variables"}
                 created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begun))
-                pool = Pool(asked.model, asked.device, asked.precision, created, about, found)
+                pool = Pool(namespace.model, namespace.device, namespace.precision, created, about, found)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(msgspec.json.encode(pool))
                 medians = ", ".join(duration(one.median) for one in measured)
-                console.print(f"{number + 1} of {len(order)}: {each.case.backend_label} {medians}", highlight=False)
+                console.print(f"{number + 1} of {len(order)}: {planned.case.backend_label} {medians}", highlight=False)
     console.print(f"Wrote {path}, {path.stat().st_size / 1e3:.0f} kB.")
     console.print(spreads(path))
 
@@ -218,16 +222,16 @@ def spreads(path: Path) -> Table:
     for name, case in pool.cases.items():
         logs = [math.log(one.process.median) for one in case.alone]
         apart = [
-            math.log(one.median / other.median) / math.sqrt(2)
-            for one, other in (pair.processes for pair in case.together)
+            math.log(one.median / measured.median) / math.sqrt(2)
+            for one, measured in (pair.processes for pair in case.together)
         ]
         if len(logs) > 1 and len(apart) > 1:
             middle = statistics.median(logs)
-            off = sorted(abs(each - middle) for each in logs)[math.ceil(0.95 * len(logs)) - 1]
+            off = sorted(abs(log - middle) for log in logs)[math.ceil(0.95 * len(logs)) - 1]
             table.add_row(
                 name, str(len(logs)), duration(math.exp(middle)), percent(round(statistics.stdev(logs), 3)),
                 percent(round(math.expm1(off), 3)), str(len(apart)),
-                percent(round(math.sqrt(statistics.fmean(each**2 for each in apart)), 3)),
+                percent(round(math.sqrt(statistics.fmean(item**2 for item in apart)), 3)),
                 f"{statistics.fmean(one.seconds for one in case.alone):.1f}",
             )  # fmt: skip
     return table
@@ -254,7 +258,7 @@ class Source:
             alone=[log - mean for log in alone],
             common=[statistics.fmean(pair) - level for pair in pairs],
             # The difference of two independent processes has twice the variance of each.
-            own=[(one - other) / math.sqrt(2) for one, other in pairs],
+            own=[(one - item) / math.sqrt(2) for one, item in pairs],
         )
 
 
@@ -379,26 +383,28 @@ def simulate_race(
     return Outcome(answer.kind == "fastest", loss, rounds.held)
 
 
-def simulate(asked: argparse.Namespace) -> None:
+def simulate(namespace: argparse.Namespace) -> None:
     """Run the races and print one table."""
     console = Console(width=120)
-    table = Table(title=f"{asked.races:,} races each, threshold {percent(THRESHOLD)}", title_justify="left")
+    table = Table(title=f"{namespace.races:,} races each, threshold {percent(THRESHOLD)}", title_justify="left")
     for title in ("pool", "noise", "ways", "gap", "decided", "named one loses more", "mean rounds"):
         table.add_column(title, justify="left" if title == "pool" else "right")
-    paths = asked.pools or [path for path in sorted(POOLS.glob("*.json")) if "cases" in json.loads(path.read_bytes())]
+    paths = namespace.pools or [
+        path for path in sorted(POOLS.glob("*.json")) if "cases" in json.loads(path.read_bytes())
+    ]
     if not paths:
         sys.exit("There is no pool: python -m benchmarks.race record")
     begin = time.perf_counter()
-    with ProcessPoolExecutor(asked.workers) as workers:
+    with ProcessPoolExecutor(namespace.workers) as workers:
         for path in paths:
             console.print(spreads(path))
             pool = read(path)
             usual = CPU_NOISE if pool.device == "cpu" else GPU_NOISE
-            cases = [case for name, case in pool.cases.items() if asked.case in (None, name)]
+            cases = [case for name, case in pool.cases.items() if namespace.case in (None, name)]
             sources = [Source.of(case) for case in cases if len(case.alone) > 1 and len(case.together) > 1]
-            for noise, candidates, gap in itertools.product(asked.noise, asked.candidates, asked.gaps):
+            for noise, candidates, gap in itertools.product(namespace.noise, namespace.candidates, namespace.gaps):
                 play = partial(simulate_race, sources, usual, gap, candidates, noise)
-                outcomes = list(workers.map(play, range(asked.races), chunksize=max(1, asked.races // 16)))
+                outcomes = list(workers.map(play, range(namespace.races), chunksize=max(1, namespace.races // 16)))
                 table.add_row(path.stem, f"{noise:g}", str(candidates), percent(gap), *row(outcomes))
     table.caption = f"Simulated in {duration(time.perf_counter() - begin)}."
     console.print(table)
@@ -427,51 +433,59 @@ class Answered:
     seconds: float
 
 
-def decide(asked: argparse.Namespace) -> None:
+def decide(namespace: argparse.Namespace) -> None:
     """Runs ``inferlens bench`` again and again, and judges its answers by a long reference."""
     console = Console(width=140)
     here = Path(__file__).parent.parent
-    words = [asked.model, *asked.words.split()]
-    asked.reference = asked.reference or POOLS / ("reference-busy.json" if asked.busy else "reference.json")
-    if asked.reference.exists():
-        reference = json.loads(asked.reference.read_bytes())
+    words = [namespace.model, *namespace.words.split()]
+    namespace.reference = namespace.reference or POOLS / ("reference-busy.json" if namespace.busy else "reference.json")
+    if namespace.reference.exists():
+        reference = json.loads(namespace.reference.read_bytes())
         if reference["words"] != words:
-            sys.exit(f"{asked.reference} is of {' '.join(reference['words'])}: name another one with --reference")
+            sys.exit(f"{namespace.reference} is of {' '.join(reference['words'])}: name another one with --reference")
     else:
         console.print("A reference first: 20 processes of each, in turns.")
-        with others(asked.busy):
-            said = bench(here, [*words, "--repeats", "20", "--mode", "latency"])
-        reference = {"words": words, "fastest": said.fastest, "medians": said.medians, "seconds": said.seconds}
-        asked.reference.parent.mkdir(parents=True, exist_ok=True)
-        asked.reference.write_text(json.dumps(reference, indent=1) + "\n", encoding="utf-8")
-    busy = " while other programs took half of the cores" if asked.busy else ""
-    told = f"{asked.runs} runs of inferlens bench {' '.join(words)}{busy}; reference: {told_of(reference['fastest'])}"
+        with others(namespace.busy):
+            answered = bench(here, [*words, "--repeats", "20", "--mode", "latency"])
+        reference = {
+            "words": words,
+            "fastest": answered.fastest,
+            "medians": answered.medians,
+            "seconds": answered.seconds,
+        }
+        namespace.reference.parent.mkdir(parents=True, exist_ok=True)
+        namespace.reference.write_text(json.dumps(reference, indent=1) + "\n", encoding="utf-8")
+    busy = " while other programs took half of the cores" if namespace.busy else ""
+    told = (
+        f"{namespace.runs} runs of inferlens bench {' '.join(words)}{busy}; reference: {told_of(reference['fastest'])}"
+    )
     table = Table(title=told, title_justify="left")
     for title in ("run", "of", "fastest", "median", "next", "processes", "time", ""):
         table.add_column(title, justify="left" if title in ("of", "fastest", "next", "") else "right")
     counts: dict[str, list[tuple[str, float]]] = {}
-    with others(asked.busy):
-        for number in range(asked.runs):
-            for name, checkout in [("this", here), *([("beside", asked.beside)] if asked.beside else [])]:
-                said = bench(checkout, words)
-                verdict = compared(said.fastest, reference["fastest"]) + ", not sure" * (not said.sure)
-                counts.setdefault(name, []).append((verdict, said.seconds))
-                order = sorted(said.medians, key=said.medians.__getitem__)
-                rest = [each for each in order if each not in said.fastest]
+    with others(namespace.busy):
+        for number in range(namespace.runs):
+            for name, checkout in [("this", here), *([("beside", namespace.beside)] if namespace.beside else [])]:
+                answered = bench(checkout, words)
+                verdict = compared(answered.fastest, reference["fastest"]) + ", not sure" * (not answered.sure)
+                counts.setdefault(name, []).append((verdict, answered.seconds))
+                order = sorted(answered.medians, key=answered.medians.__getitem__)
+                rest = [item for item in order if item not in answered.fastest]
                 table.add_row(
-                    str(number + 1), name, told_of(said.fastest), duration(said.medians[order[0]]) if order else "–",
-                    f"{rest[0]} {duration(said.medians[rest[0]])}" if rest else "–", str(said.processes),
-                    duration(said.seconds), verdict,
+                    str(number + 1), name, told_of(answered.fastest),
+                    duration(answered.medians[order[0]]) if order else "–",
+                    f"{rest[0]} {duration(answered.medians[rest[0]])}" if rest else "–", str(answered.processes),
+                    duration(answered.seconds), verdict,
                 )  # fmt: skip
                 console.print(
-                    f"{number + 1} {name}: {told_of(said.fastest)}, {duration(said.seconds)}", highlight=False
+                    f"{number + 1} {name}: {told_of(answered.fastest)}, {duration(answered.seconds)}", highlight=False
                 )
     console.print(table)
-    for name, found in counts.items():
-        verdicts = Counter(verdict for verdict, _ in found)
-        said = listing([f"{count} {verdict}" for verdict, count in verdicts.most_common()])
+    for name, item in counts.items():
+        verdicts = Counter(verdict for verdict, _ in item)
+        answered = listing([f"{count} {verdict}" for verdict, count in verdicts.most_common()])
         console.print(
-            f"{name}: {said}; {duration(statistics.median(seconds for _, seconds in found))} each.", highlight=False
+            f"{name}: {answered}; {duration(statistics.median(seconds for _, seconds in item))} each.", highlight=False
         )
 
 
@@ -500,12 +514,12 @@ def bench(checkout: Path, words: Sequence[str]) -> Answered:
             sys.exit(f"inferlens bench ended with {done.returncode}: {done.stderr[-2000:]}")
         shown = [*python, "show", folder, "--json"]
         told = subprocess.run(shown, capture_output=True, text=True, env=environment, cwd=checkout, check=True)
-        rows = [each for each in json.loads(told.stdout)["rows"] if each["ranked"] and each["median"]]
+        rows = [item for item in json.loads(told.stdout)["rows"] if item["ranked"] and item["median"]]
         processes = len(list(Path(folder).rglob("record.json*")))
-    medians = {each["name"]: each["median"] for each in rows}
-    fastest = [each for each in rows if each["fastest"]]
-    sure = all(each.get("standing") not in ("likeliest", "once") for each in fastest)
-    return Answered([each["name"] for each in fastest], sure, medians, processes, seconds)
+    medians = {row["name"]: row["median"] for row in rows}
+    fastest = [row for row in rows if row["fastest"]]
+    sure = all(item.get("standing") not in ("likeliest", "once") for item in fastest)
+    return Answered([item["name"] for item in fastest], sure, medians, processes, seconds)
 
 
 @contextmanager

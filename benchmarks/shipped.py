@@ -45,7 +45,7 @@ def main(model: str = "resnet18", backends: str = "", *words: str, calls: int = 
             first = [ranked.pop(0) for _ in range(min(len(ranked), max(1, len(usable_cpus()) // 2)))]
             some = [(record, begun(records.folders[record.id], calls)) for record in first]
             for _, process in some:
-                next((said for said in process.stdout if said == READY), "")
+                next((item for item in process.stdout if item == READY), "")
             for record, process in some:
                 said, label = process.communicate("begin\n")[0], record.case.label
                 turns = [] if process.returncode else json.loads(said.splitlines()[-1])
@@ -61,10 +61,10 @@ def begun(folder: Path, calls: int) -> Any:
 def line(label: str, samples: Sequence[float], turns: Sequence[dict[str, float]]) -> str:
     """The line of a case: medians, and of the ratios over the turns the median, the least and the most."""
     own = [turn["runner"] for turn in turns]
-    shown = [duration(statistics.median(each)) for each in (samples, own)]
+    shown = [duration(statistics.median(item)) for item in (samples, own)]
     for kind in ("callable", "script"):
         mine = [turn[kind] for turn in turns if kind in turn]
-        ratios = sorted(each / one for each, one in zip(mine, own, strict=False))
+        ratios = sorted(item / one for item, one in zip(mine, own, strict=False))
         middle = [duration(statistics.median(mine)), significant(statistics.median(ratios), 3)] if mine else ["–"] * 2
         span = [f"{significant(ratios[0], 3)} to {significant(ratios[-1], 3)}"] if mine else ["–"]
         shown += [*middle, *span]

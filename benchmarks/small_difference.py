@@ -54,11 +54,11 @@ def main() -> None:
     ]
     print(f"built in {run_side_by_side(every, Path(words.output) / 'built'):.0f} s", flush=True)
     for batch in (1, 32):
-        for other in others:
-            sides = f"{HERE}:base", f"{HERE}:{other}"
-            found = inferlens.ab(*sides, input=f"x={batch}x3x224x224", within=words.within, **case)
-            print(f"batch {batch}, {other}: {found.verdict} {found.ratio} {found.interval}", end=" ")
-            print(f"{found.rounds} rounds, {found.seconds:.0f} s", flush=True)
+        for item in others:
+            sides = f"{HERE}:base", f"{HERE}:{item}"
+            ab_result = inferlens.ab(*sides, input=f"x={batch}x3x224x224", within=words.within, **case)
+            print(f"batch {batch}, {item}: {ab_result.verdict} {ab_result.ratio} {ab_result.interval}", end=" ")
+            print(f"{ab_result.rounds} rounds, {ab_result.seconds:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

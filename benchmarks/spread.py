@@ -64,17 +64,17 @@ def main(words: Sequence[str] = ()) -> None:
     parser.add_argument("--minutes", type=float, default=60.0, help="after which no run of a workload is begun")
     parser.add_argument("--workload", nargs="*", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--slower", type=float, default=0.0, help="share by which a case is made slower, to be found")
-    asked = parser.parse_args(words)
+    args = parser.parse_args(words)
     console = Console(width=140)
     gpu = _has_gpu()
-    for workload in asked.workload:
+    for workload in args.workload:
         if workload.startswith("cuda") and not gpu:
             console.print(f"spread: no NVIDIA GPU with PyTorch here, so nothing of {WORKLOADS[workload]}.")
             continue
-        with Ours(workload, asked.slower) as ours:
-            found, notes = in_turns(ours, asked.runs, asked.minutes * 60)
+        with Ours(workload, args.slower) as ours:
+            found, notes = in_turns(ours, args.runs, args.minutes * 60)
         console.print(_table(workload, found))
-        for note in itertools.chain(notes, told_apart(ours.series, ours.slower, asked.slower)):
+        for note in itertools.chain(notes, told_apart(ours.series, ours.slower, args.slower)):
             console.print(note, highlight=False)
 
 

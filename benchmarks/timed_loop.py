@@ -56,7 +56,7 @@ def main() -> None:
         loops = {"bare loop": bare_calls, "bare loop of events": bare_events, "inferlens: CudaClock": cuda_clock}
         for loop in loops.values():
             loop(call, GPU_CALLS)  # warm-up
-        found = [{each: loop(call, GPU_CALLS) for each, loop in loops.items()} for _ in range(ROUNDS)]
+        found = [{item: loop(call, GPU_CALLS) for item, loop in loops.items()} for _ in range(ROUNDS)]
         console.print(on_gpu(name, found))
 
 

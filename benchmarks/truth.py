@@ -104,7 +104,7 @@ def host_way(microseconds: int) -> Way:
         truly.clear()
         clock: Clock = HostClock()
         read = clock.time(wait if nanoseconds else lambda _: None, itertools.repeat(None), count).latency
-        return Read([taken * 1e-9 for taken in truly] or [0.0] * count, read)
+        return Read([item * 1e-9 for item in truly] or [0.0] * count, read)
 
     return round_of
 

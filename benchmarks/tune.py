@@ -67,9 +67,9 @@ class Planted:
             own = draw.sample(names, max(1, round(number)))
             for name in own:
                 self._effect[case.label, f"{name}=1"] = common[name] + draw.gauss(0, 0.3) * abs(common[name])
-            for one, other in itertools.combinations(sorted(own), 2):
+            for one, item in itertools.combinations(sorted(own), 2):
                 if draw.random() < 0.2:
-                    self._pairs[case.label, f"{one}=1", f"{other}=1"] = draw.gauss(0, 0.02)
+                    self._pairs[case.label, f"{one}=1", f"{item}=1"] = draw.gauss(0, 0.02)
             needs = {own[0]: (own[1],)} if len(own) > 2 and draw.random() < 0.5 else {}
             without = {own[2]: (own[3],)} if len(own) > 3 and draw.random() < 0.5 else {}
             for name in own:
@@ -77,8 +77,8 @@ class Planted:
                 knobs.append(Knob(name=name, values=(1,), variants=(case.variant,), **conditions))
         Fake.options = msgspec.defstruct("Options", [(name, int, 0) for name in names], frozen=True)
         Fake.variants, Fake.knobs = tuple(case.variant for case in cases), tuple(knobs)
-        found = ModelInfo(spec="fake:demo", name="demo", format="fake")
-        space = SearchSpace(tuple(PlannedCase(case, found, None) for case in cases), (), {"fake": Fake.knobs})
+        model_info = ModelInfo(spec="fake:demo", name="demo", format="fake")
+        space = SearchSpace(tuple(PlannedCase(case, model_info, None) for case in cases), (), {"fake": Fake.knobs})
         self.candidates = Candidates(space)
         self.families = [self.candidates.point(case) for case in cases]
         self.options = {case.label: [f"{name}=1" for name in space.values(case)] for case in cases}
@@ -183,7 +183,7 @@ def tpe(machine: Machine, budget: int) -> Point:
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=machine.draw.randrange(10**6)))
 
     def objective(trial: optuna.Trial) -> float:
-        family = trial.suggest_categorical("family", [each.family for each in space.families])
+        family = trial.suggest_categorical("family", [family.family for family in space.families])
         own = space.options[family]
         chosen = frozenset(name for name in own if trial.suggest_categorical(f"{family} {name}", [False, True]))
         point = Point(family, chosen)
@@ -230,25 +230,25 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--races", type=int, default=100, help="spaces of each size")
     parser.add_argument("--seed", type=int, default=0, help="of the first space")
     parser.add_argument("--sizes", type=int, nargs="+", default=[50, 500, 5000])
-    asked = parser.parse_args(words)
-    sources = [Source.of(case) for case in read(asked.pool).cases.values()]
-    table = Table(title=f"{asked.races} planted spaces each, noise of {asked.pool.stem}", title_justify="left")
+    args = parser.parse_args(words)
+    sources = [Source.of(case) for case in read(args.pool).cases.values()]
+    table = Table(title=f"{args.races} planted spaces each, noise of {args.pool.stem}", title_justify="left")
     for title in TITLES:
         table.add_column(title, justify="left" if title == "way" else "right")
     told: list[tuple[bool, bool, bool]] = []
     with ProcessPoolExecutor() as workers:
-        for size in asked.sizes:
-            races = list(workers.map(partial(raced, sources, size), range(asked.seed, asked.seed + asked.races)))
-            found, told = [each for each, _ in races], [*told, *(one for _, each in races for one in each)]
-            every = statistics.fmean(each["candidates"][1] for each in found)
+        for size in args.sizes:
+            races = list(workers.map(partial(raced, sources, size), range(args.seed, args.seed + args.races)))
+            found, told = [item for item, _ in races], [*told, *(one for _, item in races for one in item)]
+            every = statistics.fmean(item["candidates"][1] for item in found)
             for way in [name for name in found[0] if name != "candidates"]:
-                behind = sorted(each[way][0] for each in found)
-                processes = statistics.fmean(each[way][1] for each in found)
+                behind = sorted(item[way][0] for item in found)
+                processes = statistics.fmean(item[way][1] for item in found)
                 table.add_row(
-                    f"{every:.0f}", way, percent(sum(each <= 0.02 for each in behind) / len(behind)),
+                    f"{every:.0f}", way, percent(sum(item <= 0.02 for item in behind) / len(behind)),
                     percent(round(statistics.median(behind), 4)), percent(round(behind[int(0.95 * len(behind))], 4)),
                     f"{processes:.0f}", percent(round(processes / (every * (1 + CONFIRMING)), 3)),
-                    duration(own) if (own := statistics.fmean(each[way][2] for each in found)) else "",
+                    duration(own) if (own := statistics.fmean(item[way][2] for item in found)) else "",
                 )  # fmt: skip
     Console(width=120).print(table)
     called = [called for nothing, called, _ in told if nothing]

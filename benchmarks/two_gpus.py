@@ -32,7 +32,9 @@ def medians(records: list[Record]) -> dict[str, float]:
     """The median latency of each case that ran, by model and case."""
     found = {}
     for record in records:
-        samples = next((each.values for each in record.measurements if each.metric == "latency"), ())
+        samples = next(
+            (measurement.values for measurement in record.measurements if measurement.metric == "latency"), ()
+        )
         if record.ranked and samples:
             found[f"{record.case.model} {record.case.label}"] = median(samples)
     return found
@@ -41,13 +43,13 @@ def medians(records: list[Record]) -> dict[str, float]:
 def tell_apart(what: str, these: dict[str, float], those: dict[str, float]) -> None:
     """Says how far medians are from each other."""
     apart = sorted((these[name] / those[name] - 1, name) for name in these.keys() & those.keys())
-    shifts = [each for each, _ in apart]
-    near = sum(abs(each) <= NEAR for each in shifts)
+    shifts = [item for item, _ in apart]
+    near = sum(abs(shift) <= NEAR for shift in shifts)
     low, high = bootstrap((shifts,), statistics.median, method="percentile").confidence_interval
     shift = f"shifted by {statistics.median(shifts):+.1%} in the median, {low:+.1%} to {high:+.1%}"
     print(f"{what}: {shift}; {near} of {len(apart)} within {NEAR:.0%}")
-    for each, name in (*apart[:3], *apart[-3:]):
-        print(f"  {each:+.1%} {name}", flush=True)
+    for item, name in (*apart[:3], *apart[-3:]):
+        print(f"  {item:+.1%} {name}", flush=True)
 
 
 def main() -> None:

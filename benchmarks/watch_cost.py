@@ -56,15 +56,15 @@ def main(words: Sequence[str] = ()) -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each round, of which a pair has two")
     parser.add_argument("--minutes", type=float, default=math.inf, help="after which no pair of a load begins")
     parser.add_argument("--load", nargs="+", choices=LOADS, default=list(LOADS))
-    asked = parser.parse_args(words)
+    args = parser.parse_args(words)
     gpu = _has_gpu()
-    loads = [name for name in asked.load if gpu or not name.startswith("cuda")]
+    loads = [name for name in args.load if gpu or not name.startswith("cuda")]
     table = Table(title="Latency with the watch over latency without", title_justify="left")
     for header in ("call", "pairs", "median, µs", *FIGURES):
         table.add_column(header, justify="left" if header == "call" else "right", no_wrap=True)
     log: MachineLog | None = None
     for name in loads:
-        pairs, log = compare(name, asked.pairs, asked.seconds, asked.minutes)
+        pairs, log = compare(name, args.pairs, args.seconds, args.minutes)
         off = quantile([FIGURES["median"](without) for _, without in pairs], 0.5)
         ratios = [
             sorted(figure(watched) / figure(without) for watched, without in pairs) for figure in FIGURES.values()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 def carried(package: str) -> Path:
     """The folder of an installed package. Raises ModuleNotFoundError if there is none."""
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"The package {package} is not installed.")
-    return Path(found.origin).parent
+    return Path(spec.origin).parent

@@ -83,7 +83,7 @@ def read(scores: Array, characters: list[str]) -> list[str]:
     texts = []
     for row in scores.argmax(-1):
         kept = [now for before, now in zip([0, *row], row, strict=False) if now not in (0, before)]
-        texts.append("".join((*characters, " ")[each - 1] for each in kept))
+        texts.append("".join((*characters, " ")[item - 1] for item in kept))
     return texts
 
 
@@ -110,7 +110,7 @@ def overlap(one: Box, other: Box) -> float:
 
 def right_boxes(found: list[Box], known: list[Box]) -> float:
     """The F-score of boxes: one is right where it covers half of what it and a known one cover together."""
-    hits = sum(any(overlap(box, each) > 0.5 for each in found) for box in known)
+    hits = sum(any(overlap(box, item) > 0.5 for item in found) for box in known)
     return 2 * hits / (len(found) + len(known))
 
 
@@ -137,7 +137,7 @@ def network(task: str) -> Path:
 def characters() -> list[str]:
     """Those that the network reads, which its file names."""
     properties = onnx.load(str(network("rec")), load_external_data=False).metadata_props
-    return next(each.value for each in properties if each.key == "character").splitlines()
+    return next(item.value for item in properties if item.key == "character").splitlines()
 
 
 def _text(chance: random.Random) -> str:

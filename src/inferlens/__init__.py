@@ -106,16 +106,27 @@ def bench(
     Args:
         model: a name, a file, a factory, or a live ``nn.Module``; a list of names for several models.
         example_inputs: for a live module: a tensor, a tuple of tensors, or a dict of tensors by argument name.
-        observer: hears what happens; by default nothing is shown.
-    Return a record of each process, in the order they ended, failed ones included; they are on disk, too. What an
-    earlier run in ``output`` has measured alike is used, unless ``rerun``. Raises InferlensError if the model or the
-    keywords mean nothing. A case that fails is a record, not an error.
+        observer: told what happens; by default a terminal shows the progress.
+
+    Return a record of each process, failed ones included. They are on disk, too, and those of an earlier run count
+    unless ``rerun``. Raises InferlensError if the model or the keywords mean nothing.
     """
     words = {name: value for name, value in locals().items() if name not in ("model", "example_inputs", "observer")}
-    from inferlens.execution.commands import bench_model
     from inferlens.views.notebook import Records
 
-    return Records(bench_model(model, example_inputs, words, observer), reference=reference, where=str(output))
+    records = _measure(model, example_inputs, words, observer)
+    return Records(records, reference=reference, where=str(output))
+
+
+def _measure(model: Any, example_inputs: Any, words: dict[str, Any], observer: Observer | None) -> list[Record]:
+    """Measure with an observer; without one, show the progress if stderr is a terminal."""
+    from inferlens.cli import progress, screen
+    from inferlens.execution.commands import bench_model
+
+    if observer or not screen.errors().is_terminal:
+        return bench_model(model, example_inputs, words, observer)
+    with progress.Bar(screen.errors(), rounds=not words["repeats"]) as bar:
+        return bench_model(model, example_inputs, words, bar)
 
 
 def tune(

@@ -97,14 +97,17 @@ def suggestion(name: str, known: Iterable[str], limit: int = 3, spelled: Mapping
 
     ``spelled``: how those are written that are not written as they are called.
     """
-    near = [(spelled or {}).get(each, each) for each in get_close_matches(name, sorted(set(known)), n=limit)]
+    near = [
+        (spelled or {}).get(close_match, close_match)
+        for close_match in get_close_matches(name, sorted(set(known)), n=limit)
+    ]
     return f"did you mean {' or '.join(', '.join(near).rsplit(', ', 1))}?" if near else ""
 
 
 def paths_like(path: Path, *, folders: bool = False) -> str:
     """Near misses of a file, or folder, that is not there, among those beside it: ``"did you mean a/model.onnx?"``."""
     with suppress(OSError):
-        beside = {each.name: str(each) for each in path.parent.iterdir() if folders or each.is_file()}
+        beside = {item.name: str(item) for item in path.parent.iterdir() if folders or item.is_file()}
         return suggestion(path.name, beside, spelled=beside)
     return ""
 

@@ -98,9 +98,9 @@ def reason(error: BaseException | str) -> str:
         ours = isinstance(cause, InferlensError)
         text = cause.sentence.rstrip(".") if isinstance(cause, InferlensError) else _condensed(str(cause))
         says_kind = (module == "builtins" and kind not in _NO_NEWS) or " " not in text
-        repeats = any(text in other for other in reasons) or bool(reasons and " " not in text)
+        repeats = any(text in reason for reason in reasons) or bool(reasons and " " not in text)
         if not repeats and (inner is None or not module.startswith(_WRAPPERS)):
-            reasons = {other: full for other, full in reasons.items() if other not in text}
+            reasons = {item: full for item, full in reasons.items() if item not in text}
             reasons[text] = f"{kind}: {text}".rstrip(": ") if says_kind and not ours else text
         if inner is not None and inner not in chain and not ours:
             chain.append(inner)
@@ -124,6 +124,6 @@ def _shortened(text: str) -> str:
     """Return the sentences of ``text`` that fit, at least the first one; a list without an end ends at a comma."""
     if len(text) <= LONGEST:
         return text
-    ends = [found.start() for found in re.finditer(r"[.!?](?= [A-Z])", text)]
+    ends = [item.start() for item in re.finditer(r"[.!?](?= [A-Z])", text)]
     fitting = [end for end in ends if end <= LONGEST] or [end for end in ends[:1] if end <= 2 * LONGEST]
     return text[: fitting[-1]] if fitting else f"{text[:LONGEST].rpartition(', ')[0] or text[:LONGEST]}, …"

@@ -29,10 +29,10 @@ def processes(**fields: Any) -> CaseRuns:
     of = fields.pop("of", ON_GPU)
     made = [
         record(
-            of, median=each * 1e-3, rate=100 / each, id=f"{each}", created=f"2026-05-04T10:0{each}:00Z", repeat=each,
-            energy=Energy(joules=each * 1e-2, low=0.0, high=1.0), memory=GPU_MEMORY, **fields,
+            of, median=item * 1e-3, rate=100 / item, id=f"{item}", created=f"2026-05-04T10:0{item}:00Z", repeat=item,
+            energy=Energy(joules=item * 1e-2, low=0.0, high=1.0), memory=GPU_MEMORY, **fields,
         )
-        for each in (1, 2, 4)
+        for item in (1, 2, 4)
     ]  # fmt: skip
     return CaseRuns(tuple(made))
 
@@ -87,23 +87,23 @@ def test_memory_is_that_of_processes_that_did_not_export() -> None:
 )
 def test_what_is_not_known_has_no_value_and_keeps_no_limit(of: Record, name: str) -> None:
     assert value(of, name) is None
-    (found,) = violations(of, [Constraint(name, 1e12)])
-    assert found.factor == math.inf
-    assert "is not known" in found.sentence
-    assert MEASURES[name].title in found.sentence
+    (violation,) = violations(of, [Constraint(name, 1e12)])
+    assert violation.factor == math.inf
+    assert "is not known" in violation.sentence
+    assert MEASURES[name].title in violation.sentence
 
 
 def test_violations_are_sorted_and_the_nearest_miss_is_the_least() -> None:
     limits = [Constraint("latency", 8e-3), Constraint("memory", 406 * 2**20), Constraint("error", 1e-2)]
     ten = record(samples=(10e-3,) * 200, phases=())
     found = violations(ten, limits)
-    assert [each.constraint.name for each in found] == ["memory", "latency"]
-    assert [each.factor for each in found] == pytest.approx([2.0, 1.25])
+    assert [violation.constraint.name for violation in found] == ["memory", "latency"]
+    assert [violation.factor for violation in found] == pytest.approx([2.0, 1.25])
     assert found[1].sentence == "The median latency is 10.0 ms, beyond the limit of 8.00 ms by 1.25x."
     small = record(samples=(10e-3,) * 200, memory=Memory(host_peak=2**20), phases=())
     faster = record(samples=(9e-3,) * 200, phases=())
     fits = record(samples=(8e-3,) * 200, memory=Memory(host_peak=2**20), phases=())
-    nearest = sorted([failure(case()), ten, faster, fits, small], key=lambda each: miss(each, limits))
+    nearest = sorted([failure(case()), ten, faster, fits, small], key=lambda item: miss(item, limits))
     assert nearest[:2] == [fits, small]
     assert nearest[2:4] == [faster, ten], "the worst is alike, the next decides"
     assert miss(fits, limits) == miss(failure(case()), []) == ()

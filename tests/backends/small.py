@@ -99,8 +99,8 @@ def error(outputs: Outputs, reference: Outputs) -> float:
 
 def backend(label: str) -> Backend:
     """The backend of ``onnxruntime:cpu``."""
-    found: Backend = BACKENDS.get(label.partition(":")[0])()
-    return found
+    backend: Backend = BACKENDS.get(label.partition(":")[0])()
+    return backend
 
 
 def case(label: str, **more: Any) -> Case:

@@ -51,8 +51,8 @@ def skip_absent(request: pytest.FixtureRequest) -> None:
     label = request.node.callspec.params.get("label") if hasattr(request.node, "callspec") else None
     if label is None:
         return
-    found = small.found("fake" if "fake" in label else "module")
-    refusal = small.backend(label).capabilities().refusal(small.case(label), found)
+    model_info = small.found("fake" if "fake" in label else "module")
+    refusal = small.backend(label).capabilities().refusal(small.case(label), model_info)
     if refusal:
         pytest.skip(str(refusal))
 
@@ -113,7 +113,7 @@ def test_recommended_options_are_effective_on_their_device(name: str) -> None:
         assert one.fits(way, convolutional=one.convolutional is not False)
     for _, way in ways:  # no two are the same for one model
         for convolutional in (False, True):
-            same = [each for one, each in ways if each == way and one.fits(way, convolutional=convolutional)]
+            same = [case for one, case in ways if case == way and one.fits(way, convolutional=convolutional)]
             assert len(same) <= 1
 
 

@@ -82,7 +82,7 @@ def error(of: Model, path: Path) -> float:
     inputs = small.arrays(of)
     kind = {"tensor(float16)": np.float16, "tensor(float)": np.float32}[session.get_inputs()[0].type]
     found = session.run(None, {name: array.astype(kind) for name, array in inputs.items()})
-    return small.error([each.astype(np.float32) for each in found], small.eager(of, inputs))
+    return small.error([item.astype(np.float32) for item in found], small.eager(of, inputs))
 
 
 def test_ranges_are_found_once_for_all_dialects(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_scales_of_fp8_reach_the_largest_value(tmp_path: Path) -> None:
     path, _ = written(of, for_tensorrt("fp8"), tmp_path)
     (kept,) = tmp_path.rglob("calibration.json")
     graph = onnx.load(str(path)).graph
-    scales = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer if each.name == "image_scale"}
+    scales = {item.name: onnx.numpy_helper.to_array(item) for item in graph.initializer if item.name == "image_scale"}
     largest = max(map(abs, json.loads(kept.read_text())["image"]))
     assert float(scales["image_scale"]) * 448 == pytest.approx(largest, rel=1e-3)
 

@@ -115,6 +115,6 @@ def test_a_backend_of_one_shape_says_that_the_range_means_nothing_to_it(
     ],
 )
 def test_fp32_that_is_none_is_told(error: float | None, fields: Any, told: bool, preparation: Preparation) -> None:
-    found = Agreement(reference="pytorch fp32", rel_l2=error, tolerance=2e-2, agrees=error is not None or None)
-    _warn_of_lower_precision(found, small.case("tensorrt:rtx", device="cuda", **fields), preparation)
+    agreement = Agreement(reference="pytorch fp32", rel_l2=error, tolerance=2e-2, agrees=error is not None or None)
+    _warn_of_lower_precision(agreement, small.case("tensorrt:rtx", device="cuda", **fields), preparation)
     assert [warning.code for warning in preparation.warnings] == ["lower-precision"] * told

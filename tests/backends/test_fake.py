@@ -48,8 +48,8 @@ def test_latencies_are_as_planted(options: dict[str, Any], milliseconds: float, 
 
 
 def test_the_best_that_is_right_is_known_and_ahead_of_the_next() -> None:
-    values = itertools.product(*(range(len(each)) for each in FACTORS.values()))
-    ways = [dict(zip(FACTORS, each, strict=True)) for each in values]
+    values = itertools.product(*(range(len(item)) for item in FACTORS.values()))
+    ways = [dict(zip(FACTORS, value, strict=True)) for value in values]
     ways = [way for way in ways if way["knob_c"] or not way["knob_d"]]
     assert len(ways) == 504
     right = sorted((way for way in ways if not way["knob_e"]), key=lambda way: factor(FakeOptions(**way)))
@@ -59,7 +59,7 @@ def test_the_best_that_is_right_is_known_and_ahead_of_the_next() -> None:
 
 
 def test_a_greedy_choice_of_each_knob_alone_is_not_the_best() -> None:
-    alone = {name: min(range(len(each)), key=each.__getitem__) for name, each in FACTORS.items() if name != "knob_e"}
+    alone = {name: min(range(len(item)), key=item.__getitem__) for name, item in FACTORS.items() if name != "knob_e"}
     assert factor(FakeOptions(**alone)) > 1.1 * factor(FakeOptions(**BEST))
 
 
@@ -80,7 +80,7 @@ def test_one_knob_makes_the_build_long(value: int, seconds: int, preparation: Pr
 
 def test_the_knobs_are_those_of_the_space() -> None:
     assert {knob.name: (0, *knob.values) for knob in Fake.knobs} == {
-        name: tuple(range(len(each))) for name, each in FACTORS.items()
+        name: tuple(range(len(item))) for name, item in FACTORS.items()
     }
     for options, fit in (({}, False), ({"knob_c": 2}, True)):
         assert ("knob_d" in {knob.name for knob in Fake.knobs if knob.fits(case(options=options))}) == fit

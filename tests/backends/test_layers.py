@@ -136,10 +136,10 @@ def test_openvino_counts_each_run_by_itself() -> None:
     status = SimpleNamespace(EXECUTED="executed")
     counter = NodeCounter("name", "Convolution")
     for count, mean in enumerate((100, 90, 93), start=1):
-        told = SimpleNamespace(
+        simple_namespace = SimpleNamespace(
             status="executed", Status=status, exec_type="brgconv", real_time=timedelta(microseconds=mean)
         )
-        counter.read(told, count, keep=count > 1)
+        counter.read(simple_namespace, count, keep=count > 1)
     assert counter.times == pytest.approx([80e-6, 99e-6])
 
 
@@ -181,7 +181,7 @@ def test_onnxruntime_own_times_of_nodes_with_graphs_inside() -> None:
 
     events = [event("If", 10, 100), event("Conv", 20, 30), event("Conv", 60, 40), event("Relu", 110, 5)]
     timed = by_node([(0, events)])
-    assert [(first.name, taken.times[0], taken.calls[0]) for first, taken in timed] == [
+    assert [(first.name, item.times[0], item.calls[0]) for first, item in timed] == [
         ("If", pytest.approx(30e-6), 1), ("Conv", pytest.approx(70e-6), 2), ("Relu", pytest.approx(5e-6), 1),
     ]  # fmt: skip
     assert timed[1][1].begins[0] == pytest.approx(20e-6)

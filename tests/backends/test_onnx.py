@@ -246,8 +246,8 @@ def test_a_quantized_file_runs_as_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="is in int8, and it is run as it is"):
         backend.prepare(model, small.case("openvino:cpu", batch=None), small.preparation(tmp_path))
     case = small.case("openvino:cpu", precision="int8", batch=None)
-    found = msgspec.structs.replace(small.found("onnx"), precision="int8")
-    if backend.capabilities().refusal(case, found) is None:  # a CPU may have no int8 arithmetic
+    model_info = msgspec.structs.replace(small.found("onnx"), precision="int8")
+    if backend.capabilities().refusal(case, model_info) is None:  # a CPU may have no int8 arithmetic
         assert backend.prepare(model, case, small.preparation(tmp_path))
 
 

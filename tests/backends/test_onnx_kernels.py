@@ -61,7 +61,7 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Matche
     events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[ProfileEvent])
     (run,) = traced_runs(read(trace_of(events)))
     graphs = origins(path), origins(folder / OPTIMISED)
-    return lambda apart: kernels_by_node(run, events, BASE + LATER + apart, *graphs)
+    return lambda item: kernels_by_node(run, events, BASE + LATER + item, *graphs)
 
 
 @pytest.fixture
@@ -86,6 +86,6 @@ def test_the_same_kernels_of_a_replay_have_the_same_nodes(matched: MatchedKernel
 
 @pytest.mark.parametrize("apart", [-1_000_000_000, 1_000_000_000])
 def test_clocks_that_differ_are_said(apart: int, profiled: Callable[[int], MatchedKernels]) -> None:
-    found = profiled(apart)
-    assert not found.kernels
-    assert "clocks" in origins_by_match([], found).absent["modules"]
+    matched_kernels = profiled(apart)
+    assert not matched_kernels.kernels
+    assert "clocks" in origins_by_match([], matched_kernels).absent["modules"]

@@ -97,7 +97,7 @@ class Norms(nn.Module):
         self.called, self.of_called = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
         self.branched, self.of_branched = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
         self.hooked, self.of_hooked = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
-        self.hooked.register_forward_hook(lambda _module, _arguments, made: made + 1)
+        self.hooked.register_forward_hook(lambda _module, _arguments, item: item + 1)
         self.returned, self.of_returned = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
         self.never = nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4))
         for part in self.modules():
@@ -195,7 +195,7 @@ def test_every_type_goes_in_and_comes_out(preparation: Preparation) -> None:
         "small": np.ones((2, 4), np.uint8),
     }
     total, spectrum, flags, integers = small.run(model, small.case("pytorch"), preparation, inputs)
-    assert [each.dtype for each in (total, spectrum, flags, integers)] == [np.float32, np.complex64, bool, np.uint8]
+    assert [item.dtype for item in (total, spectrum, flags, integers)] == [np.float32, np.complex64, bool, np.uint8]
     assert (total.sum(), spectrum[0, 0], flags.all(), integers.max()) == (16, 8, True, 2)
 
 

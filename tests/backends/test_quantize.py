@@ -81,11 +81,11 @@ def largest(file: Path) -> int:
         nodes = torch.export.load(str(file)).graph.nodes
         return max(int(node.args[4]) for node in nodes if "quantize_per_tensor" in str(node.target))  # type: ignore[arg-type]
     if file.suffix == ".onnx":
-        weights = [each for each in onnx.load(str(file)).graph.initializer if each.data_type == onnx.TensorProto.INT8]
-        return max(int(np.abs(onnx.numpy_helper.to_array(each).astype(int)).max()) for each in weights)
+        weights = [item for item in onnx.load(str(file)).graph.initializer if item.data_type == onnx.TensorProto.INT8]
+        return max(int(np.abs(onnx.numpy_helper.to_array(weight).astype(int)).max()) for weight in weights)
     openvino = pytest.importorskip("openvino")
-    constants = [each for each in openvino.Core().read_model(str(file)).get_ordered_ops() if "Const" in str(each)]
-    return max(int(np.abs(each.data.astype(int)).max()) for each in constants if each.data.dtype == np.int8)
+    constants = [item for item in openvino.Core().read_model(str(file)).get_ordered_ops() if "Const" in str(item)]
+    return max(int(np.abs(constant.data.astype(int)).max()) for constant in constants if constant.data.dtype == np.int8)
 
 
 @pytest.mark.parametrize(
@@ -128,17 +128,17 @@ def test_layers_say_that_they_are_in_int8_and_of_which_modules(
 ) -> None:
     module, path = digits
     words = {"backend": backend, "calibration": str(path), "output": str(tmp_path), **PROFILED}
-    (made,) = inferlens.profile(module, torch.zeros(8, 1, 8, 8), **words)
-    assert (made.status, made.reason) == ("ok", "")
-    runs = runs_of(made)
+    (profile,) = inferlens.profile(module, torch.zeros(8, 1, 8, 8), **words)
+    assert (profile.status, profile.reason) == ("ok", "")
+    runs = runs_of(profile)
     assert not isinstance(runs, str)
-    found = precisions(made, runs)
+    found = precisions(profile, runs)
     assert found
     assert (found.work, found.stayed) == (pytest.approx({"int8": 1.0}), ())
     in_no_layer = runs.share(runs.outside)
     assert sum(found.time.values()) + found.converting + (in_no_layer or 0.0) == pytest.approx(1)
-    assert made.layers
-    int8 = [layer.modules for layer in made.layers.layers if layer.precision == "int8" and layer.modules]
+    assert profile.layers
+    int8 = [layer.modules for layer in profile.layers.layers if layer.precision == "int8" and layer.modules]
     named = {path for modules in int8 for path in modules}
     assert {"features.0", "features.3", "head"} <= named
     assert all(len({"features.0", "features.3", "head"}.intersection(modules)) <= 1 for modules in int8)
@@ -148,17 +148,17 @@ def test_layers_say_that_they_are_in_int8_and_of_which_modules(
 def test_a_layer_that_was_left_out_of_quantization_is_named(tmp_path: Path) -> None:
     file = quantized_file(tmp_path, "int8", "linear", leaving=1)
     words = {"backend": "onnxruntime:cpu", "output": str(tmp_path), **PROFILED, "precision": None}
-    (made,) = inferlens.profile(str(file), **words)
-    assert (made.status, made.reason, made.case.precision) == ("ok", "", "int8")
-    runs = runs_of(made)
+    (profile,) = inferlens.profile(str(file), **words)
+    assert (profile.status, profile.reason, profile.case.precision) == ("ok", "", "int8")
+    runs = runs_of(profile)
     assert not isinstance(runs, str)
-    found = precisions(made, runs)
+    found = precisions(profile, runs)
     assert found
-    (stayed,) = (made.parts[place] for place in found.stayed)
+    (stayed,) = (profile.parts[place] for place in found.stayed)
     assert (stayed.modules, stayed.precision) == (("2",), "fp32")  # type: ignore[union-attr]
     assert found.conversions
     assert found.work == pytest.approx({"int8": 0.5, "fp32": 0.5})
-    assert "; stayed in fp32: 2 " in precision_line(ProfiledCase(made))
+    assert "; stayed in fp32: 2 " in precision_line(ProfiledCase(profile))
 
 
 def test_what_is_quantized_once_is_kept_and_other_data_is_not_mistaken_for_it(
@@ -168,9 +168,9 @@ def test_what_is_quantized_once_is_kept_and_other_data_is_not_mistaken_for_it(
         (record,) = measured(digits, tmp_path, backend="onnxruntime:cpu", **words)
         return [phase.note for phase in record.phases if phase.name == "quantize"]
 
-    other = tmp_path / "other.npz"
-    np.savez(other, image=np.ones((4, 1, 8, 8)))
-    assert [noted(), noted(), noted(calibration=str(other))] == [[""], ["cached"], [""]]
+    path = tmp_path / "other.npz"
+    np.savez(path, image=np.ones((4, 1, 8, 8)))
+    assert [noted(), noted(), noted(calibration=str(path))] == [[""], ["cached"], [""]]
     assert [noted(option="onnxruntime.ranges=entropy"), noted(option="onnxruntime.ranges=entropy")] == [
         [""],
         ["cached"],
@@ -255,7 +255,7 @@ def test_what_is_not_quantized_keeps_nothing(digits: tuple[Digits, Path], tmp_pa
         measured(digits, tmp_path, backend="onnxruntime:cpu", keep="fp16:head")
     assert refused.value.hint == "--keep fp32:LAYER"
     records = measured(digits, tmp_path, backend="onnxruntime:cpu", precision="fp32,int8", keep="fp32:head")
-    assert [(each.case.precision, each.case.keep, each.status) for each in records] == [
+    assert [(record.case.precision, record.case.keep, record.status) for record in records] == [
         ("fp32", "", "ok"), ("int8", "fp32:head", "ok"),
     ]  # fmt: skip
     with pytest.raises(inferlens.InferlensError) as refused:

@@ -38,8 +38,8 @@ def mostly_linear() -> Model:
 def case(precision: str, keep: str = "") -> Any:
     import msgspec
 
-    made = small.case("torch_compile", precision=precision, device="cuda", calibration="random")
-    return msgspec.structs.replace(made, keep=keep)
+    case = small.case("torch_compile", precision=precision, device="cuda", calibration="random")
+    return msgspec.structs.replace(case, keep=keep)
 
 
 def test_fp8_needs_a_gpu_that_has_it() -> None:

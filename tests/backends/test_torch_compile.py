@@ -46,47 +46,47 @@ from tests.backends.profiling.layered import (
 LABEL = "torch_compile:default"
 
 
-def attributed(network: Model, found: Layers) -> None:
+def attributed(network: Model, layers: Layers) -> None:
     """Every layer came from modules that there are."""
     assert network.module is not None
-    assert {path for layer in found.layers for path in layer.modules} <= {p for p, _ in network.module.named_modules()}
-    known = seconds([layer for layer in found.layers if layer.modules])
-    assert known >= 0.9 * seconds(list(found.layers))
-    assert not found.absent
-    assert len({layer.name for layer in found.layers}) == len(found.layers)
-    begins = [layer.begins[0] for layer in found.layers]
+    assert {path for layer in layers.layers for path in layer.modules} <= {p for p, _ in network.module.named_modules()}
+    known = seconds([layer for layer in layers.layers if layer.modules])
+    assert known >= 0.9 * seconds(list(layers.layers))
+    assert not layers.absent
+    assert len({layer.name for layer in layers.layers}) == len(layers.layers)
+    begins = [layer.begins[0] for layer in layers.layers]
     assert begins == sorted(begins)
 
 
 def test_fused_kernels_name_all_their_modules(tmp_path: Path) -> None:
     """Not those whose outcome they only work on, which Inductor's own names hold too."""
     network = model(Fused)
-    found = profiled(LABEL, network, prepared(tmp_path))
-    attributed(network, found)
-    (fused,) = of(found, f"{ODD}.1")
+    layers = profiled(LABEL, network, prepared(tmp_path))
+    attributed(network, layers)
+    (fused,) = of(layers, f"{ODD}.1")
     assert fused.modules == (f"{ODD}.1", f"{ODD}.2")
     assert fused.kind == "C++"
     assert fused.operators == ("aten::_native_batch_norm_legit_no_training", "aten::relu")
     assert [tensor.shape for tensor in fused.outputs] == [(1, 32, 32, 32)]
-    assert [layer.modules for layer in found.layers if layer.kind == "convolution"] == [(f"{ODD}.0",), ("last",)]
+    assert [layer.modules for layer in layers.layers if layer.kind == "convolution"] == [(f"{ODD}.0",), ("last",)]
 
 
 def test_patterns_that_were_replaced(tmp_path: Path) -> None:
     """Attention is found as a pattern, and its node has no module of its own."""
     network = model(Attention)
-    found = profiled(LABEL, network, prepared(tmp_path))
-    attributed(network, found)
+    layers = profiled(LABEL, network, prepared(tmp_path))
+    attributed(network, layers)
     kinds = ("scaled_dot_product", "_native_multi_head_attention")  # the latter with PyTorch 2.9
-    (attention,) = [layer for layer in found.layers if any(kind in layer.kind for kind in kinds)]
+    (attention,) = [layer for layer in layers.layers if any(kind in layer.kind for kind in kinds)]
     assert attention.modules == ("attention",)
-    assert {"stem", "block", "linear", "norm", ""} <= {path for layer in found.layers for path in layer.modules}
+    assert {"stem", "block", "linear", "norm", ""} <= {path for layer in layers.layers for path in layer.modules}
 
 
 def test_graph_breaks(tmp_path: Path) -> None:
     network = model(Breaking, 1, 4, 32)
-    found = profiled(LABEL, network, prepared(tmp_path))
-    attributed(network, found)
-    products = [layer for layer in found.layers if layer.kind == "addmm"]
+    layers = profiled(LABEL, network, prepared(tmp_path))
+    attributed(network, layers)
+    products = [layer for layer in layers.layers if layer.kind == "addmm"]
     assert [layer.modules for layer in products] == [("first",), ("second",)]
     assert [layer.name.partition("/")[0] for layer in products] == ["0", "1"]
 
@@ -110,8 +110,8 @@ def graph_node(name: str, *before: Any, path: str | None = "") -> Any:
 
     meta = {} if path is None else {"nn_module_stack": {"": (path, None)}, "stack_trace": "here"}
     made = Node(name=name, op="call_function", target=name, meta=meta, users={}, all_input_nodes=list(before))
-    for each in before:
-        each.users[made] = None
+    for item in before:
+        item.users[made] = None
     return made
 
 
@@ -196,7 +196,7 @@ def test_calls_are_told_apart_by_graph_and_order() -> None:
     taken: dict[Any, Taken] = {}
     for place, (call, _) in enumerate(names.calls(run)):
         taken.setdefault(call, Taken()).add(0, 0.0, place)
-    assert [(each.name, each.modules, taken[call].calls[0]) for call, each in names.named(taken).items()] == [
+    assert [(layer.name, layer.modules, taken[call].calls[0]) for call, layer in names.named(taken).items()] == [
         (f"0/{kernel}", ("a",), 2), ("0/mm", ("b",), 2), (f"0/{kernel} #2", ("c",), 2),
         ("mm", (), 1), ("mm #2", (), 1), ("mm #3", (), 1), ("aten::cos", (), 1),
     ]  # fmt: skip
@@ -275,19 +275,19 @@ def test_what_was_compiled_with_other_options_is_not_taken_from_the_cache(prepar
 def test_frozen_weights_hold_the_batch_norms(tmp_path: Path) -> None:
     """And oneDNN's convolutions compute the activations behind them, which Inductor names them after."""
     network = model(Fused)
-    found = profiled(LABEL, network, prepared(tmp_path), options={"freezing": True})
-    attributed(network, found)
-    assert not any("batch_norm" in operator for layer in found.layers for operator in layer.operators)
-    assert [layer.modules[0] for layer in found.layers if layer.kind == "convolution"] == [f"{ODD}.0", "last"]
-    assert {path for layer in found.layers for path in layer.modules} == {f"{ODD}.0", f"{ODD}.2", "last"}
+    layers = profiled(LABEL, network, prepared(tmp_path), options={"freezing": True})
+    attributed(network, layers)
+    assert not any("batch_norm" in operator for layer in layers.layers for operator in layer.operators)
+    assert [layer.modules[0] for layer in layers.layers if layer.kind == "convolution"] == [f"{ODD}.0", "last"]
+    assert {path for layer in layers.layers for path in layer.modules} == {f"{ODD}.0", f"{ODD}.2", "last"}
 
 
 def test_convolutions_of_1x1_are_products(tmp_path: Path) -> None:
     network = model(Fused)
-    found = profiled(LABEL, network, prepared(tmp_path), options={"conv_1x1_as_mm": True})
-    attributed(network, found)
-    assert [layer.modules for layer in found.layers if layer.kind == "convolution"] == [(f"{ODD}.0",)]
-    assert [layer.modules for layer in found.layers if layer.kind in ("addmm", "mm")] == [("last",)]
+    layers = profiled(LABEL, network, prepared(tmp_path), options={"conv_1x1_as_mm": True})
+    attributed(network, layers)
+    assert [layer.modules for layer in layers.layers if layer.kind == "convolution"] == [(f"{ODD}.0",)]
+    assert [layer.modules for layer in layers.layers if layer.kind in ("addmm", "mm")] == [("last",)]
 
 
 def test_no_compiler_is_an_absence_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,12 +64,12 @@ def layers(label: str, network: Model, folder: Path, way: str = "", runs: int = 
     return profiled(label, network, prepared(folder), runs=runs, options={way: True} if way else {})
 
 
-def attributed(network: Model, found: Layers) -> None:
+def attributed(network: Model, layers: Layers) -> None:
     """All came from modules that there are."""
     assert network.module is not None
-    assert {path for layer in found.layers for path in layer.modules} <= {p for p, _ in network.module.named_modules()}
-    assert all(layer.modules and layer.operators for layer in found.layers)
-    assert "modules" not in found.absent
+    assert {path for layer in layers.layers for path in layer.modules} <= {p for p, _ in network.module.named_modules()}
+    assert all(layer.modules and layer.operators for layer in layers.layers)
+    assert "modules" not in layers.absent
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -143,11 +143,11 @@ def test_fused_groups_name_all_their_modules(tmp_path: Path) -> None:
 
 def test_outputs_that_are_flattened_and_more_runs_than_are_profiled_at_once(tmp_path: Path) -> None:
     network = small.model(small.TwoInputs)
-    found = profiled(TRACE, network, prepared(tmp_path), runs=23)
-    attributed(network, found)
-    assert {"embedding", "linear"} <= {path for layer in found.layers for path in layer.modules}
-    assert list(found.begun) == sorted(found.begun)
-    check(found, 23)
+    layers = profiled(TRACE, network, prepared(tmp_path), runs=23)
+    attributed(network, layers)
+    assert {"embedding", "linear"} <= {path for layer in layers.layers for path in layer.modules}
+    assert list(layers.begun) == sorted(layers.begun)
+    check(layers, 23)
 
 
 def test_a_frozen_archive_has_no_modules_and_says_so(tmp_path: Path) -> None:

@@ -420,7 +420,9 @@ def test_a_process_for_each_card_sees_it_alone(tmp_path: Path, monkeypatch: pyte
     for record in records:
         assert record.environment.variables["CUDA_VISIBLE_DEVICES"] == by_batch[record.case.batch]
     assert "beside 1 other worker as alone" in heard.remarks[-1]
-    (both,) = [record.facts["beside others"] for record in load_records(tmp_path).records if "beside others" in record.facts]
+    (both,) = [
+        record.facts["beside others"] for record in load_records(tmp_path).records if "beside others" in record.facts
+    ]
     assert (both["others"], both["ratio"]) == (1, pytest.approx(1, abs=0.2))
     assert threading.active_count() == before
 

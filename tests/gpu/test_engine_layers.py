@@ -18,13 +18,13 @@ pytestmark = pytest.mark.skipif(not VARIANT, reason="needs TensorRT or TensorRT 
 
 
 def profiled(backend: str, folder: Path, **words: Any) -> Profile:
-    (made,) = inferlens.profile(
+    (profile,) = inferlens.profile(
         "resnet18", backend=backend, precision="fp16", device="cuda", runs=20, iterations=50, output=str(folder),
         **words,
     )  # fmt: skip
-    assert made.status == "ok", made.reason
-    assert made.layers is not None
-    return made
+    assert profile.status == "ok", profile.reason
+    assert profile.layers is not None
+    return profile
 
 
 def attributed(profile: Profile) -> float:
@@ -45,22 +45,22 @@ def attributed(profile: Profile) -> float:
     ids=str,
 )
 def test_layers_are_timed_in_every_run(backend: str, least: float, options: tuple[str, ...], tmp_path: Path) -> None:
-    made = profiled(backend, tmp_path, option=list(options))
-    assert made.layers is not None
-    timed = [layer for layer in made.layers.layers if layer.times]
+    profile = profiled(backend, tmp_path, option=list(options))
+    assert profile.layers is not None
+    timed = [layer for layer in profile.layers.layers if layer.times]
     assert all(len(layer.times) == 20 for layer in timed)
     assert len(timed) > 15
     sums = [sum(layer.times[run] for layer in timed) for run in range(20)]
-    assert all(0 < total <= 1.05 * whole for total, whole in zip(sums, made.layers.whole, strict=True))
+    assert all(0 < total <= 1.05 * whole for total, whole in zip(sums, profile.layers.whole, strict=True))
     assert len(set(sums)) > 1  # samples, no mean of them
-    print(backend, options, attributed(made), made.layers.absent, made.layers.clock)
-    assert attributed(made) >= least, made.layers.absent
-    assert least or attributed(made) > 0.95 or "torch_tensorrt:dynamo" in made.layers.absent["modules"]
+    print(backend, options, attributed(profile), profile.layers.absent, profile.layers.clock)
+    assert attributed(profile) >= least, profile.layers.absent
+    assert least or attributed(profile) > 0.95 or "torch_tensorrt:dynamo" in profile.layers.absent["modules"]
 
 
 def test_torch_compile_hands_paths_on(tmp_path: Path) -> None:
-    made = profiled("torch_tensorrt:compile", tmp_path)
-    assert made.layers is not None
-    assert len([layer for layer in made.layers.layers if any(layer.times)]) > 15
-    assert attributed(made) > 0.7, made.layers.absent  # weights are inputs of these engines
-    assert attributed(made) > 0.95 or "torch_tensorrt:dynamo" in made.layers.absent["modules"]
+    profile = profiled("torch_tensorrt:compile", tmp_path)
+    assert profile.layers is not None
+    assert len([layer for layer in profile.layers.layers if any(layer.times)]) > 15
+    assert attributed(profile) > 0.7, profile.layers.absent  # weights are inputs of these engines
+    assert attributed(profile) > 0.95 or "torch_tensorrt:dynamo" in profile.layers.absent["modules"]

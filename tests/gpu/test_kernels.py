@@ -59,35 +59,35 @@ def profiled(label: str, model: Model, folder: Path, precision: str = "fp16", **
         for _ in range(5):
             runner.infer(feed)
         runner.synchronize()
-        found = kernel_runs.kernels_of(runner, feed, RUNS, label)
-    check(found)
-    return found
+        kernels = kernel_runs.kernels_of(runner, feed, RUNS, label)
+    check(kernels)
+    return kernels
 
 
-def check(found: Kernels) -> None:
-    assert found.kernels
-    assert len(found.whole) == len(found.busy) == len(found.begun) == RUNS
-    assert list(found.begun) == sorted(found.begun)
-    assert found.gpu.name == torch.cuda.get_device_name()
-    assert 0 < found.launches <= sum(each.calls for each in found.kernels)
-    for run, (whole, busy) in enumerate(zip(found.whole, found.busy, strict=True)):
-        assert 0 < busy <= sum(each.times[run] for each in found.kernels) + 1e-9
+def check(kernels: Kernels) -> None:
+    assert kernels.kernels
+    assert len(kernels.whole) == len(kernels.busy) == len(kernels.begun) == RUNS
+    assert list(kernels.begun) == sorted(kernels.begun)
+    assert kernels.gpu.name == torch.cuda.get_device_name()
+    assert 0 < kernels.launches <= sum(kernel.calls for kernel in kernels.kernels)
+    for run, (whole, busy) in enumerate(zip(kernels.whole, kernels.busy, strict=True)):
+        assert 0 < busy <= sum(kernel.times[run] for kernel in kernels.kernels) + 1e-9
         assert busy <= whole + SKEW
-    for each in found.kernels:
-        assert len(each.times) == RUNS
-        assert all(time >= 0 for time in each.times)
-        for begin, time, whole in zip(each.begins, each.times, found.whole, strict=False):
+    for kernel in kernels.kernels:
+        assert len(kernel.times) == RUNS
+        assert all(time >= 0 for time in kernel.times)
+        for begin, time, whole in zip(kernel.begins, kernel.times, kernels.whole, strict=False):
             assert 0 <= begin <= whole
-            assert begin + time / each.calls <= whole + SKEW
-        if each.kind != "kernel":
-            assert each.occupancy is None
+            assert begin + time / kernel.calls <= whole + SKEW
+        if kernel.kind != "kernel":
+            assert kernel.occupancy is None
             continue
-        assert each.grid
-        assert each.block
-        assert each.registers is not None
-        assert each.occupancy is not None, "the formula knows this GPU"
-        assert each.achieved is not None
-        assert 0 < each.achieved <= each.occupancy <= 1
+        assert kernel.grid
+        assert kernel.block
+        assert kernel.registers is not None
+        assert kernel.occupancy is not None, "the formula knows this GPU"
+        assert kernel.achieved is not None
+        assert 0 < kernel.achieved <= kernel.occupancy <= 1
 
 
 def layers_of(label: str, network: Model, folder: Path, precision: str = "fp32", **options: bool) -> Layers:
@@ -97,29 +97,31 @@ def layers_of(label: str, network: Model, folder: Path, precision: str = "fp32",
         feed = runner.place(small.arrays(network))
         for _ in range(5):
             runner.infer(feed)
-        found = runner.profile_layers(feed, RUNS)
-    assert found.timed == "GPU"
-    assert found.clock.startswith("torch.profiler (CUPTI)")
-    layered.check(found, RUNS)
-    return found
+        layers = runner.profile_layers(feed, RUNS)
+    assert layers.timed == "GPU"
+    assert layers.clock.startswith("torch.profiler (CUPTI)")
+    layered.check(layers, RUNS)
+    return layers
 
 
-def known(found: Layers) -> float:
-    return layered.seconds([layer for layer in found.layers if layer.modules]) / layered.seconds(list(found.layers))
+def known(layers: Layers) -> float:
+    return layered.seconds([layer for layer in layers.layers if layer.modules]) / layered.seconds(list(layers.layers))
 
 
-def seconds(found: Kernels, *, known: bool = False) -> float:
+def seconds(kernels: Kernels, *, known: bool = False) -> float:
     """What kernels took in all runs; ``known``: those of known modules."""
-    return sum(sum(each.times) for each in found.kernels if each.modules or not known)
+    return sum(sum(kernel.times) for kernel in kernels.kernels if kernel.modules or not known)
 
 
-def attributed(model: Model, found: Kernels, least: float) -> None:
+def attributed(model: Model, kernels: Kernels, least: float) -> None:
     """So much of the kernels' time is of known modules, which there are; what is not is shown where that fails."""
     assert model.module is not None
-    share = seconds(found, known=True) / seconds(found)
-    unknown = [(each.name, each.calls, each.layer, each.operator) for each in found.kernels if not each.modules]
-    assert share >= least, (share, found.absent, unknown)
-    seen = {path for each in found.kernels for path in each.modules}
+    share = seconds(kernels, known=True) / seconds(kernels)
+    unknown = [
+        (kernel.name, kernel.calls, kernel.layer, kernel.operator) for kernel in kernels.kernels if not kernel.modules
+    ]
+    assert share >= least, (share, kernels.absent, unknown)
+    seen = {path for kernel in kernels.kernels for path in kernel.modules}
     assert seen <= {path for path, _ in model.module.named_modules()}
     assert len(seen) > 20, seen
 
@@ -128,21 +130,24 @@ def test_kernels_of_eager_pytorch_have_their_modules(tmp_path: Path) -> None:
     model = vision()
     assert model.module is not None
     paths = {path for path, _ in model.module.named_modules()}
-    found = profiled("pytorch", model, tmp_path)
-    assert seconds(found, known=True) >= 0.95 * seconds(found)
-    seen = {module for each in found.kernels for module in each.modules}
+    kernels = profiled("pytorch", model, tmp_path)
+    assert seconds(kernels, known=True) >= 0.95 * seconds(kernels)
+    seen = {module for kernel in kernels.kernels for module in kernel.modules}
     assert seen <= paths
     assert {path for path in paths if "conv" in path or path.endswith("downsample.0")} <= seen
     assert {"bn1", "relu", "maxpool", "avgpool", "fc", "layer1.0", "layer4.1"} <= seen
-    assert {each.operator for each in found.kernels if each.modules == ("fc",)} & {"aten::addmm", "aten::linear"}
+    assert {kernel.operator for kernel in kernels.kernels if kernel.modules == ("fc",)} & {
+        "aten::addmm",
+        "aten::linear",
+    }
     assert not nn.modules.module._global_forward_hooks, "hooks are there while runs are traced, and no longer"
 
 
 def test_tensor_cores_are_used_in_fp16_and_not_in_fp32(tmp_path: Path) -> None:
     shares = []
     for precision in ("fp16", "fp32"):
-        found = profiled("pytorch", vision(batch=8), tmp_path, precision)
-        shares.append(sum(sum(each.times) for each in found.kernels if each.tensor_cores) / seconds(found))
+        kernels = profiled("pytorch", vision(batch=8), tmp_path, precision)
+        shares.append(sum(sum(kernel.times) for kernel in kernels.kernels if kernel.tensor_cores) / seconds(kernels))
     assert shares[0] > 0.1
     assert shares[1] < 0.01
 
@@ -152,8 +157,8 @@ def test_a_cuda_graph_is_one_launch_of_the_same_kernels(tmp_path: Path) -> None:
     graph = profiled("pytorch", vision(), tmp_path, cuda_graph=True)
     assert graph.launches == 1
     assert seconds(graph, known=True) >= 0.95 * seconds(graph), graph.absent
-    assert {each.modules for each in graph.kernels} >= {("conv1",), ("layer4.1.conv2",), ("fc",)}
-    calls = [sum(each.calls for each in found.kernels if each.kind == "kernel") for found in (eager, graph)]
+    assert {kernel.modules for kernel in graph.kernels} >= {("conv1",), ("layer4.1.conv2",), ("fc",)}
+    calls = [sum(kernel.calls for kernel in kernels.kernels if kernel.kind == "kernel") for kernels in (eager, graph)]
     assert calls[1] == pytest.approx(calls[0], rel=0.1)
     assert np.median(graph.busy) == pytest.approx(np.median(eager.busy), rel=0.4)
 
@@ -163,20 +168,24 @@ def test_a_cuda_graph_is_one_launch_of_the_same_kernels(tmp_path: Path) -> None:
 def test_kernels_of_inductor(label: str, name: str, tmp_path: Path) -> None:
     """Traced to modules, also where a CUDA graph replays them."""
     model = vision(name)
-    found = profiled(label, model, tmp_path)
-    calls = sum(each.calls for each in found.kernels)
+    kernels = profiled(label, model, tmp_path)
+    calls = sum(kernel.calls for kernel in kernels.kernels)
     assert calls > 20
-    assert any(each.name.startswith("triton_") for each in found.kernels)
+    assert any(kernel.name.startswith("triton_") for kernel in kernels.kernels)
     if label.endswith("reduce-overhead"):
-        assert 1 <= found.launches < calls / 4, "a CUDA graph"
-        check_pairs(found)
-    attributed(model, found, 0.9)
-    for each in found.kernels:  # a generated kernel is of the layer of its name, a library's of an operator of the code
-        if each.layer and each.name.startswith("triton_"):
-            assert each.layer.partition(" #")[0] == each.name
-        elif each.layer:
-            assert not each.layer.startswith("triton_"), each.name
-    assert any(each.layer.startswith("convolution") for each in found.kernels), "libraries compute them in this mode"
+        assert 1 <= kernels.launches < calls / 4, "a CUDA graph"
+        check_pairs(kernels)
+    attributed(model, kernels, 0.9)
+    for (
+        kernel
+    ) in kernels.kernels:  # a generated kernel is of the layer of its name, a library's of an operator of the code
+        if kernel.layer and kernel.name.startswith("triton_"):
+            assert kernel.layer.partition(" #")[0] == kernel.name
+        elif kernel.layer:
+            assert not kernel.layer.startswith("triton_"), kernel.name
+    assert any(kernel.layer.startswith("convolution") for kernel in kernels.kernels), (
+        "libraries compute them in this mode"
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,27 +194,29 @@ def test_kernels_of_inductor(label: str, name: str, tmp_path: Path) -> None:
 def test_folded_batch_norms_launch_nothing(label: str, option: str, tmp_path: Path) -> None:
     """Nor is anything left of them in the kernels of what is around them: no kernel came from one."""
     model = vision()
-    found = profiled(label, model, tmp_path, **{option: True})
-    attributed(model, found, 0.9)
-    assert not any("batch_norm" in each.name or "bn_fw" in each.name for each in found.kernels)
-    assert not {path for each in found.kernels for path in each.modules if ".bn" in path}
+    kernels = profiled(label, model, tmp_path, **{option: True})
+    attributed(model, kernels, 0.9)
+    assert not any("batch_norm" in kernel.name or "bn_fw" in kernel.name for kernel in kernels.kernels)
+    assert not {path for kernel in kernels.kernels for path in kernel.modules if ".bn" in path}
 
 
 def test_kernels_of_templates(tmp_path: Path) -> None:
     """Autotuning chooses between libraries and Triton templates; the same is chosen for the call that tells."""
     model = layered.model(layered.Fused, 2, 3, 64, 64)
-    found = profiled("torch_compile:max-autotune", model, tmp_path, "fp32")
-    told = [(each.name, each.layer, each.modules) for each in found.kernels]
-    check_pairs(found)
-    copied = sum(sum(each.times) for each in found.kernels if "multi_tensor_apply" in each.name)  # a graph's inputs
-    assert seconds(found, known=True) >= 0.9 * (seconds(found) - copied), (found.absent, told)
-    modules = {path for each in found.kernels for path in each.modules}
+    kernels = profiled("torch_compile:max-autotune", model, tmp_path, "fp32")
+    told = [(kernel.name, kernel.layer, kernel.modules) for kernel in kernels.kernels]
+    check_pairs(kernels)
+    copied = sum(
+        sum(kernel.times) for kernel in kernels.kernels if "multi_tensor_apply" in kernel.name
+    )  # a graph's inputs
+    assert seconds(kernels, known=True) >= 0.9 * (seconds(kernels) - copied), (kernels.absent, told)
+    modules = {path for kernel in kernels.kernels for path in kernel.modules}
     assert {f"{layered.ODD}.0", f"{layered.ODD}.1", f"{layered.ODD}.2", "last"} <= modules, told
 
 
 def check_pairs(found: Kernels | Layers) -> None:
     """Without modules for all where a CUDA graph launches other kernels than the call that tells; there it is said."""
-    if not any(each.modules for each in (found.kernels if isinstance(found, Kernels) else found.layers)):
+    if not any(kernel.modules for kernel in (found.kernels if isinstance(found, Kernels) else found.layers)):
         assert "not the same in the same order" in found.absent["modules"], found.absent
         pytest.xfail(found.absent["modules"])
 
@@ -217,25 +228,27 @@ def check_pairs(found: Kernels | Layers) -> None:
 )
 def test_kernels_of_torchscript(label: str, options: dict[str, bool], name: str, tmp_path: Path) -> None:
     model = vision(name)
-    found = profiled(label, model, tmp_path, **options)
-    attributed(model, found, 0.9 if label.endswith("script") else 0.95)
+    kernels = profiled(label, model, tmp_path, **options)
+    attributed(model, kernels, 0.9 if label.endswith("script") else 0.95)
 
 
 @pytest.mark.parametrize("label", ["torch_compile:default", "torchscript:trace"])
 def test_kernels_are_of_the_modules_of_their_layers(label: str, tmp_path: Path) -> None:
     """The two levels, profiled apart, have the same layers of the same modules, and about the same time in them."""
-    found = profiled(label, vision(batch=8), tmp_path)
+    kernels = profiled(label, vision(batch=8), tmp_path)
     layers = layers_of(label, vision(batch=8), tmp_path, "fp16")
     of_layers = {layer.name: layer for layer in layers.layers}
     of_kernels: dict[str, list[Any]] = {}
-    for each in found.kernels:
-        of_kernels.setdefault(each.layer, []).append(each)
+    for kernel in kernels.kernels:
+        of_kernels.setdefault(kernel.layer, []).append(kernel)
     assert set(of_kernels) - {""} == set(of_layers)
     for name, layer in of_layers.items():
-        assert {each.modules for each in of_kernels[name]} == {layer.modules}, name
-        assert {each.name for each in of_kernels[name]} == set(layer.details["kernels"]), name
+        assert {item.modules for item in of_kernels[name]} == {layer.modules}, name
+        assert {item.name for item in of_kernels[name]} == set(layer.details["kernels"]), name
     took = sum(float(np.median(layer.times)) for layer in layers.layers)
-    assert sum(float(np.median(each.times)) for each in found.kernels if each.layer) == pytest.approx(took, rel=0.25)
+    assert sum(float(np.median(kernel.times)) for kernel in kernels.kernels if kernel.layer) == pytest.approx(
+        took, rel=0.25
+    )
 
 
 @pytest.mark.parametrize(
@@ -243,17 +256,17 @@ def test_kernels_are_of_the_modules_of_their_layers(label: str, tmp_path: Path) 
 )
 def test_kernels_of_other_libraries_are_seen(label: str, tmp_path: Path) -> None:
     tells = isinstance(entered(label, vision(), tmp_path), KernelOrigins)
-    found = profiled(label, vision(), tmp_path)
-    assert sum(each.calls for each in found.kernels) > 15
-    assert np.median(found.busy) > 50e-6
+    kernels = profiled(label, vision(), tmp_path)
+    assert sum(kernel.calls for kernel in kernels.kernels) > 15
+    assert np.median(kernels.busy) > 50e-6
     if not tells:
-        assert label in found.absent["origins"]
+        assert label in kernels.absent["origins"]
         return
-    placed = sum(sum(each.times) for each in found.kernels if each.layer)
-    assert placed >= 0.9 * seconds(found), found.absent
-    if seconds(found, known=True) < 0.95 * seconds(found):
-        assert label == "torch_tensorrt:ts-trace", found.absent
-        assert "torch_tensorrt:dynamo" in found.absent["details"]
+    placed = sum(sum(kernel.times) for kernel in kernels.kernels if kernel.layer)
+    assert placed >= 0.9 * seconds(kernels), kernels.absent
+    if seconds(kernels, known=True) < 0.95 * seconds(kernels):
+        assert label == "torch_tensorrt:ts-trace", kernels.absent
+        assert "torch_tensorrt:dynamo" in kernels.absent["details"]
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vit_b_16"])
@@ -261,20 +274,20 @@ def test_kernels_of_other_libraries_are_seen(label: str, tmp_path: Path) -> None
 def test_kernels_and_layers_of_onnxruntime(options: dict[str, bool], name: str, tmp_path: Path) -> None:
     """Each is of the node that launched it, also where a CUDA graph replays it; the layers are the nodes."""
     model = vision(name)
-    found = profiled("onnxruntime:cuda", model, tmp_path, **options)
-    assert (found.launches == 1) == ("cuda_graph" in options)
-    attributed(model, found, 0.95)
+    kernels = profiled("onnxruntime:cuda", model, tmp_path, **options)
+    assert (kernels.launches == 1) == ("cuda_graph" in options)
+    attributed(model, kernels, 0.95)
     layers = layers_of("onnxruntime:cuda", vision(name), tmp_path, "fp16", **options)
     assert known(layers) >= 0.95, layers.absent
-    placed = {each.layer for each in found.kernels if each.layer}
+    placed = {kernel.layer for kernel in kernels.kernels if kernel.layer}
     names = {layer.name for layer in layers.layers if layer.modules or layer.details.get("inserted")}
     assert placed <= names
     dropped = [
         layer for layer in layers.layers if layer.name in names - placed
     ]  # a graph drops copies that change nothing
-    assert sum(float(np.median(layer.times)) for layer in dropped) <= 0.05 * seconds(found) / RUNS
+    assert sum(float(np.median(layer.times)) for layer in dropped) <= 0.05 * seconds(kernels) / RUNS
     took = sum(float(np.median(each.times)) for each in layers.layers)
-    assert took == pytest.approx(seconds(found) / RUNS, rel=0.25)
+    assert took == pytest.approx(seconds(kernels) / RUNS, rel=0.25)
 
 
 def test_the_command_keeps_and_shows_them(tmp_path: Path) -> None:
@@ -283,7 +296,10 @@ def test_the_command_keeps_and_shows_them(tmp_path: Path) -> None:
         "tests.backends.small:Convolution", level="layer,kernel", backend="pytorch", device="cuda", precision="fp16",
         input="image=1x3x64x64", runs=RUNS, iterations=50, warmup=5, output=str(tmp_path / "results"),
     )  # fmt: skip
-    assert [(each.level, each.status, each.reason) for each in profiles] == [("layer", "ok", ""), ("kernel", "ok", "")]
+    assert [(profile.level, profile.status, profile.reason) for profile in profiles] == [
+        ("layer", "ok", ""),
+        ("kernel", "ok", ""),
+    ]
     table = kernel_table(profiles[1], unprofiled=(1e-3,) * 20)
     assert not isinstance(table, str), table
     assert table.reconciliation.attributed >= 0.95
@@ -300,7 +316,7 @@ def test_the_table_of_modules_is_of_the_kernels_of_every_way(tmp_path: Path) -> 
         "resnet18", backend="pytorch,torch_compile:reduce-overhead", device="cuda", precision="fp16", batch=8,
         option=["pytorch.cuda_graph=false,true"], runs=RUNS, iterations=50, output=str(tmp_path / "results"),
     )  # fmt: skip
-    assert [(each.level, each.status, each.reason) for each in profiles] == [("layer", "ok", "")] * 3
+    assert [(profile.level, profile.status, profile.reason) for profile in profiles] == [("layer", "ok", "")] * 3
     shown = command("modules", "results", "--format", "json", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     (model,) = json.loads(shown.stdout)["models"]
@@ -313,29 +329,29 @@ def test_the_table_of_modules_is_of_the_kernels_of_every_way(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("label", ["pytorch", *INDUCTOR, TRACE, SCRIPT])
 def test_costs_are_where_the_work_is(label: str, tmp_path: Path) -> None:
-    found = layers_of(label, layered.model(layered.Costly, 8, 64, 112, 112), tmp_path)
-    first, second = layered.seconds(layered.of(found, "first")), layered.seconds(layered.of(found, "second"))
-    assert second > 2 * first, found
-    assert layered.total(found, 0) > 0.3 * min(found.whole), found
-    assert label == "pytorch" or all(layer.details["kernels"] for layer in found.layers), found
+    layers = layers_of(label, layered.model(layered.Costly, 8, 64, 112, 112), tmp_path)
+    first, second = layered.seconds(layered.of(layers, "first")), layered.seconds(layered.of(layers, "second"))
+    assert second > 2 * first, layers
+    assert layered.total(layers, 0) > 0.3 * min(layers.whole), layers
+    assert label == "pytorch" or all(layer.details["kernels"] for layer in layers.layers), layers
 
 
 @pytest.mark.parametrize("label", INDUCTOR)
 def test_fused_kernels_name_all_their_modules(label: str, tmp_path: Path) -> None:
     """Batch norm and ReLU are of one kernel; with max-autotune a convolution before or behind them may be of it too."""
-    found = layers_of(label, layered.model(layered.Fused, 2, 3, 64, 64), tmp_path)
-    check_pairs(found)
-    copies = [layer for layer in found.layers if "multi_tensor_apply" in "".join(layer.details["kernels"])]
-    rest = [layer for layer in found.layers if layer not in copies]  # without what copies the inputs of a graph
-    assert layered.seconds([layer for layer in rest if layer.modules]) > 0.9 * layered.seconds(rest), found
+    layers = layers_of(label, layered.model(layered.Fused, 2, 3, 64, 64), tmp_path)
+    check_pairs(layers)
+    copies = [layer for layer in layers.layers if "multi_tensor_apply" in "".join(layer.details["kernels"])]
+    rest = [layer for layer in layers.layers if layer not in copies]  # without what copies the inputs of a graph
+    assert layered.seconds([layer for layer in rest if layer.modules]) > 0.9 * layered.seconds(rest), layers
     fused = [
-        layer for layer in layered.of(found, f"{layered.ODD}.1", f"{layered.ODD}.2") if layer.kind.startswith("Triton")
+        layer for layer in layered.of(layers, f"{layered.ODD}.1", f"{layered.ODD}.2") if layer.kind.startswith("Triton")
     ]
-    assert fused, found
-    assert any("triton" in kernel for kernel in fused[0].details["kernels"]), found
+    assert fused, layers
+    assert any("triton" in kernel for kernel in fused[0].details["kernels"]), layers
     channels = 4 if fused[0].kind == "Triton template" and "last" in fused[0].modules else 32  # there it is a prologue
-    assert (2, channels, 64, 64) in {tensor.shape for tensor in fused[0].outputs}, found
-    assert layered.of(found, "last"), found
+    assert (2, channels, 64, 64) in {tensor.shape for tensor in fused[0].outputs}, layers
+    assert layered.of(layers, "last"), layers
 
 
 def timm_model(name: str, batch: int) -> Model:
@@ -367,7 +383,7 @@ def test_layers_of_a_replay_have_modules_and_its_time(
         feed = runner.place(small.arrays(network))
         for _ in range(5):
             runner.infer(feed)
-        found = runner.profile_layers(feed, RUNS)
+        layers = runner.profile_layers(feed, RUNS)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         for _ in range(50):
@@ -376,20 +392,22 @@ def test_layers_of_a_replay_have_modules_and_its_time(
         runner.synchronize()
         torch.cuda.synchronize()
         unprofiled = begin.elapsed_time(end) / 50 / 1e3
-    sums = [sum(layer.times[run] for layer in found.layers) for run in range(RUNS)]
-    unknown = [(layer.name, sum(layer.times)) for layer in found.layers if not layer.modules and any(layer.times)]
-    print(f"{name} {label} {options}: in modules {known(found):.4f}; layers {np.median(sums) * 1e3:.4f} ms, unprofiled")
-    print(f"{unprofiled * 1e3:.4f} ms, profiled call {np.median(found.whole) * 1e3:.4f} ms; {unknown} {found.absent}")
-    assert known(found) >= 0.95, (unknown, found.absent)
+    sums = [sum(layer.times[run] for layer in layers.layers) for run in range(RUNS)]
+    unknown = [(layer.name, sum(layer.times)) for layer in layers.layers if not layer.modules and any(layer.times)]
+    print(
+        f"{name} {label} {options}: in modules {known(layers):.4f}; layers {np.median(sums) * 1e3:.4f} ms, unprofiled"
+    )
+    print(f"{unprofiled * 1e3:.4f} ms, profiled call {np.median(layers.whole) * 1e3:.4f} ms; {unknown} {layers.absent}")
+    assert known(layers) >= 0.95, (unknown, layers.absent)
     assert np.median(sums) <= 1.2 * unprofiled
     assert (label == "pytorch" and not options) or np.median(sums) >= 0.6 * unprofiled
 
 
 def test_graph_breaks(tmp_path: Path) -> None:
-    found = layers_of(INDUCTOR[0], layered.model(layered.Breaking, 1, 64, 32), tmp_path)
-    assert layered.of(found, "first")
-    assert layered.of(found, "second")
-    assert known(found) > 0.9
+    layers = layers_of(INDUCTOR[0], layered.model(layered.Breaking, 1, 64, 32), tmp_path)
+    assert layered.of(layers, "first")
+    assert layered.of(layers, "second")
+    assert known(layers) > 0.9
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "vit_b_16"])
@@ -397,13 +415,13 @@ def test_graph_breaks(tmp_path: Path) -> None:
     ("label", "way"), [(INDUCTOR[0], ""), (INDUCTOR[0], "freezing"), (TRACE, ""), (TRACE, "freeze")]
 )
 def test_real_models_are_attributed(label: str, way: str, name: str, tmp_path: Path) -> None:
-    found = layers_of(label, vision(name, 8), tmp_path, "fp16", **({way: True} if way else {}))
-    assert known(found) > (0.95 if label == TRACE else 0.9), found.absent
+    layers = layers_of(label, vision(name, 8), tmp_path, "fp16", **({way: True} if way else {}))
+    assert known(layers) > (0.95 if label == TRACE else 0.9), layers.absent
 
 
 @pytest.mark.parametrize("way", ["", "freeze"])
 @pytest.mark.parametrize("label", [TRACE, SCRIPT])
 def test_torchscript_attributes_transformers(label: str, way: str, tmp_path: Path) -> None:
-    found = layers_of(label, layered.model(Encoder, 4, 64, 32), tmp_path, **({way: True} if way else {}))
-    assert known(found) > (0.5 if label == SCRIPT and way else 0.95)  # branches cannot be told apart there
-    assert "layers.0" in {path for layer in found.layers for path in layer.modules} or (label == SCRIPT and way)
+    layers = layers_of(label, layered.model(Encoder, 4, 64, 32), tmp_path, **({way: True} if way else {}))
+    assert known(layers) > (0.5 if label == SCRIPT and way else 0.95)  # branches cannot be told apart there
+    assert "layers.0" in {path for layer in layers.layers for path in layer.modules} or (label == SCRIPT and way)

@@ -19,9 +19,9 @@ def test_a_worker_for_each_gpu(tmp_path: Path) -> None:
         option="pytorch.cuda_graph=false", device="cuda", devices="all", quick=True, iterations=20, warmup=5,
         output=tmp_path,
     )  # fmt: skip
-    assert [(each.status, each.ranked) for each in records] == [("ok", True)] * 4
-    cards = {model: {each.machine.gpu_uuid for each in records if each.case.model == model} for model in
-             {each.case.model for each in records}}  # fmt: skip
+    assert [(record.status, record.ranked) for record in records] == [("ok", True)] * 4
+    cards = {model: {record.machine.gpu_uuid for record in records if record.case.model == model} for model in
+             {record.case.model for record in records}}  # fmt: skip
     assert all(len(its) == 1 and "" not in its for its in cards.values())
     assert len(set.union(*cards.values())) == min(torch.cuda.device_count(), 2)
 
@@ -32,7 +32,7 @@ def test_two_rounds_at_once_take_turns_on_the_gpu(tmp_path: Path) -> None:
         "torchvision:resnet18", backend="pytorch,torchscript:trace", precision="fp16", device="cuda", within="1s",
         option="pytorch.cuda_graph=false", output=tmp_path,
     )  # fmt: skip
-    assert {each.status for each in records} == {"ok"}
-    rounds = {each.repeat for each in records if each.repeat}
+    assert {record.status for record in records} == {"ok"}
+    rounds = {record.repeat for record in records if record.repeat}
     assert {1, 2} <= rounds
-    assert all(IN_TURNS in each.facts for each in records if each.repeat)
+    assert all(IN_TURNS in record.facts for record in records if record.repeat)

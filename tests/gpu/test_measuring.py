@@ -142,11 +142,11 @@ def test_a_short_call_says_how_much_of_it_is_launch_and_events(tmp_path: Path) -
 
 def test_two_processes_on_one_gpu_take_turns(tmp_path: Path) -> None:
     """Neither is a stranger to the other's watch, and what belongs to both is told of neither."""
-    found = inferlens.ab(
+    ab_result = inferlens.ab(
         "resnet18", "pytorch fp16", "pytorch fp16 channels_last=true", device="cuda",
         seconds="500ms", max_rounds=3, output=str(tmp_path),
     )  # fmt: skip
-    assert found.verdict != "DID NOT RUN", found.reason
+    assert ab_result.verdict != "DID NOT RUN", ab_result.reason
     records = [record for record in inferlens.load_records([tmp_path]).records if record.repeat > 1]
     assert len(records) >= 4
     for record in records:

@@ -106,10 +106,10 @@ def test_times_and_memory_are_those_of_the_child(run: Run) -> None:
 
 def test_energy_is_below_the_power_limit(run: Run) -> None:
     _, log, (begin, end, calls) = run
-    found = energy_per_item(log, begin, end, calls)
-    assert found.joules is not None, found.reason
+    energy = energy_per_item(log, begin, end, calls)
+    assert energy.joules is not None, energy.reason
     assert log.gpu
-    watts = found.joules * calls / (end - begin)
+    watts = energy.joules * calls / (end - begin)
     assert 10.0 < watts < 1.1 * (collect().gpus[0].power_limit or math.inf)
 
 

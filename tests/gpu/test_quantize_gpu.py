@@ -14,7 +14,7 @@ from inferlens.backends.base import Absence
 from inferlens.backends.tensorrt.flavours import find, flavour
 from tests.backends.test_dialects import Residual
 
-ENGINES = [f"tensorrt:{each}" for each in ("trt", "rtx") if not isinstance(find(each), Absence)]
+ENGINES = [f"tensorrt:{name}" for name in ("trt", "rtx") if not isinstance(find(name), Absence)]
 OF_TORCH = [
     *["torch_compile"] * (importlib.util.find_spec("torchao") is not None),
     *["torch_tensorrt:dynamo"] * (importlib.util.find_spec("modelopt") is not None

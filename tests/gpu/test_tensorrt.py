@@ -167,7 +167,7 @@ def test_timings_or_kernels_are_kept_in_a_file(label: str, preparation: Preparat
 def test_calls_from_and_to_the_host(label: str, options: dict[str, Any], preparation: Preparation) -> None:
     model = small.model(batch=4)
     inputs, others = small.arrays(model), small.arrays(model, seed=1)
-    expected = [small.eager(model, each) for each in (inputs, others)]
+    expected = [small.eager(model, item) for item in (inputs, others)]
     with HostIo(prepared(label, model, preparation, **options)) as runner:
         for arrays, right in zip((inputs, others), expected, strict=True):
             feed = runner.place(arrays)

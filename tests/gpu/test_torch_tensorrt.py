@@ -53,7 +53,7 @@ GROUPS: list[tuple[str, str, Options]] = [
 
 
 def name(value: Any) -> str:
-    return ",".join(f"{key}={each}" for key, each in value.items()) if isinstance(value, dict) else str(value)
+    return ",".join(f"{key}={item}" for key, item in value.items()) if isinstance(value, dict) else str(value)
 
 
 @pytest.fixture
@@ -112,8 +112,8 @@ def test_each_group_of_options_runs_or_says_why_not(
     phases = [phase.name for phase in preparation.phases]
     assert phases == (["build"] if variant == "compile" else ["export", "build"])
     if options is FORCED:
-        operators = [each for segment in facts["partition"]["segments"] for each in segment["operators"]]
-        assert {each["why"] for each in operators if "relu" in each["name"]} == {"forced"}
+        operators = [item for segment in facts["partition"]["segments"] for item in segment["operators"]]
+        assert {operator["why"] for operator in operators if "relu" in operator["name"]} == {"forced"}
     if variant.startswith("ts-"):
         assert (facts["partition"]["operators"], set(facts["partition"]["engines"])) == (None, {None})
 
@@ -151,7 +151,7 @@ def test_a_saved_module_gives_right_outputs(
         assert not fresh.warnings
         told = fresh.facts["partition"]
         assert list(told["engines"]) == [None] * len(built["engines"]), "a file does not tell what is in an engine"
-        beside = [name for each in told["breaks"] for name in each["operators"]]
+        beside = [name for item in told["breaks"] for name in item["operators"]]
         assert any("relu" in name for name in beside) == (options is FORCED)
 
 
@@ -191,7 +191,7 @@ def test_a_partition_between_engines_runs(preparation: Preparation) -> None:
     with prepared("dynamo", "fp32", {"min_block_size": 1}, model, preparation) as runner:
         assert small.error(outputs_of(runner, inputs), expected) < 1e-2  # an inverse enlarges what it is given
     told = preparation.facts["partition"]
-    assert [each["runs_in"] for each in told["segments"]] == ["TensorRT", "PyTorch", "TensorRT"]
+    assert [item["runs_in"] for item in told["segments"]] == ["TensorRT", "PyTorch", "TensorRT"]
     assert told["segments"][1]["operators"][0]["module"] == "inverse"
     beforehand = TorchTensorRT().partition(model, case("dynamo", options={"min_block_size": 1}), preparation)
     assert (beforehand.assumed_gpu, beforehand.engines) == ("", tuple(told["engines"]))
@@ -202,9 +202,9 @@ def test_a_saved_module_runs_from_its_file_and_is_checked_against_its_source(
     variant: str, suffix: str, tmp_path: Path
 ) -> None:
     options = ["torch_tensorrt.min_block_size=1"]
-    made = single({"model": "tests.gpu.crash:good", "option": options}, f"torch_tensorrt:{variant}")
+    case = single({"model": "tests.gpu.crash:good", "option": options}, f"torch_tensorrt:{variant}")
     file = tmp_path / f"model{suffix}"
-    save(file, made, cache=tmp_path / "cache")
+    save(file, case, cache=tmp_path / "cache")
     words = {"output": str(tmp_path / "out"), "iterations": 20, "warmup": 5}
     (record,) = inferlens.bench(str(file), trust=True, **words)
     assert (record.status, record.reason) == ("ok", "")

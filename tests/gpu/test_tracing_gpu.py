@@ -37,22 +37,22 @@ def taken(folder: Path, **words: Any) -> list[CaseTrace]:
     ],
 )
 def test_kernels_are_in_every_step(backend: str, tmp_path: Path) -> None:
-    (made,) = taken(tmp_path, backend=backend, precision="fp16")
-    assert made.status == "ok", made.reason
-    (shown,) = made.contents
+    (traced,) = taken(tmp_path, backend=backend, precision="fp16")
+    assert traced.status == "ok", traced.reason
+    (shown,) = traced.contents
     assert len(shown.steps) == 3
     assert 0 < shown.gpu <= 1
-    assert made.cost
-    assert (made.unseen != "") == (shown.operators == 0)
-    steps = Analysis(read(made.files[0])).counted
+    assert traced.cost
+    assert (traced.unseen != "") == (shown.operators == 0)
+    steps = Analysis(read(traced.files[0])).counted
     assert len(steps) == 3
     assert steps.launched.min() > 0
     assert steps.launched.max() == steps.launched.min()
 
 
 def test_options_keep_what_they_say(tmp_path: Path) -> None:
-    (made,) = taken(tmp_path, backend="pytorch", stacks=True, memory=True, shapes=True, active=2)
-    trace = inferlens.load_trace(made.files[0])
+    (traced,) = taken(tmp_path, backend="pytorch", stacks=True, memory=True, shapes=True, active=2)
+    trace = inferlens.load_trace(traced.files[0])
     overview = trace.overview()
     assert overview.gpus[0].utilization
     assert any("convolution" in str(name) for name in kernels(trace.analysis, by_operator=True).columns["operator"])
@@ -66,7 +66,7 @@ def test_fp32_pytorch_and_both_precisions_of_torch_tensorrt_at_several_batches(t
     words = {"batch": "1,8", "tensorboard": tmp_path / "runs"}
     made = taken(tmp_path, backend="pytorch", **words)
     made += taken(tmp_path, backend="torch_tensorrt:dynamo", precision="fp32,fp16", **words)
-    assert [each.status for each in made] == ["ok"] * 6, [each.reason for each in made]
+    assert [item.status for item in made] == ["ok"] * 6, [item.reason for item in made]
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {
         f"{name}_bs{batch}" for name in ("pytorch", "ttrt_fp32", "ttrt_fp16") for batch in (1, 8)
     }

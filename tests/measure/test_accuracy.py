@@ -41,7 +41,7 @@ def data(tmp_path: Path) -> str:
 
 
 def accuracies(folder: Path, data: str, **words: Any) -> list[Accuracy | None]:
-    return [each.accuracy for each in records(folder, data, **words)]
+    return [record.accuracy for record in records(folder, data, **words)]
 
 
 def records(folder: Path, data: str, **words: Any) -> list[Record]:
@@ -50,17 +50,22 @@ def records(folder: Path, data: str, **words: Any) -> list[Record]:
 
 
 def test_labels_are_held_against_the_largest_scores_of_all_samples(tmp_path: Path, data: str) -> None:
-    (found,) = accuracies(tmp_path, data)
-    assert found
-    assert (found.data, found.metric, found.count, found.reference) == (data, "top-1", COUNT, "fake:steady fp32 on cpu")
-    assert found.values == found.reference_values == tuple(float(place % 8 != 0) for place in range(COUNT))
-    assert (found.top5, found.reference_top5) == (pytest.approx(1, abs=0.13), found.top5)
+    (accuracy,) = accuracies(tmp_path, data)
+    assert accuracy
+    assert (accuracy.data, accuracy.metric, accuracy.count, accuracy.reference) == (
+        data,
+        "top-1",
+        COUNT,
+        "fake:steady fp32 on cpu",
+    )
+    assert accuracy.values == accuracy.reference_values == tuple(float(place % 8 != 0) for place in range(COUNT))
+    assert (accuracy.top5, accuracy.reference_top5) == (pytest.approx(1, abs=0.13), accuracy.top5)
 
 
 def test_a_backend_that_is_wrong_for_one_sample_in_twenty_loses_them(tmp_path: Path, data: str) -> None:
-    (found,) = accuracies(tmp_path, data, option={"fake.mistakes": 0.05})
-    assert found
-    other = [place for place in range(COUNT) if found.values[place] != found.reference_values[place]]
+    (accuracy,) = accuracies(tmp_path, data, option={"fake.mistakes": 0.05})
+    assert accuracy
+    other = [place for place in range(COUNT) if accuracy.values[place] != accuracy.reference_values[place]]
     assert all(place % 20 == 11 for place in other)  # two batches of four were answered before
     assert len(other) == pytest.approx(20, abs=3)
 
@@ -74,11 +79,11 @@ def planted(tmp_path: Path) -> str:
 
 
 def test_a_planted_drop_is_shown_with_an_interval_that_holds_it(tmp_path: Path, planted: str) -> None:
-    made = inferlens.bench(
+    records = inferlens.bench(
         "fake:demo", accuracy=planted, output=str(tmp_path / "results"), **FAST, quick=True, precision="fp32,fp16",
         option={"fake.mistakes": [0, 0.05], "fake.error": [0, 0.001]},
     )  # fmt: skip
-    found = {row.label: row for row in rows(list(made))}
+    found = {row.label: row for row in rows(list(records))}
     exact = found["fake:steady fp32 batch 4 cpu error=0.0 mistakes=0.0"]
     planted_row = found["fake:steady fp32 batch 4 cpu error=0.0 mistakes=0.05"]
     assert (exact.accuracy, exact.drop, doubts(exact)) == (1.0, 0.0, ["few samples"])
@@ -86,7 +91,7 @@ def test_a_planted_drop_is_shown_with_an_interval_that_holds_it(tmp_path: Path, 
     assert planted_row.drop == pytest.approx(0.05)
     assert 0.027 < (planted_row.drop_low or 0) < 0.05 < (planted_row.drop_high or 0) < 0.08
     assert doubts(planted_row) == ["less accurate", "few samples"]
-    text = str(made)
+    text = str(records)
     header = next(line for line in text.splitlines() if "top-1" in line and "drop" in line)
     assert "p95" not in header
     assert "5.0 % ±2." in text
@@ -123,14 +128,21 @@ def test_a_drop_is_a_limit_of_a_tuning(tmp_path: Path, planted: str) -> None:
     assert {row.accuracy for row in tuned.rows} == {1.0}
     assert tuned[0].accuracy
     (ended,) = tuned.tuned
-    out = {each.out for each in ended.candidates if "mistakes=0.05" in " ".join(each.settings) or "drop" in each.out}
+    out = {
+        candidate.out
+        for candidate in ended.candidates
+        if "mistakes=0.05" in " ".join(candidate.settings) or "drop" in candidate.out
+    }
     assert out
-    assert all("drop in accuracy is 5.0 %, beyond the limit of 1.0 %" in each for each in out)
+    assert all("drop in accuracy is 5.0 %, beyond the limit of 1.0 %" in item for item in out)
     assert "drop" in str(tuned)
     assert "top-1" in str(tuned)
     chart = tuned_chart(ended)(THEMES["light"])
     assert next(panel["layer"][0]["encoding"]["y"]["title"] for panel in chart["hconcat"]) == "top-1 (%)"
-    assert {each.accuracy.value for each in facts_of(ended) if each.accuracy} == {1.0, 0.95}
+    assert {candidate_facts.accuracy.value for candidate_facts in facts_of(ended) if candidate_facts.accuracy} == {
+        1.0,
+        0.95,
+    }
 
 
 def test_two_against_each_other_say_what_the_answers_of_both_are_worth(tmp_path: Path, planted: str) -> None:
@@ -141,37 +153,37 @@ def test_two_against_each_other_say_what_the_answers_of_both_are_worth(tmp_path:
     assert found.accuracy
     assert (found.accuracy.metric, found.accuracy.a, found.accuracy.b) == ("top-1", 1.0, 0.95)
     assert "\ntop-1 of 400 samples: A 100.0 %, B 95.0 %, drop 5.0 % ±2.2\n" in str(found)
-    alone = inferlens.ab(
+    ab_result = inferlens.ab(
         "fake:demo", "fake:steady", "fake:fast", input=FAST["input"], iterations=3, warmup=1, max_rounds=3,
         output=str(tmp_path / "alone"),
     )  # fmt: skip
-    assert (alone.accuracy, alone.of_accuracy) == (None, "")
+    assert (ab_result.accuracy, ab_result.of_accuracy) == (None, "")
 
 
 def test_a_page_says_what_the_fastest_costs_in_accuracy(tmp_path: Path, planted: str) -> None:
     records(tmp_path, planted, option={"fake.mistakes": 0.05})
-    costs = next(each for each in answer(found_in([tmp_path / "results"])) if isinstance(each, Table) and each.columns)
+    costs = next(item for item in answer(found_in([tmp_path / "results"])) if isinstance(item, Table) and item.columns)
     assert [column.title for column in costs.columns if column.title in ("accuracy", "drop")] == ["accuracy", "drop"]
     assert any("95.0 %" in cell for cell in costs.cells([column.title for column in costs.columns].index("accuracy")))
 
 
 def test_without_labels_it_is_how_often_the_reference_answers_the_same(tmp_path: Path, data: str) -> None:
-    (found,) = accuracies(tmp_path, data.replace("data.npz", "unlabelled.npz"), option={"fake.mistakes": 0.05})
-    assert found
-    assert (found.metric, sum(found.values), found.reference_values) == ("agreement", COUNT - 20, ())
+    (accuracy,) = accuracies(tmp_path, data.replace("data.npz", "unlabelled.npz"), option={"fake.mistakes": 0.05})
+    assert accuracy
+    assert (accuracy.metric, sum(accuracy.values), accuracy.reference_values) == ("agreement", COUNT - 20, ())
 
 
 def test_only_the_first_process_is_evaluated_and_a_batch_that_is_not_full_is_cut(tmp_path: Path, data: str) -> None:
     found = accuracies(tmp_path, data, repeats=3, batch="7,8")
-    assert [each.count if each else None for each in found] == [COUNT, COUNT, None, None, None, None]
+    assert [accuracy.count if accuracy else None for accuracy in found] == [COUNT, COUNT, None, None, None, None]
 
 
 def test_outputs_that_are_no_classes_have_no_accuracy_and_it_says_why(tmp_path: Path) -> None:
     np.savez(tmp_path / "images.npz", x=np.zeros((6, 3, 8, 8)))
-    (found,) = accuracies(tmp_path, str(tmp_path / "images.npz"), input=None)
-    assert found
-    assert (found.metric, found.values) == ("", ())
-    assert "no labels" in found.reason
+    (accuracy,) = accuracies(tmp_path, str(tmp_path / "images.npz"), input=None)
+    assert accuracy
+    assert (accuracy.metric, accuracy.values) == ("", ())
+    assert "no labels" in accuracy.reason
 
 
 def mean_margin(infer: Any) -> float:
@@ -194,11 +206,11 @@ def broken(infer: Any) -> float:
 
 def test_a_function_of_infer_gives_one_number_or_one_for_each_sample(tmp_path: Path) -> None:
     (one,) = accuracies(tmp_path, f"{__name__}:mean_margin")
-    (each,) = accuracies(tmp_path, f"{__name__}:largest")
-    assert one and each  # noqa: PT018 - for mypy
-    assert (one.metric, one.count, len(one.values), len(each.values)) == ("mean_margin", 10, 1, 4)
+    (accuracy,) = accuracies(tmp_path, f"{__name__}:largest")
+    assert one and accuracy  # noqa: PT018 - for mypy
+    assert (one.metric, one.count, len(one.values), len(accuracy.values)) == ("mean_margin", 10, 1, 4)
     assert one.values == one.reference_values == (pytest.approx(1.005, abs=0.005),)
-    assert (each.metric, each.values) == ("largest", each.reference_values)
+    assert (accuracy.metric, accuracy.values) == ("largest", accuracy.reference_values)
 
 
 @pytest.mark.parametrize(

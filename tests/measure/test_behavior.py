@@ -168,8 +168,8 @@ def graph(path: Path, nodes: list[Any], outputs: list[Any], weights: Any = (), *
     make = onnx.helper
     opsets = [make.make_opsetid("", 17)] + [make.make_opsetid("ai.onnx.ml", 1)] * ml
     x = make.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 16])
-    made = make.make_graph(nodes, "g", [x], outputs, list(weights))
-    onnx.save(make.make_model(made, ir_version=8, opset_imports=opsets), str(path))
+    graph = make.make_graph(nodes, "g", [x], outputs, list(weights))
+    onnx.save(make.make_model(graph, ir_version=8, opset_imports=opsets), str(path))
     return Model(f"onnx:{path}", path.stem, "onnx", (TensorSpec("x", (1, 16)),), path=path)
 
 

@@ -56,9 +56,9 @@ def test_rotating_inputs_are_larger_than_the_cache_and_ready_before_the_call(tmp
     HostClock().time(runner.infer, feeds.latency, facts["feeds"] + 1)
     assert runner.seen[:4] == ["bind", "infer", "bind", "infer"]
     assert runner.feeds[0] is runner.feeds[-1]
-    addresses = {each.ctypes.data for each in runner.feeds}
+    addresses = {feed.ctypes.data for feed in runner.feeds}
     assert len(addresses) == facts["feeds"]
-    assert not any((one == other).all() for one, other in zip(runner.feeds, runner.feeds[1:], strict=False))
+    assert not any((one == item).all() for one, item in zip(runner.feeds, runner.feeds[1:], strict=False))
 
 
 @pytest.mark.usefixtures("small_cache")

@@ -46,11 +46,11 @@ def files(folder: Path, *, peak: float, offset: float) -> tuple[str, dict[str, s
 
 def int8(folder: Path, model: str, words: dict[str, str], **more: Any) -> tuple[Row, str]:
     """The row in int8, and the table."""
-    made = inferlens.bench(
+    records = inferlens.bench(
         model, backend="onnxruntime:cpu", precision="fp32,int8", calibration=words["calibration"], quick=True,
         mode="latency", iterations=5, warmup=1, output=str(folder / "results"), **more,
     )  # fmt: skip
-    return next(row for row in rows(list(made)) if row.precision == "int8"), str(made)
+    return next(row for row in rows(list(records)) if row.precision == "int8"), str(records)
 
 
 def test_a_large_error_is_right_where_the_accuracy_holds_and_wrong_where_nobody_knows(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_small_error_that_loses_the_answers_is_less_accurate_and_says_so(tmp_p
     row, table = int8(tmp_path, model, words, accuracy=words["data"])
     assert (row.error or 1) < 0.1
     assert (row.outputs, row.ranked, row.drop) == ("less accurate", True, pytest.approx(11 / 12))
-    (line,) = [each for each in table.splitlines() if " int8 " in each and "8.3 %" in each and "±" in each]
+    (line,) = [line for line in table.splitlines() if " int8 " in line and "8.3 %" in line and "±" in line]
     assert line.count("less accurate") == 1
     assert int8(tmp_path / "alone", model, words)[0].outputs == "right"
 
@@ -84,9 +84,9 @@ def test_a_tuning_times_what_accuracy_decides_about(tmp_path: Path) -> None:
     )  # fmt: skip
     (ended,) = tuned.tuned
     cases = {record.id: record for trial in ended.trials for record in trial.records}
-    found = [each for each in ended.candidates if cases[each.record].case.precision == "int8"]
+    found = [candidate for candidate in ended.candidates if cases[candidate.record].case.precision == "int8"]
     assert found
-    assert all(each.speedup and not each.out for each in found)
+    assert all(candidate.speedup and not candidate.out for candidate in found)
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ def test_a_tuning_times_what_accuracy_decides_about(tmp_path: Path) -> None:
 def test_what_is_not_finite_stays_wrong_and_what_is_not_quantized_keeps_its_tolerance(
     found: Agreement, agrees: bool | None
 ) -> None:
-    known = Accuracy(data="data.npz", metric="top-1", count=2, values=(1.0, 1.0), reference_values=(1.0, 1.0))
+    accuracy = Accuracy(data="data.npz", metric="top-1", count=2, values=(1.0, 1.0), reference_values=(1.0, 1.0))
     case = Case(model="demo", backend="onnxruntime", variant="cpu", precision="int8")
-    kept = judged(found, case, known)
-    assert kept
-    assert kept.agrees is agrees
-    assert judged(found, replace(case, precision="fp16"), known) == found
+    agreement = judged(found, case, accuracy)
+    assert agreement
+    assert agreement.agrees is agrees
+    assert judged(found, replace(case, precision="fp16"), accuracy) == found
     assert judged(found, case, None) == found

@@ -32,7 +32,7 @@ def taken(fake: Runner, rule: StoppingRule, progress: Any = lambda _: None) -> A
 @pytest.mark.parametrize("count", [0, 1, 7, 1000])
 def test_a_fixed_count_takes_exactly_as_many(tmp_path: Path, count: int) -> None:
     found = taken(runner(tmp_path), FixedCount(count))
-    assert [(each.metric, each.clock, each.samples) for each in found] == [
+    assert [(item.metric, item.clock, item.samples) for item in found] == [
         ("latency", "fake", (0.004,) * count) for _ in range(bool(count))
     ]
 

@@ -12,8 +12,8 @@ from inferlens.spec.case import Case
 
 def loaded(name: str | Path, *, trust: bool = False, **fields: Any) -> Model:
     """The model of that name, at its own batch if no other is asked for."""
-    found = find(str(name))
-    return load(Case(model=found.spec, backend="pytorch", **{"batch": found.batch, **fields}), trust=trust)
+    model_info = find(str(name))
+    return load(Case(model=model_info.spec, backend="pytorch", **{"batch": model_info.batch, **fields}), trust=trust)
 
 
 class Bomb:

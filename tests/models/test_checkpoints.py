@@ -165,7 +165,11 @@ def test_an_exported_program_runs_with_its_constants(
     model = loaded(tmp_path / "net.pt2", batch=None)
     assert [spec.name for spec in model.inputs] == inputs
     assert model.module is not None
-    tensors = [each for each in torch.utils._pytree.tree_leaves((arguments, named)) if isinstance(each, torch.Tensor)]
+    tensors = [
+        tree_leave
+        for tree_leave in torch.utils._pytree.tree_leaves((arguments, named))
+        if isinstance(tree_leave, torch.Tensor)
+    ]
     expected = torch.utils._pytree.tree_leaves(module(*arguments, **named))
     assert all(map(torch.equal, torch.utils._pytree.tree_leaves(model.module(*tensors)), expected))
     fed = tuple(torch.from_numpy(array) for array in make_inputs(model, 0).values())

@@ -51,7 +51,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert (made.case, made.inputs, made.model.weights_sha256) == (CASE, (X,), "a" * 64)
     assert (made.gpu, made.targets) == ("NVIDIA H200", ("9.0",))
     assert json.loads((tmp_path / "net.engine.json").read_text())["schema"] == "inferlens.provenance/1"
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["net.engine", "net.engine.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.engine", "net.engine.json"]
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     [("net.engine", "engine"), ("net.plan", "engine"), ("net.ts", "torch_tensorrt"), ("net.ep", "torch_tensorrt")],
 )
 def test_a_compiled_file_is_found_and_opened_with_what_it_was_made_for(tmp_path: Path, name: str, format: str) -> None:
-    found = find(str(compiled(tmp_path, name)))
-    assert (found.name, found.format, found.batch, found.precision) == ("net", format, 2, "fp16")
-    assert (found.origin, found.origin_format) == (CASE, "module")
-    case = Case(model=found.spec, backend="tensorrt", batch=4)
+    model_info = find(str(compiled(tmp_path, name)))
+    assert (model_info.name, model_info.format, model_info.batch, model_info.precision) == ("net", format, 2, "fp16")
+    assert (model_info.origin, model_info.origin_format) == (CASE, "module")
+    case = Case(model=model_info.spec, backend="tensorrt", batch=4)
     if format != "engine":
         with pytest.raises(InferlensError, match="can run code when it is opened") as raised:
             load(case)
@@ -81,9 +81,9 @@ def test_a_compiled_file_is_found_and_opened_with_what_it_was_made_for(tmp_path:
 
 def test_an_engine_of_nobody_asks_for_its_inputs(tmp_path: Path) -> None:
     (tmp_path / "net.engine").write_bytes(b"ftrt" + bytes(100))
-    found = find(str(tmp_path / "net.engine"))
-    assert (found.origin, found.batch, found.precision) == (None, None, "fp32")
-    case = Case(model=found.spec, backend="tensorrt", batch=None)
+    model_info = find(str(tmp_path / "net.engine"))
+    assert (model_info.origin, model_info.batch, model_info.precision) == (None, None, "fp32")
+    case = Case(model=model_info.spec, backend="tensorrt", batch=None)
     with pytest.raises(InferlensError, match="What to feed this model is not known") as raised:
         load(case)
     assert raised.value.hint.startswith("--input x=")
@@ -99,10 +99,10 @@ def test_an_onnx_file_that_an_engine_came_from_tells_its_own_precision(tmp_path:
     case = msgspec.structs.replace(CASE, model=f"onnx:{tmp_path / 'net.onnx'}", weights=None, precision="int8")
     path = compiled(tmp_path, case=case, model=Model(case.model, "net", "onnx", (X,)))
     for precision in ("fp16", "int8"):
-        found = find(str(path))
-        assert found.precision == "int8"
-        assert found.origin
-        assert found.origin.precision == precision
+        model_info = find(str(path))
+        assert model_info.precision == "int8"
+        assert model_info.origin
+        assert model_info.origin.precision == precision
         (tmp_path / "net.onnx").unlink(missing_ok=True)
 
 

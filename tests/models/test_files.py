@@ -74,8 +74,8 @@ def small_graph(path: Path, **inputs: list[Any] | None) -> Path:
     weight = onnx.numpy_helper.from_array(np.ones((2, 4), np.float32), "w")
     node = onnx.helper.make_node("Relu", [next(iter(inputs), "w")], ["y"])
     given, made = (
-        [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in told.items()]
-        for told in (inputs, {"y": None})
+        [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in item.items()]
+        for item in (inputs, {"y": None})
     )
     model = onnx.helper.make_model(
         onnx.helper.make_graph([node], "g", given, made, [weight]),
@@ -154,8 +154,8 @@ def one_node(path: Path, shape: list[int], outputs: list[str]) -> Path:
     """Write a graph that adds its input to itself."""
     make, kind = onnx.helper, onnx.TensorProto.FLOAT
     values = [make.make_tensor_value_info(name, kind, shape) for name in ("x", *outputs)]
-    made = make.make_graph([make.make_node("Add", ["x", "x"], ["y"])], "g", values[:1], values[1:])
-    onnx.save(make.make_model(made, ir_version=8, opset_imports=[make.make_opsetid("", 17)]), path)
+    graph = make.make_graph([make.make_node("Add", ["x", "x"], ["y"])], "g", values[:1], values[1:])
+    onnx.save(make.make_model(graph, ir_version=8, opset_imports=[make.make_opsetid("", 17)]), path)
     return path
 
 

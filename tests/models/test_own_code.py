@@ -48,6 +48,7 @@ def test_a_factory_by_path_imports_its_neighbors(here: Path, package: bool, abso
     path = write(here / "sub" / "net", package=package)
     name = f"{path if absolute else path.relative_to(here)}:build"
     assert find(name).spec == f"factory:{name}"
+    assert find(name).name == ("model.build" if absolute else "sub.net.model.build")
     assert loaded(name).inputs[0].shape == (1, 4)
 
 
@@ -136,8 +137,8 @@ def test_inputs_are_arguments_of_forward(here: Path, inputs: tuple[str, ...], me
 
 def test_inputs_go_by_their_names_in_whatever_order_they_are_given(here: Path) -> None:
     (here / "pair.py").write_text(TWO_INPUTS, "utf-8")
-    (given,) = TensorSpec.parse_all(("scale=2:float32", "right=2:float32", "left=2:float32"))
-    model = load(Case(model="factory:pair.py:build", backend="", inputs=given))
+    (tensor_specs,) = TensorSpec.parse_all(("scale=2:float32", "right=2:float32", "left=2:float32"))
+    model = load(Case(model="factory:pair.py:build", backend="", inputs=tensor_specs))
     values = {"scale": torch.full((2,), 10.0), "right": torch.ones(2), "left": torch.full((2,), 4.0)}
     assert model.module is not None
     assert model.module(*(values[spec.name] for spec in model.inputs)).tolist() == [30.0, 30.0]

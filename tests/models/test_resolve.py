@@ -43,8 +43,8 @@ def answer(model: Model, seed: int = 0) -> list[torch.Tensor]:
      ("resnet34", "torchvision:"), ("inferlens:resnet34", ""), ("fake:demo", "")],
 )  # fmt: skip
 def test_a_name_is_found_where_it_is_looked_up_first(name: str, source: str) -> None:
-    found = find(name)
-    assert (found.spec, found.asked) == (source + name, name)
+    model_info = find(name)
+    assert (model_info.spec, model_info.asked) == (source + name, name)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_whether_a_model_has_convolutions_is_known_without_its_weights(name: str
 
 
 def test_inputs_asked_for_replace_the_models_own_and_the_others_have_the_batch_too() -> None:
-    for asked in ("input_ids=4x16:int64", "attention_mask=1x128:int64", "input_ids=1..8x16:int64"):
-        model = loaded("transformers:electra", inputs=(TensorSpec.parse(asked),), batch=4)
+    for item in ("input_ids=4x16:int64", "attention_mask=1x128:int64", "input_ids=1..8x16:int64"):
+        model = loaded("transformers:electra", inputs=(TensorSpec.parse(item),), batch=4)
         assert [spec.shape[0] for spec in model.inputs] == [4, 4]
         assert (model.inputs[0].low, model.inputs[0].high) == (0, 30522)  # the range of tokens stays
     model = loaded("torchvision:squeezenet1_1", inputs=(TensorSpec("x", (1, 3, 64, 64)),), batch=3)
@@ -214,9 +214,9 @@ def test_weights_that_would_need_the_network_are_one_message(name: str, weights:
 
 def test_a_live_module_travels_with_its_example(tmp_path: Path) -> None:
     module, image = Tiny().eval(), torch.randn(2, 3, 9, 9)
-    found = own_code.save(module, image, tmp_path / "module")
-    assert (found.spec, found.batch, found.format) == ("live:Tiny", 2, "module")
-    model = load(Case(model=found.spec, backend="x", batch=2), live=tmp_path / "module")
+    model_info = own_code.save(module, image, tmp_path / "module")
+    assert (model_info.spec, model_info.batch, model_info.format) == ("live:Tiny", 2, "module")
+    model = load(Case(model=model_info.spec, backend="x", batch=2), live=tmp_path / "module")
     assert torch.allclose(answer(model)[0], module(image), atol=1e-6)
     by_name = own_code.save(module, {"image": image}, tmp_path / "module")
     again = load(Case(model=by_name.spec, backend="x", batch=None), live=tmp_path / "module")
@@ -226,9 +226,9 @@ def test_a_live_module_travels_with_its_example(tmp_path: Path) -> None:
     assert load(Case(model=script.spec, backend="x", batch=2), live=tmp_path / "module").format == "torchscript"
     refused = {"cannot be a int": (3, image), "needs example inputs": (module, None), "are a str": (module, "image"),
                "are a list": (module, [image, [1]])}  # fmt: skip
-    for words, given in refused.items():
+    for words, item in refused.items():
         with pytest.raises(InferlensError, match=words):
-            own_code.save(*given, tmp_path / "module")
+            own_code.save(*item, tmp_path / "module")
 
 
 def test_drawn_inputs_are_never_zeros_and_keep_their_range() -> None:

@@ -32,7 +32,7 @@ def test_arrays_by_input_name(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     np.savez(path, b=np.arange(3), a=np.arange(9.0).reshape(3, 3), label=np.array([5, 6, 7]))
     samples = read(str(path), PAIR)
-    assert [each.label for each in samples] == [5, 6, 7]
+    assert [sample.label for sample in samples] == [5, 6, 7]
     first, second = samples.feeds()
     assert first["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert (first["a"].dtype, first["b"].dtype) == (np.float32, np.int64)
@@ -55,7 +55,11 @@ def test_a_single_input_goes_by_any_name(tmp_path: Path) -> None:
 
 def test_a_factory_gives_samples_with_labels_or_without() -> None:
     samples = read(f"{__name__}:given_samples", ONE)
-    assert [(each.label, each.inputs["x"].tolist()) for each in samples] == [(0, [0, 0]), (1, [1, 1]), (2, [2, 2])]
+    assert [(sample.label, sample.inputs["x"].tolist()) for sample in samples] == [
+        (0, [0, 0]),
+        (1, [1, 1]),
+        (2, [2, 2]),
+    ]
 
 
 def test_images_are_prepared_as_the_library_says_and_classes_take_turns(tmp_path: Path) -> None:
@@ -70,7 +74,7 @@ def test_images_are_prepared_as_the_library_says_and_classes_take_turns(tmp_path
     # ImageNet's mean and deviation of the first channel, of black and of white.
     assert model.example["x"][:, 0, 0, 0] == pytest.approx([-0.485 / 0.229, (1 - 0.485) / 0.229], rel=1e-4)
     assert model.samples is not None
-    assert [each.label for each in model.samples] == [0, 1, 0, 1]
+    assert [sample.label for sample in model.samples] == [0, 1, 0, 1]
 
 
 def test_a_dataset_of_hugging_face(tmp_path: Path) -> None:
@@ -78,7 +82,7 @@ def test_a_dataset_of_hugging_face(tmp_path: Path) -> None:
     polars.DataFrame({"x": [[0.0, 1.0], [2.0, 3.0]], "label": [1, 0]}).write_ipc_stream(tmp_path / "data-0.arrow")
     (tmp_path / "state.json").write_text("{}")
     samples = read(str(tmp_path), ONE)
-    assert [(each.label, each.inputs["x"].tolist()) for each in samples] == [(1, [0, 1]), (0, [2, 3])]
+    assert [(sample.label, sample.inputs["x"].tolist()) for sample in samples] == [(1, [0, 1]), (0, [2, 3])]
 
 
 @pytest.mark.parametrize(

@@ -48,10 +48,10 @@ def layers(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     found = [(path, value) for path, value in module.named_parameters() if "bias" not in path.rpartition(".")[2]]
     large = parameter_count(module) > 2e7
     chosen = random.Random(0).sample(range(len(found)), min(SAMPLED, len(found))) if large else range(len(found))
-    for place, each in enumerate(found):
+    for place, item in enumerate(found):
         # The layers that are hardest to see are those before the softmax of the last attention.
-        if place in chosen or ("11" in each[0] and "query" in each[0]):
-            yield each
+        if place in chosen or ("11" in item[0] and "query" in item[0]):
+            yield item
 
 
 @torch.no_grad()
@@ -125,7 +125,7 @@ def test_shared_parameters_are_scaled_once_and_nothing_else_is_touched() -> None
     torch.set_num_threads(2)
     torch.manual_seed(11)
     expected, ids = torch.rand(4), torch.arange(12).view(2, 6)
-    module, other = Shared(), Shared()
+    module, shared = Shared(), Shared()
     torch.manual_seed(11)
     randomize(module, (ids,), seed=0)
     assert torch.equal(torch.rand(4), expected)
@@ -136,10 +136,10 @@ def test_shared_parameters_are_scaled_once_and_nothing_else_is_touched() -> None
     assert 0.3 < float(module.embed(ids).detach().square().mean().sqrt()) < 0.8
     assert float(module.gamma.detach().abs().min()) >= 0.5
     assert float(module.temperature.detach()) == 2.5
-    randomize(other, (ids,), seed=1)
-    assert fingerprint(module) != fingerprint(other)
-    randomize(other, (ids,), seed=0)
-    assert fingerprint(module) == fingerprint(other)
+    randomize(shared, (ids,), seed=1)
+    assert fingerprint(module) != fingerprint(shared)
+    randomize(shared, (ids,), seed=0)
+    assert fingerprint(module) == fingerprint(shared)
     assert not module.training
     assert not any(part._forward_hooks for part in module.modules())
 
@@ -222,6 +222,6 @@ def test_a_fingerprint_sees_names_types_shapes_and_bytes() -> None:
     others = [same, copy.deepcopy(module).bfloat16(), nn.Sequential(module), nn.Sequential(nn.Linear(2, 3), nn.ReLU())]
     buffer = copy.deepcopy(module)
     buffer[1].running_mean += 1
-    assert len({fingerprint(each) for each in (module, buffer, *others)}) == 6
+    assert len({fingerprint(item) for item in (module, buffer, *others)}) == 6
     assert fingerprint(torch.jit.script(module.eval())) == fingerprint(module)
     assert parameter_count(torch.jit.script(module)) == parameter_count(module) == 3 * 4 + 4 + 8

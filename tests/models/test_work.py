@@ -41,12 +41,12 @@ class Made(nn.Module):
 
 
 def of(work: Work, path: str = "") -> ModuleWork:
-    (found,) = [each for each in work.modules if each.module == path]
-    return found
+    (module_work,) = [module for module in work.modules if module.module == path]
+    return module_work
 
 
 def total(work: Work) -> float:
-    return sum(each.flops for each in work.modules)
+    return sum(module.flops for module in work.modules)
 
 
 # FLOPs
@@ -62,7 +62,7 @@ def test_flops_agree_with_published_ones(name: str) -> None:
     published = models.get_weight(f"{name}_Weights.IMAGENET1K_V1").meta["_ops"]
     assert total(work) == pytest.approx(2e9 * published, rel=0.01)
     assert not work.uncovered
-    assert sum(each.weights for each in work.modules) == pytest.approx(
+    assert sum(module.weights for module in work.modules) == pytest.approx(
         FLOAT * sum(tensor.numel() for tensor in module.state_dict().values()), rel=0.01
     )
 
@@ -106,7 +106,7 @@ def test_a_module_called_twice_counts_twice_and_goes_by_its_first_path() -> None
     work = counted(
         Made(lambda self, x: self.tied(self.again(self.first(x))), first=first, again=first, tied=tied), (3, 16)
     )
-    assert [each.module for each in work.modules] == ["", "first", "tied"]
+    assert [module.module for module in work.modules] == ["", "first", "tied"]
     assert (of(work, "first").calls, of(work, "first").flops) == (2, 2 * 2 * 3 * 16 * 16)
     assert of(work, "first").weights == 2 * 16 * 16 * FLOAT
     assert of(work, "tied").weights == 16 * 16 * FLOAT  # two modules that share weights each read them
@@ -147,17 +147,19 @@ def test_what_own_operators_hand_to_each_other_is_not_counted() -> None:
 def test_operators_one_by_one_have_what_they_read_and_write() -> None:
     size = 4 * 8 * 8 * FLOAT
     work = counted(block(), (1, 4, 8, 8))
-    found = [each for each in work.operators if each.inputs or each.outputs]
+    found = [operator for operator in work.operators if operator.inputs or operator.outputs]
     names = ["convolution", "native_batch_norm", "relu_", "add_", "relu_", "mul_"]
-    assert [each.operator.removeprefix("aten.") for each in found] == names
-    assert [each.module for each in found] == ["conv", "norm", "relu", "", "relu", ""]
-    assert [each.inputs for each in found] == [size, size, size, 2 * size, size, size]
-    assert [each.outputs for each in found] == [size] * 6
-    place = [work.operators.index(each) for each in found]
-    assert [each.sources for each in found[1:]] == [{before: size} for before in place[:-1]]
-    assert [each.returned for each in found] == [0] * 5 + [size]
+    assert [operator_work.operator.removeprefix("aten.") for operator_work in found] == names
+    assert [operator_work.module for operator_work in found] == ["conv", "norm", "relu", "", "relu", ""]
+    assert [operator_work.inputs for operator_work in found] == [size, size, size, 2 * size, size, size]
+    assert [operator_work.outputs for operator_work in found] == [size] * 6
+    place = [work.operators.index(operator_work) for operator_work in found]
+    assert [operator_work.sources for operator_work in found[1:]] == [{before: size} for before in place[:-1]]
+    assert [operator_work.returned for operator_work in found] == [0] * 5 + [size]
     for name in ("flops", "weights"):
-        assert sum(getattr(each, name) for each in found) == sum(getattr(each, name) for each in work.modules)
+        assert sum(getattr(operator_work, name) for operator_work in found) == sum(
+            getattr(module, name) for module in work.modules
+        )
 
 
 def test_views_are_what_they_look_at() -> None:
@@ -240,10 +242,10 @@ def test_the_model_is_left_as_it_is() -> None:
 
 @pytest.mark.parametrize("changed", [{"precision": "fp16"}, {"options": {"inference_precision": "bf16"}}])
 def test_bytes_are_those_of_the_precision_that_is_computed_in(changed: dict[str, Any]) -> None:
-    full, half = (count(model(block()), each) for each in (case(), msgspec.structs.replace(case(), **changed)))
-    for one, other in zip(full.modules, half.modules, strict=True):
+    full, half = (count(model(block()), item) for item in (case(), msgspec.structs.replace(case(), **changed)))
+    for one, module_work in zip(full.modules, half.modules, strict=True):
         assert (one.flops, one.weights, one.inputs, one.outputs) == (
-            other.flops, 2 * other.weights, 2 * other.inputs, 2 * other.outputs,
+            module_work.flops, 2 * module_work.weights, 2 * module_work.inputs, 2 * module_work.outputs,
         )  # fmt: skip
 
 
@@ -259,11 +261,13 @@ def test_what_cannot_be_counted_says_why() -> None:
 def test_an_exported_program_tells_its_modules() -> None:
     module = block()
     program = torch.export.export(module, (torch.zeros(1, 4, 8, 8),), strict=False).module()
-    alive, exported = (count(model(each), case()) for each in (module, program))
-    for each in alive.modules:
-        other = of(exported, each.module)
+    alive, exported = (count(model(item), case()) for item in (module, program))
+    for module_work in alive.modules:
+        other = of(exported, module_work.module)
         fields = ("flops", "weights", "inputs", "outputs", "sources", "calls", "returned")
-        assert [getattr(each, name) for name in fields] == [getattr(other, name) for name in fields], each.module
+        assert [getattr(module_work, name) for name in fields] == [getattr(other, name) for name in fields], (
+            module_work.module
+        )
 
 
 def test_an_onnx_file_is_counted_from_its_shapes(tmp_path: Path) -> None:
@@ -280,8 +284,8 @@ def test_an_onnx_file_is_counted_from_its_shapes(tmp_path: Path) -> None:
     torch.onnx.export(module, (torch.zeros(1, 4, 8, 8),), str(file), dynamo=True, verbose=False, input_names=["x"])
     alive = count(model(module), case())
     stored = count(model(format="onnx", path=file), case(), makers)
-    for each in alive.modules:
-        assert of(stored, each.module).flops == each.flops
+    for module_work in alive.modules:
+        assert of(stored, module_work.module).flops == module_work.flops
     for path in ("conv", "up", "head"):
         other = of(alive, path)
         assert (of(stored, path).weights, of(stored, path).outputs) == (other.weights, other.outputs)
@@ -298,7 +302,7 @@ def test_an_onnx_file_is_counted_from_its_shapes(tmp_path: Path) -> None:
     ],
 )
 def test_an_operator_of_onnx_at_the_shape_that_is_given(
-    operator: str, table: tuple[int, int], asked: TensorSpec, expected: tuple[int, int, int], tmp_path: Path
+    operator: str, table: tuple[int, int], tensor_spec: TensorSpec, expected: tuple[int, int, int], tmp_path: Path
 ) -> None:
     """Of a table only the rows that are asked for are read."""
     onnx = pytest.importorskip("onnx")
@@ -307,11 +311,11 @@ def test_an_operator_of_onnx_at_the_shape_that_is_given(
     graph = make.make_graph(
         [make.make_node(operator, names, ["y"])],
         "rows",
-        [make.make_tensor_value_info("x", kinds.INT64 if asked.dtype == "int64" else kinds.FLOAT, None)],
+        [make.make_tensor_value_info("x", kinds.INT64 if tensor_spec.dtype == "int64" else kinds.FLOAT, None)],
         [make.make_tensor_value_info("y", kinds.FLOAT, None)],
         [make.make_tensor("table", kinds.FLOAT, table, bytes(table[0] * table[1] * FLOAT), raw=True)],
     )
     file = tmp_path / "rows.onnx"
     onnx.save(make.make_model(graph), str(file))
-    work = of(count(model(format="onnx", path=file, inputs=(asked,)), case()))
+    work = of(count(model(format="onnx", path=file, inputs=(tensor_spec,)), case()))
     assert (work.flops, work.weights, work.outputs) == expected

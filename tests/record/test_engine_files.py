@@ -33,9 +33,9 @@ INSPECTED = [
 def engine(*, details: bool = True) -> Profile:
     """Three runs; beside the engine a layer that PyTorch runs."""
     layers: list[Layer] = []
-    for told in INSPECTED:
-        name = str(told["Name"])
-        layers.append(layer(name, None, times=TIMES[name], kind="x", details={"inspector": told if details else name}))
+    for item in INSPECTED:
+        name = str(item["Name"])
+        layers.append(layer(name, None, times=TIMES[name], kind="x", details={"inspector": item if details else name}))
     layers.append(layer("aten::nonzero", None, times=(1e-3, 1e-3, 1e-3)))
     return profile(case("tensorrt", device="cuda"), layers, timed="GPU", facts={"engine_bindings": BINDINGS})
 
@@ -56,10 +56,10 @@ def test_milliseconds_of_every_run_and_what_the_inspector_says(tmp_path: Path) -
 
 
 def test_layers_of_one_name_keep_a_number_for_every_run() -> None:
-    made = engine()
-    assert made.layers
-    same = tuple(msgspec.structs.replace(each, name='same "name"\n<b>') for each in made.layers.layers)
-    files = engine_files(msgspec.structs.replace(made, layers=msgspec.structs.replace(made.layers, layers=same)))
+    profile = engine()
+    assert profile.layers
+    same = tuple(msgspec.structs.replace(item, name='same "name"\n<b>') for item in profile.layers.layers)
+    files = engine_files(msgspec.structs.replace(profile, layers=msgspec.structs.replace(profile.layers, layers=same)))
     assert {name: len(times) for name, times in json.loads(files[LATENCY]).items()} == {
         'same "name"\n<b>': 3, 'same "name"\n<b> #2': 3,
     }  # fmt: skip

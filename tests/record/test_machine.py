@@ -19,6 +19,8 @@ def test_a_part_of_a_log_keeps_one_sample_more_on_either_side() -> None:
 
 def test_the_peak_is_the_processs_own_where_nvml_tells() -> None:
     log = MachineLog(interval=0.1, peak_case_memory=5, peak_memory_used=100, before=Before(memory_used=70))
-    found = (peak_device_memory(each) for each in (log, msgspec.structs.replace(log, peak_case_memory=None)))
+    found = (
+        peak_device_memory(machine_log) for machine_log in (log, msgspec.structs.replace(log, peak_case_memory=None))
+    )
     assert [peak and peak.bytes for peak in found] == [5, 30]
     assert peak_device_memory(MachineLog(interval=0.1, peak_memory_used=100)) is None

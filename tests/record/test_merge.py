@@ -25,8 +25,8 @@ def on(card: str, name: str) -> Record:
 
 
 def kept(root: Path, *records: Record) -> Path:
-    for each in records:
-        Store.save(Store(root).claim(CASE, "demo"), each)
+    for record in records:
+        Store.save(Store(root).claim(CASE, "demo"), record)
     return root
 
 
@@ -38,15 +38,15 @@ def content(root: Path) -> dict[str, bytes]:
 def two(tmp_path: Path) -> tuple[Path, Path]:
     """Two machines with cards of one kind, with a log and a built model beside the record of the first."""
     one, other = kept(tmp_path / "one", on("1", "a")), kept(tmp_path / "other", on("2", "b"))
-    beside = next(one.rglob("record.json")).parent
-    (beside / "output.log").write_text("built")
-    (beside / "package").mkdir()
-    (beside / "package" / "model.onnx").write_bytes(b"\0" * 9)
+    path = next(one.rglob("record.json")).parent
+    (path / "output.log").write_text("built")
+    (path / "package").mkdir()
+    (path / "package" / "model.onnx").write_bytes(b"\0" * 9)
     return one, other
 
 
 def test_records_of_two_machines_lie_in_one_store_as_they_were(two: tuple[Path, Path], tmp_path: Path) -> None:
-    before = [content(each) for each in two]
+    before = [content(path) for path in two]
     done = inferlens("merge", *map(str, two), "-o", str(tmp_path / "all"), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "2 new records of 2 machines and 1 model" in done.stdout
@@ -54,8 +54,8 @@ def test_records_of_two_machines_lie_in_one_store_as_they_were(two: tuple[Path, 
     moved = {file.replace(CASE.folder, f"{CASE.folder}@2"): data for file, data in before[1].items()}
     assert content(tmp_path / "all") == before[0] | moved
     assert f"{name}/package/model.onnx" in before[0]
-    assert [content(each) for each in two] == before
-    assert not [each for each in (tmp_path / "all").iterdir() if each.name != "demo"]
+    assert [content(path) for path in two] == before
+    assert not [path for path in (tmp_path / "all").iterdir() if path.name != "demo"]
 
 
 def test_a_record_comes_once_however_often_it_is_merged(two: tuple[Path, Path], tmp_path: Path) -> None:
@@ -77,22 +77,22 @@ def test_what_is_broken_or_leads_elsewhere_is_said_and_left(two: tuple[Path, Pat
     secret = tmp_path / "secret"
     secret.write_text("a key")
     one, other = two
-    beside = next(one.rglob("record.json")).parent
-    (beside / "link").symlink_to(secret)
-    (beside / "folder").symlink_to(tmp_path)
-    os.mkfifo(beside / "pipe")
+    path = next(one.rglob("record.json")).parent
+    (path / "link").symlink_to(secret)
+    (path / "folder").symlink_to(tmp_path)
+    os.mkfifo(path / "pipe")
     hostile = msgspec.structs.replace(on("3", "c"), artefacts=(Artefact("../../secret", "engine", 5),))
     kept(other, hostile, msgspec.structs.replace(on("4", "a"), reason="another one of that id"))
     for name, data in (("cut", encode(RECORD)[:50]), ("other", b'{"schema": "inferlens.record/9"}')):
         (other / name).mkdir()
         (other / name / "record.json").write_bytes(data)
     (other / "linked").mkdir()
-    (other / "linked" / "record.json").symlink_to(beside / "record.json")
-    done = merge(two, tmp_path / "all")
-    assert done.new == 2
-    assert len(done.problems) == 8
+    (other / "linked" / "record.json").symlink_to(path / "record.json")
+    merged = merge(two, tmp_path / "all")
+    assert merged.new == 2
+    assert len(merged.problems) == 8
     for what in ("link or", "'../../secret'", "has its id, a", "record/9"):
-        assert any(what.replace("link or", "It is a link, or no file") in problem for problem in done.problems), what
+        assert any(what.replace("link or", "It is a link, or no file") in problem for problem in merged.problems), what
     assert b"a key" not in content(tmp_path / "all").values()
 
 
@@ -100,8 +100,8 @@ def test_names_of_models_do_not_leave_the_store(tmp_path: Path) -> None:
     model = msgspec.structs.replace(RECORD.model, name="../../up")
     kept(tmp_path / "one", msgspec.structs.replace(RECORD, model=model))
     merge([tmp_path / "one"], tmp_path / "deep" / "all")
-    assert {each.parts[0] for each in map(Path, content(tmp_path / "deep" / "all"))} == {"_.._up"}
-    assert [each.name for each in (tmp_path / "deep").iterdir()] == ["all"]
+    assert {path.parts[0] for path in map(Path, content(tmp_path / "deep" / "all"))} == {"_.._up"}
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["all"]
 
 
 def test_a_merge_that_fails_leaves_the_store_as_it_was(
@@ -130,8 +130,8 @@ def test_a_merge_that_fails_leaves_the_store_as_it_was(
 def test_no_record_is_an_error_that_leaves_no_folder(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
-    for given, what in (("empty", "There is no record"), ("file", "is not a folder"), ("nowhere", "is not a folder")):
-        done = inferlens("merge", given, "-o", "all", cwd=tmp_path)
+    for item, what in (("empty", "There is no record"), ("file", "is not a folder"), ("nowhere", "is not a folder")):
+        done = inferlens("merge", item, "-o", "all", cwd=tmp_path)
         assert (done.returncode, what in done.stderr) == (2, True)
     assert not (tmp_path / "all").exists()
 
@@ -141,11 +141,11 @@ def test_facts_that_were_noted_later_come_along_and_older_ones_do_not(two: tuple
     merge(two, store)
     file = next(two[0].rglob("record.json"))
     Store.save(file.parent, msgspec.structs.replace(on("1", "a"), facts={"beside others": 3}))
-    later = max(each.stat().st_mtime for each in store.rglob("record.json")) + 10
+    later = max(path.stat().st_mtime for path in store.rglob("record.json")) + 10
     os.utime(file, (later, later))
     for sources, output in (([two[0]], store), ([old, two[0]], tmp_path / "new")):
-        done = merge(sources, output)
-        assert (done.rewritten, done.problems) == (1, [])
+        merged = merge(sources, output)
+        assert (merged.rewritten, merged.problems) == (1, [])
         assert load_records(output).records[0].facts == {"beside others": 3}
     assert merge([old], store).rewritten == 0
     assert [record.id for record in load_records(store).records] == ["a", "b"]
@@ -156,18 +156,18 @@ def test_what_layers_lose_comes_along_and_what_was_written_last_counts(two: tupl
     best = Written(keep="", share=1.0, outputs=())
     layers = (LayerError("head", ("Gemm",), 1.0, 0.1),)
     for seconds, root in ((2.0, two[0]), (1.0, two[1])):
-        found = Quantization(
+        quantization = Quantization(
             path="m.onnx", case=CASE, best=best, samples=8, size_before=9, size=4, seconds=seconds, layers=layers
         )
-        save(root / "demo", found)
-        os.utime(root / "demo" / name_of(found), (seconds, seconds))
+        save(root / "demo", quantization)
+        os.utime(root / "demo" / name_of(quantization), (seconds, seconds))
     (two[1] / "demo" / "quantized-broken.json").write_text("{}")
-    file = tmp_path / "all" / "demo" / name_of(found)
+    file = tmp_path / "all" / "demo" / name_of(quantization)
     for sources, last in ((two[1:], 1.0), (two, 2.0), (two[1:], 2.0)):
         (problem,) = merge(sources, tmp_path / "all").problems
         assert "quantized-broken.json was left out" in problem
         assert read(file).seconds == last
-    assert not [each for each in (tmp_path / "all").iterdir() if each.name != "demo"]
+    assert not [path for path in (tmp_path / "all").iterdir() if path.name != "demo"]
 
 
 def test_what_a_killed_merge_has_left_is_no_record(two: tuple[Path, Path], tmp_path: Path) -> None:

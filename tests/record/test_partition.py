@@ -31,7 +31,10 @@ MIXED = (segment("TensorRT", 7), segment("PyTorch", 2, module="head"), segment("
 
 def at(min_block_size: int) -> tuple[Segment, ...]:
     """What a partitioner makes of ``MIXED``: small engines go to the neighbours that PyTorch runs."""
-    small = [Segment("PyTorch", each.operators) if len(each.operators) < min_block_size else each for each in MIXED]
+    small = [
+        Segment("PyTorch", segment.operators) if len(segment.operators) < min_block_size else segment
+        for segment in MIXED
+    ]
     return merged(small)
 
 
@@ -41,18 +44,18 @@ def part(**known: Any) -> Partition:
 
 def test_everything_is_counted() -> None:
     breaks = [Interruption(0, "print", "model.py line 7", ""), Interruption(1, "unknown to us")]
-    found = part(interruptions=breaks, **choices_of([7, 3], 5, at))
-    assert (found.operators, found.in_tensorrt, found.engines) == (13, 10, (7, 3))
-    assert [each.segment for each in found.breaks] == [1, 3]
-    head = found.breaks[0]
+    partition = part(interruptions=breaks, **choices_of([7, 3], 5, at))
+    assert (partition.operators, partition.in_tensorrt, partition.engines) == (13, 10, (7, 3))
+    assert [item.segment for item in partition.breaks] == [1, 3]
+    head = partition.breaks[0]
     assert (head.modules, head.operators, head.why) == (("head",), {"aten.op0": 1, "aten.op1": 1}, ("unsupported",))
-    assert found.graph_breaks == ("print (model.py line 7)", "unknown to us")
-    assert msgspec.json.decode(msgspec.json.encode(found), type=Partition) == found
+    assert partition.graph_breaks == ("print (model.py line 7)", "unknown to us")
+    assert msgspec.json.decode(msgspec.json.encode(partition), type=Partition) == partition
 
 
 def test_neighbours_of_pytorchs_are_one_segment_but_not_across_graphs() -> None:
     torch = segment("PyTorch", 1)
-    assert [len(each.operators) for each in merged([torch, segment("PyTorch", 0), torch])] == [2]
+    assert [len(item.operators) for item in merged([torch, segment("PyTorch", 0), torch])] == [2]
     assert len(merged([torch, segment("PyTorch", 1, graph=1)])) == 2
     assert len(merged([segment("TensorRT", 1), segment("TensorRT", 1)])) == 2
 

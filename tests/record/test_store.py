@@ -82,9 +82,9 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: 
 def test_what_a_profile_measured_takes_no_place_of_what_was_benchmarked(tmp_path: Path) -> None:
     profiled = replace(RECORD, id="b", created="2026-01-02T00:00:00.000+00:00")
     elsewhere = replace(profiled, id="c", case=replace(CASE, model="fake:other"))
-    for each in (profiled, elsewhere):
-        folder = Store(tmp_path).claim(each.case, each.case.model)
-        Store.save(folder, each)
+    for record in (profiled, elsewhere):
+        folder = Store(tmp_path).claim(record.case, record.case.model)
+        Store.save(folder, record)
         (folder / "profile-layer.json").write_text("{}")
     assert {record.id for record in load_records([tmp_path])} == {"b", "c"}
     Store.save(Store(tmp_path).claim(CASE, "demo"), RECORD)
@@ -146,8 +146,8 @@ def test_numbers_that_are_not_finite_stay_readable() -> None:
     from inferlens.record.record import Agreement, Measurement
 
     odd = Measurement(metric="latency", unit="s", clock="host", samples=(0.01, float("nan"), float("inf")))
-    kept = decode(encode(msgspec.structs.replace(RECORD, measurements=(odd,))))
-    assert kept.measurements[0].samples == (0.01, None, None)
-    assert (*latencies(kept).samples,) == (0.01,)
+    record = decode(encode(msgspec.structs.replace(RECORD, measurements=(odd,))))
+    assert record.measurements[0].samples == (0.01, None, None)
+    assert (*latencies(record).samples,) == (0.01,)
     wrong = msgspec.structs.replace(RECORD, agreement=Agreement(reference="x", rel_l2=float("inf"), agrees=False))
     assert decode(encode(wrong)).agreement == Agreement(reference="x", rel_l2=None, agrees=False)

@@ -47,8 +47,8 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def inputs_of(path: Path, *, batch: int | None = 1, asked: tuple[str, ...] = (), dims: object = ()) -> list[str]:
     plan = Plan.from_words({"model": str(path), "input": list(asked), "dim": dims})
-    found = sized(find(str(path)), plan, None)
-    case = Case(model=found.spec, backend="onnxruntime", batch=batch, inputs=(found.inputs or plan.input)[0])
+    model_info = sized(find(str(path)), plan, None)
+    case = Case(model=model_info.spec, backend="onnxruntime", batch=batch, inputs=(model_info.inputs or plan.input)[0])
     return [spec.asked.replace(":int64", "") for spec in load(case).inputs]
 
 
@@ -124,10 +124,10 @@ def test_an_exported_programs_symbol_has_one_size(tmp_path: Path) -> None:
     feed, shapes = (torch.zeros(1, 8), torch.zeros(1, 8)), {"a": {1: size}, "b": {1: size}}
     torch.export.save(torch.export.export(Sum(), feed, dynamic_shapes=shapes), tmp_path / "sum.pt2")
     assert inputs_of(tmp_path / "sum.pt2", asked=("a=1x16",)) == ["a=1x16:float32", "b=1x16:float32"]
-    found = find(str(tmp_path / "sum.pt2"))
+    model_info = find(str(tmp_path / "sum.pt2"))
     plan = Plan.from_words({"model": "sum.pt2", "input": ["a=1x16", "b=1x8"]})
     with pytest.raises(InferlensError, match="is 16 in a and 8 in b"):
-        check(found, plan)
+        check(model_info, plan)
 
 
 def test_other_commands_and_plan_files_take_names_too(bert: Path) -> None:
@@ -209,9 +209,9 @@ def test_inputs_of_a_factory_have_usual_names(
 
 def test_a_case_has_the_same_digest_whether_dimensions_have_names_or_not() -> None:
     plain, named = (TensorSpec("ids", (1, 32), "int64", names=names) for names in ((), ("", "sequence_length")))
-    one, other = (Case(model="bert.onnx", backend="pytorch", inputs=(spec,)) for spec in (plain, named))
-    assert one.digest == other.digest
-    assert other.label == f"{one.label} sequence_length=32"
+    one, case = (Case(model="bert.onnx", backend="pytorch", inputs=(spec,)) for spec in (plain, named))
+    assert one.digest == case.digest
+    assert case.label == f"{one.label} sequence_length=32"
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ def test_an_objective_is_a_word(word: str, name: str) -> None:
     ],
 )
 def test_a_constraint_is_a_measure_and_its_limit(text: str, name: str, limit: float) -> None:
-    found = Constraint.parse(text)
-    assert (found.name, found.limit) == (name, pytest.approx(limit))
+    constraint = Constraint.parse(text)
+    assert (constraint.name, constraint.limit) == (name, pytest.approx(limit))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_an_objective_that_there_is_not_is_refused() -> None:
 
 
 def test_one_limit_for_each_measure() -> None:
-    assert [each.name for each in Constraint.parse_all(["error=1%", "p99=5ms"])] == ["error", "latency.p99"]
+    assert [constraint.name for constraint in Constraint.parse_all(["error=1%", "p99=5ms"])] == ["error", "latency.p99"]
     with pytest.raises(InferlensError, match=r"limit of latency\.p99 is given twice"):
         Constraint.parse_all(["p99=5ms", "latency.p99=6ms"])
 

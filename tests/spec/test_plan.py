@@ -40,8 +40,8 @@ GPU_HOST = {
 RESNET = ModelInfo(spec="torchvision:resnet18", name="resnet18", format="module")
 
 
-def cases(machine: dict[str, Capabilities] = LAPTOP, found: ModelInfo = RESNET, **words: Any) -> list[PlannedCase]:
-    return expand(Plan.from_words({"model": found.spec, **words}), [found], machine)
+def cases(machine: dict[str, Capabilities] = LAPTOP, model_info: ModelInfo = RESNET, **words: Any) -> list[PlannedCase]:
+    return expand(Plan.from_words({"model": model_info.spec, **words}), [model_info], machine)
 
 
 FAKE = ModelInfo(spec="fake:demo", name="demo", format="fake")
@@ -102,26 +102,26 @@ def engine(spec: str = "", format: Any = None, **made: Any) -> ModelInfo:
         (BOTH_FLAVOURS, engine(), {}, ["tensorrt:trt fp16 cuda"]),
     ],
 )
-def test_what_a_plan_means(machine: Any, found: ModelInfo, words: dict[str, Any], labels: list[str]) -> None:
-    planned = cases(machine, found, **words)
-    assert [each.case.label.replace(f" batch {found.batch}", "") for each in planned] == labels
-    assert len({each.case.folder for each in planned}) == len(planned)
+def test_what_a_plan_means(machine: Any, model_info: ModelInfo, words: dict[str, Any], labels: list[str]) -> None:
+    planned = cases(machine, model_info, **words)
+    assert [item.case.label.replace(f" batch {model_info.batch}", "") for item in planned] == labels
+    assert len({item.case.folder for item in planned}) == len(planned)
 
 
 def test_axes_multiply_and_options_for_their_backend_alone() -> None:
     planned = cases(backend="pytorch,torchscript:trace", precision="fp32,bf16", batch="1,8,16", threads="1,2")
     assert len(planned) == 2 * 2 * 3 * 2
-    assert len({each.case.digest for each in planned}) == len({each.case.folder for each in planned}) == len(planned)
-    planned = cases(found=FAKE, option=["fake.latency=1,2", "fake.error=0"])
-    assert [each.case.options for each in planned] == [{"latency": 1.0, "error": 0.0}, {"latency": 2.0, "error": 0.0}]
+    assert len({item.case.digest for item in planned}) == len({item.case.folder for item in planned}) == len(planned)
+    planned = cases(model_info=FAKE, option=["fake.latency=1,2", "fake.error=0"])
+    assert [item.case.options for item in planned] == [{"latency": 1.0, "error": 0.0}, {"latency": 2.0, "error": 0.0}]
 
 
 def test_the_batch_is_that_asked_for_or_the_inputs_or_the_models() -> None:
     batches = {"x=8x3x64x64": 8, "x=1..16x3x64x64": 16, "x=1..16x3x64x64:opt=2": 2, "x=scalar": 1, "": 1}
     for text, batch in batches.items():
         words = {"input": text} if text else {}
-        assert [each.case.batch for each in cases(backend="pytorch", **words)] == [batch]
-        assert [each.case.batch for each in cases(backend="pytorch", batch="1,4", **words)] == [1, 4]
+        assert [case.case.batch for case in cases(backend="pytorch", **words)] == [batch]
+        assert [case.case.batch for case in cases(backend="pytorch", batch="1,4", **words)] == [1, 4]
 
 
 # What cannot run here
@@ -142,9 +142,9 @@ def test_the_batch_is_that_asked_for_or_the_inputs_or_the_models() -> None:
     ],
 )
 def test_what_cannot_run_here_is_a_case_with_a_reason(
-    machine: Any, found: ModelInfo, words: dict[str, str], reason: str, hint: str
+    machine: Any, model_info: ModelInfo, words: dict[str, str], reason: str, hint: str
 ) -> None:
-    (planned,) = cases(machine, found, **words)
+    (planned,) = cases(machine, model_info, **words)
     assert planned.refusal is not None
     assert reason in planned.refusal.what
     assert hint in planned.refusal.hint
@@ -159,10 +159,10 @@ def test_what_cannot_run_here_is_a_case_with_a_reason(
     ],
 )
 def test_where_nothing_runs_it_is_said_what_is_lacking(
-    machine: Any, found: ModelInfo, words: dict[str, str], what: str, hint: str
+    machine: Any, model_info: ModelInfo, words: dict[str, str], what: str, hint: str
 ) -> None:
     with pytest.raises(InferlensError, match="No backend here") as raised:
-        cases(machine, found, **words)
+        cases(machine, model_info, **words)
     assert what in raised.value.what
     assert hint in raised.value.hint
 
@@ -187,13 +187,15 @@ SOURCE = {"spec": "torchvision:resnet18", "format": "module", "weights": "a.pth"
     ],
 )  # fmt: skip
 def test_the_reference_is_fp32_on_the_cpu_or_the_files_own_precision(
-    machine: Any, found: ModelInfo, words: dict[str, Any], label: str | None
+    machine: Any, model_info: ModelInfo, words: dict[str, Any], label: str | None
 ) -> None:
-    (planned,) = cases(machine, found, backend=next(iter(machine)), **words)
+    (planned,) = cases(machine, model_info, backend=next(iter(machine)), **words)
     assert planned.refusal is None
     assert (planned.reference and planned.reference.label) == label
     if planned.reference:
-        assert planned.reference.seed == (3 if words.get("seed") or (found.origin and found.origin.seed) else 0)
+        assert planned.reference.seed == (
+            3 if words.get("seed") or (model_info.origin and model_info.origin.seed) else 0
+        )
 
 
 def test_a_compiled_model_and_its_source_are_fed_alike() -> None:
@@ -246,13 +248,13 @@ ODD = 'a "quoted" \\ pa\x7fth é.onnx'
     ],
 )
 def test_a_case_as_a_plan_file_means_that_case_alone(
-    tmp_path: Path, machine: Any, found: ModelInfo, words: dict[str, Any]
+    tmp_path: Path, machine: Any, model_info: ModelInfo, words: dict[str, Any]
 ) -> None:
-    planned = cases(machine, found, **words)
-    for case in (each.case for each in planned):
+    planned = cases(machine, model_info, **words)
+    for case in (item.case for item in planned):
         file = tmp_path / "best.toml"
         file.write_text(as_plan(case), encoding="utf-8")
-        (again,) = expand(Plan.from_words(toml_words(file, "plan")), [found], machine)
+        (again,) = expand(Plan.from_words(toml_words(file, "plan")), [model_info], machine)
         assert again.case == case
 
 
@@ -323,8 +325,8 @@ COMPILER = Capabilities(
 BOTH = {"pytorch": GPU, "torch_compile": COMPILER}
 
 
-def recommended(found: ModelInfo = RESNET, **words: Any) -> list[PlannedCase]:
-    return expand(replace(RECOMMENDED, **words), [found], BOTH)
+def recommended(model_info: ModelInfo = RESNET, **words: Any) -> list[PlannedCase]:
+    return expand(replace(RECOMMENDED, **words), [model_info], BOTH)
 
 
 def test_a_race_has_the_recommended_ways_of_each_backend() -> None:
@@ -372,9 +374,9 @@ def test_with_dynamic_shapes_the_plain_way_runs_and_says_why() -> None:
 
 
 def test_what_no_recommendation_fits_has_the_default_variant() -> None:
-    found = replace(RESNET, format="torchscript")
+    model_info = replace(RESNET, format="torchscript")
     able = {"torchscript": Capabilities(formats=("torchscript",), supports=(Support("script", "cpu", FLOATS),))}
-    assert [planned.case.way for planned in expand(RECOMMENDED, [found], able)] == ["torchscript:script"]
+    assert [planned.case.way for planned in expand(RECOMMENDED, [model_info], able)] == ["torchscript:script"]
 
 
 def test_of_a_live_module_a_command_is_a_call_from_python() -> None:

@@ -55,8 +55,8 @@ def test_the_verdict_follows_from_the_interval(ratio, half, verdict):
 
 @pytest.mark.parametrize("ratios", [(1.33, 1.35, 1.28), (2.20, 1.91, 2.01), (20.1, 19.7, 20.4), (1.04, 1.04, 1.04)])
 def test_the_interval_of_three_rounds_that_agree_is_narrow(ratios):
-    found = paired_difference(*rounds(*ratios), CPU_NOISE)
-    interval = found.interval(0.95)
+    log_ratio = paired_difference(*rounds(*ratios), CPU_NOISE)
+    interval = log_ratio.interval(0.95)
     assert max(ratios) / min(ratios) < interval.high / interval.low < 1.4
     assert all(interval.low <= ratio <= interval.high for ratio in ratios)
 
@@ -80,8 +80,8 @@ def test_other_close_pairs_make_a_pair_surer():
 
 
 def test_single_processes_at_different_times_have_the_usual_noise_and_no_verdict():
-    found = unpaired_difference([0.0], [math.log(3)])
-    assert (found.replicated, found.error) == (False, pytest.approx(CPU_NOISE.apart))
+    log_ratio = unpaired_difference([0.0], [math.log(3)])
+    assert (log_ratio.replicated, log_ratio.error) == (False, pytest.approx(CPU_NOISE.apart))
     assert compare([normal(1)], [normal(2, centre=3e-2)]).verdict == "UNDECIDED"
 
 
@@ -103,8 +103,13 @@ def test_odds_sum_to_one():
 
 @pytest.mark.parametrize("side", [[], [[]], [[0.0] * 20]])
 def test_nothing_to_compare(side):
-    found = compare([normal(1)], side)
-    assert (found.verdict, found.ratio, found.speedup, found.interval) == ("UNDECIDED", None, None, None)
+    comparison = compare([normal(1)], side)
+    assert (comparison.verdict, comparison.ratio, comparison.speedup, comparison.interval) == (
+        "UNDECIDED",
+        None,
+        None,
+        None,
+    )
 
 
 def test_many_comparisons_widen_the_interval():
@@ -118,15 +123,17 @@ def test_many_comparisons_widen_the_interval():
 @settings(max_examples=60, deadline=None)
 @given(SIDE, SIDE, st.randoms())
 def test_neither_order_nor_unit_matter_and_swapping_the_sides_inverts_the_ratio(base, candidate, random):
-    found = compare(base, candidate)
-    assert found.interval is None or found.interval.low <= found.ratio <= found.interval.high
+    comparison = compare(base, candidate)
+    assert comparison.interval is None or comparison.interval.low <= comparison.ratio <= comparison.interval.high
     shuffled = compare(random.sample(base, len(base)), candidate)
-    assert (shuffled.verdict, shuffled.ratio) == (found.verdict, pytest.approx(found.ratio))
-    assert compare([[4 * value for value in one] for one in base], candidate).ratio == pytest.approx(found.ratio / 4)
+    assert (shuffled.verdict, shuffled.ratio) == (comparison.verdict, pytest.approx(comparison.ratio))
+    assert compare([[4 * value for value in one] for one in base], candidate).ratio == pytest.approx(
+        comparison.ratio / 4
+    )
     back = compare(candidate, base)
-    assert (back.verdict, back.ratio) == (MIRROR[found.verdict], pytest.approx(found.speedup))
-    if found.speedup_interval and back.interval:
-        assert found.speedup_interval.low == pytest.approx(back.interval.low)
+    assert (back.verdict, back.ratio) == (MIRROR[comparison.verdict], pytest.approx(comparison.speedup))
+    if comparison.speedup_interval and back.interval:
+        assert comparison.speedup_interval.low == pytest.approx(back.interval.low)
 
 
 def test_the_median_over_processes_is_their_geometric_mean():

@@ -16,7 +16,7 @@ def noise(seed: int, count: int = 300) -> Array:
 
 
 def codes(samples: object) -> set[str]:
-    return {each.code for each in diagnostics(list(samples))}  # type: ignore[call-overload]
+    return {diagnostic.code for diagnostic in diagnostics(list(samples))}  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("count", [50, 200])
@@ -70,15 +70,15 @@ def test_each_doubt_stays_away(code, samples):
 
 def test_numbers_that_are_none_are_left_out():
     assert diagnostics([*normal(1, 100), float("nan"), float("inf")]) == diagnostics(normal(1, 100))
-    assert [each.code for each in diagnostics([])] == ["few-samples"]
+    assert [diagnostic.code for diagnostic in diagnostics([])] == ["few-samples"]
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(1e-6, 10), max_size=120), st.sampled_from([0.125, 8.0]))
 def test_the_unit_does_not_matter_and_codes_come_in_order(samples, factor):
-    found = [each.code for each in diagnostics(samples)]
+    found = [diagnostic.code for diagnostic in diagnostics(samples)]
     assert found == sorted(found, key=CODES.index)
-    assert [each.code for each in diagnostics([factor * value for value in samples])] == found
+    assert [diagnostic.code for diagnostic in diagnostics([factor * value for value in samples])] == found
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_dip_of_uniform_samples_is_seldom_significant():
 
 
 def two_modes(samples):
-    return next((each.value for each in diagnostics(samples) if each.code == "two-modes"), None)
+    return next((diagnostic.value for diagnostic in diagnostics(samples) if diagnostic.code == "two-modes"), None)
 
 
 @pytest.mark.parametrize("upper", [0.4, 0.5, 0.25])

@@ -30,7 +30,7 @@ def test_a_setting_that_does_nothing_is_rarely_called_an_effect_also_where_it_lo
     for _ in range(400):
         seen = rounds(draw, count, noise=0.05)
         found = setting_effects(seen, Point("f", frozenset(EFFECTS)))
-        told = [each for name, each in found.items() if each and not EFFECTS[name]]
+        told = [item for name, item in found.items() if item and not EFFECTS[name]]
         if told:  # the one that a search would keep
             _, low, high = max(told)
             known += 1
@@ -52,13 +52,13 @@ def test_more_rounds_tell_more() -> None:
 
 
 def test_what_rounds_do_not_tell_is_not_said() -> None:
-    both, other = Point("f", frozenset("ab")), Point("f", frozenset("c"))
+    both, point = Point("f", frozenset("ab")), Point("f", frozenset("c"))
     few = [Observed(Point("f"), 0.0, 1), Observed(both, -0.2, 1)]
     assert setting_effects(few, both) == {"a": None, "b": None}, "there is nothing left to say how far processes differ"
-    more = [Observed(each.point, each.log + 0.01 * number, number) for number in (1, 2, 3) for each in few]
+    more = [Observed(observed.point, observed.log + 0.01 * number, number) for number in (1, 2, 3) for observed in few]
     assert setting_effects(more, both) == {"a": None, "b": None}, "never one without the other"
-    assert setting_effects(more, other) == {"a": None, "b": None, "c": None}, "never measured"
+    assert setting_effects(more, point) == {"a": None, "b": None, "c": None}, "never measured"
     alone = [Observed(Point("f", frozenset("a")), -0.1 + 0.01 * number, number) for number in (1, 2, 3)]
     told = setting_effects([*more, *alone], both)
-    assert [round(each[0], 3) for each in told.values() if each] == [round(math.exp(0.1), 3)] * 2
+    assert [round(item[0], 3) for item in told.values() if item] == [round(math.exp(0.1), 3)] * 2
     assert setting_effects([*more, *alone], Point("f")) == told, "nor does the winner have to have them"

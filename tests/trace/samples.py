@@ -34,8 +34,8 @@ def shared(path: Path) -> Path:
 
 def drawn(trace: Trace, view: str, format: str = "table", selection: Selection | None = None) -> str:
     """A view of a trace as text."""
-    made = VIEWS[view](Analysis(trace), selection or Selection())
-    return render(of([ShownTrace("trace", ("trace",), [made])], [view], everything=True), format)
+    trace_view = VIEWS[view](Analysis(trace), selection or Selection())
+    return render(of([ShownTrace("trace", ("trace",), [trace_view])], [view], everything=True), format)
 
 
 def event(

@@ -52,12 +52,12 @@ ENDS, DAMAGED, SKIPPED = "The text ends within", "The file is damaged", "1 event
 def test_what_can_be_read_is_read(data: bytes, least: int, most: int, note: str | None) -> None:
     trace = read(data)
     assert least <= len(trace) <= most
-    assert note is None or (any(each.startswith(note) for each in trace.notes) if note else trace.notes == ())
+    assert note is None or (any(item.startswith(note) for item in trace.notes) if note else trace.notes == ())
 
 
 def lines(*, end: str = ",\n", change: dict[int, str] | None = None) -> bytes:
     """Return the events, one a line, with some lines replaced; ``end`` is between them."""
-    written = [json.dumps(each) for each in MANY]
+    written = [json.dumps(item) for item in MANY]
     for place, line in (change or {}).items():
         written[place] = line
     return ('{"traceEvents": [\n' + end.join(written) + '\n], "distributedInfo": {"rank": 3}}').encode()

@@ -78,21 +78,21 @@ def test_one_step_alone() -> None:
 
 def test_the_overview_by_hand() -> None:
     analysis = Analysis(read(training()))
-    made = analysis.overview
-    assert made.step_time == pytest.approx(600e-6)
+    overview = analysis.overview
+    assert overview.step_time == pytest.approx(600e-6)
     # Kernels 200-300 and 320-520, copy 530-570, host: loader 1-50, calls 160-170, 300-310, 460-465, 470-590.
     expected = {"kernel": 300, "copy": 40, "fill": 0, "communication": 0, "runtime": 50, "data loader": 49, "CPU": 100}
-    assert {name: round(made.parts[name] * 1e6) for name in expected} == expected
-    assert sum(made.parts.values()) == pytest.approx(made.step_time)
+    assert {name: round(overview.parts[name] * 1e6) for name in expected} == expected
+    assert sum(overview.parts.values()) == pytest.approx(overview.step_time)
     # The GPU has nothing to do before the call at 160 has ended, and after the last copy; then the host synchronises.
-    assert {cause: round(time * 1e6) for cause, time in made.idle.items()} == {
+    assert {cause: round(time * 1e6) for cause, time in overview.idle.items()} == {
         "waiting for the host": 190, "synchronising": 20, "between kernels": 50,
     }  # fmt: skip
-    (gpu,) = made.gpus
+    (gpu,) = overview.gpus
     assert gpu.utilization == pytest.approx(600 / 1600)
     assert gpu.sm_efficiency == pytest.approx((2 * 100 * 0.5 + 2 * 200) / 1600)
     assert (gpu.occupancy, gpu.tensor_share, gpu.name) == (0.0, pytest.approx(1 / 3), "Test GPU")
-    at_stake = [each.seconds for each in trace_findings(analysis)]
+    at_stake = [trace_finding.seconds for trace_finding in trace_findings(analysis)]
     assert at_stake == sorted(at_stake, reverse=True)
 
 
@@ -100,7 +100,11 @@ def test_kernels_that_wait_for_the_host_could_save_less() -> None:
     """Those without tensor cores take more of a step than the GPU waits for the host."""
     analysis = Analysis(read(next(path for path in REAL if path.parent.name == "pytorch_bs32")))
     assert analysis.overview.bound == "host"
-    assert [each.code for each in trace_findings(analysis)] == ["host-bound", "tensor-cores-unused", "elementwise"]
+    assert [trace_finding.code for trace_finding in trace_findings(analysis)] == [
+        "host-bound",
+        "tensor-cores-unused",
+        "elementwise",
+    ]
 
 
 @given(
@@ -114,19 +118,19 @@ def test_parts_add_up_however_events_overlap(spans: list[tuple[int, int, str, in
             events.append(event("cudaMalloc", begin, length, "cuda_runtime", tid=stream))
         else:
             events.append(kernel(0, begin, length, "k", "kernel" if kind == "k" else "gpu_memcpy", stream))
-    made = Analysis(read(text(*events))).overview
+    overview = Analysis(read(text(*events))).overview
 
     def moments(kind: str) -> set[int]:
-        found = {at for begin, length, each, _ in spans if each == kind for at in range(begin, begin + length)}
+        found = {at for begin, length, item, _ in spans if item == kind for at in range(begin, begin + length)}
         return found & set(range(5, 35))
 
     kernels, copies, calls = moments("k"), moments("c"), moments("r")
-    assert round(made.parts["kernel"] * 1e6) == len(kernels)
-    assert round(made.parts["copy"] * 1e6) == len(copies - kernels)
-    assert round(made.parts["runtime"] * 1e6) == len(calls - copies - kernels)
-    assert sum(made.parts.values()) == pytest.approx(30e-6)
+    assert round(overview.parts["kernel"] * 1e6) == len(kernels)
+    assert round(overview.parts["copy"] * 1e6) == len(copies - kernels)
+    assert round(overview.parts["runtime"] * 1e6) == len(calls - copies - kernels)
+    assert sum(overview.parts.values()) == pytest.approx(30e-6)
     if spans and any(kind != "r" for _, _, kind, _ in spans):
-        assert sum(made.idle.values()) == pytest.approx((30 - len(kernels | copies)) * 1e-6)
+        assert sum(overview.idle.values()) == pytest.approx((30 - len(kernels | copies)) * 1e-6)
 
 
 @given(
@@ -142,7 +146,7 @@ def test_host_times_are_never_lost(spans: list[tuple[str, int, int, int]]) -> No
 
 def test_steps_their_outliers_and_what_the_profiler_cut_off() -> None:
     lengths = [100, 101, 99, 100, 250, 100, 101]
-    table = stepping(Analysis(read(text(*(step(number, 300 * number, each) for number, each in enumerate(lengths))))))
+    table = stepping(Analysis(read(text(*(step(number, 300 * number, item) for number, item in enumerate(lengths))))))
     assert [row["note"] for row in table.rows()] == ["", "", "", "", SLOW, "", ""]
     assert [round(row["time"] * 1e6) for row in table.rows()] == lengths
     events = []
@@ -189,7 +193,9 @@ def test_what_names_do_not_say_of_tensor_cores_is_open() -> None:
     assert {name: row["tensor_cores"] for name, row in rows(kernels(analysis)).items()} == names
     (gpu,) = analysis.overview.gpus
     assert (gpu.tensor_share, gpu.tensor_untold) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
-    (advice,) = [each for each in trace_findings(analysis) if each.code == "tensor-cores-unused"]
+    (advice,) = [
+        trace_finding for trace_finding in trace_findings(analysis) if trace_finding.code == "tensor-cores-unused"
+    ]
     assert advice.seconds == pytest.approx(80e-6)  # of the one that by its name does not use them
 
 
@@ -202,7 +208,7 @@ def test_modules_and_memory_of_torch() -> None:
     below = sum(row["host_total"] for row in tree[1:])
     assert tree[0]["host_total"] == pytest.approx(tree[0]["host_self"] + below)
     assert len(list(module_tree(analysis, depth=1).rows())) == 1
-    changes = [each["args"]["Bytes"] for each in json.loads(of_torch())["traceEvents"] if each["name"] == "[memory]"]
+    changes = [item["args"]["Bytes"] for item in json.loads(of_torch())["traceEvents"] if item["name"] == "[memory]"]
     (device,) = devices(analysis)
     assert len(device.places) == len(changes)
     held = list(holders(analysis).rows())
@@ -323,8 +329,8 @@ def plugin(path: Path, folder: Path) -> Any:
     from torch_tb_profiler.profiler.data import RunProfileData
 
     content = json.loads(gzip.decompress(path.read_bytes()))
-    for each in content["traceEvents"]:
-        each["cat"] = OLDER.get(each.get("cat", ""), each.get("cat", ""))
+    for item in content["traceEvents"]:
+        item["cat"] = OLDER.get(item.get("cat", ""), item.get("cat", ""))
     (folder / "trace.json").write_text(json.dumps(content))
     return RunProfileData.parse("worker", "1", str(folder / "trace.json"), str(folder))
 
@@ -339,15 +345,15 @@ def near(value: Any) -> Any:
 def test_numbers_are_the_plugins(path: Path, tmp_path: Path) -> None:
     theirs, analysis = plugin(shared(path), tmp_path), Analysis(read(path))
     vars(analysis.costs)["occupancy"] = analysis.trace.gpu.occupancy  # zeros for large kernels too, as it was written
-    made = analysis.overview
-    gpu, use = made.gpus[0], theirs.gpu_metrics_parser
+    overview = analysis.overview
+    gpu, use = overview.gpus[0], theirs.gpu_metrics_parser
     assert gpu.utilization == near(use.gpu_utilization[0])
     assert gpu.sm_efficiency == near(use.avg_approximated_sm_efficiency_per_device[0])
     assert 100 * (gpu.occupancy or 0) == near(use.avg_occupancy_per_device[0])
     *parts, whole = theirs.avg_costs.costs
-    assert made.step_time * 1e6 == near(whole)
+    assert overview.step_time * 1e6 == near(whole)
     count = 5 if path == H100 else len(parts)  # its data loader is one that the plugin does not know
-    assert [made.parts[part] * 1e6 for part in PLUGINS_PARTS[:count]] == near(parts[:count])
+    assert [overview.parts[part] * 1e6 for part in PLUGINS_PARTS[:count]] == near(parts[:count])
     found = {name: row for name, row in rows(kernels(analysis)).items() if row["kind"] == "kernel"}
     assert set(found) == set(theirs.kernel_stat.index)
     for name, row in theirs.kernel_stat.iterrows():
@@ -389,10 +395,18 @@ def test_as_many_blocks_fit_as_nvidia_says(capability: str, threads: int, memory
 @pytest.mark.parametrize("name", NAMES)
 def test_the_estimate_is_the_profilers_where_that_has_one(name: str) -> None:
     """In whole per cents; with more than 48 KiB of shared memory the profiler thinks that nothing fits, and says 0."""
-    for each in (each for each in runs(name)[0].events if each.launched.kind == "kernel"):
-        own = achieved(H200, each.launched.grid, each.launched.block, each.registers, each.shared_memory)
-        lost = each.occupancy == 0 and (each.shared_memory or 0) > 49152
-        assert lost or each.occupancy == pytest.approx(own, abs=0.00501)
+    for traced_event in (
+        traced_event for traced_event in runs(name)[0].events if traced_event.launched.kind == "kernel"
+    ):
+        own = achieved(
+            H200,
+            traced_event.launched.grid,
+            traced_event.launched.block,
+            traced_event.registers,
+            traced_event.shared_memory,
+        )
+        lost = traced_event.occupancy == 0 and (traced_event.shared_memory or 0) > 49152
+        assert lost or traced_event.occupancy == pytest.approx(own, abs=0.00501)
 
 
 def test_few_blocks_leave_most_of_the_gpu_empty_and_what_is_not_known_has_no_occupancy() -> None:

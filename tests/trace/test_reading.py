@@ -25,12 +25,12 @@ def times(trace: Trace) -> list[tuple[str, int, int]]:
 def test_a_trace_of_torch_is_read_as_json_reads_it() -> None:
     trace, written = read(of_torch()), json.loads(of_torch())["traceEvents"]
     assert times(trace) == [
-        (each["name"], round(Decimal(str(each["ts"])) * 1000), round(Decimal(str(each["dur"])) * 1000))
-        for each in written
-        if each["ph"] == "X"
+        (item["name"], round(Decimal(str(item["ts"])) * 1000), round(Decimal(str(item["dur"])) * 1000))
+        for item in written
+        if item["ph"] == "X"
     ]
     assert trace.notes == ()
-    assert len(trace.allocations) == sum(each["name"] == "[memory]" for each in written)
+    assert len(trace.allocations) == sum(item["name"] == "[memory]" for item in written)
     place = trace.names_of(trace.scopes.row).index("aten::addmm")
     assert json.loads(trace.texts[trace.scopes.shapes[place]])[:3] == [[16], [2, 8], [8, 16]]
 

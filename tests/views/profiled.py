@@ -21,19 +21,21 @@ TABLES = ("layers", "modules", "kernels", "roofline")
 
 def loaded(*profiles: Profile, median: float | None = 6e-3, **fields: Any) -> LoadedProfiles:
     """Profiles beside records whose latency has that median, if there are any."""
-    records = {each.id: msgspec.structs.replace(unprofiled(each, median), **fields) for each in profiles if median}
+    records = {
+        profile.id: msgspec.structs.replace(unprofiled(profile, median), **fields) for profile in profiles if median
+    }
     return LoadedProfiles(profiles=list(profiles), records=records)
 
 
-def document(table: str, found: LoadedProfiles, **options: Any) -> Document:
+def document(table: str, loaded_profiles: LoadedProfiles, **options: Any) -> Document:
     """The document that the command of that name shows."""
     if table == "modules":
-        return modules.document(groups(found), **options)
+        return modules.document(groups(loaded_profiles), **options)
     if table == "roofline":
         top = options.pop("top", None)
-        return roofline.document(roofline.roofed(found, **options), top=top)
+        return roofline.document(roofline.roofed(loaded_profiles, **options), top=top)
     level: Level = "layer" if table == "layers" else "kernel"
-    return layers_and_kernels.document(level, of_level(found, level), **options)
+    return layers_and_kernels.document(level, of_level(loaded_profiles, level), **options)
 
 
 def drawn(

@@ -50,12 +50,12 @@ def case(backend: str = "pytorch", **fields: Any) -> Case:
     return Case(**{"model": "torchvision:resnet18", "backend": name, "variant": variant, **fields})
 
 
-def on_busy_machine(made: Record) -> Record:
+def on_busy_machine(record: Record) -> Record:
     """The record, if a program had kept one of two CPUs busy all the time."""
-    count = len(made.samples("latency") or made.samples("throughput"))
+    count = len(record.samples("latency") or record.samples("throughput"))
     marks = Marks(count=count, disturbed=tuple(range(count)), touched={"cpu busy": count})
     cpu = CpuSamples(times=(0.0, 0.5, 1.0), busy=(None, 2.0, 2.0), others=(None, 0.9, 1.1), steal=(None, 0.0, 0.0))
-    return msgspec.structs.replace(made, marks=marks, machine=MachineLog(interval=0.1, cpus=2, cpu=cpu))
+    return msgspec.structs.replace(record, marks=marks, machine=MachineLog(interval=0.1, cpus=2, cpu=cpu))
 
 
 def facts(of: Case) -> ModelFacts:
@@ -158,8 +158,8 @@ def gpu_records(batches: tuple[int, ...] = (1, 8, 16, 32)) -> list[Record]:
     """Six ways on a GPU at several batch sizes; the time of a call is overhead plus a share for each item."""
     found = []
     for batch in batches:
-        for (backend, precision), (overhead, each) in GPU_SPEED.items():
-            seconds = max(overhead, 0.3 * overhead + each * batch) * 1e-3
+        for (backend, precision), (overhead, item) in GPU_SPEED.items():
+            seconds = max(overhead, 0.3 * overhead + item * batch) * 1e-3
             of = case(backend, precision=precision, batch=batch, device="cuda")
             found.append(record(of, median=seconds, rate=1.15 / seconds, gpu=0.93 * seconds))
         found.append(

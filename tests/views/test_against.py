@@ -69,7 +69,7 @@ def test_the_line_joins_what_nothing_beats_in_both_and_nothing_wrong():
 
 def test_where_more_is_better_the_line_rises():
     points = [{"x": x, "up": up, "filled": True} for x, up in ((1, 0.7), (2, 0.9), (3, 0.8), (4, 0.95))]
-    assert [each["x"] for each in front(points, "up", less=True, also=False)] == [1, 2, 4]
+    assert [item["x"] for item in front(points, "up", less=True, also=False)] == [1, 2, 4]
 
 
 def test_no_label_lies_on_another_one():
@@ -78,9 +78,9 @@ def test_no_label_lies_on_another_one():
     drawn = xml.dom.minidom.parseString(render([*ways(), *near], "error", "svg")).documentElement
     boxes = [box for box in boxes_of(drawn) if "fp32" in box[-1] or "int8" in box[-1]]
     for number, (left, top, right, bottom, text) in enumerate(boxes):
-        for other in boxes[number + 1 :]:
-            apart = right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
-            assert apart, (text, other[4])
+        for box in boxes[number + 1 :]:
+            apart = right <= box[0] or box[2] <= left or bottom <= box[1] or box[3] <= top
+            assert apart, (text, box[4])
 
 
 def test_memory_is_that_of_the_device_and_without_numbers_nothing_is_drawn():

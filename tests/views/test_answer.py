@@ -19,7 +19,7 @@ from inferlens.spec.plan import words_of
 from inferlens.views.answer import answers
 from inferlens.views.records import document
 from inferlens.views.rows import rows
-from inferlens.views.table import render
+from inferlens.views.table import Screen, render
 
 from .samples import WRONG, case, failure, on_busy_machine, record, shown
 
@@ -46,7 +46,7 @@ def open_race(**fields):
 
 
 def told(*records, reference=None):
-    return [str(each) for each in answers(rows(records, reference))]
+    return [str(answer) for answer in answers(rows(records, reference))]
 
 
 def test_a_winner_is_told_with_its_interval_against_the_reference_and_the_next():
@@ -84,10 +84,10 @@ def test_what_was_calibrated_with_noise_says_so_among_equals():
     noise = {"openvino": {"precision": "int8", "calibration": "random"}}
     race = rounds(16, {"pytorch": 25e-3, "openvino": 16e-3, "onnxruntime": 16.01e-3}, spread=0.002)
     made = [
-        replace(each, case=replace(each.case, **noise[each.case.backend]), facts={"quantized_share": 1.0})
-        if each.case.backend in noise
-        else each
-        for each in race
+        replace(item, case=replace(item.case, **noise[item.case.backend]), facts={"quantized_share": 1.0})
+        if item.case.backend in noise
+        else item
+        for item in race
     ]
     (answer,) = answers(rows(made))
     assert answer.head == "FASTEST"
@@ -103,7 +103,7 @@ def test_the_likeliest_is_told_with_its_probability_and_what_decides_it():
 
 def test_two_rounds_are_enough_for_a_verdict():
     race = [record for record in rounds(2, {"pytorch": 32e-3, "openvino": 16e-3}) if record.repeat]
-    (answer,) = told(*[replace(each, repeats=2) for each in race])
+    (answer,) = told(*[replace(item, repeats=2) for item in race])
     assert answer.startswith("FASTEST  openvino")
 
 
@@ -124,6 +124,22 @@ def test_of_several_batch_sizes_each_answer_is_a_line_with_the_reference_and_wha
     assert "inferlens ab resnet18 " in text
 
 
+def test_a_reference_of_few_samples_is_marked_in_the_headline():
+    made = [record(case(), samples=(0.4,) * 3), record(case("openvino"), samples=(0.001,) * 100)]
+    (answer,) = answers(rows(made))
+    assert "400x pytorch (few samples)" in str(answer)
+
+
+def test_one_command_decides_all_that_is_open():
+    once = [record(case(name, batch=batch), median=median) for name, median in (("pytorch", 20e-3), ("openvino", 19e-3))
+            for batch in (1, 32)]  # fmt: skip
+    text = " ".join(shown(once).replace("\\\n", "").split())
+    command = "inferlens bench resnet18 --backend openvino,pytorch --precision fp32 --batch 1,32 --thorough"
+    assert f"To decide all 2: {command}" in text
+    short = document(once).fitted(Screen(lines=4, width=100))
+    assert any("1 table: inferlens show RESULTS --top " in str(block) for block in short)
+
+
 def test_marks_in_rows_are_explained_beneath_in_two_lines_at_most():
     noise = case("openvino", precision="int8", calibration="random")
     made = [record(case(), samples=(0.02,) * 100), record(noise, samples=(0.01,) * 100)]
@@ -136,7 +152,7 @@ def test_marks_in_rows_are_explained_beneath_in_two_lines_at_most():
 
 
 def test_a_busy_machine_is_told_once_beneath_a_table_and_not_in_its_rows():
-    race = [on_busy_machine(each) for each in rounds(4, {"pytorch": 20e-3, "openvino": 16e-3})]
+    race = [on_busy_machine(item) for item in rounds(4, {"pytorch": 20e-3, "openvino": 16e-3})]
     text = shown(race)
     assert "FASTEST  openvino" in text
     assert text.count("Other programs used 1.0 of 2 CPUs. This is the answer for the machine as busy as it was.") == 1
@@ -158,7 +174,7 @@ def test_the_command_that_decides_has_all_words_of_the_plan() -> None:
     cases = [case("pytorch", options={"channels_last": True}, **fields), case("openvino", threads=2, **fields)]
     budget = Budget(threshold=0.01, level=0.9, iterations=60, warmup=2, timeout=90.0)
     race = rounds(3, {"pytorch": 16.4e-3, "openvino": 16e-3}, spread=0.15, budget=budget)
-    (answer,) = answers(rows([replace(each, case=cases[each.case.backend == "openvino"]) for each in race]))
+    (answer,) = answers(rows([replace(item, case=cases[item.case.backend == "openvino"]) for item in race]))
     name, *said = shlex.split(answer.decide)[1:]
     command = typer.main.get_command(app).get_command(None, name)
     context = command.make_context(name, said)
@@ -178,6 +194,7 @@ def test_commands_of_a_run_elsewhere_keep_what_they_measure_there() -> None:
     assert len(commands) == 2
     assert all("--output 'other place'" in line for line in commands)
     assert "inferlens plot 'other place/resnet18'" in text
+    assert "inferlens plot one 'and two'" in render(document(race, where=["one", "and two"]), "markdown")
 
 
 def measured_once(seconds):
@@ -206,7 +223,7 @@ def test_where_none_ran_it_is_said(records, says):
 def test_machines_and_batches_have_their_own_answers():
     elsewhere = record(case("openvino"), samples=(0.01,) * 100, environment=Environment(cpu="AMD EPYC 9654"))
     here = [record(case(batch=batch), samples=(0.02 * batch,) * 100) for batch in (1, 8)]
-    assert [each.where for each in answers(rows([*here, elsewhere]))] == [
+    assert [answer.where for answer in answers(rows([*here, elsewhere]))] == [
         "resnet18, Intel Xeon Platinum 8480C, batch 1", "resnet18, Intel Xeon Platinum 8480C, batch 8",
         "resnet18, AMD EPYC 9654, batch 1",
     ]  # fmt: skip
@@ -216,12 +233,14 @@ def test_of_several_batch_sizes_it_says_where_throughput_stops_growing():
     records = [
         record(case(batch=batch), median=0.01 * batch, rate=rate) for batch, rate in ((1, 90), (8, 50), (32, 12.6))
     ]
-    assert "Throughput stops growing at batch 8: 400 items a second." in shown(records)
+    slower = record(case(batch=32), median=0.32, rate=12)
+    assert "Throughput hardly grows after batch 8: 400 items a second, 403 at batch 32." in shown(records)
+    assert "Throughput stops growing at batch 8: 400 items a second." in shown([*records[:2], slower])
 
 
 def test_of_several_sizes_it_says_by_how_much_the_time_grows() -> None:
     records = [sized(length, median) for length, median in ((32, 0.01), (64, 0.02), (256, 0.16))]
-    assert [each.where for each in answers(rows(records))] == [f"sequence_length {size}" for size in (32, 64, 256)]
+    assert [answer.where for answer in answers(rows(records))] == [f"sequence_length {size}" for size in (32, 64, 256)]
     said = "From sequence_length 32 to 256 (8.00x) the fastest takes 16.0x the time, most steeply from 64 to 256."
     assert said in shown(records, width=120)
 
@@ -294,12 +313,12 @@ def test_rates_of_a_busy_machine_have_an_answer_and_stand_in_the_table():
     ways = {"pytorch": 50.0, "openvino": 80.0}
     first = [record(case(name), median=None, rate=rate) for name, rate in ways.items()]
     held = [
-        replace(each, id=f"{each.id}-{turn}", repeat=turn, facts={IN_TURNS: "another"})
+        replace(item, id=f"{item.id}-{turn}", repeat=turn, facts={IN_TURNS: "another"})
         for turn in range(1, 5)
-        for each in first
+        for item in first
     ]
-    busy = [on_busy_machine(each) for each in [*first, *held]]
-    every = [replace(each, marks=None, window_marks=each.marks) for each in busy]
+    busy = [on_busy_machine(item) for item in [*first, *held]]
+    every = [replace(item, marks=None, window_marks=item.marks) for item in busy]
     text = shown(every)
     assert "NONE" not in text
     assert "openvino" in text.splitlines()[2]

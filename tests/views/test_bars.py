@@ -69,8 +69,8 @@ def test_named_columns_are_drawn_and_shown_instead():
 def test_what_others_add_up_to_is_no_bar():
     columns = (Column("", "time", "ms", bars="drawn"),)
     lines = [Line("a", ("1.00",)), Line("b", ("2.00",)), Line("whole run", ("300",), sums=True)]
-    made = Document(lambda: [Table("", "layer", columns, lines), "A sentence."], data=dict)
-    text = render(barred(made, 100))
+    document = Document(lambda: [Table("", "layer", columns, lines), "A sentence."], data=dict)
+    text = render(barred(document, 100))
     assert [length(line) for line in text.splitlines() if BAR.search(line)] == [24, 48]
 
 

@@ -109,7 +109,7 @@ def test_no_text_overlaps_another_or_leaves_the_picture(count):
     long = {"graph_optimization_level": "all", "inter_op_threads": "a_very_long_value_of_this_option"}
     records = [*ways(count), record(case("pytorch", options=long), median=0.4, rate=1234567.0)]
     found = Chart().render([*records, failure(case("torch_compile:reduce-overhead"), "out of memory")])
-    wide, high = (float(each) for each in re.search(r'width="([\d.]+)" height="([\d.]+)"', found).groups())
+    wide, high = (float(group) for group in re.search(r'width="([\d.]+)" height="([\d.]+)"', found).groups())
     assert found.count("<text")
     boxes = list(boxes_of(xml.dom.minidom.parseString(found).documentElement))
     for number, (left, top, right, bottom, text) in enumerate(boxes):
@@ -117,9 +117,9 @@ def test_no_text_overlaps_another_or_leaves_the_picture(count):
         assert top >= 0, text
         assert right <= wide, text
         assert bottom <= high, text
-        for other in boxes[number + 1 :]:
-            apart = right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
-            assert apart, (text, other[4])
+        for box in boxes[number + 1 :]:
+            apart = right <= box[0] or box[2] <= left or bottom <= box[1] or box[3] <= top
+            assert apart, (text, box[4])
 
 
 def boxes_of(node, across=0.0, down=0.0):
@@ -134,7 +134,7 @@ def boxes_of(node, across=0.0, down=0.0):
             continue
         if child.getAttribute("opacity") == "0" or "rotate" in child.getAttribute("transform"):
             continue
-        text = "".join(each.data for each in child.childNodes if each.nodeType == each.TEXT_NODE)
+        text = "".join(childNode.data for childNode in child.childNodes if childNode.nodeType == childNode.TEXT_NODE)
         size = float(child.getAttribute("font-size").removesuffix("px"))
         width = 0.45 * size * len(text)
         left = x - {"middle": width / 2, "end": width}.get(child.getAttribute("text-anchor"), 0.0)
@@ -143,9 +143,9 @@ def boxes_of(node, across=0.0, down=0.0):
 
 @pytest.fixture
 def folder(tmp_path):
-    for index, each in enumerate(cpu_records()):
+    for index, item in enumerate(cpu_records()):
         (tmp_path / "records" / str(index)).mkdir(parents=True)
-        (tmp_path / "records" / str(index) / "record.json").write_bytes(encode(each))
+        (tmp_path / "records" / str(index) / "record.json").write_bytes(encode(item))
     return tmp_path / "records"
 
 

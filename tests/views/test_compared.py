@@ -22,7 +22,7 @@ NASTY = "\x1b[31m<b onload=x>a|b</b> [x](http://y) `c` ]]>\r\n::error::%0A &amp;
 
 def everything() -> Compared:
     """One case of every verdict, two models, libraries that differ."""
-    other = msgspec.structs.replace(CPU_MACHINE, libraries={"torch": "2.10.0"})
+    environment = msgspec.structs.replace(CPU_MACHINE, libraries={"torch": "2.10.0"})
     bert = case(model="transformers:bert", batch=8)
     base = [*ran(), *ran(case("openvino")), *ran(case("onnxruntime:cpu")), *ran(bert), *ran(case("torchscript:trace"))]
     base += [broken(case("torchscript:script"), "unsupported")]
@@ -31,7 +31,9 @@ def everything() -> Compared:
         broken(case("onnxruntime:cpu"), reason="Signal 11, that is 100 % dead."),
         broken(case("torchscript:script")),
     ]
-    changed = [msgspec.structs.replace(each, id=f"{each.id} new", run="new", environment=other) for each in new]
+    changed = [
+        msgspec.structs.replace(record, id=f"{record.id} new", run="new", environment=environment) for record in new
+    ]
     return compare(base, changed)
 
 
@@ -91,7 +93,7 @@ def test_what_is_said():
 
 def test_what_changed_is_the_users_code_where_that_is_the_model():
     """Of a library's model the folder's revision says nothing; a checkout is where its profile has to be taken."""
-    old, new = (msgspec.structs.replace(CPU_MACHINE, git_revision=each) for each in ("abc123", "def456+"))
+    old, new = (msgspec.structs.replace(CPU_MACHINE, git_revision=name) for name in ("abc123", "def456+"))
 
     def said(of: Case) -> str:
         slow = ran(of, seconds=11e-3, run="new", environment=new)
@@ -121,8 +123,8 @@ def test_the_answer_counts_and_says_how_much_at_most():
 
 def many(count: int) -> Compared:
     cases = [case(options={"n": n}) for n in range(count)]
-    base = [each for of in cases for each in ran(of)]
-    return compare(base, [each for n, of in enumerate(cases) for each in ran(of, 0.011 + 0.001 * n, run="new")])
+    base = [record for of in cases for record in ran(of)]
+    return compare(base, [record for n, of in enumerate(cases) for record in ran(of, 0.011 + 0.001 * n, run="new")])
 
 
 def test_the_worst_come_first_and_the_rest_by_asking():
@@ -158,15 +160,15 @@ def test_that_a_side_has_several_runs_is_said():
 
 
 def test_what_else_differs_is_one_note_however_much_it_is():
-    other = msgspec.structs.replace(CPU_MACHINE, libraries={f"library-{n}": "1" * 99 for n in range(30)})
-    drawn = render(compare(ran(), ran(run="new", environment=other)))
+    environment = msgspec.structs.replace(CPU_MACHINE, libraries={f"library-{n}": "1" * 99 for n in range(30)})
+    drawn = render(compare(ran(), ran(run="new", environment=environment)))
     assert re.search(r"more:\s--format json", drawn)
     assert len(drawn.splitlines()) <= 12
 
 
 def test_names_tell_cases_apart():
     ways = [case(), case(batch=8), case(options={"a": 1}), case(threads=2), case(seed=3), case(weights="w.pth")]
-    found = lines(compare(*([each for of in ways for each in ran(of, run=run)] for run in ("base", "new"))))
+    found = lines(compare(*([record for of in ways for record in ran(of, run=run)] for run in ("base", "new"))))
     names = [line.name for line in found]
     assert len(set(names)) == len(ways)
     assert (names[1], names[3]) == ("pytorch fp32 batch 8", "pytorch fp32 batch 1 2 threads")
@@ -195,7 +197,7 @@ def test_markdown_tables_stay_tables(compared):
 
 def test_annotations_of_github():
     found = [re.fullmatch(r"::(\w+) title=([^:,]*)::(.*)", line) for line in render(EVERYTHING, "github").splitlines()]
-    assert [each[1] for each in found] == ["notice", "error", "warning", "error"]
+    assert [item[1] for item in found] == ["notice", "error", "warning", "error"]
     assert found[1][2] == "SLOWER%3A torchvision%3Aresnet18 pytorch fp32"
     assert found[1][3] == "Median latency: 10.0 to 11.0 ms, +10.0 ± 0.4 %25."
     assert found[2][2].startswith("UNDECIDED")
@@ -235,7 +237,7 @@ def test_json_has_all_of_it():
     assert data["sentences"] == sentences(EVERYTHING)
     first = EVERYTHING.cases[0]
     fields = {field.name for field in msgspec.structs.fields(type(first))}
-    assert [set(each) for each in data["cases"]] == [fields | {"name", "digest"}] * len(EVERYTHING.cases)
+    assert [set(item) for item in data["cases"]] == [fields | {"name", "digest"}] * len(EVERYTHING.cases)
     assert (data["cases"][0]["change"], data["cases"][0]["digest"]) == (first.change, first.case.digest)
     assert data["differences"][0]["field"] == "torch"
     assert json.loads(render(MADE["hostile"], "json"))["cases"][0]["case"]["model"] == NASTY

@@ -29,9 +29,9 @@ OTHER = msgspec.structs.replace(CPU_MACHINE, libraries={"torch": "2.10.0"}, vari
 def sides() -> tuple[list[Record], list[Record]]:
     """One case slower, one faster, one undecided, one that crashed."""
     ways = [case(name) for name in ("pytorch", "openvino", "onnxruntime:cpu", "torchscript:trace")]
-    base = [each for way in ways for each in ran(way)]
+    base = [record for way in ways for record in ran(way)]
     new = [*ran(ways[0], 11e-3), *ran(ways[1], 5e-3), *ran(ways[2], noise=20), broken(ways[3])]
-    return base, [msgspec.structs.replace(each, id=f"{each.id} new", run="new", environment=OTHER) for each in new]
+    return base, [msgspec.structs.replace(item, id=f"{item.id} new", run="new", environment=OTHER) for item in new]
 
 
 def drawn(compared: Compared) -> list[dict[str, object]]:
@@ -67,16 +67,16 @@ def test_the_chart_has_each_change_with_its_interval_the_slowest_on_top() -> Non
     base, new = sides()
     compared = compare(base, new)
     values = drawn(compared)
-    assert [each["verdict"] for each in values] == ["SLOWER", "UNDECIDED", "FASTER"]
+    assert [value["verdict"] for value in values] == ["SLOWER", "UNDECIDED", "FASTER"]
     (slow,) = compared.of("SLOWER")
     assert slow.change_interval
     expected = 1 + slow.change_interval.low, 1 + (slow.change or 0), 1 + slow.change_interval.high
     assert (values[0]["low"], values[0]["ratio"], values[0]["high"]) == pytest.approx(expected)
-    assert [each["decided"] for each in values] == [True, False, True]
+    assert [value["decided"] for value in values] == [True, False, True]
 
 
 def test_of_many_cases_those_that_changed_most_are_drawn() -> None:
-    ratios = [each["ratio"] for each in drawn(many(MOST + 10))]
+    ratios = [item["ratio"] for item in drawn(many(MOST + 10))]
     assert len(ratios) == MOST
     assert ratios == sorted(ratios, reverse=True)
 

@@ -14,12 +14,13 @@ from inferlens.record.record import Accuracy, Agreement, Environment, Gpu
 from inferlens.views.picture import THEMES
 from inferlens.views.raced.against import chart_of
 from inferlens.views.raced.crossed import crossed, document
+from inferlens.views.records import document as records_document
 from inferlens.views.rows import rows
 from inferlens.views.table import render
 from tests.analysis.compare.sides import ran, saved
 from tests.commands import inferlens
 
-from .samples import RIGHT, WRONG, case, failure
+from .samples import RIGHT, WRONG, case, failure, record
 
 LOSSY = Agreement(reference="pytorch fp32", rel_l2=0.02, tolerance=0.1, agrees=True)
 OF = {"fp32": RIGHT, "int8": LOSSY}
@@ -50,6 +51,13 @@ def lines_of(records, axis, **how):
 
 def shown(records, axis, format="table", **how) -> str:
     return render(document(records, axis), format, **how)
+
+
+def test_few_samples_are_marked_and_the_table_is_named_where_precisions_raced():
+    few = [record(case(precision=precision), samples=(0.02,) * 3, agreement=OF[precision]) for precision in OF]
+    assert re.search(r"^pytorch .*  few samples *$", shown(few, "precision"), re.M)
+    assert "few samples: There are 3 samples only." in shown(few, "precision")
+    assert "inferlens show here --by precision" in render(records_document(few, where="here"))
 
 
 def test_each_way_is_compared_with_its_first_precision_and_the_interval_is_known():
@@ -97,7 +105,7 @@ def test_noise_is_said_where_the_fastest_is_not_of_it():
 
     def noisy(**words):
         own = ran(case(**noise, **words), 30e-3)
-        return [msgspec.structs.replace(each, facts={"quantized_share": 1.0}) for each in own]
+        return [msgspec.structs.replace(record, facts={"quantized_share": 1.0}) for record in own]
 
     made = noisy()
     said = "Calibrated with noise, accuracy meaningless: int8."
@@ -121,12 +129,15 @@ def test_two_sentences_tell_the_precision_from_the_runtime():
 def test_of_batch_sizes_the_time_of_one_item_counts():
     records = [*ran(case(batch=1), 10e-3), *ran(case(batch=8), 20e-3)]
     assert lines_of(records, "batch")["pytorch"][8].speedup == pytest.approx(4.0)
-    assert "batch 8 against batch 1, for one item: 4.00x" in shown(records, "batch")
+    assert "batch 8 against batch 1, for one item: 4.00x ±0.01 in pytorch" in shown(records, "batch")
+    slower = shown([*ran(case(batch=1), 10e-3), *ran(case(batch=8), 101.6e-3)], "batch")
+    assert "batch 8 against batch 1, for one item: 1.27x ±" in slower
+    assert slower.count(" slower") == 2
 
 
 def test_environments_stand_beside_each_other_by_their_short_names():
     cases = [case("openvino", python=f"/envs/{name}/bin/python") for name in ("old", "new")]
-    records = [record for each, seconds in zip(cases, (10e-3, 20e-3), strict=True) for record in ran(each, seconds)]
+    records = [record for item, seconds in zip(cases, (10e-3, 20e-3), strict=True) for record in ran(item, seconds)]
     (table,) = crossed(records, "python")
     ((cells),) = (line.cells for line in table.lines)
     assert [*table.names.values()] == ["old", "new"]
@@ -193,14 +204,14 @@ def test_the_command_says_what_may_be_asked_for(tmp_path: Path):
     assert done.returncode == 0
     assert done.stdout.startswith("resnet18 ")
     assert max(map(len, done.stdout.splitlines())) <= 100
-    for words, said in (
+    for words, item in (
         (("--by", "batch"), "something that differs: precision and backend"),
         (("--by", "colour"), "There is no axis 'colour'"),
         (("--by", "precision", "--runs", "all"), "--by without --runs all"),
     ):
         refused = inferlens("show", "results", *words, cwd=tmp_path)
         assert (refused.returncode, refused.stdout) == (2, "")
-        assert said in " ".join(refused.stderr.split())
+        assert item in " ".join(refused.stderr.split())
 
 
 def test_many_models_fit_on_a_screen():

@@ -37,11 +37,11 @@ def drawn(*graphs: Graph, fused: bool = False) -> ElementTree.Element:
 
 
 def groups(root: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
-    return [each for each in root.iter(f"{SVG}g") if each.get("class") == kind]
+    return [item for item in root.iter(f"{SVG}g") if item.get("class") == kind]
 
 
 def words(root: ElementTree.Element) -> str:
-    return "\n".join((each.text or "").strip() for each in root.iter(f"{SVG}text"))
+    return "\n".join((item.text or "").strip() for item in root.iter(f"{SVG}text"))
 
 
 def tooltips(root: ElementTree.Element, kind: str = "node") -> list[str]:
@@ -52,8 +52,8 @@ def test_nodes_show_time_share_modules_and_dimensions() -> None:
     root = drawn(graph_of(residual()))
     text = words(root)
     assert [len(groups(root, kind)) for kind in ("node", "edge", "cluster")] == [9, 10, 3]
-    for said in ("1.00 ms · 14.3 %", "1x64x56x56", "= Conv + Add + Relu", "b + relu", "5.00 ms · 71.4 %", "blocks.0"):
-        assert said in text
+    for item in ("1.00 ms · 14.3 %", "1x64x56x56", "= Conv + Add + Relu", "b + relu", "5.00 ms · 71.4 %", "blocks.0"):
+        assert item in text
     assert any("module: blocks.0.relu" in tip for tip in tooltips(root))
     assert set(tooltips(root, "edge")) == {
         f"1x64x56x56 float32 {name}" for name in ["x", "stem", "a0", "b0", "moved", "a1", "b1", "y"]
@@ -65,7 +65,7 @@ def test_nodes_show_time_share_modules_and_dimensions() -> None:
 def test_precisions_differ_in_letters_and_colour() -> None:
     layers = [reads("x", "a", details={"precision": "fp16"}), reads("a", "b", details={"precision": "int8"})]
     root = drawn(graph_of(source(*layers)))
-    assert {BANDS["fp16"].lower(), BANDS["int8"].lower()} <= {each.get("fill") for each in root.iter(f"{SVG}polygon")}
+    assert {BANDS["fp16"].lower(), BANDS["int8"].lower()} <= {item.get("fill") for item in root.iter(f"{SVG}polygon")}
     assert {"fp16", "int8"} <= set(words(root).splitlines())
 
 
@@ -97,8 +97,8 @@ def test_hostile_names_are_only_text() -> None:
     page = render([graph], "html", title=HOSTILE[2])
     assert isinstance(page, str)
     scripts = re.findall(r"<script>(.*?)</script>", page, re.S)
-    digests = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts]
-    allowed = " ".join(f"'sha256-{each}'" for each in digests)
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     assert f"script-src {allowed};" in page
     assert "unsafe" not in page.partition("</head>")[0]
     assert len(scripts) == 2  # of the graph, and of every page

@@ -84,7 +84,7 @@ def test_every_format_says_what_shares_are_of():
     profiles = [eager_kernels(unknown=0.2), of_layers("tensorrt", (1, "conv1"), (3, None))]
     (tree,) = profiled.data("modules", *profiles)["models"]
     assert tree["level"] == "layer"
-    told = [(each["level"], each["share_of"], each["timed"], each["clock"]) for each in tree["columns"]]
+    told = [(item["level"], item["share_of"], item["timed"], item["clock"]) for item in tree["columns"]]
     assert told == [("kernel", "kernels", "GPU", "CUPTI"), ("layer", "run", "GPU", EVENTS)]
     of_all, of_run = tree["columns"]
     assert of_all["busy"]["typical"] == pytest.approx(3.7e-3)
@@ -147,7 +147,7 @@ def test_a_case_without_the_level_says_so():
     assert "tensorrt fp16 has no kernels: It broke. --timeout" in drawn(eager_kernels(), broken)
     assert levels(eager_kernels(), broken) == ["kernel of kernels"], "it did not run"
     (tree,) = profiled.data("modules", PYTORCH, UNTRACED, level="layer")["models"]
-    assert [(each["level"], each["reason"].partition(";")[0]) for each in tree["failed"]] == [
+    assert [(item["level"], item["reason"].partition(";")[0]) for item in tree["failed"]] == [
         ("layer", "It was not profiled at that level")
     ]
     assert profiled.lines("modules", PYTORCH, level="kernel") == []
@@ -165,4 +165,4 @@ def test_columns_of_both_levels_are_told_apart():
     assert "is of no known module." in text
     assert text.index("torch_compile") < text.index("pytorch")
     (tree,) = profiled.data("modules", eager_kernels(), TRACED, median=20e-3)["models"]
-    assert any(cell["fastest"] for each in tree["rows"] for cell in each["cells"] if cell), "however long the host took"
+    assert any(cell["fastest"] for item in tree["rows"] for cell in item["cells"] if cell), "however long the host took"

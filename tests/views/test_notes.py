@@ -44,7 +44,7 @@ def many() -> list[Record]:
         Warning(f"code-{letter}", f"The {letter} of it is wrong {'in words ' * 9}", "Mend it.")
         for letter in "abcdefghijkl"
     ]
-    return [record(case(f"backend{place}"), warnings=(each,)) for place, each in enumerate(warned)]
+    return [record(case(f"backend{place}"), warnings=(warning,)) for place, warning in enumerate(warned)]
 
 
 def test_the_screen() -> None:
@@ -68,12 +68,12 @@ def test_all_of_it_case_by_case_and_nothing() -> None:
 
 
 def test_as_data(tmp_path: Path) -> None:
-    for place, each in enumerate(three()):
+    for place, item in enumerate(three()):
         (tmp_path / str(place)).mkdir()
-        (tmp_path / str(place) / "record.json").write_bytes(encode(each))
+        (tmp_path / str(place) / "record.json").write_bytes(encode(item))
     data = json.loads(inferlens("notes", ".", "--json", cwd=tmp_path).stdout)
     assert data["schema"] == "inferlens.warnings/1"
-    found = {one["label"]: [(each["code"], each["level"]) for each in one["warnings"]] for one in data["cases"]}
+    found = {one["label"]: [(item["code"], item["level"]) for item in one["warnings"]] for one in data["cases"]}
     assert found["onnxruntime:cpu fp32 batch 1 cpu"] == [("wrong-outputs", "changes")]
     assert found["pytorch fp32 batch 1 cpu"] == [("few-samples", "weakens"), ("export-fallback", "know")]
     table = list(csv.DictReader(io.StringIO(inferlens("notes", ".", "--format", "csv", cwd=tmp_path).stdout)))

@@ -55,8 +55,8 @@ def kernels() -> Profile:
         Kernel(name="copy", kind="copy", stream=13, times=(3e-3,) * 2, begins=(0.5e-3,) * 2),
         Kernel(name="add", stream=7, times=(4e-3,) * 2, begins=(3e-3,) * 2, calls=4),
     )
-    told = Kernels(kernels=found, whole=(0.01, 0.01), begun=(0.0, 0.05), busy=(9e-3,) * 2, launches=7, clock="CUPTI")
-    return of_kernels("pytorch", told)
+    kernels = Kernels(kernels=found, whole=(0.01, 0.01), begun=(0.0, 0.05), busy=(9e-3,) * 2, launches=7, clock="CUPTI")
+    return of_kernels("pytorch", kernels)
 
 
 def traced(folder: Path, *profiles: Profile) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def test_each_profile_is_a_process(tmp_path: Path) -> None:
     processes = [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"]
     assert [name.rpartition(" · ")[2] for name in processes] == ["layers", "layers", "kernels"]
     assert "pytorch fp16" in processes[0]
-    about = {each["profile"]: each for each in trace["otherData"]["profiles"]}
+    about = {item["profile"]: item for item in trace["otherData"]["profiles"]}
     assert about[fused().id]["without a time"] == 1
 
 
@@ -162,7 +162,7 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "Not drawn: openvino fp32. It <broke>." in done.stderr
     assert checked(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["rows"]
-    for file, said in (("trace.pftrace", "as 'trace.pftrace'"), ("nowhere/trace.json", "--trace with another file")):
+    for file, item in (("trace.pftrace", "as 'trace.pftrace'"), ("nowhere/trace.json", "--trace with another file")):
         done = inferlens("layers", ".", "--trace", file, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
-        assert said in done.stderr
+        assert item in done.stderr

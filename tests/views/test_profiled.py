@@ -92,11 +92,11 @@ def test_what_there_is_not_is_refused(table, options):
 def test_csv_adds_up(table, top):
     time = "time" if table == "roofline" else "typical"
     rows = lines(table, NASTY_ONES["roofline"], *ALL, KERNELS, **({} if table == "modules" else {"top": top}))
-    for digest in {each["digest"] for each in rows}:
-        mine = [each for each in rows if each["digest"] == digest and each.get("depth", "1") in ("0", "1")]
-        (whole,) = [each for each in mine if each["row"] == "whole"]
-        assert sum(float(each[time] or 0) for each in mine if each is not whole) == pytest.approx(float(whole[time]))
-    assert {each["row"] for each in rows} >= {"whole"}
+    for digest in {item["digest"] for item in rows}:
+        mine = [item for item in rows if item["digest"] == digest and item.get("depth", "1") in ("0", "1")]
+        (whole,) = [item for item in mine if item["row"] == "whole"]
+        assert sum(float(item[time] or 0) for item in mine if item is not whole) == pytest.approx(float(whole[time]))
+    assert {item["row"] for item in rows} >= {"whole"}
 
 
 @pytest.mark.parametrize("table", ["layers", "kernels"])
@@ -134,9 +134,9 @@ def test_layers_what_is_in_none_and_what_it_cost():
 
 def test_layers_by_time_or_in_order():
     def names(**options) -> list[str]:
-        return [each["name"] for each in data("layers", eager(), **options)["cases"][0]["rows"]]
+        return [item["name"] for item in data("layers", eager(), **options)["cases"][0]["rows"]]
 
-    assert names(sort="order") == [each.name for each in eager().layers.layers]
+    assert names(sort="order") == [item.name for item in eager().layers.layers]
     assert names()[:2] == ["conv1", "bn1"]
     assert names(sort="order", top=1) == ["conv1"]
     first, *_, last = data("layers", *ALL)["cases"]
@@ -237,11 +237,11 @@ def test_programs_get_kernels_in_any_order_full_names_and_what_is_in_none():
     def rows(**options):
         return data("kernels", traced(), **options)["cases"][0]["rows"]
 
-    assert [each["place"] for each in rows(sort="order", by="launch")] == list(range(1, 163))
-    calls = [each["calls"] for each in rows(sort="calls")]
+    assert [item["place"] for item in rows(sort="order", by="launch")] == list(range(1, 163))
+    calls = [item["calls"] for item in rows(sort="calls")]
     assert calls == sorted(calls, reverse=True)
     first, *found = lines("kernels", traced(), top=4)
-    assert {each["row"] for each in found} == {"name", "other kernels", "overlap", "idle", "whole"}
+    assert {item["row"] for item in found} == {"name", "other kernels", "overlap", "idle", "whole"}
     assert "engines_precompiled" in first["name"]
     assert (first["grid"], first["tensor_cores"]) == ("1x16x512", "false")
     (engine,) = data("kernels", traced(ENGINE))["cases"]
@@ -259,7 +259,7 @@ def test_a_tree_has_the_backends_side_by_side():
     assert row(text, "call") == ["6.06", "100", "%"] * 3
     (model,) = data("modules", *ALL, fused="split")["models"]
     assert model["rule"] == "split"
-    (conv1,) = [each for each in model["rows"] if each["path"] == "conv1"]
+    (conv1,) = [item for item in model["rows"] if item["path"] == "conv1"]
     assert conv1["cells"][1]["times"]["share"] == pytest.approx(0.167, rel=0.01)
 
 
@@ -315,7 +315,7 @@ def test_columns_that_cannot_be_compared_are_named():
 
     def marks(**options) -> set[bool]:
         (model,) = data("modules", eager(), fused(), **options)["models"]
-        return {cell["fastest"] for each in model["rows"] for cell in each["cells"] if cell}
+        return {cell["fastest"] for item in model["rows"] for cell in item["cells"] if cell}
 
     assert marks(median=2e-3) == {False}
     assert marks(median=None) == {True, False}

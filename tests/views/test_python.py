@@ -58,26 +58,26 @@ def test_the_fastest_of_one_comparison_and_of_each() -> None:
     assert one.fastest.case == case("openvino")
     assert one.equally_fast == (one.fastest,)
     equal = Records([*ran(seconds=1.0005e-3), *ran(case("openvino"), 1e-3), *ran(case("onnxruntime:cpu"), 9e-3)])
-    assert [each.case.backend for each in equal.equally_fast] == ["openvino", "pytorch"]
+    assert [record.case.backend for record in equal.equally_fast] == ["openvino", "pytorch"]
     assert equal.fastest == equal.equally_fast[0]
     several = Records(sample_records())
     with pytest.raises(InferlensError, match="comparisons"):
         _ = several.fastest
     parts = several.comparisons
     assert sum(map(len, parts)) == len(several)
-    assert len({each.fastest.id for each in parts}) == len(parts) == 3
+    assert len({part.fastest.id for part in parts}) == len(parts) == 3
     with pytest.raises(InferlensError, match="right outputs"):
         _ = Records(cpu_records()[-2:]).fastest
 
 
 def test_each_repeat_of_a_case_is_in_its_comparison() -> None:
     records = Records([*ran(), *ran(case(batch=8)), *ran(case("openvino"))])
-    assert [len(each) for each in records.comparisons] == [10, 5]
+    assert [len(comparison) for comparison in records.comparisons] == [10, 5]
 
 
 def test_runs_are_told_apart() -> None:
     records = Records([*ran(run="b", created="2026-05-04T11:00:00Z"), *ran(run="a", created="2026-05-03T10:00:00Z")])
-    assert [{each.run for each in one} for one in records.runs] == [{"a"}, {"b"}]
+    assert [{record.run for record in one} for one in records.runs] == [{"a"}, {"b"}]
     assert records.fastest.run == "b"
 
 
@@ -112,23 +112,23 @@ def test_a_missing_library_is_an_answer(name: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_one_path_or_many(tmp_path: Path) -> None:
-    one, other = saved(tmp_path / "one", ran()), saved(tmp_path / "other", ran(case("openvino")))
-    both = load_records(one, other)
+    one, path = saved(tmp_path / "one", ran()), saved(tmp_path / "other", ran(case("openvino")))
+    both = load_records(one, path)
     assert (len(load_records(one)), len(load_records(str(one))), len(both)) == (5, 5, 10)
-    assert both == load_records([one, str(other)]) == load_records([one], other) == load_records(tmp_path)
+    assert both == load_records([one, str(path)]) == load_records([one], path) == load_records(tmp_path)
     assert set(both.folders) == {record.id for record in both}
     assert both.fastest.case == case("openvino") or both.fastest.case == case()
     with pytest.raises(InferlensError, match="does not exist"):
         load_records(one, tmp_path / "nowhere")
     with pytest.raises(InferlensError, match="no profile"):
-        load_profiles(str(one), other)
+        load_profiles(str(one), path)
 
 
 def keywords(function: FunctionType) -> dict[str, inspect.Parameter]:
     """Those that are words of a plan."""
     every = inspect.signature(function).parameters
-    assert not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in every.values())
-    return {name: each for name, each in every.items() if each.kind is inspect.Parameter.KEYWORD_ONLY}
+    assert not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in every.values())
+    return {name: parameter for name, parameter in every.items() if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def test_words_are_those_of_the_command_line_and_typed() -> None:
@@ -136,15 +136,15 @@ def test_words_are_those_of_the_command_line_and_typed() -> None:
     options = set(inspect.signature(command.bench).parameters) - set(command.OWN)
     assert {*bench, "model"} - {"observer"} == options == WORDS - {"checkout", *PLAN_FILE_ALONE}
     assert set(profile) - {"level", "runs"} < set(bench)
-    for name, each in (*bench.items(), *profile.items()):
-        assert each.annotation != "Any" or name == "level"
-        assert each.default == bench[name].default if name in bench else True
+    for name, parameter in (*bench.items(), *profile.items()):
+        assert parameter.annotation != "Any" or name == "level"
+        assert parameter.default == bench[name].default if name in bench else True
 
 
 def test_words_of_a_tuning_are_those_of_its_command() -> None:
     words = keywords(inferlens.tune)
     options = set(inspect.signature(tuning.tune).parameters) - {"limits", "study", "format", "json", "file", "dry_run"}
     assert {*words, "model"} - {"observer", "within"} == options
-    assert all(each.annotation != "Any" for each in words.values())
+    assert all(word.annotation != "Any" for word in words.values())
     aims = {name for name, measure in MEASURES.items() if measure.aim}
     assert set(re.findall(r"'(.+?)'", words["objective"].annotation)) == aims

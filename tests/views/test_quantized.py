@@ -31,8 +31,8 @@ def made(layers: int, kept: int, outputs: int, *, reached: bool = True, elsewher
 @pytest.mark.parametrize("reached", [True, False])
 def test_what_came_of_it_is_one_screen(layers: int, kept: int, outputs: int, reached: bool) -> None:
     for elsewhere in (True, False):
-        found = made(layers, kept, outputs, reached=reached, elsewhere=elsewhere)
-        lines = render(document(found, "model.onnx", "cpu"), width=SCREEN.width).splitlines()
+        quantization = made(layers, kept, outputs, reached=reached, elsewhere=elsewhere)
+        lines = render(document(quantization, "model.onnx", "cpu"), width=SCREEN.width).splitlines()
         assert len(lines) <= SCREEN.lines, "\n".join(lines)
         assert max(map(len, lines)) <= SCREEN.width
         shown = "\n".join(lines)
@@ -41,7 +41,7 @@ def test_what_came_of_it_is_one_screen(layers: int, kept: int, outputs: int, rea
         assert known == (reached and kept > 0)
         assert ("Not run by" in shown) == elsewhere
         assert "0.50" in shown  # the worst output of the first attempt
-        told = json.loads(render(document(found, "model.onnx", "cpu"), "json"))
+        told = json.loads(render(document(quantization, "model.onnx", "cpu"), "json"))
         assert (len(told["layers"]), len(told["best"]["outputs"])) == (layers, outputs)
 
 

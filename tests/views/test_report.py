@@ -74,7 +74,7 @@ def test_everything_of_an_example_is_on_the_page(page: str) -> None:
     assert page.count("</figure>") == page.count("<figcaption>") == page.count("</figcaption>")
     assert re.search(r"FASTEST</b>\s+tensorrt:rtx", page)
     said = re.findall(r'class="command">(.*?)</p>', page)
-    assert [each.partition(" inferlens ")[0] for each in said] == ["Use it:", "Repeat it:"]
+    assert [item.partition(" inferlens ")[0] for item in said] == ["Use it:", "Repeat it:"]
     assert "-b pytorch,tensorrt:rtx --precision fp16 --batch 1 --quick" in said[1]
 
 
@@ -90,7 +90,11 @@ def test_a_backend_has_one_colour_in_all_charts(tmp_path: Path) -> None:
 
 
 def test_the_answer_names_the_next_and_how_the_fastest_of_each_batch_size_is_used(tmp_path: Path) -> None:
-    records = [each for each in gpu_records((1, 32)) if (each.case.backend, each.case.batch) != ("tensorrt", 32)]
+    records = [
+        gpu_record
+        for gpu_record in gpu_records((1, 32))
+        if (gpu_record.case.backend, gpu_record.case.batch) != ("tensorrt", 32)
+    ]
     said = html.fragment(list(answer(found_in([kept(tmp_path, records)]))))
     names = ["tensorrt fp16", "onnxruntime:<wbr>tensorrt fp16", "pytorch fp32"]
     assert re.findall(r'class="name">(.*?)</th>', said) == [
@@ -137,7 +141,9 @@ def test_traces_are_drawn_side_by_side_and_step_by_step() -> None:
 def test_traces_are_compared_with_the_first_of_their_batch_size() -> None:
     paths = traces_under(EXAMPLES / "traces")
     ways = [f"ttrt_{precision}_bs{batch} against pytorch_bs{batch}" for precision in (16, 32) for batch in (1, 8)]
-    assert {each.replace("ttrt_", "ttrt_fp") for each in ways} <= {each.title for each in differences([*looked(paths)])}
+    assert {way.replace("ttrt_", "ttrt_fp") for way in ways} <= {
+        difference.title for difference in differences([*looked(paths)])
+    }
 
 
 def test_steps_of_a_trace_add_up() -> None:
@@ -145,7 +151,7 @@ def test_steps_of_a_trace_add_up() -> None:
     analysis = Analysis(read(path))
     (drawn_values,) = data_of(of_steps(analysis, "one", THEMES["light"]))
     for label, seconds in zip(analysis.steps.names, analysis.steps.end - analysis.steps.begin, strict=True):
-        drawn = sum(each["time (ms)"] for each in drawn_values if each["step"] == label)
+        drawn = sum(drawn_value["time (ms)"] for drawn_value in drawn_values if drawn_value["step"] == label)
         assert drawn == pytest.approx(seconds / 1e6, rel=0.005)
 
 
@@ -170,12 +176,12 @@ def test_the_partition_is_drawn_where_records_have_it() -> None:
 
 def test_boxes_of_modules_add_up_to_the_call(profiled: Found) -> None:
     (picture,) = icicles(groups(profiled.profiles))
-    values = [each for each in picture.values if each["case"] == "pytorch"]
-    assert sum(each["share"] for each in values if each["depth"] == 0) == pytest.approx(1, abs=0.01)
-    outer = next(each for each in values if each["module"] == "layer3")
-    inner = [each for each in values if each["depth"] == 1 and each["module"].startswith("layer3")]
-    assert sum(each["share"] for each in inner) == pytest.approx(outer["share"], abs=0.01)
-    assert min(each["left"] for each in inner) == outer["left"]
+    values = [value for value in picture.values if value["case"] == "pytorch"]
+    assert sum(value["share"] for value in values if value["depth"] == 0) == pytest.approx(1, abs=0.01)
+    outer = next(value for value in values if value["module"] == "layer3")
+    inner = [value for value in values if value["depth"] == 1 and value["module"].startswith("layer3")]
+    assert sum(item["share"] for item in inner) == pytest.approx(outer["share"], abs=0.01)
+    assert min(item["left"] for item in inner) == outer["left"]
     svg = picture.svg(False)
     colour = {re.search(r'fill="(#\w+)"', box)[1] for box in re.findall(r"<rect[^>]*layer3\.\d;[^>]*>", svg)}  # type: ignore[index]
     assert len(colour) == 1
@@ -312,7 +318,7 @@ def column(table: Any, place: int) -> list[str]:
 
 def test_tables_sort_filter_and_show_all_columns(browser: Any, tmp_path: Path) -> None:
     blocks = [
-        each for each in comparison(found_in([kept(tmp_path / "r", gpu_records((1, 8)))])) if isinstance(each, Table)
+        item for item in comparison(found_in([kept(tmp_path / "r", gpu_records((1, 8)))])) if isinstance(item, Table)
     ]
     made = html.render_report(Report("a model", [Section("comparison", "Comparison", blocks)]))
     tab, troubles = opened(browser, tmp_path, made)
@@ -379,8 +385,8 @@ def test_series_are_hidden_and_numbers_are_taken_along(browser: Any, tmp_path: P
     values = json.loads(Path(taken.value.path()).read_text())
     (link,) = re.findall(r'download="samples-1.csv" href="data:text/csv,([^"]*)"', page)
     lines = list(csv.DictReader(unquote(link).splitlines()))
-    assert [float(each["median"]) for each in lines] == [each["median"] for each in values]
-    assert {each["way"] for each in values} == {"tensorrt:rtx", "pytorch"}
+    assert [float(line["median"]) for line in lines] == [value["median"] for value in values]
+    assert {value["way"] for value in values} == {"tensorrt:rtx", "pytorch"}
     assert troubles == []
 
 
@@ -413,8 +419,8 @@ WIDER = """[...document.querySelectorAll("figure")].filter(each => each.scrollWi
 
 def test_a_phone_shows_the_answer_and_whole_charts(browser: Any, tmp_path: Path, page: str) -> None:
     size = {"width": 390, "height": 844}
-    for made in (page, page_of(kept(tmp_path / "r", gpu_records((1, 8)))), page_of(EXAMPLES / "kernels")):
-        tab, _ = opened(browser, tmp_path, made, viewport=size)
+    for item in (page, page_of(kept(tmp_path / "r", gpu_records((1, 8)))), page_of(EXAMPLES / "kernels")):
+        tab, _ = opened(browser, tmp_path, item, viewport=size)
         latency = tab.locator("#answer .answer, #answer tbody td", has_text=re.compile(r"\d+ (ms|µs)|^\d\.\d+$")).first
         place = latency.bounding_box()
         assert place["y"] + place["height"] <= size["height"]
@@ -471,5 +477,5 @@ def test_axe_finds_no_serious_fault(browser: Any, tmp_path: Path, page: str) -> 
     alike = "figure svg > *, tbody tr:nth-child(n+3)"  # of which there are thousands
     tab.evaluate(f"document.querySelectorAll('{alike}').forEach(each => each.remove())")
     found = tab.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-    serious = [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in ("serious", "critical")]
+    serious = [(item["id"], item["nodes"][0]["html"]) for item in found if item["impact"] in ("serious", "critical")]
     assert serious == []

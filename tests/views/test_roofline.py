@@ -44,10 +44,10 @@ def test_names_of_points_do_not_lie_on_a_line() -> None:
         {"name": name, "x": x, "y": y} for name, x, y in (("under", 90, 20), ("beside", 90, 70), ("short", 60, 57))
     ]
     sides = [
-        each["side"] for each in beside(points, "name", axes, (100, 100), [[{"x": 0, "y": 0}, {"x": 100, "y": 100}]])
+        item["side"] for item in beside(points, "name", axes, (100, 100), [[{"x": 0, "y": 0}, {"x": 100, "y": 100}]])
     ]
     assert sides == ["right", "", ""]
-    assert [each["side"] for each in beside(points, "name", axes, (100, 100))] == ["right", "right", "right"]
+    assert [item["side"] for item in beside(points, "name", axes, (100, 100))] == ["right", "right", "right"]
 
 
 def drawn(*profiles: Profile, **options: Any) -> str:
@@ -67,7 +67,7 @@ def test_the_layer_with_most_to_win_comes_first() -> None:
     """The one place that holds what is said of floors."""
     text = drawn(slow())
     assert row(text, "conv") == ["40.0", "47.5", "%", "60.0", "20.0", "3.00x", "compute", "Module"]
-    assert [each.split()[0] for each in text.splitlines() if " Module" in each] == ["conv", "head", "norm", "relu"]
+    assert [line.split()[0] for line in text.splitlines() if " Module" in line] == ["conv", "head", "norm", "relu"]
     assert row(text, "all layers")[0] == "51.5"
     assert "floor: the fastest possible on this device, at 1.00 GFLOP/s (fp32) and 1.00 GB/s" in text
     assert "At most 51.5 of a call of 84.2 ms (61.2 %) could be won, most in conv: 40.0 ms." in text
@@ -75,7 +75,7 @@ def test_the_layer_with_most_to_win_comes_first() -> None:
     assert row(widely(slow()), "conv")[2:10] == ["%", "60.0", "20.0", "3.00x", "compute", "Module", "71.3", "%"]
     for sort, names in (("order", ["conv", "norm", "relu", "head"]), ("time", ["conv", "head", "norm", "relu"])):
         (found,) = profiled.data("roofline", slow(), sort=sort)["cases"]
-        assert [each["name"] for each in found["rows"]] == names
+        assert [item["name"] for item in found["rows"]] == names
     assert row(drawn(slow(), top=1), "3 more: --top 4, or --format csv")[0] == "11.5"
 
 
@@ -84,15 +84,15 @@ def test_times_are_those_of_the_real_call_and_time_less_floor_is_what_can_be_won
     for profile in (slow(), fast()):
         (found,) = profiled.data("roofline", profile, median=42.1e-3)["cases"]
         assert found["time"] == pytest.approx(42.1e-3, rel=0.02)
-        assert found["time"] == pytest.approx(sum(each["time"] for each in found["rows"]) + found["outside"])
-        known = [each for each in found["rows"] if each["floor"] is not None]
-        for each in known:
-            assert each["won"] == pytest.approx(each["time"] - each["floor"])
-            assert each["won"] <= each["time"] <= found["time"]
-            assert each["of_call"] == pytest.approx(each["won"] / found["time"])
+        assert found["time"] == pytest.approx(sum(item["time"] for item in found["rows"]) + found["outside"])
+        known = [item for item in found["rows"] if item["floor"] is not None]
+        for item in known:
+            assert item["won"] == pytest.approx(item["time"] - item["floor"])
+            assert item["won"] <= item["time"] <= found["time"]
+            assert item["of_call"] == pytest.approx(item["won"] / found["time"])
         assert (
             found["won"]
-            == pytest.approx(sum(each["won"] for each in known))
+            == pytest.approx(sum(item["won"] for item in known))
             == pytest.approx(found["known"] - found["floor"])
         )
     text = drawn(slow(), median=42.1e-3)
@@ -114,7 +114,7 @@ def test_of_a_call_that_waits_for_the_host_no_layer_claims_a_gain() -> None:
         text = drawn(waiting, median=median)
         assert ("waits for the host (the GPU works 34,000 µs of it)" in text) is not gain
         (found,) = profiled.data("roofline", waiting, median=median)["cases"]
-        assert [each["won"] is not None for each in found["rows"]] == [gain, gain]
+        assert [item["won"] is not None for item in found["rows"]] == [gain, gain]
         assert (found["won"] is not None) is gain
         assert (found["bound"] == "host") is not gain
     text = drawn(waiting, slow(), median=60e-3)
@@ -173,7 +173,7 @@ def test_what_is_not_known_is_said() -> None:
 def test_json_has_the_ceilings_and_why_there_are_no_floors() -> None:
     found = profiled.data("roofline", *ALL, median=None)
     assert found["schema"] == "inferlens.roofline/1"
-    by_name = {each["name"]: each for each in found["cases"]}
+    by_name = {item["name"]: item for item in found["cases"]}
     assert by_name["torch_compile:default fp32"]["reason"] == "Its work was not counted."
     assert by_name["torchscript:trace fp32"]["reason"] == "It <broke>."
     able = by_name["openvino fp32"]
@@ -199,15 +199,15 @@ def test_kernels_have_floors_as_well() -> None:
     assert "cutlass_80_tensorop" in wide
     assert "cutlass::Kernel2" not in wide
     rows = profiled.lines("roofline", of_kernels)
-    assert [each["row"] for each in rows] == ["kernel", "kernel", "kernel", "in no kernel", "whole"]
+    assert [item["row"] for item in rows] == ["kernel", "kernel", "kernel", "in no kernel", "whole"]
     assert row(drawn(of_kernels, by="module"), "head")[0] == "2,000"
 
 
 def test_numbers_in_the_unit_that_reads_best() -> None:
-    rates = [flop_rate(each) for each in (1.01e11, 1.979e15, 5.0, None)]
+    rates = [flop_rate(item) for item in (1.01e11, 1.979e15, 5.0, None)]
     assert rates == ["101 GFLOP/s", "1.98 PFLOP/s", "5.00 FLOP/s", "–"]
-    assert [bandwidth(each) for each in (12.5e9, 4.1e12, 9.999e11)] == ["12.5 GB/s", "4.10 TB/s", "1.00 TB/s"]
-    assert [megaflops(each) for each in (231211008.0, 0.0, None)] == ["231", "0", "–"]
+    assert [bandwidth(item) for item in (12.5e9, 4.1e12, 9.999e11)] == ["12.5 GB/s", "4.10 TB/s", "1.00 TB/s"]
+    assert [megaflops(item) for item in (231211008.0, 0.0, None)] == ["231", "0", "–"]
 
 
 # The chart
@@ -239,7 +239,7 @@ def test_points_lie_where_they_belong() -> None:
     (of,) = shown(slow())
     panel = plots._roofline(of, of.table, THEMES["light"])
     roof, points, *_ = data_of(panel)
-    (conv,) = [each for each in points if each["name"] == "conv"]
+    (conv,) = [point for point in points if point["name"] == "conv"]
     assert (conv["intensity"], conv["rate"]) == (pytest.approx(4.0), pytest.approx(20e6 / 60e-3))
-    assert (1.0, 1e9) in [(each["intensity"], each["rate"]) for each in roof]
-    assert all(each["rate"] == pytest.approx(min(each["intensity"], 1.0) * 1e9) for each in roof)
+    assert (1.0, 1e9) in [(item["intensity"], item["rate"]) for item in roof]
+    assert all(item["rate"] == pytest.approx(min(item["intensity"], 1.0) * 1e9) for item in roof)

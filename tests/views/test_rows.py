@@ -55,6 +55,12 @@ def processes(backend: str, *medians: float, **fields):
     ]
 
 
+def test_the_own_batch_of_a_model_and_the_same_size_are_one_case():
+    own, asked = (record(case(batch=batch), run=str(batch), id=str(batch)) for batch in (None, 1))
+    other = record(case(batch=8), id="8")
+    assert [(row.batch, row.runs) for row in rows([own, asked, other])] == [(1, 2), (8, 1)]
+
+
 # One process each
 
 
@@ -112,8 +118,8 @@ def test_machines_batches_and_ways_to_call_are_never_compared_and_depths_are():
     here = constant("pytorch", 0.02)
     found = by_name([here, constant("openvino", 0.01, environment=elsewhere)])
     assert (found["openvino fp32"].reference, found["openvino fp32"].speedup) == ("openvino fp32", 1.0)
-    for other in ({"environment": elsewhere}, {"case": case(cold=True)}):
-        both = rows([here, replace(here, id="other", **other)])
+    for item in ({"environment": elsewhere}, {"case": case(cold=True)}):
+        both = rows([here, replace(here, id="other", **item)])
         assert [row.is_reference for row in both] == [True, True]
     both = rows([record(case(batch=8)), record(case(batch=1))])
     assert [(row.batch, row.is_reference) for row in both] == [(1, True), (8, True)]
@@ -215,9 +221,9 @@ def test_a_name_carries_the_range_a_model_was_prepared_for_where_ranges_differ()
     ]
     found = rows([wide, fixed])
     assert found[0].comparison == found[1].comparison  # the same work, so they are compared
-    (alone,) = rows([wide])
-    assert alone.name == "tensorrt:rtx fp32"
-    assert "prepared for input=1..16x3x224x224 opt 2x3x224x224" in headline([alone])
+    (row,) = rows([wide])
+    assert row.name == "tensorrt:rtx fp32"
+    assert "prepared for input=1..16x3x224x224 opt 2x3x224x224" in headline([row])
     assert "prepared" not in headline(found)
 
 
@@ -295,10 +301,10 @@ WAVE = [1 + 0.4 * math.sin(2 * math.pi * index / 12) for index in range(12)]
 
 def test_a_likely_winner_is_the_likeliest_and_the_other_is_open():
     found = rows([*processes("pytorch", *[0.01] * 12), *processes("openvino", *(0.0097 * one for one in WAVE))])
-    other, base = found
-    assert (base.is_reference, base.standing, other.standing, other.fastest) == (True, "open", "likeliest", True)
-    assert other.speedup_low < 1 < other.speedup_high
-    assert 0.5 < other.chance < 0.95
+    row, base = found
+    assert (base.is_reference, base.standing, row.standing, row.fastest) == (True, "open", "likeliest", True)
+    assert row.speedup_low < 1 < row.speedup_high
+    assert 0.5 < row.chance < 0.95
 
 
 def on_card(backend: str, median: float, uuid: str):
@@ -335,10 +341,10 @@ def test_rounds_are_pairs_so_that_drift_cancels_out():
     drift = (0.0100, 0.0110, 0.0121, 0.0133)
     base = processes("pytorch", *drift)
     fast = processes("openvino", *(seconds * 0.97 for seconds in drift))
-    alone = [replace(each, run="run-2") for each in fast]
-    paired, apart = (next(row for row in rows([*base, *each]) if row.backend == "openvino") for each in (fast, alone))
-    assert paired.speedup == pytest.approx(apart.speedup, rel=1e-3)
-    assert apart.speedup_low < 1 < paired.speedup_low
+    alone = [replace(item, run="run-2") for item in fast]
+    paired, row = (next(row for row in rows([*base, *item]) if row.backend == "openvino") for item in (fast, alone))
+    assert paired.speedup == pytest.approx(row.speedup, rel=1e-3)
+    assert row.speedup_low < 1 < paired.speedup_low
 
 
 def test_a_process_that_failed_is_told_and_one_that_is_wrong_makes_the_case_wrong():

@@ -20,16 +20,16 @@ def drawn(data: bytes) -> tuple[list[str], dict[str, tuple[float, float, float]]
     root = ET.fromstring(picture.svg(False))
     wide = float(root.attrib["width"])
     boxes = {}
-    for each in root.iter("{http://www.w3.org/2000/svg}rect"):
-        left, width, down = (float(each.attrib[name]) for name in ("x", "width", "y"))
-        boxes[each.attrib["data-tip"].split(";")[0]] = (left / wide, width / wide, down)
-    lanes = [each.text or "" for each in root.iter("{http://www.w3.org/2000/svg}text") if "font-weight" in each.attrib]
+    for item in root.iter("{http://www.w3.org/2000/svg}rect"):
+        left, width, down = (float(item.attrib[name]) for name in ("x", "width", "y"))
+        boxes[item.attrib["data-tip"].split(";")[0]] = (left / wide, width / wide, down)
+    lanes = [item.text or "" for item in root.iter("{http://www.w3.org/2000/svg}text") if "font-weight" in item.attrib]
     return lanes, boxes
 
 
 def test_host_threads_nest_and_streams_stand_beneath() -> None:
     lanes, boxes = drawn(training())
-    assert [re.sub(r".* · ", "", each) for each in lanes] == ["thread 1", "stream 7", "stream 8"]
+    assert [re.sub(r".* · ", "", lane) for lane in lanes] == ["thread 1", "stream 7", "stream 8"]
     assert re.match(r"step [01], \d+ µs · host", lanes[0])
     linear, mm, call, gemm = (boxes[name] for name in ("aten::linear", "aten::mm", "cudaLaunchKernel", "s16816gemm"))
     assert mm[1] / linear[1] == pytest.approx(1 / 3, rel=1e-3)
@@ -41,13 +41,13 @@ def test_host_threads_nest_and_streams_stand_beneath() -> None:
 
 def test_many_short_events_are_few_boxes_that_say_how_many_they_are() -> None:
     calls = [(launch(n, 2 * n, 1), kernel(n, 2 * n + 0.5, 1.5, "tiny")) for n in range(1, 10_000)]
-    events = [event("aten::big", 1, 20_000), *(each for pair in calls for each in pair)]
+    events = [event("aten::big", 1, 20_000), *(item for pair in calls for item in pair)]
     picture = timeline(Analysis(read(text(step(1, 0, 20_100), *events))), "timeline-1")
     assert picture
     boxes = re.findall(r'data-tip="(.*?);', picture.svg(False))
     assert len(boxes) <= 3 * BINS
-    told = [re.fullmatch(r"([\d,]+) events", each) for each in boxes]
-    assert sum(int(each[1].replace(",", "")) if each else 1 for each in told) == 2 * len(calls) + 1
+    told = [re.fullmatch(r"([\d,]+) events", box) for box in boxes]
+    assert sum(int(item[1].replace(",", "")) if item else 1 for item in told) == 2 * len(calls) + 1
 
 
 def test_events_without_length_and_those_that_began_before_the_step() -> None:
@@ -55,7 +55,7 @@ def test_events_without_length_and_those_that_began_before_the_step() -> None:
     events = [step(1, 100, 100), event("aten::early", 80, 40), event("aten::a", 100, 0), event("aten::b", 101, 0)]
     picture = timeline(Analysis(read(text(*events, *early))), "timeline-1")
     assert picture
-    tops = [float(each) for each in re.findall(r'<rect x="[^"]*" y="([^"]*)"', picture.svg(False))]
+    tops = [float(item) for item in re.findall(r'<rect x="[^"]*" y="([^"]*)"', picture.svg(False))]
     assert min(tops) >= 26  # beneath the title
     assert "aten::early" in picture.svg(False)
 

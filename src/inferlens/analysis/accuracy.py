@@ -33,10 +33,10 @@ def accuracy_of(run: CaseRuns) -> Accuracy | None:
     return next((record.accuracy for record in run.records if record.accuracy), None)
 
 
-def measured_drop(found: Accuracy | None) -> float | None:
+def measured_drop(accuracy: Accuracy | None) -> float | None:
     """How far a measure is below the reference's; how often answers are the same without labels is no measure."""
-    known = worth(found)
-    return known.drop if known and found and found.metric != AGREEMENT else None
+    known = worth(accuracy)
+    return known.drop if known and accuracy and accuracy.metric != AGREEMENT else None
 
 
 class WorthOfTwo(Struct, frozen=True, kw_only=True):
@@ -64,14 +64,14 @@ def worth_of_two(a: Accuracy | None, b: Accuracy | None) -> WorthOfTwo | None:
 
 
 @lru_cache(maxsize=256)
-def worth(found: Accuracy | None) -> Worth | None:
+def worth(accuracy: Accuracy | None) -> Worth | None:
     """What values add up to; ``None`` without any. Without labels what differs from fp32 is all that can be lost."""
-    if not found or not found.values:
+    if not accuracy or not accuracy.values:
         return None
-    own, other = found.values, found.reference_values
+    own, other = accuracy.values, accuracy.reference_values
     value, share = fmean(own), len(own) > 1 and {*own, *other} <= {0.0, 1.0}
     interval = share_interval(sum(own), len(own)) if share else difference_of_means(own, [0.0] * len(own))
-    if found.metric == AGREEMENT and not other:
+    if accuracy.metric == AGREEMENT and not other:
         lost = share_interval(len(own) - sum(own), len(own))
         return Worth(value, interval, share, 1 - value, lost)
     if len(other) != len(own):

@@ -53,7 +53,7 @@ def _latencies(run: CaseRuns) -> dict[str, Any]:
     for name in ("mean", "p5", "p95", "p99", "deviation"):
         values[name] = run.latency(name)
     for name, share in (("mean", 0.0), ("p95", 0.95), ("p99", 0.99)):
-        every = interval_over_processes([getattr(each, name) for each in summaries])
+        every = interval_over_processes([getattr(summary, name) for summary in summaries])
         if alone is not None:
             every = quantile_interval(alone, share) if share else mean_interval(alone)
         values |= _ends(name, every)
@@ -82,18 +82,18 @@ def _energy(run: CaseRuns) -> dict[str, Any]:
     if not found:
         return {}
     return {
-        "energy": sum(each.joules or 0.0 for each in found) / len(found),
-        "energy_low": min(each.low or 0.0 for each in found),
-        "energy_high": max(each.high or 0.0 for each in found),
+        "energy": sum(energy.joules or 0.0 for energy in found) / len(found),
+        "energy_low": min(energy.low or 0.0 for energy in found),
+        "energy_high": max(energy.high or 0.0 for energy in found),
     }
 
 
 def _accuracy(run: CaseRuns) -> dict[str, Any]:
-    found = accuracy_of(run)
-    known = worth(found)
-    if not found or not known:
+    accuracy = accuracy_of(run)
+    known = worth(accuracy)
+    if not accuracy or not known:
         return {}
-    values = {"metric": found.metric, "accuracy": known.value, "accuracy_share": known.share, "top5": found.top5}
+    values = {"metric": accuracy.metric, "accuracy": known.value, "accuracy_share": known.share, "top5": accuracy.top5}
     return {
         **values, "drop": known.drop, **_ends("accuracy", known.interval), **_ends("drop", known.drop_interval)
     }  # fmt: skip

@@ -54,12 +54,12 @@ def violations(of: CaseRuns | Record, constraints: Iterable[Constraint]) -> list
         factor = constraint.factor(known)
         if not factor <= 1:
             found.append(Violation(constraint, known, factor))
-    return sorted(found, key=lambda each: -each.factor)
+    return sorted(found, key=lambda violation: -violation.factor)
 
 
 def miss(of: CaseRuns | Record, constraints: Iterable[Constraint]) -> tuple[float, ...]:
     """How far constraints are missed, the worst first: the nearest miss is the least of these; ``()`` misses none."""
-    return tuple(each.factor for each in violations(of, constraints))
+    return tuple(violation.factor for violation in violations(of, constraints))
 
 
 def build_seconds(record: Record) -> float | None:
@@ -91,7 +91,7 @@ def device_peak(run: CaseRuns) -> int | None:
 
 def energies(run: CaseRuns) -> list[Energy]:
     """The energy of each process that knows it."""
-    return [each for record in run.ran for each in (record.energy, record.cpu_energy) if each and each.joules]
+    return [energy for record in run.ran for energy in (record.energy, record.cpu_energy) if energy and energy.joules]
 
 
 def _latency(run: CaseRuns) -> float | None:
@@ -106,7 +106,7 @@ def _throughput(run: CaseRuns) -> float | None:
 
 
 def _energy(run: CaseRuns) -> float | None:
-    found = [each.joules or 0.0 for each in energies(run)]
+    found = [energy.joules or 0.0 for energy in energies(run)]
     return sum(found) / len(found) if found else None
 
 

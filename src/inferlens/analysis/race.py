@@ -142,7 +142,7 @@ def race(cases: Mapping[str, CaseRuns], *, metric: Metric | None = None, aim: Fi
         if rounds[name] or alone[name]
     }
     raced = [name for name in entries if rounds[name]]
-    shared = [rounds[one].keys() & rounds[other].keys() for one, other in itertools.combinations(raced, 2)]
+    shared = [rounds[one].keys() & rounds[item].keys() for one, item in itertools.combinations(raced, 2)]
     return Race(
         entries=entries,
         ranked=frozenset(

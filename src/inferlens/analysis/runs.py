@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import msgspec
+
 from inferlens.analysis.interference.samples import Series, latencies, steady_samples
 from inferlens.record.record import CUT_SHORT, Record, machine_name
 from inferlens.stats.quantiles import Summary, geometric_mean, summarise
@@ -68,7 +70,7 @@ class CaseRuns:
 
     def latency(self, name: str) -> float | None:
         """A number of the summaries, such as ``p99``: the geometric mean over the processes, if all tell it."""
-        told = [getattr(each, name) for each in self.summaries if each.count > 1 or name != "deviation"]
+        told = [getattr(summary, name) for summary in self.summaries if summary.count > 1 or name != "deviation"]
         return None if None in told else geometric_mean(told)
 
     @property
@@ -98,6 +100,14 @@ def device_name(record: Record) -> str:
     return environment.gpus[0].name if environment.gpus else "GPU"
 
 
+def case_and_machine(record: Record) -> tuple[str, str]:
+    """Return what the records of one case on one machine share; the model's own batch is its size."""
+    case, inputs = record.case, record.model.inputs
+    if case.batch is None and inputs and inputs[0].shape:
+        case = msgspec.structs.replace(case, batch=inputs[0].shape[0])
+    return case.digest, machine_name(record.environment)
+
+
 def latest(records: Sequence[Record]) -> list[CaseRuns]:
     """The last run of each case on each machine, at the place of the case's first record.
 
@@ -107,16 +117,22 @@ def latest(records: Sequence[Record]) -> list[CaseRuns]:
     """
     runs: dict[tuple[str, str], dict[str, list[Record]]] = {}
     for record in records:
-        case = record.case.digest, machine_name(record.environment)
+        case = case_and_machine(record)
         runs.setdefault(case, {}).setdefault(record.run or record.id, []).append(record)
     found = []
-    for mine in runs.values():
-        inside = [CaseRuns(tuple(sorted(each, key=lambda record: record.created))) for each in mine.values()]
-        inside.sort(key=lambda each: each.records[-1].created, reverse=True)  # the first of those that end together
-        told = [each for each in inside if each.first.budget.mode != "throughput"]
-        told = told if any(each.ran for each in told) else inside
+    for run in runs.values():
+        inside = [CaseRuns(tuple(sorted(item, key=lambda record: record.created))) for item in run.values()]
+        inside.sort(
+            key=lambda case_runs: case_runs.records[-1].created, reverse=True
+        )  # the first of those that end together
+        told = [case_runs for case_runs in inside if case_runs.first.budget.mode != "throughput"]
+        told = told if any(case_runs.ran for case_runs in told) else inside
         last = told[0]
-        whole = [each for each in told if last.cut_short and not each.cut_short and len(each.ran) >= len(last.ran)]
+        whole = [
+            case_runs
+            for case_runs in told
+            if last.cut_short and not case_runs.cut_short and len(case_runs.ran) >= len(last.ran)
+        ]
         chosen = replace(whole[0], later=last.records) if whole else last
         found.append(replace(chosen, of_runs=len(told)))
     return found

@@ -131,7 +131,7 @@ class Tuned(Struct, frozen=True, kw_only=True):
     def aim(self) -> FinalsAim:
         """What the finals were about."""
         digests = {record.id: record.case.digest for trial in self.trials for record in trial.records}
-        barred = (digests[each.record] for each in self.candidates if each.final and each.out)
+        barred = (digests[candidate.record] for candidate in self.candidates if candidate.final and candidate.out)
         return FinalsAim(self.objective, frozenset(barred))
 
     @property
@@ -143,7 +143,7 @@ class Tuned(Struct, frozen=True, kw_only=True):
     def fastest(self) -> tuple[Case, ...]:
         """The cases that the answer names: the winner, or all that are equally good."""
         named = {record.id: record.case for trial in self.trials for record in trial.records}
-        return tuple(named[each] for each in self.answer.fastest)
+        return tuple(named[item] for item in self.answer.fastest)
 
     @property
     def by_case(self) -> dict[str, CaseRuns]:
@@ -189,24 +189,24 @@ def facts_of(tuned: Tuned) -> list[CandidateFacts]:
     known = value(finals[winner], tuned.objective.name) if winner in finals else None
     cost = tuned.objective.measure.cost
     found = []
-    for each in tuned.candidates:
-        digest, times = digests[each.record], 1 / each.speedup if each.speedup else None
+    for candidate in tuned.candidates:
+        digest, times = digests[candidate.record], 1 / candidate.speedup if candidate.speedup else None
         ahead = meeting.difference(winner, digest) if winner in meeting.entries and digest in meeting.entries else None
         times = 1.0 if digest == winner else ahead.ratio if ahead else times
         real = accuracy_of(every[digest])
         facts = CandidateFacts(
             case=every[digest].first.case,
-            candidate=each,
+            candidate=candidate,
             objective=cost(cost(known) * times) if known and times else None,
             error=value(every[digest], "error"),
             memory=value(every[digest], "memory"),
             build=value(every[digest], "build"),
-            came=WINNER if digest == winner else _came(each, tuned, named.get(digest, "")),
+            came=WINNER if digest == winner else _came(candidate, tuned, named.get(digest, "")),
             metric=real.metric if real else "",
             accuracy=worth(real),
         )
         found.append(facts)
-    return sorted(found, key=lambda each: each.came != WINNER)
+    return sorted(found, key=lambda candidate_facts: candidate_facts.came != WINNER)
 
 
 def _came(candidate: Candidate, tuned: Tuned, finalist: str) -> str:
@@ -227,7 +227,7 @@ def _by_case(records: Sequence[Record]) -> dict[str, CaseRuns]:
     found: dict[str, list[Record]] = {}
     for record in records:
         found.setdefault(record.case.digest, []).append(record)
-    return {digest: CaseRuns(tuple(each)) for digest, each in found.items()}
+    return {digest: CaseRuns(tuple(item)) for digest, item in found.items()}
 
 
 def keep(tuned: Tuned, folder: Path) -> None:
@@ -278,7 +278,7 @@ def load_tuned(folder: Path) -> Tuned:
     tuned = replace(tuned, trials=trials, folder=str(best) if best.is_dir() else "")
     known = {record.id for trial in trials for record in trial.records}
     finals = [record.case for record in tuned.finals]
-    named = {each.record for each in tuned.candidates} | {*tuned.answer.fastest, *tuned.answer.open}
+    named = {candidate.record for candidate in tuned.candidates} | {*tuned.answer.fastest, *tuned.answer.open}
     if not named <= known or bool(tuned.best) != bool(tuned.answer.best) or (tuned.best and tuned.best not in finals):
         raise InferlensError(f"{folder / TUNED} is not about the rounds in {TRIALS} beside it.", hint=AGAIN)
     return tuned

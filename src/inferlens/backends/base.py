@@ -74,7 +74,7 @@ class Knob(Struct, frozen=True, kw_only=True):
         """Whether it may do something for ``case``, whose options are those that are not the default."""
         here = ((self.devices, case.device), (self.precisions, case.precision), (self.variants, case.variant))
         return (
-            all(not known or value in known for known, value in here)
+            all(not item or value in item for item, value in here)
             and all(name in case.options for name in self.needs)
             and not any(name in case.options for name in self.without)
         )
@@ -160,7 +160,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         """The first variant that takes ``format`` on ``device``; ``None`` if none does."""
         return next((support.variant for support in self.takes(format) if support.device == device), None)
 
-    def refusal(self, case: Case, found: ModelInfo) -> Unsupported | None:
+    def refusal(self, case: Case, model_info: ModelInfo) -> Unsupported | None:
         """Why ``case`` cannot run here; ``None`` if, as far as can be told beforehand, it can."""
         for absence in self.absent:
             if absence.variant in ("", case.variant) and absence.device in ("", case.device):
@@ -175,43 +175,47 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         if case.io == "host" and case.device == "cpu":
             return Unsupported("On the CPU every call begins and ends on the host.", hint="without --io host")
         formats = on_device[0].formats or self.formats
-        if found.format not in formats:
-            what = f"{case.backend_label} cannot run a model of format '{found.format}'."
+        if model_info.format not in formats:
+            what = f"{case.backend_label} cannot run a model of format '{model_info.format}'."
             return Unsupported(what, expected=f"format {', '.join(formats)}")
-        return self._precision_refusal(case, found, on_device[0])
+        return self._precision_refusal(case, model_info, on_device[0])
 
-    def _precision_refusal(self, case: Case, found: ModelInfo, support: Support) -> Unsupported | None:
+    def _precision_refusal(self, case: Case, model_info: ModelInfo, support: Support) -> Unsupported | None:
         precisions = support.precisions
         keys = (f"{case.variant}/{case.device}/{case.precision}", f"{case.device}/{case.precision}")
         why = next((f": {self.limits[key]}" for key in keys if key in self.limits), "")
         if case.precision not in precisions:
             hint = f"--precision {','.join(name for name in precisions if name not in QUANTIZED)}"
             return Unsupported(f"{case.backend_label} does not run {case.precision} on {case.device}{why}.", hint=hint)
-        if found.origin and found.precision != case.precision:
-            what = f"The model was compiled for {found.precision}, not for {case.precision}."
-            return Unsupported(what, hint=f"--precision {found.precision}")
-        if case.precision in support.quantizes and found.precision not in QUANTIZED:
+        if model_info.origin and model_info.precision != case.precision:
+            what = f"The model was compiled for {model_info.precision}, not for {case.precision}."
+            return Unsupported(what, hint=f"--precision {model_info.precision}")
+        if case.precision in support.quantizes and model_info.precision not in QUANTIZED:
             if case.calibration or not support.needs_data(case):
-                return keep_refusal(case, support.keeps, found.precision)
+                return keep_refusal(case, support.keeps, model_info.precision)
             what = f"To quantize a model to {case.precision} takes data to calibrate it with."
             return Unsupported(what, hint="--calibration DATA, or random for its speed alone")
-        if case.precision in QUANTIZED and found.precision != case.precision:
+        if case.precision in QUANTIZED and model_info.precision != case.precision:
             return Unsupported(
                 f"The model is not quantized to {case.precision}, and models are run here as they are{why}.",
                 hint="an ONNX file with QuantizeLinear and DequantizeLinear nodes",
             )
-        return keep_refusal(case, support.keeps, found.precision)
+        return keep_refusal(case, support.keeps, model_info.precision)
 
 
 def merged(every: Sequence[Capabilities]) -> Capabilities:
     """What a backend can do in some environment, of what it can in each; what is absent is so in all of them."""
     first, *others = every
-    absent = [{(each.variant, each.device) for each in can.absent} for can in others]
+    absent = [{(absence.variant, absence.device) for absence in can.absent} for can in others]
     return msgspec.structs.replace(
         first,
         formats=tuple(dict.fromkeys(format for can in every for format in can.formats)),
-        supports=tuple({(each.variant, each.device): each for can in every for each in can.supports}.values()),
-        absent=tuple(each for each in first.absent if all((each.variant, each.device) in its for its in absent)),
+        supports=tuple(
+            {(support.variant, support.device): support for can in every for support in can.supports}.values()
+        ),
+        absent=tuple(
+            absence for absence in first.absent if all((absence.variant, absence.device) in its for its in absent)
+        ),
     )
 
 

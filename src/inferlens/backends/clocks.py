@@ -177,10 +177,10 @@ class CudaClock(Clock):
             for lane, feed in calls:
                 lane.infer(feed)
         else:
-            for (lane, feed), done in zip(calls, itertools.cycle(ring), strict=False):
-                done.synchronize()  # of the call that was so many calls ago; at once where it was never recorded
+            for (lane, feed), item in zip(calls, itertools.cycle(ring), strict=False):
+                item.synchronize()  # of the call that was so many calls ago; at once where it was never recorded
                 lane.infer(feed)
-                done.record(lane.stream)
+                item.record(lane.stream)
         synchronize()
         return (time.perf_counter_ns() - begin) * 1e-9
 

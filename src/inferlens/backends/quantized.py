@@ -63,8 +63,8 @@ def from_cache(made: Path, preparation: Preparation, write: Callable[[Path, Note
 
 def measured(preparation: Preparation, suffix: str) -> Path | None:
     """The quantized file with ``suffix`` beside the record whose case is loaded; ``None`` where there is none."""
-    beside = preparation.exported / BESIDE if preparation.kept_only and preparation.exported else Path()
-    return next(beside.glob(f"*{suffix}"), None) if beside.name else None
+    path = preparation.exported / BESIDE if preparation.kept_only and preparation.exported else Path()
+    return next(path.glob(f"*{suffix}"), None) if path.name else None
 
 
 def beside_record(preparation: Preparation, made: Path) -> Path:
@@ -99,7 +99,7 @@ def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
     except Exception:  # code whose path depends on values, for one
         return {}
     own = f"{type(module).__name__}."
-    counts = {name: float(sum(each.values())) for name, each in counter.get_flop_counts().items()}
+    counts = {name: float(sum(item.values())) for name, item in counter.get_flop_counts().items()}
     return {"": counts["Global"]} | {
         name.removeprefix(own): count for name, count in counts.items() if name.startswith(own)
     }

@@ -13,8 +13,11 @@ from inferlens.spec.case import Case, TensorSpec
 MEASURE = """
 
 if __name__ == "__main__":
-    seconds = timeit.repeat(lambda: {call}, number=1, repeat=25)[5:]  # the first five calls warm up
-    print(f"latency {{statistics.median(seconds) * 1e3:.3f}} ms")
+    timer = timeit.Timer(lambda: {call})
+    first = min(timer.repeat(number=1, repeat=10))  # these calls warm up
+    number = max(1, int(1e-3 / first))  # short calls are timed together
+    latency = statistics.median(timer.repeat(number=number, repeat=20)) / number
+    print(f"latency {{float(f'{{latency * 1e3:.3g}}'):g}} ms")
 """
 
 
@@ -64,7 +67,7 @@ def _listed(drawn: Mapping[str, str]) -> list[str]:
     """Lines that make a list of what is drawn for each input."""
     if len(drawn) == 1:
         return [f"inputs = [{next(iter(drawn.values()))}]"]
-    return ["inputs = [", *(f"    {each},  # {one_line(name)}" for name, each in drawn.items()), "]"]
+    return ["inputs = [", *(f"    {item},  # {one_line(name)}" for name, item in drawn.items()), "]"]
 
 
 def _bounds(spec: TensorSpec) -> str:

@@ -96,7 +96,7 @@ def show(
     format: str,
     reference: str | None,
     *,
-    where: str = "",
+    where: str | Sequence[str] = "",
     top: int | None = None,
     every_run: bool = False,
     into: str = "",

@@ -81,14 +81,14 @@ def show(
 
         screen.log(log_of(loaded, log), output)
         return
-    where = str(paths[0]) if len(paths) == 1 else "RESULTS"
+    where = [*map(str, paths)]
     every_run = runs == "all"
     if axis:
         from inferlens.views.raced.crossed import document as by_axis
 
         if every_run:
             raise InferlensError("--by shows only the newest run of each case.", hint="--by without --runs all")
-        screen.document(by_axis(loaded.records, axis, reference, where=where, top=top), format, **how)
+        screen.document(by_axis(loaded.records, axis, reference, where=shlex.join(where), top=top), format, **how)
         return
     of_one = len({record.case.model for record in loaded.records}) == 1
     if of_one and (tunings := [folder for path in paths for folder in beneath(path)]):

@@ -68,7 +68,7 @@ def _takes_one(function: Callable[..., Any]) -> bool:
         given = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return False
-    return sum(each.default is each.empty and each.kind in (0, 1) for each in given) == 1
+    return sum(parameter.default is parameter.empty and parameter.kind in (0, 1) for parameter in given) == 1
 
 
 def evaluated(asked: str, case: Case, model: Model, runner: Runner) -> Evaluation:
@@ -90,7 +90,7 @@ def _of_samples(data: Samples, infer: Callable[[Inputs], Outputs]) -> Evaluation
     counts = Counter[int]()
     for feed, chunk in data.batches():
         scores = _scores(infer(feed), len(chunk))
-        labels = [each.label for each in chunk if each.label is not None]
+        labels = [sample.label for sample in chunk if sample.label is not None]
         if (labels and len(labels) < len(chunk)) or (hits and not labels) or (classes and labels):
             raise InferlensError(f"Some samples in '{data.asked}' have a label, and some have none.")
         if scores is None:
@@ -176,19 +176,19 @@ def _named(given: Any, model: Model) -> dict[str, Array]:
 def beside(data: str, own: Evaluation, name: str, reference: Evaluation | None) -> Accuracy:
     """What a case is worth on data, beside what its ``reference`` in fp32, called ``name``, is on the same samples."""
     known = reference is not None and (own.metric, own.count) == (reference.metric, reference.count)
-    found = Accuracy(
+    accuracy = Accuracy(
         data=data, metric=own.metric, count=own.count, values=own.values, reference=name if known else "",
         top5=own.top5, commonest=own.commonest,
     )  # fmt: skip
     if not own.metric:
-        return replace(found, reason=NO_CLASSES)
+        return replace(accuracy, reason=NO_CLASSES)
     if not known or reference is None:
         return (
-            found
+            accuracy
             if own.values
-            else replace(found, metric="", reason="The data has no labels, and there is no reference in fp32.")
+            else replace(accuracy, metric="", reason="The data has no labels, and there is no reference in fp32.")
         )
     if own.metric == AGREEMENT and own.classes:
         same = (float(ours == theirs) for ours, theirs in zip(own.classes, reference.classes, strict=True))
-        return replace(found, values=tuple(same))
-    return replace(found, reference_values=reference.values, reference_top5=reference.top5)
+        return replace(accuracy, values=tuple(same))
+    return replace(accuracy, reference_values=reference.values, reference_top5=reference.top5)

@@ -85,7 +85,7 @@ def judge(calls: Sequence[Outputs], expected: Expected, tolerance: float) -> Agr
     first, result = results[0], reduce(worse, results)
     if KEEPS_STATE in behavior and len(calls) > 1:
         change = compare(expected.calls[1], expected.calls[0], tolerance, name)
-        told = change.agrees is False and None not in (change.rel_l2, *(each.rel_l2 for each in results))
+        told = change.agrees is False and None not in (change.rel_l2, *(result.rel_l2 for result in results))
         lost = told and _kept_share(calls, expected.calls) < 0.5
         reason = "state lost: its second call ignores the first"
         result = replace(first, agrees=False, reason=reason) if lost else result
@@ -101,7 +101,7 @@ def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -
     result = Agreement(reference=name, tolerance=tolerance)
     shapes = [[value.shape for value in outputs], [value.shape for value in reference]]
     if shapes[0] != shapes[1]:
-        said = [", ".join("x".join(map(str, shape)) or "scalar" for shape in each) or "none" for each in shapes]
+        said = [", ".join("x".join(map(str, shape)) or "scalar" for shape in item) or "none" for item in shapes]
         return replace(result, agrees=False, reason=f"outputs have shapes {said[0]}, the reference's {said[1]}")
     pairs, texts = [], 0
     for place, (ours, theirs) in enumerate(zip(outputs, reference, strict=True), 1):
@@ -144,19 +144,19 @@ def worse(first: Agreement, last: Agreement) -> Agreement:
     return last if (last.rel_l2 or 0.0) > (first.rel_l2 or 0.0) and first.agrees is not False else first
 
 
-def by_accuracy(case: Case, known: Accuracy | None, data: str = "") -> bool:
+def by_accuracy(case: Case, accuracy: Accuracy | None, data: str = "") -> bool:
     """Whether the drop in accuracy says what a quantized case's outputs are worth, and no tolerance does.
 
     ``data`` names what the case is yet to be evaluated on, where nothing is ``known``.
     """
-    return case.precision in QUANTIZED and (measured_drop(known) is not None if known else bool(data))
+    return case.precision in QUANTIZED and (measured_drop(accuracy) is not None if accuracy else bool(data))
 
 
-def judged(found: Agreement | None, case: Case, known: Accuracy | None) -> Agreement | None:
+def judged(agreement: Agreement | None, case: Case, accuracy: Accuracy | None) -> Agreement | None:
     """The agreement of a case whose accuracy is known; outputs of other shapes, or not finite, stay wrong."""
-    if found is None or found.rel_l2 is None or found.state == "lost" or not by_accuracy(case, known):
-        return found
-    return replace(found, tolerance=None, agrees=True, reason="")
+    if agreement is None or agreement.rel_l2 is None or agreement.state == "lost" or not by_accuracy(case, accuracy):
+        return agreement
+    return replace(agreement, tolerance=None, agrees=True, reason="")
 
 
 def top1(ours: NDArray[np.generic], theirs: NDArray[np.generic]) -> float | None:
@@ -169,8 +169,8 @@ def top1(ours: NDArray[np.generic], theirs: NDArray[np.generic]) -> float | None
 def _kept_share(calls: Sequence[Outputs], expected: Sequence[Outputs]) -> float:
     """Return which share of the change between the reference's two calls the case's two calls show: 0 is none."""
     ours, theirs = (
-        np.concatenate([flat(second) - flat(first) for first, second in zip(*each[:2], strict=True) if _numeric(first)])
-        for each in (calls, expected)
+        np.concatenate([flat(second) - flat(first) for first, second in zip(*item[:2], strict=True) if _numeric(first)])
+        for item in (calls, expected)
     )
     known = np.isfinite(ours) & np.isfinite(theirs)
     size = np.vdot(theirs[known], theirs[known]).real

@@ -58,15 +58,15 @@ def measure(device: str, name: str, threads: int | None = None) -> Ceilings:
             copies(device, copy_sizes(device), timer, bandwidth)
             if not gpu:
                 copies(device, CACHED, timer, cached)
-            for precision, found in rates.items():
+            for precision, item in rates.items():
                 with torch_settings(threads=threads, tf32=precision == "tf32"):
-                    products(device, DTYPES[precision], timer, found)
+                    products(device, DTYPES[precision], timer, item)
                     if not gpu:
-                        convolutions(DTYPES[precision], timer, found)
+                        convolutions(DTYPES[precision], timer, item)
     what = "copies and matrix products" if gpu else "copies, matrix products and convolutions"
     basis = f"{what} of PyTorch {torch.__version__.partition('+')[0]}"
     best, calm = max(bandwidth, default=(0.0, False))
-    fastest = {precision: max(found) for precision, found in rates.items() if found}
+    fastest = {precision: max(item) for precision, item in rates.items() if item}
     return Ceilings(
         device=name,
         bandwidth=best,
@@ -76,7 +76,7 @@ def measure(device: str, name: str, threads: int | None = None) -> Ceilings:
         measured=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         basis=basis if gpu else f"{basis}, {plural(used, 'thread')}",
         absent=absent,
-        disturbed="" if calm and all(each for _, each in fastest.values()) else INTERRUPTED,
+        disturbed="" if calm and all(item for _, item in fastest.values()) else INTERRUPTED,
     )
 
 

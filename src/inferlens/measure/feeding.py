@@ -80,7 +80,7 @@ class Feeding:
     def renewed(self, feed: Any) -> Any:
         """Return ``feed`` with the values that it was placed with, where calls write into it."""
         if any(self._copies):
-            place = next(index for index, known in enumerate(self._all) if known is feed)
+            place = next(index for index, item in enumerate(self._all) if item is feed)
             for tensor, copy in zip(flatten(feed), self._copies[place], strict=True):
                 tensor.copy_(copy)
             self._runner.bind(feed)

@@ -80,7 +80,7 @@ def _plain(outputs: Any) -> Any:
     import torch
 
     if hasattr(outputs, "to_tuple"):
-        return tuple(each for each in outputs.to_tuple() if isinstance(each, torch.Tensor))
+        return tuple(item for item in outputs.to_tuple() if isinstance(item, torch.Tensor))
     return outputs
 
 
@@ -127,20 +127,20 @@ def kind_of(spec: TensorSpec) -> str:
     return "float32" if "float" in spec.dtype and spec.dtype != "float64" else spec.dtype
 
 
-def try_inputs(opened: Opened, specs: tuple[TensorSpec, ...], found: ModelInfo, *, asked: bool) -> None:
+def try_inputs(opened: Opened, specs: tuple[TensorSpec, ...], model_info: ModelInfo, *, asked: bool) -> None:
     """Calls a module once, at batch 1 if it takes that, to see whether it takes ``specs``.
 
     Raises InferlensError if it does not, and does not fail with its own inputs as well.
     """
-    if opened.module is None or (error := _failure(opened, specs, found)) is None:
+    if opened.module is None or (error := _failure(opened, specs, model_info)) is None:
         return
     own = ", ".join(map(str, opened.inputs))
-    if asked and own and _failure(opened, opened.inputs, found):
+    if asked and own and _failure(opened, opened.inputs, model_info):
         return  # the inputs that were asked for are not to blame
     given = ", ".join(map(str, specs))
     whose = "" if asked else "its own example, "
     raise InferlensError(
-        f"{found.asked or found.spec} does not take {whose}{given}: {reason(error)}.",
+        f"{model_info.asked or model_info.spec} does not take {whose}{given}: {reason(error)}.",
         expected=f"inputs such as its own, {own}" if asked and own else "the shape and type that its forward takes",
     ) from error
 
@@ -163,12 +163,12 @@ def own_type(opened: Opened, precision: str = "") -> torch.dtype:
     return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(own, torch.float32)
 
 
-def _failure(opened: Opened, specs: tuple[TensorSpec, ...], found: ModelInfo) -> Exception | None:
+def _failure(opened: Opened, specs: tuple[TensorSpec, ...], model_info: ModelInfo) -> Exception | None:
     """What a call raises at the smallest batch and at the one asked for, if that may be for what it was fed with."""
     import torch
 
     assert opened.module is not None
-    floats = own_type(opened, found.precision)
+    floats = own_type(opened, model_info.precision)
     error: Exception | None = None
     ranges = any(spec.dynamic for spec in specs)
     small = tuple(msgspec.structs.replace(spec, shape=spec.profile[0]) for spec in specs)
@@ -238,11 +238,11 @@ def called_by_name(module: torch.nn.Module, specs: Sequence[TensorSpec]) -> torc
         for name in names:
             check_choice("argument of forward", name, parameters)
     if missing := [name for name in needed if name not in names]:
-        known = specs[0]
+        tensor_spec = specs[0]
         raise InferlensError(
             f"forward also takes {listing(missing)}.",
             expected=f"an --input for each of {listing(needed)}",
-            hint=" ".join(f"--input {msgspec.structs.replace(known, name=name).asked}" for name in missing),
+            hint=" ".join(f"--input {msgspec.structs.replace(tensor_spec, name=name).asked}" for name in missing),
         )
     return module if names == [*parameters][: len(names)] else by_position(module, names)
 

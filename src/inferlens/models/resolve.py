@@ -75,14 +75,14 @@ def find(name: str) -> ModelInfo:
     """
     prefix, colon, rest = name.partition(":")
     if colon and prefix in BY_PREFIX:
-        found = BY_PREFIX[prefix].find(rest)
+        model_info = BY_PREFIX[prefix].find(rest)
     elif opener := _file_source(Path(name)):
-        found = BY_PREFIX[opener].find(name)
+        model_info = BY_PREFIX[opener].find(name)
     elif colon or name.endswith(".py"):
-        found = BY_PREFIX["factory"].find(name)
+        model_info = BY_PREFIX["factory"].find(name)
     else:
-        found = _bare(name)
-    return msgspec.structs.replace(found, asked=name)
+        model_info = _bare(name)
+    return msgspec.structs.replace(model_info, asked=name)
 
 
 def _file_source(path: Path) -> str:
@@ -221,45 +221,45 @@ def _opened(case: Case, trust: bool, live: Path | None) -> Opened:
     return opened
 
 
-def check(found: ModelInfo, plan: Plan, live: Path | None = None) -> ModelInfo:
+def check(model_info: ModelInfo, plan: Plan, live: Path | None = None) -> ModelInfo:
     """Return what is known of a model, with the inputs that ``plan`` asks for, and which of them the model refuses.
 
     Raises InferlensError if the model cannot be loaded, or does not take the weights or the inputs.
     """
-    source, trust = BY_PREFIX[found.spec.partition(":")[0]], plan.trust
+    source, trust = BY_PREFIX[model_info.spec.partition(":")[0]], plan.trust
     shared = {name: getattr(plan, name) for name in ("weights", "calibration", "keep", "seed")}
-    case = Case(model=found.spec, backend="", inputs=plan.input[0], **shared)
+    case = Case(model=model_info.spec, backend="", inputs=plan.input[0], **shared)
     asks = any(case.inputs) or any(plan.dim[0]) or case.weights or case.calibration not in ("", RANDOM) or case.keep
     if source.vouched and not asks:
-        return found
+        return model_info
     try:
         opened = _opened(case, trust, live)
         _given_weights(opened, case, trust)
         if not (case.inputs or opened.inputs):
             opened = replace(opened, inputs=(_guess(opened),))
-        found = _with_inputs(found, opened, plan)
+        model_info = _with_inputs(model_info, opened, plan)
     except MissingLibrary:
         if any(plan.dim[0]):
             raise
-        return found  # which backends say, too
+        return model_info  # which backends say, too
     except Unsupported as error:
         problem = Problem.of(error)
-        return msgspec.structs.replace(found, unfit=tuple((feed, problem) for feed in feeds(plan, found)))
+        return msgspec.structs.replace(model_info, unfit=tuple((feed, problem) for feed in feeds(plan, model_info)))
     except InferlensError:
         raise
     except Exception as error:
         if is_short_of_memory(error):
-            return found
+            return model_info
         raise InferlensError(
-            f"{found.asked or found.spec} cannot be loaded: {reason(error)}{_where(error)}.",
+            f"{model_info.asked or model_info.spec} cannot be loaded: {reason(error)}{_where(error)}.",
             hint="load it by itself in Python, which shows where this comes from",
         ) from error
     if opened.module is not None:  # names of ONNX nodes are known once it is exported
         nodes = [name for name in kept(case) if name.startswith(EXPORTED)]
         check_kept(case, [*(name for name, _ in opened.module.named_modules()), *nodes])
-    found = msgspec.structs.replace(found, precision=own_precision(opened) or found.precision)
+    model_info = msgspec.structs.replace(model_info, precision=own_precision(opened) or model_info.precision)
     fits, unfit = dict[tuple[TensorSpec, ...], tuple[TensorSpec, ...]](), list[tuple[InputsAtBatch, Problem]]()
-    for inputs, batch in feeds(plan, found):
+    for inputs, batch in feeds(plan, model_info):
         try:
             fits[inputs] = _inputs(opened, msgspec.structs.replace(case, inputs=inputs, batch=batch))
         except Unsupported as error:
@@ -268,43 +268,45 @@ def check(found: ModelInfo, plan: Plan, live: Path | None = None) -> ModelInfo:
         if data := _calibration(case, specs):
             next(data.feeds(1))
         if inputs or not source.vouched:
-            try_inputs(opened, specs, found, asked=bool(inputs))
-    return msgspec.structs.replace(found, unfit=tuple(unfit), convolutional=_convolutional(opened.module))
+            try_inputs(opened, specs, model_info, asked=bool(inputs))
+    return msgspec.structs.replace(model_info, unfit=tuple(unfit), convolutional=_convolutional(opened.module))
 
 
-def feeds(plan: Plan, found: ModelInfo) -> list[InputsAtBatch]:
+def feeds(plan: Plan, model_info: ModelInfo) -> list[InputsAtBatch]:
     """Return the inputs that a plan asks for, at each batch; by default that of these inputs, or else the model's."""
     every = []
-    for inputs in found.inputs or plan.input:
-        own = inputs[0].shape[0] if inputs and inputs[0].shape else found.batch
+    for inputs in model_info.inputs or plan.input:
+        own = inputs[0].shape[0] if inputs and inputs[0].shape else model_info.batch
         every += [(inputs, batch) for batch in plan.batch or (own,)]
     return every
 
 
-def sized(found: ModelInfo, plan: Plan, live: Path | None) -> ModelInfo:
+def sized(model_info: ModelInfo, plan: Plan, live: Path | None) -> ModelInfo:
     """Return what is known of a model, with the inputs that a plan asks for where it gives sizes by name."""
     if not any(plan.dim):
-        return found
-    found.check(plan.trust)
-    return _with_inputs(found, _opened(Case(model=found.spec, backend=""), plan.trust, live), plan)
+        return model_info
+    model_info.check(plan.trust)
+    return _with_inputs(model_info, _opened(Case(model=model_info.spec, backend=""), plan.trust, live), plan)
 
 
-def _with_inputs(found: ModelInfo, opened: Opened, plan: Plan) -> ModelInfo:
+def _with_inputs(model_info: ModelInfo, opened: Opened, plan: Plan) -> ModelInfo:
     pairs = itertools.product(plan.input, plan.dim)
-    return msgspec.structs.replace(found, inputs=tuple(with_dims(opened.inputs, asked, dims) for asked, dims in pairs))
+    return msgspec.structs.replace(
+        model_info, inputs=tuple(with_dims(opened.inputs, tensor_specs, dims) for tensor_specs, dims in pairs)
+    )
 
 
-def with_layers(found: ModelInfo) -> ModelInfo:
+def with_layers(model_info: ModelInfo) -> ModelInfo:
     """Return what is known of a library's model, and whether it has 2-D convolutions; no weights are made."""
-    source, _, name = found.spec.partition(":")
+    source, _, name = model_info.spec.partition(":")
     if BY_PREFIX[source].vouched:
         with suppress(Exception):  # then it is not known
             import torch
 
             with torch.device("meta"):
                 module = BY_PREFIX[source].open(name, LoadRequest()).module
-            return msgspec.structs.replace(found, convolutional=_convolutional(module))
-    return found
+            return msgspec.structs.replace(model_info, convolutional=_convolutional(module))
+    return model_info
 
 
 def _convolutional(module: torch.nn.Module | None) -> bool:
@@ -365,16 +367,18 @@ def _inputs(opened: Opened, case: Case) -> tuple[TensorSpec, ...]:
             asked[name] = msgspec.structs.replace(spec, low=own[name].low, high=own[name].high)
     at_batch = with_batch(tuple((own | asked).values()), case.batch)
     others = {spec.name: spec for spec in with_batch(known, case.batch)}
-    found = tuple(spec if spec.name in asked else others[spec.name] for spec in at_batch)
-    if case.batch is not None and any(first := found[0].names[:1]):
-        sizes = {spec.name: (case.batch, *spec.shape[1:]) for spec in found if spec.names[:1] == first}
-        found = tuple(msgspec.structs.replace(spec, shape=sizes.get(spec.name, spec.shape)) for spec in found)
-    found = share_sizes(found, asked)
-    if error := missing_sizes(found):
+    tensor_specs = tuple(spec if spec.name in asked else others[spec.name] for spec in at_batch)
+    if case.batch is not None and any(first := tensor_specs[0].names[:1]):
+        sizes = {spec.name: (case.batch, *spec.shape[1:]) for spec in tensor_specs if spec.names[:1] == first}
+        tensor_specs = tuple(
+            msgspec.structs.replace(spec, shape=sizes.get(spec.name, spec.shape)) for spec in tensor_specs
+        )
+    tensor_specs = share_sizes(tensor_specs, asked)
+    if error := missing_sizes(tensor_specs):
         raise error
-    for spec in found:
+    for spec in tensor_specs:
         _check_sizes(spec, opened)
-    return without_usual_names(opened.inputs, found)
+    return without_usual_names(opened.inputs, tensor_specs)
 
 
 def _guess(opened: Opened) -> TensorSpec:
@@ -403,7 +407,10 @@ def _check_sizes(spec: TensorSpec, opened: Opened) -> None:
     """What a file fixes of an input's sizes and type is what it runs at."""
     if spec.name not in opened.sizes:
         return
-    takes, dtype = opened.sizes[spec.name], next(each.dtype for each in opened.inputs if each.name == spec.name)
+    takes, dtype = (
+        opened.sizes[spec.name],
+        next(tensor_spec.dtype for tensor_spec in opened.inputs if tensor_spec.name == spec.name),
+    )
     least, _, most = spec.profile
     form = "SHAPE" if takes is None else "x".join(_size(*size) for size in takes) or "scalar"
     alike = spec.dtype == dtype and (takes is None or len(takes) == len(spec.shape))

@@ -78,7 +78,7 @@ class Samples:
         samples = itertools.islice(self, most)
         while chunk := list(itertools.islice(samples, size)):
             filled = list(itertools.islice(itertools.cycle(chunk), size))
-            feed = {spec.name: np.stack([each.inputs[spec.name] for each in filled]) for spec in self.specs}
+            feed = {spec.name: np.stack([sample.inputs[spec.name] for sample in filled]) for spec in self.specs}
             yield feed, chunk
 
     def _checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -88,7 +88,7 @@ class Samples:
             if spec.name not in inputs:
                 raise InferlensError(
                     f"The samples in '{self.asked}' have no '{spec.name}'.",
-                    expected=f"arrays named {', '.join(each.name for each in self.specs)}",
+                    expected=f"arrays named {', '.join(spec.name for spec in self.specs)}",
                 )
             array = np.asarray(inputs[spec.name])
             if array.shape != spec.shape[1:]:
@@ -118,7 +118,7 @@ def read(asked: str, specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepar
         files = sorted(path.glob("*.arrow"))
         return Samples(asked, specs, files, lambda: _rows(files, specs, prepare))
     if path.is_dir():
-        images = sorted(each for each in path.rglob("*") if each.suffix.lower() in IMAGES)
+        images = sorted(item for item in path.rglob("*") if item.suffix.lower() in IMAGES)
         if not images:
             raise InferlensError(f"There are no images in {asked}.", expected=f"files {', '.join(IMAGES)}")
         if len(specs) != 1:
@@ -143,8 +143,8 @@ def calibration_feeds(model: Model, case: Case) -> Iterator[dict[str, Array]]:
 
 def _digest(files: Sequence[Path]) -> str:
     digest = hashlib.sha256()
-    for each in files:
-        digest.update(each.name.encode() + b"\0" + each.read_bytes())
+    for file in files:
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -169,21 +169,21 @@ def _images(folder: Path, images: Sequence[Path], spec: TensorSpec, prepare: Cal
     """Images; those that lie in folders belong to the classes of these: their numbers, or names in order."""
     Image = library("PIL.Image", extra="models")
     made = prepare()
-    kinds = {each: each.relative_to(folder).parts[0] if each.parent != folder else "" for each in images}
+    kinds = {image: image.relative_to(folder).parts[0] if image.parent != folder else "" for image in images}
     names = sorted({*kinds.values()} - {""})
     numbered = all(name.isdecimal() for name in names)
     classes = {name: int(name) if numbered else place for place, name in enumerate(names)}
     # All classes take turns, so that the first few samples are not of one alone.
     by_class: dict[str, list[Path]] = {}
-    for each, kind in kinds.items():
-        by_class.setdefault(kind, []).append(each)
-    for each in (one for row in itertools.zip_longest(*by_class.values()) for one in row if one):
+    for path, kind in kinds.items():
+        by_class.setdefault(kind, []).append(path)
+    for path in (one for row in itertools.zip_longest(*by_class.values()) for one in row if one):
         try:
-            with Image.open(each) as image:
+            with Image.open(path) as image:
                 array = made(image.convert("RGB"))
         except (OSError, ValueError) as error:
-            raise InferlensError(f"The image {each} cannot be read: {error}.") from error
-        yield Sample({spec.name: array}, classes.get(kinds[each]))
+            raise InferlensError(f"The image {path} cannot be read: {error}.") from error
+        yield Sample({spec.name: array}, classes.get(kinds[path]))
 
 
 def _rows(files: Sequence[Path], specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepare]) -> Iterator[Sample]:
@@ -217,14 +217,14 @@ def imported(asked: str) -> Callable[..., Any]:
 
 
 def _given(made: Iterable[Any], specs: tuple[TensorSpec, ...], asked: str) -> Iterator[Sample]:
-    for each in made:
-        given, label = each, None
-        if isinstance(each, tuple) and len(each) == 2 and np.ndim(each[1]) == 0:
-            given, label = each[0], int(each[1])
+    for item in made:
+        given, label = item, None
+        if isinstance(item, tuple) and len(item) == 2 and np.ndim(item[1]) == 0:
+            given, label = item[0], int(item[1])
         values = by_name(given, specs)
         if not values:
             raise InferlensError(
-                f"{asked} yields values of type {type(each).__name__}.", expected="arrays, or pairs of them and a label"
+                f"{asked} yields values of type {type(item).__name__}.", expected="arrays, or pairs of them and a label"
             )
         yield Sample({name: np.asarray(value) for name, value in values.items()}, label)
 

@@ -431,7 +431,7 @@ def _follow(opcode: Any, argument: Any, stack: list[Any], memo: dict[Any, Any]) 
 
 def _take(opcode: Any, stack: list[Any]) -> list[Any]:
     """Remove what an opcode takes from the stack, in order and without marks."""
-    before = [each.name for each in opcode.stack_before]
+    before = [item.name for item in opcode.stack_before]
     taken: list[Any] = []
     if "mark" in before:
         while (top := stack.pop()) is not _MARK:
@@ -493,6 +493,6 @@ def _pickle(outline: Outline) -> FileKind:
 
 def _has_tensors(outline: Outline, depth: int = 3) -> bool:
     values = outline.values() if isinstance(outline, dict) else ()
-    return TENSOR in [each for each in values if isinstance(each, str)] or (
-        depth > 0 and any(_has_tensors(each, depth - 1) for each in values)
+    return TENSOR in [value for value in values if isinstance(value, str)] or (
+        depth > 0 and any(_has_tensors(value, depth - 1) for value in values)
     )

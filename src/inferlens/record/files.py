@@ -65,7 +65,7 @@ def files_under(folder: Path, pattern: str) -> list[Path]:
     """What lies at any depth under a name that fits ``pattern``, plain or packed, in order."""
     fit = [pattern + end for end in PACKED]
     walked = ((where, name) for where, folders, names in os.walk(folder) for name in (*folders, *names))
-    return sorted(Path(where, name) for where, name in walked if any(fnmatchcase(name, each) for each in fit))
+    return sorted(Path(where, name) for where, name in walked if any(fnmatchcase(name, item) for item in fit))
 
 
 def locked(descriptor: int) -> bool:

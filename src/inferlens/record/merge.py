@@ -122,10 +122,10 @@ def _copied(
             folder = staging / str(merged.new)
             known[record.id] = InStore(folder / file.name, digest, written)
             folder.mkdir()
-            for each in _beside(file, merged, artefacts):
-                target = folder / each.relative_to(file.parent)
+            for path in _beside(file, merged, artefacts):
+                target = folder / path.relative_to(file.parent)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(each, target)
+                shutil.copyfile(path, target)
             merged.new += 1
             yield folder, safe_name(record.model.name), safe_name(record.case.folder)
 
@@ -133,7 +133,7 @@ def _copied(
 def _quantizations(sources: Sequence[Path], output: Path, staging: Path, merged: Merged) -> Iterator[tuple[Path, Path]]:
     """Each model's last of a name: a copy in ``staging`` and its place, where none that is as new is there."""
     last: dict[Path, Path] = {}
-    for file in (each for source in sources for each in files_under(source, KEPT)):
+    for file in (path for source in sources for path in files_under(source, KEPT)):
         try:
             if not _is_plain(file):
                 raise InferlensError("It is a link, or no file.")
@@ -154,10 +154,10 @@ def _records(folder: Path, merged: Merged, but: Path | None = None) -> Iterator[
 
     Those of tunings are left: a tuning belongs to its machine. So are those in the folder ``but``.
     """
-    tunings = [each.parent for each in files_under(folder, TRIALS) if each.parent.name == TUNING]
-    merged.problems += [f"{each} was left out: a tuning belongs to its machine." for each in tunings]
+    tunings = [path.parent for path in files_under(folder, TRIALS) if path.parent.name == TUNING]
+    merged.problems += [f"{tuning} was left out: a tuning belongs to its machine." for tuning in tunings]
     for file in files_under(folder, RECORD):
-        cut_short = any(each.startswith(STAGING) for each in file.relative_to(folder).parts)  # of an earlier merge
+        cut_short = any(part.startswith(STAGING) for part in file.relative_to(folder).parts)  # of an earlier merge
         if cut_short or of_a_tuning(file, folder) or (but and but in file.absolute().parents):
             continue
         try:
@@ -165,7 +165,7 @@ def _records(folder: Path, merged: Merged, but: Path | None = None) -> Iterator[
                 raise InferlensError("It is a link, or no file.")
             data = read_unpacked(file)
             record = decode(data)
-            wrong = [each.path for each in record.artefacts if not _is_beside(each.path)]
+            wrong = [artefact.path for artefact in record.artefacts if not _is_beside(artefact.path)]
             if wrong:
                 raise InferlensError(f"It names a file outside its folder: '{wrong[0]}'.")
         except (OSError, InferlensError) as error:
@@ -179,16 +179,16 @@ def _beside(record_file: Path, merged: Merged, artefacts: bool) -> Iterator[Path
     yield record_file
     folders = [record_file.parent]
     while folders:
-        for each in sorted(folders.pop().iterdir()):
-            if each.is_dir() and not each.is_symlink():
-                own = not plain_or_packed(each / RECORD).exists()
-                folders += [each] if artefacts and own else []
-            elif each.name.startswith(RECORD):
+        for path in sorted(folders.pop().iterdir()):
+            if path.is_dir() and not path.is_symlink():
+                own = not plain_or_packed(path / RECORD).exists()
+                folders += [path] if artefacts and own else []
+            elif path.name.startswith(RECORD):
                 continue
-            elif not _is_plain(each):
-                merged.problems.append(f"{each} was left out. It is a link, or no file.")
-            elif artefacts or each.name == LOG or each.name.startswith(PROFILE):
-                yield each
+            elif not _is_plain(path):
+                merged.problems.append(f"{path} was left out. It is a link, or no file.")
+            elif artefacts or path.name == LOG or path.name.startswith(PROFILE):
+                yield path
 
 
 def _same_but_facts(record: Record, file: Path) -> bool:

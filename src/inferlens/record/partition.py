@@ -128,17 +128,17 @@ def partition_in(facts: Mapping[str, Any]) -> Partition | None:
 
 def partition_of(segments: Sequence[Segment], **known: Any) -> Partition:
     """A partition from its segments and the fields that are ``known``; everything else is counted."""
-    engines = tuple(len(each.operators) for each in segments if each.runs_in == "TensorRT")
+    engines = tuple(len(segment.operators) for segment in segments if segment.runs_in == "TensorRT")
     choices, interruptions = tuple(known.get("choices", ())), tuple(known.get("interruptions", ()))
     # Of those that leave an engine the one with the fewest segments, of equal ones that with most in TensorRT.
     able = [choice for choice in choices if choice.engines]
     fewest = min(able, key=lambda choice: (choice.segments, -sum(choice.engines), choice.least), default=None)
     counted_fields = {
-        "operators": sum(len(each.operators) for each in segments),
+        "operators": sum(len(segment.operators) for segment in segments),
         "in_tensorrt": sum(engines),
         "engines": engines,
         "segments": tuple(segments),
-        "breaks": tuple(_break(*each) for each in enumerate(segments) if each[1].runs_in == "PyTorch"),
+        "breaks": tuple(_break(*segment) for segment in enumerate(segments) if segment[1].runs_in == "PyTorch"),
         "graph_breaks": (*known.get("graph_breaks", ()), *map(str, interruptions)),
         "interruptions": interruptions,
         "choices": choices,
@@ -184,10 +184,10 @@ def choices_of(sizes: Iterable[int], own: int, evaluate: Callable[[int], Sequenc
     if len(reaches) > MOST_CHOICES:  # the largest decides what is fewest; of the others some show the way
         step = (len(reaches) - 1) / (MOST_CHOICES - 2)
         kept = {reaches[round(index * step)] for index in range(MOST_CHOICES - 1)}
-        tried = sorted(kept | {each for each in reaches if each[0] <= own <= each[1]})
+        tried = sorted(kept | {reach for reach in reaches if reach[0] <= own <= reach[1]})
     found = []
     for least, most in tried:
         segments = evaluate(most)
-        engines = tuple(len(each.operators) for each in segments if each.runs_in == "TensorRT")
+        engines = tuple(len(segment.operators) for segment in segments if segment.runs_in == "TensorRT")
         found.append(Choice(least, most, engines, len(segments)))
     return {"choices": tuple(found), "ways": len(reaches)}

@@ -68,7 +68,7 @@ class Written(Struct, frozen=True, kw_only=True):
     @property
     def error(self) -> float:
         """Of the worst output."""
-        return max((each.rel_l2 for each in self.outputs), default=0.0)
+        return max((output.rel_l2 for output in self.outputs), default=0.0)
 
 
 class Quantization(Struct, frozen=True, kw_only=True):
@@ -100,15 +100,15 @@ class Quantization(Struct, frozen=True, kw_only=True):
     not_run: str = ""
 
 
-def name_of(found: Quantization) -> str:
+def name_of(quantization: Quantization) -> str:
     """The name of its file."""
-    return KEPT.replace("*", f"{found.case.precision}-{found.case.backend}")
+    return KEPT.replace("*", f"{quantization.case.precision}-{quantization.case.backend}")
 
 
-def save(folder: Path, found: Quantization) -> None:
+def save(folder: Path, quantization: Quantization) -> None:
     """Writes it into the folder of the model's records, if it says what each layer loses."""
-    if found.layers:
-        write_whole(made(folder) / name_of(found), msgspec.json.encode(found))
+    if quantization.layers:
+        write_whole(made(folder) / name_of(quantization), msgspec.json.encode(quantization))
 
 
 def read(file: Path) -> Quantization:

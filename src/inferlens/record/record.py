@@ -187,9 +187,9 @@ class Environment(Struct, frozen=True, kw_only=True):
     variables: dict[str, str] = {}
     git_revision: str = ""
 
-    def same_as(self, other: Environment) -> bool:
+    def same_as(self, environment: Environment) -> bool:
         """Whether nothing differs; which GPU stands first does not matter."""
-        return self._sorted == other._sorted
+        return self._sorted == environment._sorted
 
     @property
     def _sorted(self) -> Environment:
@@ -300,8 +300,8 @@ class Record(Struct, frozen=True, kw_only=True):
 
     def samples(self, metric: Metric) -> tuple[float, ...]:
         """Raw samples of ``metric`` in their unit, empty if it was not measured; NaN for what was no finite number."""
-        found = self.measurement(metric)
-        return found.values if found else ()
+        measurement = self.measurement(metric)
+        return measurement.values if measurement else ()
 
     def phase_seconds(self, name: PhaseName) -> float | None:
         """Seconds spent in all phases called ``name``; ``None`` if there was none."""

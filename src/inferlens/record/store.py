@@ -30,7 +30,7 @@ from inferlens.record.file_kind import FileType, refuse_other_files
 from inferlens.record.files import PACKED, files_under, locked, plain_or_packed, read_unpacked, write_whole
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Measurement, Record, decode, encode, machine_name
-from inferlens.spec.case import Case
+from inferlens.spec.case import Case, short_name
 from inferlens.units import listing, plural
 
 RECORD = "record.json"
@@ -124,8 +124,8 @@ class Loaded:
 
 def given_paths(paths: Iterable[Paths]) -> list[Path]:
     """Paths that are given one by one, in lists, or both."""
-    lists = ([each] if isinstance(each, (str, PathLike)) else each for each in paths)
-    return [Path(path) for each in lists for path in each]
+    lists = ([path] if isinstance(path, (str, PathLike)) else path for path in paths)
+    return [Path(path) for item in lists for path in item]
 
 
 def load_records(*paths: Paths, profiled: bool = False) -> Loaded:
@@ -217,7 +217,7 @@ def read_all(
     Raises InferlensError where a path does not exist or nothing can be read; ``noun`` and ``hint`` are for its words.
     """
     files = _files_under(paths, pattern, noun, hint)
-    found = {file: made for file in files if (made := read_one(file, read, problems)) is not None}
+    found = {file: one for file in files if (one := read_one(file, read, problems)) is not None}
     if not found:
         right = {"record": FileType.RECORD, "profile": FileType.PROFILE}.get(noun, FileType.OWN)
         refuse_other_files(paths, [right], noun)
@@ -246,9 +246,9 @@ def _files_under(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> I
         yield from [file for file in every if not of_a_tuning(file, path)] or every
 
 
-def of_a_tuning(file: Path, given: Path) -> bool:
+def of_a_tuning(file: Path, path: Path) -> bool:
     """Whether a tuning left a file below the folder that was given: its records are not those of a run beside it."""
-    folders = [folder for folder in file.parents if given in folder.parents]
+    folders = [folder for folder in file.parents if path in folder.parents]
     homes = [folder.parent for folder in folders if folder.name in (TUNING, BEST)]
     return any(plain_or_packed(home / TUNING / TRIALS).is_file() for home in homes)
 
@@ -309,13 +309,13 @@ class LoadedProfiles(Displayed, Sequence[Profile]):
         return f"<{plural(len(self), 'profile')} of {models}, {ran} ran>" if self.profiles else "<no profiles>"
 
 
-def save_profile(folder: Path, made: Profile) -> None:
+def save_profile(folder: Path, profile: Profile) -> None:
     """Writes a profile into its case's folder, whole or not at all, and the files of an engine's layers beside it."""
-    write_whole(folder / f"profile-{made.level}.json", layer_profile.encode(made))
-    if made.level == "layer":
+    write_whole(folder / f"profile-{profile.level}.json", layer_profile.encode(profile))
+    if profile.level == "layer":
         for name in (LATENCY, INFORMATION):  # those of an earlier profile would be taken for this one's
             (folder / name).unlink(missing_ok=True)
-        for name, data in engine_files(made).items():
+        for name, data in engine_files(profile).items():
             write_whole(folder / name, data)
 
 
@@ -348,13 +348,13 @@ def load_profiles(*paths: Paths, hint: str = PROFILES_HINT) -> LoadedProfiles:
     profiles: dict[str, Profile] = {}
     records: dict[str, Record] = {}
     found = read_all(given_paths(paths), PROFILES, _read_profile, problems, noun="profile", hint=hint)
-    for file, made in found.items():
-        if profiles.setdefault(made.id, made) is not made:
+    for file, profile in found.items():
+        if profiles.setdefault(profile.id, profile) is not profile:
             continue
-        for beside in (file.with_name(RECORD + end) for end in PACKED):
-            of = read_one(beside, read_record, problems) if beside.exists() else None
-            if of and (of.id, of.case) == (made.record, made.case):
-                records[made.id] = of
+        for path in (file.with_name(RECORD + end) for end in PACKED):
+            of = read_one(path, read_record, problems) if path.exists() else None
+            if of and (of.id, of.case) == (profile.record, profile.case):
+                records[profile.id] = of
     return LoadedProfiles(sorted(profiles.values(), key=lambda one: one.created), records, problems)
 
 
@@ -398,9 +398,9 @@ def log_of(loaded: Loaded, named: str) -> Log:
     latest = {record.case.digest: record for record in loaded.records if wanted and wanted <= _words(loaded, record)}
     exact = [record for record in latest.values() if record.case.label == named.strip()]
     failed = [record for record in latest.values() if record.status != "ok"]
-    record = next((found[0] for found in (exact, list(latest.values()), failed) if len(found) == 1), None)
+    record = next((item[0] for item in (exact, list(latest.values()), failed) if len(item) == 1), None)
     if record is None:
-        known = dict.fromkeys(each.case.label for each in (latest.values() or loaded.records))
+        known = dict.fromkeys(record.case.label for record in (latest.values() or loaded.records))
         labels = ", ".join(map(repr, list(known)[:8])) + (" ..." if len(known) > 8 else "")
         raise InferlensError(f"'{named}' fits {len(latest) or 'no'} cases.", expected=f"one of {labels}")
     path = loaded.folders[record.id] / LOG
@@ -412,7 +412,7 @@ def log_of(loaded: Loaded, named: str) -> Log:
 
 def _words(loaded: Loaded, record: Record) -> set[str]:
     case = record.case
-    names = (case.label, case.backend, case.model, case.model.rpartition(":")[2], loaded.folders[record.id].name)
+    names = (case.label, case.backend, case.model, short_name(case.model), loaded.folders[record.id].name)
     return {word for name in names for word in name.split()}
 
 

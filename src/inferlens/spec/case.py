@@ -81,7 +81,7 @@ class TensorSpec(Struct, frozen=True, repr_omit_defaults=True):
         dtype = match["dtype"] or "float32"
         check_choice("type of inputs", dtype, DTYPES)
         ends = [] if match["shape"] == "scalar" else [size.split("..") for size in match["shape"].split("x")]
-        least, most = tuple(int(each[0]) for each in ends), tuple(int(each[-1]) for each in ends)
+        least, most = tuple(int(end[0]) for end in ends), tuple(int(end[-1]) for end in ends)
         low, high = (int(match[key]) if match[key] else None for key in ("low", "high"))
         empty = low is not None and high is not None and low >= high
         if empty or not all(0 < start <= end for start, end in zip(least, most, strict=True)):
@@ -436,6 +436,17 @@ class Budget(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 def bare(model: str) -> str:
     """A model as people type it: a name by itself is looked for in torchvision first."""
     return model.removeprefix("torchvision:")
+
+
+def short_name(model: str) -> str:
+    """Return the name of a model without its source; of a factory with its file, such as ``enc.build``."""
+    source, _, name = model.partition(":")
+    if source != "factory":
+        return model.rpartition(":")[2]
+    module, _, function = name.partition(":")
+    path = PurePath(module.removesuffix(".py"))
+    folders = () if path.is_absolute() or ".." in path.parts else path.parts[:-1]
+    return ".".join([*folders, path.name, function])
 
 
 def split_label(text: str, known: Sequence[str]) -> tuple[str, str | None]:

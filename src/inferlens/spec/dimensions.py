@@ -25,7 +25,7 @@ def _sizes(spec: TensorSpec) -> list[Size]:
     return list(zip(spec.shape, least, spec.best or (0,) * len(spec.shape), most, strict=True))
 
 
-def with_names(own: Specs, asked: Specs = ()) -> tuple[Specs, Specs]:
+def with_names(own: Specs, tensor_specs: Specs = ()) -> tuple[Specs, Specs]:
     """Return the model's own inputs and those asked for with names for their dimensions, or else the usual names.
 
     Usual names are ``sequence_length`` for the second dimension of the first input with rows of whole numbers and of
@@ -35,9 +35,9 @@ def with_names(own: Specs, asked: Specs = ()) -> tuple[Specs, Specs]:
     usual = not _has_names(own)
     own = _with_usual_names(own) if usual else own
     names = {spec.name: spec.names for spec in own}
-    asked = tuple(replace(spec, names=spec.names or names.get(spec.name, ())) for spec in asked)
-    asked = _fitted(asked if own else _with_usual_names(asked))
-    return _fitted(own), _without_conflicts(asked) if usual else asked
+    tensor_specs = tuple(replace(spec, names=spec.names or names.get(spec.name, ())) for spec in tensor_specs)
+    tensor_specs = _fitted(tensor_specs if own else _with_usual_names(tensor_specs))
+    return _fitted(own), _without_conflicts(tensor_specs) if usual else tensor_specs
 
 
 def without_usual_names(own: Specs, specs: Specs) -> Specs:
@@ -52,8 +52,8 @@ def _has_names(specs: Specs) -> bool:
 def _without_conflicts(specs: Specs) -> Specs:
     """Return the inputs, a name that has several sizes only where it has the first."""
     pairs = [list(zip(spec.names, spec.shape, strict=True)) for spec in specs]
-    sizes = dict(pair for each in reversed(pairs) for pair in reversed(each))
-    kept = (tuple(name * (sizes[name] == size) for name, size in each) for each in pairs)
+    sizes = dict(pair for item in reversed(pairs) for pair in reversed(item))
+    kept = (tuple(name * (sizes[name] == size) for name, size in pair) for pair in pairs)
     return tuple(replace(spec, names=names) for spec, names in zip(specs, kept, strict=True))
 
 
@@ -131,20 +131,20 @@ def _sum(name: str, sizes: Mapping[str, Size]) -> Size | None:
     return measured, least, best if all(part[2] for part in known) else 0, most
 
 
-def with_dims(specs: Specs, asked: Specs, dims: Specs) -> tuple[TensorSpec, ...]:
+def with_dims(specs: Specs, tensor_specs: Specs, dims: Specs) -> tuple[TensorSpec, ...]:
     """Return the inputs asked for, and as many more as it takes to say the sizes ``dims``, which the others follow.
 
     Raises:
         InferlensError: if no input has a dimension of a name, or another size is asked of it.
     """
-    specs, asked = with_names(specs, asked)
-    every = dict.fromkeys(name for spec in (*specs, *asked) for name in spec.names if name)
+    specs, tensor_specs = with_names(specs, tensor_specs)
+    every = dict.fromkeys(name for spec in (*specs, *tensor_specs) for name in spec.names if name)
     if dims and not every:
         hint = "without --dim, an --input for each"
         raise InferlensError("The model's inputs have no named dimensions.", hint=hint)
     for dim in dims:
         check_choice("dimension of an input", dim.name, [*every, *(term for name in every for term in _terms(name))])
-    given = {spec.name: spec for spec in asked}
+    given = {spec.name: spec for spec in tensor_specs}
     shared = share_sizes(tuple(({spec.name: spec for spec in specs} | given).values()), given, dims)
     wanted = {dim.name for dim in dims}
     chosen = []

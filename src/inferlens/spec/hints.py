@@ -36,10 +36,10 @@ def hint(case: Case, option: str, value: Option = True, facts: Mapping[str, Any]
     there, or does not know the case's options, nothing is known: an empty :class:`Hint`.
     """
     try:
-        found: Hint = _BACKENDS.get(case.backend).hint(case, option, value, facts or {})
+        hint: Hint = _BACKENDS.get(case.backend).hint(case, option, value, facts or {})
     except InferlensError:
         return Hint()
-    return found
+    return hint
 
 
 def for_the_host(case: Case, facts: Mapping[str, Any]) -> str:

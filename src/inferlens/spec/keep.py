@@ -21,7 +21,7 @@ def keep_of(texts: Iterable[str]) -> str:
     found: dict[str, set[str]] = {}
     for text in texts:
         precision = ""
-        for word in filter(None, (each.strip() for each in text.split(","))):
+        for word in filter(None, (part.strip() for part in text.split(","))):
             head, colon, rest = word.partition(":")
             if colon and head in (*PRECISIONS, *QUANTIZED):
                 precision, word = head, rest
@@ -32,7 +32,7 @@ def keep_of(texts: Iterable[str]) -> str:
     for layer in layers:
         if layers.count(layer) > 1:
             raise InferlensError(f"The layer '{layer}' is to be kept in two precisions.", expected="one for each layer")
-    return ",".join(f"{each}:{','.join(sorted(found[each]))}" for each in PRECISIONS if each in found)
+    return ",".join(f"{item}:{','.join(sorted(found[item]))}" for item in PRECISIONS if item in found)
 
 
 def kept(case: Case) -> dict[str, str]:
@@ -83,6 +83,6 @@ def check_kept(case: Case, known: Iterable[str]) -> None:
 
 def unknown_layer(name: str, known: Iterable[str]) -> Unsupported:
     """That a model has no such layer, with the names that are most like it."""
-    known = [each for each in known if each]
+    known = [item for item in known if item]
     near = suggestion(name, known) or f"a name such as {known[0]}" if known else ""
     return Unsupported(f"There is no layer '{name}' to keep.", expected="names as inferlens profile shows", hint=near)

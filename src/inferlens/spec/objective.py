@@ -86,7 +86,7 @@ class Objective(Struct, frozen=True):
         """An objective from its word, such as ``latency.p99``. Raises InferlensError for one that there is not."""
         word = text.strip()
         aims = [name for name, measure in MEASURES.items() if measure.aim]
-        known = [*aims, *(each for each in SHORT if each not in aims)]
+        known = [*aims, *(item for item in SHORT if item not in aims)]
         check_choice("objective", word, known)
         return Objective(SHORT.get(word, word))
 
@@ -123,10 +123,12 @@ class Constraint(Struct, frozen=True):
     def parse_all(texts: Iterable[str]) -> tuple[Constraint, ...]:
         """A constraint of each text, as :meth:`parse` reads it; no two on the same measure."""
         found: dict[str, Constraint] = {}
-        for each in map(Constraint.parse, texts):
-            if each.name in found:
-                raise InferlensError(f"The limit of {each.name} is given twice.", expected="one limit for each measure")
-            found[each.name] = each
+        for constraint in map(Constraint.parse, texts):
+            if constraint.name in found:
+                raise InferlensError(
+                    f"The limit of {constraint.name} is given twice.", expected="one limit for each measure"
+                )
+            found[constraint.name] = constraint
         return tuple(found.values())
 
     @property

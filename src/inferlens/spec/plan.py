@@ -214,7 +214,7 @@ def _values(axis: Axis, words: Mapping[str, Any]) -> Any:
     if axis.text:
         return texts(asked)
     return (
-        known(axis.name, asked, axis.values) if axis.values else tuple(count(axis.name, each) for each in texts(asked))
+        known(axis.name, asked, axis.values) if axis.values else tuple(count(axis.name, text) for text in texts(asked))
     )
 
 
@@ -290,7 +290,7 @@ def words_of(text: str, backends: Sequence[str]) -> dict[str, Any]:
     nothing or is said twice.
     """
     try:  # quotation marks keep together what belongs together
-        rest = [word for word in (each.rstrip(",") for each in shlex.split(text)) if word]
+        rest = [word for word in (part.rstrip(",") for part in shlex.split(text)) if word]
     except ValueError as error:
         raise InferlensError(f"'{text}' describes no case.", expected=_FORM) from error
     words: dict[str, Any] = {"option": {}}
@@ -319,7 +319,7 @@ def _named(words: list[str], backends: Sequence[str]) -> Iterator[tuple[str, Any
             continue
         texts = {size: " ".join(words[:size]) for size in (1, 2)}
         said = ((axis.name, axis.read(text), size) for size, text in texts.items() for axis in AXES)
-        found = next((each for each in said if each[1] is not None), None)
+        found = next((item for item in said if item[1] is not None), None)
         if found is None:
             values = (value for axis in AXES for value in axis.values)
             known = [*backends, *values, *(axis.name for axis in AXES), *OTHERS]
@@ -379,7 +379,7 @@ def option_values(value: Any) -> dict[str, tuple[str, ...]]:
     flat: dict[str, tuple[str, ...]] = {}
     for name, values in value.items():
         if isinstance(values, Mapping):
-            flat |= {f"{name}.{option}": texts(each) for option, each in values.items()}
+            flat |= {f"{name}.{option}": texts(item) for option, item in values.items()}
         else:
             flat[name] = texts(values)
     return flat
@@ -471,13 +471,13 @@ def bench_words(
     options = {f"{case.backend}.{name}": value for name, value in case.options.items()}
     said = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in options.items()]
     asked = [ask for ask in asks if "=" in ask]
-    said = [each for each in said if each.partition("=")[0] not in {ask.partition("=")[0] for ask in asked}]
+    said = [item for item in said if item.partition("=")[0] not in {ask.partition("=")[0] for ask in asked}]
     words = [] if others else ["-b", label]
     flags = [part for ask in asks if ask.startswith("--") for part in ask.split()]
     replaced = {flag.removeprefix("--") for flag in flags[::2]} | ({"batch"} if batches else set())
     words += _flags(case, [axis for axis in AXES if axis.name not in replaced], device) + flags
     words += ["--batch", ",".join(map(str, batches))] if batches else []
-    words += [] if others else [part for each in (*said, *asked) for part in ("--option", each)]
+    words += [] if others else [part for item in (*said, *asked) for part in ("--option", item)]
     return [bare(case.model), *words]
 
 
@@ -514,7 +514,7 @@ def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:
         value = getattr(case, name)
         if value not in (None, "") and value != omitted.get(name):
             values = keep_words(case) if name == "keep" else [str(value)]
-            said += [f"--{name}"] if value is True else [part for each in values for part in (f"--{name}", each)]
+            said += [f"--{name}"] if value is True else [part for value in values for part in (f"--{name}", value)]
     return said + [part for spec in case.inputs for part in ("--input", spec.asked)]
 
 
@@ -528,7 +528,7 @@ def references(cases: Sequence[Case], usual: Set[str], named: str = "") -> dict[
     def place(case: Case, device: str) -> tuple[Any, ...]:
         return case.label != named, *plainness(case, device, usual), len(case.label), case.label
 
-    return {device: min(able, key=partial(place, device=device)) for device in {each.device for each in cases} if able}
+    return {device: min(able, key=partial(place, device=device)) for device in {case.device for case in cases} if able}
 
 
 def plainness(case: Case, device: str, usual: Set[str]) -> tuple[Any, ...]:

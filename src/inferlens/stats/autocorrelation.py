@@ -75,13 +75,13 @@ def integrated(raw: Array) -> Autocorrelation:
     if count < 4 or not raw[1:].any():
         return Autocorrelation(1.0, 0, count)
     pairs = raw[: count // 2 * 2 : 2] + raw[1::2]
-    found = Autocorrelation(1.0, 0, count)
+    autocorrelation = Autocorrelation(1.0, 0, count)
     for round_ in range(_ROUNDS):
-        before = found.time
-        found = _summed((pairs + 2 * before / count) / (1.0 + before / count) if round_ else pairs, count)
-        if abs(found.time - before) < 0.01 * before:
+        before = autocorrelation.time
+        autocorrelation = _summed((pairs + 2 * before / count) / (1.0 + before / count) if round_ else pairs, count)
+        if abs(autocorrelation.time - before) < 0.01 * before:
             break
-    return found
+    return autocorrelation
 
 
 def _summed(pairs: Array, count: int) -> Autocorrelation:

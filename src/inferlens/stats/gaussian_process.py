@@ -92,17 +92,17 @@ class Belief:
         return self.mean[best] - self.mean, np.sqrt(np.maximum(squared, 1e-18))
 
 
-def believe(seen: Sequence[Observed], points: Sequence[Point]) -> Belief:
+def believe(observeds: Sequence[Observed], points: Sequence[Point]) -> Belief:
     """What measurements, one at least, tell about ``points``."""
-    logs = np.array([each.log for each in seen])
+    logs = np.array([observed.log for observed in observeds])
     level = float(logs.mean())
     logs = logs - level
-    where = [each.point for each in seen]
-    together = np.array([[one.round == other.round for other in seen] for one in seen]) * ROUND**2
+    where = [observed.point for observed in observeds]
+    together = np.array([[one.round == observed.round for observed in observeds] for one in observeds]) * ROUND**2
     shared = _shared(where, where)
     best = None
     for noise in NOISE:
-        inner = _covariance(shared) + together + noise**2 * np.eye(len(seen))
+        inner = _covariance(shared) + together + noise**2 * np.eye(len(observeds))
         lower = np.linalg.cholesky(inner)
         half = np.linalg.solve(lower, logs)
         likelihood = -0.5 * float(half @ half) - float(np.log(np.diag(lower)).sum())
@@ -122,14 +122,14 @@ def believe(seen: Sequence[Observed], points: Sequence[Point]) -> Belief:
 
 def _shared(some: Sequence[Point], others: Sequence[Point]) -> tuple[Matrix, Matrix, Matrix]:
     """Of each two: whether their families are one; how many settings they share; whether equal."""
-    family = np.array([[one.family == other.family for other in others] for one in some], dtype=np.float64)
+    family = np.array([[one.family == point.family for point in others] for one in some], dtype=np.float64)
     names = sorted({name for point in (*some, *others) for name in point.settings})
     rows, columns = (
         np.array([[name in point.settings for name in names] for point in side], dtype=np.float64)
         for side in (some, others)
     )
     settings = rows.reshape(len(some), len(names)) @ columns.reshape(len(others), len(names)).T
-    same = np.array([[one == other for other in others] for one in some], dtype=np.float64)
+    same = np.array([[one == point for point in others] for one in some], dtype=np.float64)
     return family, settings, same
 
 
@@ -141,7 +141,7 @@ def _covariance(shared: tuple[Matrix, Matrix, Matrix]) -> Matrix:
 LARGEST_EFFECT = math.log(10)  # an interval that reaches further says nothing
 
 
-def setting_effects(seen: Sequence[Observed], point: Point) -> dict[str, tuple[float, float, float] | None]:
+def setting_effects(observeds: Sequence[Observed], point: Point) -> dict[str, tuple[float, float, float] | None]:
     """Return the speed-up by each setting of a point's family, and its 95 % interval; ``None`` where it is not known.
 
     By least squares: the logarithm of a time is the level of its round, plus that of its candidate, a level of its own
@@ -149,14 +149,18 @@ def setting_effects(seen: Sequence[Observed], point: Point) -> dict[str, tuple[f
     were tried in the family hold at once (Bonferroni), for a winner has those that looked best.
     """
     places: dict[Hashable, int] = {}
-    columns = [[places.setdefault(term, len(places)) for term in _terms(each, point.family)] for each in seen]
-    design = np.zeros((len(seen), len(places)))
+    columns = [
+        [places.setdefault(term, len(places)) for term in _terms(observed, point.family)] for observed in observeds
+    ]
+    design = np.zeros((len(observeds), len(places)))
     for row, own in enumerate(columns):
         design[row, own] = 1.0
-    logs, inverse = np.array([each.log for each in seen]), np.linalg.pinv(design)
+    logs, inverse = np.array([observed.log for observed in observeds]), np.linalg.pinv(design)
     rest = logs - design @ (inverse @ logs)
-    freedom = len(seen) - int(np.linalg.matrix_rank(design))
-    tried = {name for each in seen if each.point.family == point.family for name in each.point.settings}
+    freedom = len(observeds) - int(np.linalg.matrix_rank(design))
+    tried = {
+        name for observed in observeds if observed.point.family == point.family for name in observed.point.settings
+    }
     found: dict[str, tuple[float, float, float] | None] = dict.fromkeys(sorted(point.settings | tried))
     for name in found.keys() & tried if freedom > 0 else ():
         wanted = np.zeros(len(places))
@@ -171,8 +175,8 @@ def setting_effects(seen: Sequence[Observed], point: Point) -> dict[str, tuple[f
     return found
 
 
-def _terms(each: Observed, family: str) -> list[Hashable]:
+def _terms(observed: Observed, family: str) -> list[Hashable]:
     """What adds up to the logarithm of a time."""
-    point = each.point
+    point = observed.point
     own = [("family",), *(("setting", name) for name in point.settings)] if point.family == family else [point]
-    return [("round", each.round), *own]
+    return [("round", observed.round), *own]

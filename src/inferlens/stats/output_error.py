@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 def flat(*values: NDArray[Any]) -> NDArray[Any]:
     """The numbers of all these arrays, in one dimension and double precision."""
-    flattened = [each.ravel().astype(complex if np.iscomplexobj(each) else float, copy=False) for each in values]
+    flattened = [value.ravel().astype(complex if np.iscomplexobj(value) else float, copy=False) for value in values]
     return flattened[0] if len(flattened) == 1 else np.concatenate(flattened)
 
 

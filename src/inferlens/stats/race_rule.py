@@ -78,17 +78,17 @@ class RaceData:
         """
         if base not in self.entries or candidate not in self.entries:
             return None
-        one, other = self.entries[base], self.entries[candidate]
-        usual = max(one.usual, other.usual, key=lambda noise: noise.paired)
-        paired = paired_difference(one.rounds, other.rounds, usual, self._borrowed(base, candidate))
+        one, entry = self.entries[base], self.entries[candidate]
+        usual = max(one.usual, entry.usual, key=lambda noise: noise.paired)
+        paired = paired_difference(one.rounds, entry.rounds, usual, self._borrowed(base, candidate))
         if paired:
             return paired
         if self._common not in ("", base, candidate):
             steps = self.difference(base, self._common), self.difference(self._common, candidate)
             if steps[0] and steps[1] and (steps[0].rounds or steps[1].rounds):
                 return chained_difference(steps[0], steps[1])
-        first, second = (list(entry.alone) or list(entry.rounds.values()) for entry in (one, other))
-        return unpaired_difference(first, second, usual, max(one.unsteady, other.unsteady))
+        first, second = (list(entry.alone) or list(entry.rounds.values()) for entry in (one, entry))
+        return unpaired_difference(first, second, usual, max(one.unsteady, entry.unsteady))
 
     @cached_property
     def _common(self) -> str:

@@ -292,7 +292,9 @@ class Analysis:
 
     def _used(self, device: int, here: Ints) -> GpuUse:
         trace, costs = self.trace, self.costs
-        known = next((each for each in trace.about.devices if each.id == device), None)
+        device_properties = next(
+            (device_properties for device_properties in trace.about.devices if device_properties.id == device), None
+        )
         rows = trace.gpu.row[here]
         begin, end = trace.begin[rows], trace.ends(rows)
         low, high = int(self.counted.begin[0]), int(self.counted.end[-1])
@@ -305,13 +307,13 @@ class Analysis:
         at_work = (filled * np.diff(np.clip(moments, low, high))).sum() / length if len(filled) else None
         return GpuUse(
             device=device,
-            name=known.name if known else "",
+            name=device_properties.name if device_properties else "",
             utilization=int(Intervals.union(begin, end).covered(np.array([low]), np.array([high]))[0]) / length,
             sm_efficiency=None if at_work is None else float(at_work),
             occupancy=None if occupied is None else float(occupied),
             tensor_share=float(duration[costs.uses_tensor_cores[here]].sum() / whole) if whole else None,
             tensor_untold=float(duration[~costs.tells_tensor_cores[here]].sum() / whole) if whole else None,
-            properties=known,
+            properties=device_properties,
         )
 
 

@@ -52,8 +52,8 @@ class Columns:
         order = np.argsort(-np.asarray(self.columns[column], dtype=np.float64), kind="stable")
         return Columns(
             {
-                name: each[order] if isinstance(each, np.ndarray) else [each[place] for place in order.tolist()]
-                for name, each in self.columns.items()
+                name: item[order] if isinstance(item, np.ndarray) else [item[place] for place in order.tolist()]
+                for name, item in self.columns.items()
             }
         )
 

@@ -116,9 +116,11 @@ class About(Struct, frozen=True):
     def of(cls, beside: Mapping[str, Raw]) -> About:
         """What of it has the form that it should have."""
         known = {}
-        for each in msgspec.structs.fields(cls):
+        for field_info in msgspec.structs.fields(cls):
             with suppress(*PROBLEMS, KeyError):
-                known[each.name] = msgspec.json.decode(beside[each.encode_name], type=each.type, strict=False)
+                known[field_info.name] = msgspec.json.decode(
+                    beside[field_info.encode_name], type=field_info.type, strict=False
+                )
         return cls(**known)
 
 

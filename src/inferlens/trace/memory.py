@@ -111,14 +111,14 @@ def curves(analysis: Analysis) -> Columns:
     """The curve of each device: the most that was given out in each of so many equal slices of the time."""
     memory = analysis.trace.allocations
     rows: list[tuple[Any, ...]] = []
-    for each in devices(analysis):
-        times = memory.time[each.places]
+    for device in devices(analysis):
+        times = memory.time[device.places]
         edges = np.linspace(times[0], times[-1], SLICES + 1)
         slices = np.clip(np.searchsorted(edges, times, "right") - 1, 0, SLICES - 1)
         # What was given out when a slice began counts in it too.
         before = np.searchsorted(times, edges[:-1], "right") - 1
-        most = each.level[np.maximum(before, 0)]
-        np.maximum.at(most, slices, each.level)
+        most = device.level[np.maximum(before, 0)]
+        np.maximum.at(most, slices, device.level)
         begins = (edges[:-1] - memory.time[0]) / SECOND
-        rows += zip([each.name] * SLICES, begins.tolist(), most.tolist(), strict=True)
+        rows += zip([device.name] * SLICES, begins.tolist(), most.tolist(), strict=True)
     return Columns.named(("device", "time", "allocated"), rows)

@@ -325,7 +325,9 @@ _CUT_OFF = 0.05  # of the launches
 _SHARE = 4
 _NAMED = 5  # unknown categories in a message
 # Which of the parts beside all events one of a category is in, by the category's number.
-_PART = np.array([next((n for n, of in enumerate((GPU, CALLS, SCOPES)) if each in of), -1) for each in Category])
+_PART = np.array(
+    [next((n for n, of in enumerate((GPU, CALLS, SCOPES)) if category in of), -1) for category in Category]
+)
 
 
 class _Codes(dict[Any, int]):
@@ -484,10 +486,10 @@ class TraceBuilder:
     def _add_gpu(self, rows: Ints, args: Sequence[Arguments]) -> None:
         columns = {
             "row": rows,
-            "grid": _triples([each.grid for each in args]),
-            "block": _triples([each.block for each in args]),
-            "blocks_per_sm": _floats([each.blocks_per_sm for each in args]),
-            "occupancy": _floats([each.occupancy for each in args]),
+            "grid": _triples([arguments.grid for arguments in args]),
+            "block": _triples([arguments.block for arguments in args]),
+            "blocks_per_sm": _floats([arguments.blocks_per_sm for arguments in args]),
+            "occupancy": _floats([arguments.occupancy for arguments in args]),
         }
         self._keep(GpuEvents, columns | _wholes(args, "device", "stream", "correlation", "registers", "shared_memory"))
 
@@ -511,7 +513,7 @@ class TraceBuilder:
 
 
 def _ordered(part: Part, order: Ints) -> Part:
-    return type(part)(**{each.name: getattr(part, each.name)[order] for each in fields(part)})
+    return type(part)(**{field.name: getattr(part, field.name)[order] for field in fields(part)})
 
 
 def _timed(events: Sequence[Event]) -> tuple[Sequence[Event], Any]:
@@ -526,7 +528,7 @@ def _timed(events: Sequence[Event]) -> tuple[Sequence[Event], Any]:
 def _usable(microseconds: NDArray[Any], least: int = -_LATEST + 1) -> Bools:
     """Which of some times, of which any may be missing, can be reckoned with."""
     if microseconds.dtype == object:
-        return np.array([each is not None and least <= each < _LATEST for each in microseconds.tolist()], dtype=bool)
+        return np.array([item is not None and least <= item < _LATEST for item in microseconds.tolist()], dtype=bool)
     fits: Bools = (microseconds >= least) & (microseconds < _LATEST)
     return fits
 
@@ -555,7 +557,7 @@ def _whole(values: Sequence[Any]) -> Ints:
     try:
         return np.array(values, dtype=np.int64)
     except (TypeError, OverflowError):  # most have neither
-        known = (UNKNOWN if each is None or abs(each) >= _LARGEST else int(each) for each in values)
+        known = (UNKNOWN if value is None or abs(value) >= _LARGEST else int(value) for value in values)
         return np.fromiter(known, np.int64, len(values))
 
 

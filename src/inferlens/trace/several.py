@@ -44,8 +44,8 @@ def traces_in(folder: Path) -> list[Path]:
 
 def traces_under(path: Path) -> list[Path]:
     """The traces in a folder at any height, or the file itself; what does not begin as one is left out."""
-    files = [path] if path.is_file() else sorted(path.rglob("*"), key=lambda each: _natural(each.relative_to(path)))
-    return [each for each in files if each.name.endswith(SUFFIXES) and each.is_file() and _is_trace(each)]
+    files = [path] if path.is_file() else sorted(path.rglob("*"), key=lambda item: _natural(item.relative_to(path)))
+    return [file for file in files if file.name.endswith(SUFFIXES) and file.is_file() and _is_trace(file)]
 
 
 def _is_trace(path: Path) -> bool:
@@ -77,24 +77,24 @@ class Origin(NamedTuple):
 
 def origin_of(name: str, trace: Trace) -> Origin:
     """Where a trace comes from; the rank may stand in its name alone. Times are nanoseconds, of the writer's clock."""
-    known, named = trace.about.distributed, _RANK.search(name)
-    rank = int(named[1]) if known.rank is None and named else known.rank
+    distributed, named = trace.about.distributed, _RANK.search(name)
+    rank = int(named[1]) if distributed.rank is None and named else distributed.rank
     begin, base = trace.begin, trace.about.base
     ends = (int(begin.min()), int((begin + trace.duration).max())) if len(trace) else (0, 0)
-    return Origin(rank, known.world_size, base + ends[0], base + ends[1])
+    return Origin(rank, distributed.world_size, base + ends[0], base + ends[1])
 
 
 def why_no_job(origins: Mapping[str, Origin]) -> str:
     """Why traces are not those of one job's ranks, or not all; empty if they are."""
     every = list(origins.values())
-    for name, each in origins.items():
-        if each.rank is None:
+    for name, item in origins.items():
+        if item.rank is None:
             return f"{name} has no rank"
-    if len({each.rank for each in every}) < len(every):
+    if len({item.rank for item in every}) < len(every):
         return "several have the same rank"
-    if len({each.world_size for each in every} - {None}) > 1:
+    if len({item.world_size for item in every} - {None}) > 1:
         return "they are of jobs of different sizes"
-    apart = max(each.begin for each in every) - min(each.end for each in every)
+    apart = max(item.begin for item in every) - min(item.end for item in every)
     return "they were not taken at the same time" if apart > _CLOCKS else ""
 
 
@@ -110,7 +110,7 @@ def rank_of(name: str, analysis: Analysis) -> dict[str, Any]:
     # What the host does for communication counts where nothing of it ran on a GPU.
     talks = Intervals.of(trace, trace.gpu.row[on_gpu]) if on_gpu.any() else analysis.parts["communication"]
     talking, both, computing = (
-        float(np.sum(each.covered(steps.begin, steps.end))) for each in (talks, talks.both(kernels), kernels)
+        float(np.sum(intervals.covered(steps.begin, steps.end))) for intervals in (talks, talks.both(kernels), kernels)
     )
     return {
         "name": name,

@@ -59,25 +59,25 @@ class Intervals:
         """Nanoseconds."""
         return int((self.end - self.begin).sum())
 
-    def both(self, other: Intervals) -> Intervals:
+    def both(self, intervals: Intervals) -> Intervals:
         """The moments that are in both."""
         # The intervals of the other that meet each of these are neighbours there.
-        first = np.searchsorted(other.end, self.begin, "right")
-        last = np.searchsorted(other.begin, self.end, "left")
+        first = np.searchsorted(intervals.end, self.begin, "right")
+        last = np.searchsorted(intervals.begin, self.end, "left")
         count = np.maximum(last - first, 0)
         mine = np.repeat(np.arange(len(self)), count)
         its = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
-        begin = np.maximum(self.begin[mine], other.begin[its])
-        end = np.minimum(self.end[mine], other.end[its])
+        begin = np.maximum(self.begin[mine], intervals.begin[its])
+        end = np.minimum(self.end[mine], intervals.end[its])
         kept = end > begin
         return Intervals(begin[kept], end[kept])
 
-    def without(self, other: Intervals) -> Intervals:
+    def without(self, intervals: Intervals) -> Intervals:
         """The moments that are in this and not in the other."""
-        if not len(self) or not len(other):
+        if not len(self) or not len(intervals):
             return self
-        begin = np.concatenate([[min(self.begin[0], other.begin[0])], other.end])
-        end = np.concatenate([other.begin, [max(self.end[-1], other.end[-1])]])
+        begin = np.concatenate([[min(self.begin[0], intervals.begin[0])], intervals.end])
+        end = np.concatenate([intervals.begin, [max(self.end[-1], intervals.end[-1])]])
         kept = end > begin
         return self.both(Intervals(begin[kept], end[kept]))
 
@@ -145,7 +145,7 @@ class Steps:
         return self._taken(np.flatnonzero(self.kept))
 
     def _taken(self, places: Ints) -> Steps:
-        columns = {each.name: getattr(self, each.name)[places] for each in fields(self)}
+        columns = {field.name: getattr(self, field.name)[places] for field in fields(self)}
         return Steps(**{**columns, "kept": np.ones(len(places), bool)})
 
 
@@ -185,7 +185,7 @@ def _on_the_host(trace: Trace) -> tuple[list[str], Ints, Ints]:
         return names, trace.begin[rows], trace.ends(rows)
     rows = trace.rows(Category.OPERATOR, Category.ANNOTATION)
     if not len(rows):
-        rows = trace.rows(*(each for each in Category if each is not Category.SPAN))
+        rows = trace.rows(*(category for category in Category if category is not Category.SPAN))
     if not len(rows):
         return [], np.empty(0, np.int64), np.empty(0, np.int64)
     return [WHOLE_TRACE], trace.begin[rows].min(keepdims=True), trace.ends(rows).max(keepdims=True)
@@ -229,7 +229,7 @@ def parts_of(trace: Trace, launch_links: LaunchLinks) -> dict[str, Intervals]:
         "data loader": scopes[loads],
         "CPU": scopes[(operators | trace.starting(scopes, *_OPTIMIZER)) & ~talks & ~loads],
     }
-    return {name: Intervals.of(trace, each) for name, each in rows.items()}
+    return {name: Intervals.of(trace, item) for name, item in rows.items()}
 
 
 def shares_of(parts: dict[str, Intervals], steps: Steps) -> dict[str, Ints]:
@@ -237,9 +237,9 @@ def shares_of(parts: dict[str, Intervals], steps: Steps) -> dict[str, Ints]:
     left = Intervals.union(steps.begin, steps.end)
     found: dict[str, Ints] = {}
     for name, part in parts.items():
-        mine = part.both(left)
-        found[name] = mine.covered(steps.begin, steps.end)
-        left = left.without(mine)
+        intervals = part.both(left)
+        found[name] = intervals.covered(steps.begin, steps.end)
+        left = left.without(intervals)
     return {**found, "other": left.covered(steps.begin, steps.end)}
 
 
@@ -270,12 +270,12 @@ def idle_of(trace: Trace, launch_links: LaunchLinks, steps: Steps) -> dict[str, 
 
 def host_gaps(trace: Trace, launch_links: LaunchLinks, window: Intervals) -> Intervals:
     """Return when all devices that ran anything waited to be given work within the window."""
-    found = Intervals(window.begin[:0], window.end[:0])
+    intervals = Intervals(window.begin[:0], window.end[:0])
     devices = np.unique(trace.gpu.device).tolist() if len(window) else []
     for number, device in enumerate(devices):
         host, _ = _gaps(trace, launch_links, np.flatnonzero(trace.gpu.device == device), window)
-        found = found.both(host) if number else host
-    return found
+        intervals = intervals.both(host) if number else host
+    return intervals
 
 
 def synchronising(trace: Trace, launch_links: LaunchLinks) -> Ints:

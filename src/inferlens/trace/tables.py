@@ -50,14 +50,14 @@ def module_tree(analysis: Analysis, *, depth: int | None = None) -> Columns:
         names.append(trace.strings[name].removeprefix(_MODULE))
         paths.append(f"{paths[around]}.{names[-1]}" if around >= 0 else names[-1])
         walks.append((*walks[around], number) if around >= 0 else (number,))
-        for each in walks[-1][:-1]:
-            total[each] += device[number]
+        for item in walks[-1][:-1]:
+            total[item] += device[number]
     order = [walk[-1] for walk in sorted(walks) if depth is None or len(walk) <= depth]
     calls = np.bincount(of, minlength=count)
     columns: dict[str, list[Any]] = {
-        "path": [paths[each] for each in order],
-        "name": [names[each] for each in order],
-        "depth": [len(walks[each]) - 1 for each in order],
+        "path": [paths[item] for item in order],
+        "name": [names[item] for item in order],
+        "depth": [len(walks[item]) - 1 for item in order],
         "calls": calls[order].tolist(),
         "host_total": (host[order] / SECOND).tolist(),
         "host_self": (np.maximum(own[order], 0) / SECOND).tolist(),
@@ -239,7 +239,7 @@ def _known(values: Ints) -> list[int | None]:
 
 def _triples(values: NDArray[np.int64]) -> list[str | None]:
     """``56x2x1``; nothing where there is none."""
-    return ["x".join(map(str, each)) if any(each) else None for each in values.tolist()]
+    return ["x".join(map(str, item)) if any(item) else None for item in values.tolist()]
 
 
 def stepping(analysis: Analysis) -> Columns:
@@ -288,7 +288,7 @@ def timeline(analysis: Analysis) -> Columns:
     if analysis.step is not None:
         low, high = int(steps.begin[0]), int(steps.end[-1])
     else:
-        every = trace.rows(*(each for each in Category if each not in (Category.SPAN, Category.OVERHEAD)))
+        every = trace.rows(*(category for category in Category if category not in (Category.SPAN, Category.OVERHEAD)))
         low, high = int(trace.begin[every].min()), int(trace.ends(every).max())
     edges = low + np.linspace(0, high - low, SLICES + 1).astype(np.int64)
     begin, end = edges[:-1], edges[1:]

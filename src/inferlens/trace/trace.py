@@ -304,9 +304,9 @@ class Nest:
     def innermost(self, thread: Codes, time: Ints, wanted: Bools | None = None) -> Ints:
         """For each moment of a thread the innermost interval around it, of those that are wanted; -1 without one."""
         found = np.full(len(time), NONE, dtype=np.int64)
-        for each in np.unique(thread).tolist():
-            here = thread == each
-            low, high = np.searchsorted(self.thread, [each, each + 1])
+        for item in np.unique(thread).tolist():
+            here = thread == item
+            low, high = np.searchsorted(self.thread, [item, item + 1])
             found[here] = np.searchsorted(self.begin[low:high], time[here], "right") + low - 1
             found[here & (found < low)] = NONE
         open_ones = np.flatnonzero(found >= 0)

@@ -119,12 +119,12 @@ def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) ->
     shades = {keys[row.id]: colours[plain(row.backend)] for row in chosen}
     panels = [_lines(able, keys, shades, name) for name in varying(able)]
     few = comparisons if len(comparisons) <= MOST_BARS or not panels else [comparisons[0], comparisons[-1]]
-    for each in few:
-        where = where_of(each, comparisons)
-        said = wrap(f"{where} · {answered(each)}", int(WIDTH / LETTER)) if several else []
-        mine = [row for row in each if names[row.id] in first]
+    for item in few:
+        where = where_of(item, comparisons)
+        said = wrap(f"{where} · {answered(item)}", int(WIDTH / LETTER)) if several else []
+        mine = [row for row in item if names[row.id] in first]
         panels += [_bars(mine, names, keys, shades, said)] if mine else []
-    width = WIDTH + LETTER * max(len(label) for each in by(chosen, "comparison") for label in labels(each, names))
+    width = WIDTH + LETTER * max(len(label) for item in by(chosen, "comparison") for label in labels(item, names))
     answer = title_of(comparisons, names, width / LETTER_OF_TITLE)
     left_out = len(set(names.values())) - len(first)
     about = f"{headline(table)}{f' · the first {len(first)} are drawn' * bool(left_out)}"
@@ -153,7 +153,7 @@ def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
         ["reference"] * row.is_reference + ([words[row.standing]] if several and row.standing in words else [])
         for row in rows
     ]
-    return [names[row.id] + f" ({', '.join(mine)})" * bool(mine) for row, mine in zip(rows, roles, strict=True)]
+    return [names[row.id] + f" ({', '.join(item)})" * bool(item) for row, item in zip(rows, roles, strict=True)]
 
 
 def title_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: float) -> list[str]:
@@ -162,12 +162,12 @@ def title_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: 
     if len(comparisons) == 1:
         return wrap(f"{model}: {answered(comparisons[0])}", int(room))
     leads = []
-    for name, mine in sorted(leading(comparisons, names).items(), key=lambda lead: -len(lead[1])):
-        name += next((f" ({row.outputs})" for _, row in mine if row.outputs in OF_OUTPUTS.values()), "")
-        sure = [where + " (probably)" * (row.standing == "likeliest") for where, row in mine]
+    for name, item in sorted(leading(comparisons, names).items(), key=lambda lead: -len(lead[1])):
+        name += next((f" ({row.outputs})" for _, row in item if row.outputs in OF_OUTPUTS.values()), "")
+        sure = [where + " (probably)" * (row.standing == "likeliest") for where, row in item]
         leads.append(f"{name} at {listing(sure)}")
-        if len(mine) == len(comparisons):
-            leads = [f"{name} everywhere" + " (probably)" * any(row.standing == "likeliest" for _, row in mine)]
+        if len(item) == len(comparisons):
+            leads = [f"{name} everywhere" + " (probably)" * any(row.standing == "likeliest" for _, row in item)]
     return wrap(f"{model}, fastest: {', '.join(leads) or 'none, all outputs are wrong'}", int(room))
 
 
@@ -182,18 +182,18 @@ def leading(comparisons: Sequence[Sequence[Row]], names: Mapping[str, str]) -> d
     fastest = [[row for row in rows if row.fastest] for rows in comparisons]
     known = [{names[row.id] for row in best} for best in fastest]
     leads: dict[str, list[tuple[str, Row]]] = {}
-    for each, best in zip(comparisons, fastest, strict=True):
+    for item, best in zip(comparisons, fastest, strict=True):
         if best:  # of those that are equally fast, one that leads elsewhere too
             row = max(best, key=lambda row: sum(names[row.id] in others for others in known))
-            leads.setdefault(names[row.id], []).append((where_of(each, comparisons), row))
+            leads.setdefault(names[row.id], []).append((where_of(item, comparisons), row))
     return leads
 
 
 def where_of(rows: Sequence[Row], comparisons: Sequence[Sequence[Row]]) -> str:
     """What tells one comparison from the others."""
     told = {"io": f"{rows[0].io} io", "call_mode": rows[0].call_mode or "repeated"}
-    words = [told[name] for name in told if len({getattr(each[0], name) for each in comparisons}) > 1]
-    return plain(", ".join(filter(None, [at(rows[0], varying(each[0] for each in comparisons)), *words])))
+    words = [told[name] for name in told if len({getattr(comparison[0], name) for comparison in comparisons}) > 1]
+    return plain(", ".join(filter(None, [at(rows[0], varying(comparison[0] for comparison in comparisons)), *words])))
 
 
 def _word(row: Row) -> str:
@@ -216,9 +216,9 @@ def _order(row: Row) -> tuple[bool, float]:
 def _first(comparisons: Sequence[Sequence[Row]], names: dict[str, str], most: int) -> set[str]:
     """The names of ``most`` ways: the references, and those that are among the fastest somewhere."""
     places = sorted(
-        (not (row.is_reference or row.fastest), place if drawn(row) else len(each), _seconds(row), names[row.id])
-        for each in comparisons
-        for place, row in enumerate(sorted(each, key=_order))
+        (not (row.is_reference or row.fastest), place if drawn(row) else len(comparison), _seconds(row), names[row.id])
+        for comparison in comparisons
+        for place, row in enumerate(sorted(comparison, key=_order))
     )
     return set(list(dict.fromkeys(name for *_, name in places))[:most])
 
@@ -227,7 +227,7 @@ def _first(comparisons: Sequence[Sequence[Row]], names: dict[str, str], most: in
 
 
 def _measured(values: Sequence[dict[str, Any]]) -> list[Column]:
-    return [column for column in CHARTED if any(each[column.key] for each in values)]
+    return [column for column in CHARTED if any(value[column.key] for value in values)]
 
 
 def _bars(
@@ -245,7 +245,9 @@ def _bars(
         text = f"{column.key}_{'said' if first else 'text'}"
         y = field("name:N", sort=shown, title=None, **({} if first else {"axis": None}))
         # As long as leaves room for what stands behind the bars.
-        most = max(each[f"{column.key}_end"] / max(1 - (10 + LETTER * len(each[text])) / width, 0.3) for each in values)
+        most = max(
+            value[f"{column.key}_end"] / max(1 - (10 + LETTER * len(value[text])) / width, 0.3) for value in values
+        )
         scale = {"domain": [0, most or 1.0], "nice": False}
         whiskers = ", whiskers: 5th to 95th percentile" * (column.key == "median" and any(v["low"] for v in values))
         axis = {"tickCount": 5, "format": ",~r", "labelOverlap": True}
@@ -261,7 +263,7 @@ def _bars(
         ]
         if column.key == "median":
             low, high = ({**base, "x": field(f"{end}:Q")} for end in ("low", "high"))
-            ticks = [marks("tick", each, size=9, thickness=1.5) for each in (low, high)]
+            ticks = [marks("tick", item, size=9, thickness=1.5) for item in (low, high)]
             layers[1:1] = [marks("rule", {**low, "x2": {"field": "high"}}, strokeWidth=1.5), *ticks]
         panels.append(layered(layers, width=width, height={"step": _STEP}))
     heading: Part = {"title": {"text": said, "frame": "group"}} if said else {}
@@ -270,13 +272,13 @@ def _bars(
 
 def _lines(rows: Sequence[Row], keys: dict[str, str], colours: Mapping[str, str], name: str) -> dict[str, Any]:
     """What was measured against a dimension, one line for each series; those of one colour are dashed otherwise."""
-    others = [each for each in varying(rows) if each != name]
+    others = [item for item in varying(rows) if item != name]
     sized = [row for row in rows if row.dimensions.get(name)]
     largest_first = sorted(sized, key=lambda row: (-(row.dimensions[name] or 0), _seconds(row)))
     named = {row.id: ", ".join(filter(None, [keys[row.id], at(row, others)])) for row in sized}
     shades = {named[row.id]: colours[keys[row.id]] for row in largest_first}
     values = [{**_values(row, named), "size": row.dimensions[name]} for row in sized]
-    axis: Part = {"values": sorted({each["size"] for each in values}), "format": "d", "labelOverlap": True}
+    axis: Part = {"values": sorted({value["size"] for value in values}), "format": "d", "labelOverlap": True}
     scale: Part = {"type": "log", "base": 2, "nice": False}
     title = f"{'batch size' if name == 'batch' else plain(name)} (log scale)"
     x = field("size:Q", title=title, scale=scale, axis=axis)
@@ -288,13 +290,13 @@ def _lines(rows: Sequence[Row], keys: dict[str, str], colours: Mapping[str, str]
         dashes.append(DASHES[alike[shade] % len(DASHES)])
         alike[shade] += 1
     colour, shape, dash = (
-        field("colour:N", scale={"domain": domain, "range": each}, legend=legend)
-        for each in ([*shades.values()], SHAPES, dashes)
+        field("colour:N", scale={"domain": domain, "range": item}, legend=legend)
+        for item in ([*shades.values()], SHAPES, dashes)
     )
     panels, columns = list[Any](), _measured(values)
     width = (WIDTH - _BETWEEN * (len(columns) - 1)) / len(columns)
     for column in columns:
-        known = [each[column.key] for each in values if each[column.key]]
+        known = [value[column.key] for value in values if value[column.key]]
         # A log scale keeps slow and fast apart; lines whose speed-up is the same at every batch are parallel.
         low, high = min(known) / 1.2, max(known) * 1.2
         axis = {"tickCount": 6, "labelOverlap": True, "format": ",~r", "minExtent": 44}
@@ -311,7 +313,11 @@ def _lines(rows: Sequence[Row], keys: dict[str, str], colours: Mapping[str, str]
 
 
 def _tooltip() -> list[Any]:
-    every = (("case", "case"), ("spread", "p5 to p95 (ms)"), *((f"{each.key}_text", each.chart) for each in CHARTED))
+    every = (
+        ("case", "case"),
+        ("spread", "p5 to p95 (ms)"),
+        *((f"{column.key}_text", column.chart) for column in CHARTED),
+    )
     return fields(*every)
 
 

@@ -165,7 +165,7 @@ def _rows(node: Node, inside: Path, fused: bool) -> list[str]:
     if node.role == "folded":
         most = ", ".join(f"{count} {kind}" for kind, count in Counter(node.operators).most_common(3))
         return [f"{plural(len(node.places), 'layer')}{f' from {most}' if most else ''}"]
-    parts = next((each for each in (node.modules, node.operators) if len(each) > 1), ())
+    parts = next((item for item in (node.modules, node.operators) if len(item) > 1), ())
     if fused and parts:
         more = [f"and {len(parts) - _PARTS} more"] * (len(parts) > _PARTS)
         return [f"fused from {len(parts)}", *(part or "the model itself" for part in parts[:_PARTS]), *more]

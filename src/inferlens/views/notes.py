@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from inferlens.analysis.findings.notes import LEVELS, Note
 from inferlens.analysis.runs import latest
 from inferlens.record.record import Record, machine_name
+from inferlens.spec.case import short_name
 from inferlens.units import listing, plural
 from inferlens.views.plain import plain
 from inferlens.views.renderers import terminal
@@ -87,13 +88,13 @@ def _screen(shown: Sequence[Row], paths: str, screen: Screen) -> list[Table | st
 def _by_level(groups: Sequence[tuple[Note, str]]) -> Table:
     lines: list[Line] = []
     for level, words in LEVELS.items():
-        mine = [each for one, who in groups if one.level == level for each in _lines(one, who)]
+        mine = [line for one, who in groups if one.level == level for line in _lines(one, who)]
         lines += [Line(words.upper(), ("",), style="bold"), *mine] if mine else []
     return Table("", "", _COLUMNS, lines, fold=True)
 
 
 def _by_case(shown: Sequence[Row]) -> list[Table]:
-    lines = [[each for one in row.notes for each in _lines(one, LEVELS[one.level])] for row in shown]
+    lines = [[line for one in row.notes for line in _lines(one, LEVELS[one.level])] for row in shown]
     return [Table(f"{row.model} {row.label}", "", _COLUMNS, of) for row, of in zip(shown, lines, strict=True) if of]
 
 
@@ -109,12 +110,12 @@ def _grouped(shown: Sequence[Row]) -> list[tuple[Note, str]]:
         for one in row.notes:
             groups.setdefault((one.level, one.code, _FILLED.sub("", one.message)), []).append((one, name))
     order, found = list(LEVELS), []
-    for mine in sorted(groups.values(), key=len, reverse=True):
-        first, who = mine[0][0], list(dict.fromkeys(name for _, name in mine))
-        alike = [one.hint for one, _ in mine if _FILLED.sub("", one.hint) == _FILLED.sub("", first.hint)]
-        together = replace(first, message=_together([one.message for one, _ in mine]), hint=_together(alike))
+    for group in sorted(groups.values(), key=len, reverse=True):
+        first, who = group[0][0], list(dict.fromkeys(name for _, name in group))
+        alike = [one.hint for one, _ in group if _FILLED.sub("", one.hint) == _FILLED.sub("", first.hint)]
+        together = replace(first, message=_together([one.message for one, _ in group]), hint=_together(alike))
         found.append((together, _who(who, len(shown))))
-    return sorted(found, key=lambda each: (order.index(each[0].level), each[0].code not in _WORST))
+    return sorted(found, key=lambda item: (order.index(item[0].level), item[0].code not in _WORST))
 
 
 def _who(names: Sequence[str], cases: int) -> str:
@@ -135,7 +136,7 @@ def _names(shown: Sequence[Row]) -> list[str]:
     names = []
     for row, words in zip(shown, every, strict=True):
         own = [words[0], *(word for word in words[1:] if word not in common)]
-        model = [row.model.rpartition(":")[2]] if models else []
+        model = [short_name(row.model)] if models else []
         names.append(plain(" ".join([*model, *own, at(row, sizes)])))
     return names
 

@@ -71,19 +71,19 @@ def _csv(answers: Sequence[Answer]) -> tuple[list[str], list[list[Any]]]:
     """A row for each case, with its numbers or why there are none."""
     rows = []
     for case, result, _ in answers:
-        known = result if isinstance(result, Partition) else None
-        numbers = [of(known) if known else None for of in COUNTS.values()]
-        rows.append([case.model, case.label, *numbers, "" if known else str(result)])
+        partition = result if isinstance(result, Partition) else None
+        numbers = [of(partition) if partition else None for of in COUNTS.values()]
+        rows.append([case.model, case.label, *numbers, "" if partition else str(result)])
     return ["model", "case", *COUNTS, "failure"], rows
 
 
 def blocks(answers: Sequence[Answer], wide: bool, defaults: Mapping[str, str]) -> Iterator[Table | str]:
     """The answer; of one case what PyTorch runs and what other values would give, of several a row each; notes."""
-    shared, labels = told_apart([each.case for each in answers])
+    shared, labels = told_apart([answer.case for answer in answers])
     known = {
-        label: each.result for label, each in zip(labels, answers, strict=True) if isinstance(each.result, Partition)
+        label: item.result for label, item in zip(labels, answers, strict=True) if isinstance(item.result, Partition)
     }
-    flavours = {each.flavour: None for each in known.values() if each.flavour}
+    flavours = {partition.flavour: None for partition in known.values() if partition.flavour}
     yield Table(" · ".join([answers[0].case.model, *shared, *flavours]), "", (), (), sentences=_answer(known, defaults))
     left = {}
     if len(answers) > 1 or wide:
@@ -163,11 +163,11 @@ def _amount(part: Partition) -> str:
 
 def _counted(labels: Sequence[str], answers: Sequence[Answer], top: int | None) -> Table:
     """A row for each case: numbers of operators and engines, or that it failed."""
-    parts = [each.result for each in answers if isinstance(each.result, Partition)]
+    parts = [answer.result for answer in answers if isinstance(answer.result, Partition)]
     names = [name for name in COUNTS if name != BREAKS or any(part.graph_breaks for part in parts)]
     lines = []
-    for label, each in zip(labels[:top], answers[:top], strict=True):
-        found = [COUNTS[name](each.result) for name in names] if isinstance(each.result, Partition) else []
+    for label, item in zip(labels[:top], answers[:top], strict=True):
+        found = [COUNTS[name](item.result) for name in names] if isinstance(item.result, Partition) else []
         cells = [UNKNOWN if value is None else str(value) for value in found] or ["failed", *[""] * (len(names) - 1)]
         lines.append(Line(label, cells))
     return Table("", "", tuple(Column("", name, keep=place) for place, name in enumerate(names)), lines)
@@ -185,8 +185,8 @@ def _places(known: Known, wide: bool) -> Iterator[Table]:
 
 def _choices(known: Known, wide: bool) -> Iterator[Table]:
     """What other values of ``min_block_size`` would give; people get those that matter."""
-    for members in _alike(known, lambda part: tuple(each for each in part.choices if each.engines)).values():
-        own = {each.min_block_size for each in members.values()}
+    for members in _alike(known, lambda part: tuple(choice for choice in part.choices if choice.engines)).values():
+        own = {member.min_block_size for member in members.values()}
         part = max(members.values(), key=lambda part: len(part.choices))
         if len(part.choices) == 1 and not wide:
             continue
@@ -199,19 +199,19 @@ def _choices(known: Known, wide: bool) -> Iterator[Table]:
 
 def _few(part: Partition, own: set[int]) -> list[Choice]:
     """The case's own and that with the fewest segments, then those with most in TensorRT, in their order."""
-    matter = sorted(part.choices, key=lambda each: (not _holds(each, own), each != part.fewest, each.least))
-    return sorted(matter[:MOST_CHOICES], key=lambda each: each.least)
+    matter = sorted(part.choices, key=lambda choice: (not _holds(choice, own), choice != part.fewest, choice.least))
+    return sorted(matter[:MOST_CHOICES], key=lambda choice: choice.least)
 
 
 def _said(labels: Sequence[str], answers: Sequence[Answer]) -> Iterator[str]:
     """Why some could not be partitioned, what backends warned of, and what else must be known, once each."""
-    yield from (f"{label}: {each.result}" for label, each in zip(labels, answers, strict=True) if _failed(each))
+    yield from (f"{label}: {item.result}" for label, item in zip(labels, answers, strict=True) if _failed(item))
     said: dict[str, list[str]] = {}
-    for label, each in zip(labels, answers, strict=True):
-        if isinstance(each.result, Partition):
-            for text in (*(f"{of.message} {of.advice}".strip() for of in each.warnings), *notes(each.result)):
+    for label, item in zip(labels, answers, strict=True):
+        if isinstance(item.result, Partition):
+            for text in (*(f"{of.message} {of.advice}".strip() for of in item.warnings), *notes(item.result)):
                 said.setdefault(text, []).append(label)
-    known = sum(not _failed(each) for each in answers)
+    known = sum(not _failed(answer) for answer in answers)
     for text, whose in said.items():
         yield text if len(whose) == known else f"With {listing(whose)}: {text}"
 
@@ -254,10 +254,10 @@ def operators(parts: Sequence[Partition]) -> list[Line]:
 def places(part: Partition, details: bool = True) -> Iterator[tuple[str, ...]]:
     """Each place where the graph leaves TensorRT, and each where Python runs between graphs, in order: the cells."""
     rows: list[tuple[int, bool, tuple[str, ...]]] = []
-    for each in part.breaks:
-        segment = part.segments[each.segment]
-        where = place(part.segments, each.segment)
-        cells = (where, _modules(each.modules, details), _operators(each, details), _reasons(segment, details))
+    for item in part.breaks:
+        segment = part.segments[item.segment]
+        where = place(part.segments, item.segment)
+        cells = (where, _modules(item.modules, details), _operators(item, details), _reasons(segment, details))
         rows.append((segment.graph, False, cells))
     for one in part.interruptions:
         where = place(part.segments, sum(segment.graph <= one.graph for segment in part.segments))
@@ -268,8 +268,8 @@ def places(part: Partition, details: bool = True) -> Iterator[tuple[str, ...]]:
 
 def place(segments: Sequence[Segment], number: int) -> str:
     """Where a segment stands among the engines."""
-    before = sum(each.runs_in == "TensorRT" for each in segments[:number])
-    after = sum(each.runs_in == "TensorRT" for each in segments[number:])
+    before = sum(segment.runs_in == "TensorRT" for segment in segments[:number])
+    after = sum(segment.runs_in == "TensorRT" for segment in segments[number:])
     if before and after:
         return f"between engines {before} and {before + 1}"
     return f"after engine {before}" if before else "before engine 1" if after else "the whole graph"
@@ -300,7 +300,7 @@ def _with(members: Known, known: Known) -> str:
 
 
 def _holds(choice: Choice, values: Iterable[int]) -> bool:
-    return any(choice.least <= each <= choice.most for each in values)
+    return any(choice.least <= value <= choice.most for value in values)
 
 
 def _choice(choice: Choice, own: set[int]) -> Line:
@@ -331,8 +331,10 @@ def _operators(each: Break, details: bool) -> str:
 
 def _reasons(segment: Segment, details: bool) -> str:
     words = dict.fromkeys(
-        f"{each.why} ({each.detail})" if details and each.why == "unsupported" and each.detail else each.why
-        for each in segment.operators
+        f"{operator.why} ({operator.detail})"
+        if details and operator.why == "unsupported" and operator.detail
+        else operator.why
+        for operator in segment.operators
     )
     return ", ".join(filter(None, words)) or "–"
 

@@ -144,7 +144,7 @@ def field(name: str, **more: Any) -> dict[str, Any]:
 
 def fields(*names: tuple[str, str]) -> list[dict[str, Any]]:
     """What a tooltip says: names of fields and their titles."""
-    return [field(f"{name}:N", title=said) for name, said in names]
+    return [field(f"{name}:N", title=item) for name, item in names]
 
 
 def marks(kind: str, channels: Mapping[str, Any], of: Rows | None = None, where: str = "", **look: Any) -> Part:
@@ -192,12 +192,12 @@ def beside(
         across, up = pixels(each)
         reach, inwards = LETTER * len(each[name]) + GAP, "left" if across < size[0] / 2 else "right"
         side = ""
-        for tried in sorted(("left", "right"), key=lambda side: side != inwards) if each[name] else ():
-            begin, end = (across, across + reach) if tried == "left" else (across - reach, across)
-            free = all(abs(up - other) > LINE or end < first or last < begin for other, first, last in taken)
-            free = free and (tried == inwards or (begin >= 0 and end <= size[0]))
+        for item in sorted(("left", "right"), key=lambda side: side != inwards) if each[name] else ():
+            begin, end = (across, across + reach) if item == "left" else (across - reach, across)
+            free = all(abs(up - item) > LINE or end < first or last < begin for item, first, last in taken)
+            free = free and (item == inwards or (begin >= 0 and end <= size[0]))
             if free and not any(_crosses(line, begin, end, up) for line in barred):
-                side = tried
+                side = item
                 taken.append((up, begin, end))
                 break
         found.append({**each, "side": side})
@@ -206,14 +206,14 @@ def beside(
 
 def _crosses(line: Sequence[tuple[float, ...]], begin: float, end: float, up: float) -> bool:
     across, heights = line
-    low, high = (float(np.interp(each, across, heights)) for each in (begin, end))
+    low, high = (float(np.interp(item, across, heights)) for item in (begin, end))
     return low - LINE / 2 < up < high + LINE / 2
 
 
 def _share(value: float, low: float, high: float, log: bool) -> float:
     """Where a value lies between both ends of its axis."""
     if log:
-        value, low, high = (math.log(max(each, 1e-300)) for each in (value, low, high))
+        value, low, high = (math.log(max(item, 1e-300)) for item in (value, low, high))
     return (value - low) / (high - low)
 
 
@@ -263,7 +263,7 @@ def _for_phone(part: Part) -> Part:
     """A chart as wide as a phone: its panels beneath each other, its long names cut and its texts folded."""
     found = {"vconcat" if name == "hconcat" else name: value for name, value in part.items()}
     for name in {"layer", "vconcat"} & found.keys():
-        found[name] = [_for_phone(each) for each in found[name]]
+        found[name] = [_for_phone(item) for item in found[name]]
     if "width" in found:
         found["width"] = PHONE - NAMES_ON_PHONE
     if "title" in found:
@@ -274,7 +274,7 @@ def _for_phone(part: Part) -> Part:
     if found.get("mark", {}).get("type") == "text":
         found["mark"] = {**found["mark"], "limit": NAMES_ON_PHONE * 1.2}
     if "encoding" in found:
-        found["encoding"] = {name: _channel_for_phone(each) for name, each in found["encoding"].items()}
+        found["encoding"] = {name: _channel_for_phone(item) for name, item in found["encoding"].items()}
     if "config" in found:
         axis, legend = ({**found["config"][name], "labelLimit": NAMES_ON_PHONE} for name in ("axis", "legend"))
         found["config"] = {
@@ -304,8 +304,8 @@ def data_of(part: Part) -> Iterator[Rows]:
     if part.get("data"):
         yield part["data"]["values"]
     for name in ("layer", "hconcat", "vconcat"):
-        for each in part.get(name, ()):
-            yield from data_of(each)
+        for item in part.get(name, ()):
+            yield from data_of(item)
 
 
 def _values(chart: Part) -> Rows:
@@ -361,7 +361,7 @@ def svg(title: str, panels: Sequence[tuple[str, Sequence[Box]]], phone: bool) ->
 
 def _drawn(box: Box, top: float, room: float) -> str:
     x, y, wide = box.left * room, top + box.row * BOX_TALL, box.wide * room
-    label = next((each for each in box.names if len(each) * BOX_LETTER <= wide - 6), "")
+    label = next((name for name in box.names if len(name) * BOX_LETTER <= wide - 6), "")
     text = f'<text x="{x + 4:.6g}" y="{y + 14:g}" pointer-events="none">{escape(label)}</text>' if label else ""
     edge = f' stroke="{THEMES["light"].background}"' if wide > 6 else ""
     return (

@@ -97,7 +97,7 @@ def document(
     records: Sequence[Record],
     reference: str | None = None,
     *,
-    where: str = "",
+    where: str | Sequence[str] = "",
     top: int | None = None,
     every_run: bool = False,
     into: str = "",
@@ -105,12 +105,12 @@ def document(
     """What there is to show of records, ``reference`` as of :func:`inferlens.views.rows.rows`.
 
     Args:
-        where: the folder that they lie in, for the commands to go on with.
+        where: the folders that they lie in, for the commands to go on with.
         top: rows of each comparison that a screen shows; ``None``: as many as fit.
         every_run: whether each run is shown, in tables of its own, the oldest first.
         into: the ``--output`` of the run, for commands that measure more; empty for the usual one.
     """
-    where = shlex.quote(where) if where else where
+    where = shlex.join(filter(None, [where] if isinstance(where, str) else where))
     shown, lacking = _run_by_run(records, reference) if every_run else (rows(records, reference, notes=False), [])
     if into:
         shown = [_going_on(row, f" --output {shlex.quote(into)}") for row in shown]
@@ -124,7 +124,8 @@ def document(
     def fitted(screen: Screen) -> list[Table | str]:
         if not many or LEAST_HEIGHT * len(by(shown, "table")) <= screen.lines:
             return _screen(whole(), where, top, screen)
-        first = {row.id: row for row in noted([row for row in shown if row.place == 1 or row.fastest], runs)}
+        named = [row for row in shown if row.place == 1 or row.fastest or row.is_reference]
+        first = {row.id: row for row in noted(named, runs)}
         return _briefly([first.get(row.id, row) for row in shown], where, screen)  # which says nothing of the others
 
     if not shown:
@@ -135,7 +136,7 @@ def document(
         data=lambda: {
             "schema": SCHEMA,
             "rows": whole(),
-            "verdict": [str(each) for each in answers(whole())],
+            "verdict": [str(answer) for answer in answers(whole())],
             "machine_load": mean_load(row.machine_load for row in whole()),
         },
         csv=lambda: fields_of(whole()),
@@ -214,7 +215,7 @@ def _screen(shown: Sequence[Row], where: str, top: int | None, screen: Screen) -
     comparisons = by(shown, "comparison")
     longest = max(map(len, comparisons))
     least = min(longest, LEAST_ROWS if len(comparisons) == 1 else 2)
-    ran = max(sum(row.ok for row in each) for each in comparisons)
+    ran = max(sum(row.ok for row in comparison) for comparison in comparisons)
     every, enough, few = range(longest, max(ran, 1) - 1, -1), range(ran - 1, least - 1, -1), range(least - 1, 0, -1)
     tries = [(most, detail) for most in every for detail in (2, 1, 0)]
     tries += [(most, detail) for some in (enough, few) for detail in (2, 1) for most in some]
@@ -238,9 +239,10 @@ def _briefly(shown: Sequence[Row], where: str, screen: Screen) -> list[Table | s
 
     def first(count: int) -> list[Table | str]:
         left = len(every) - count
-        more = [f"{left} more: inferlens show {where or 'RESULTS'} --format json"] if left else []
+        more = [f"{left} more" * (left > 0), f"{plural(len(by(shown, 'table')), 'table')}"]
+        more = [f"{listing([*filter(None, more)])}: inferlens show {where or 'RESULTS'} --top {LEAST_ROWS}"]
         busy = [*filter(None, [mean_load(row.machine_load for row in shown).sentence])]
-        return [*(each.brief for each in every[:count]), *busy, *more, *_next(shown, where)]
+        return [*(answer_line.brief for answer_line in every[:count]), *busy, *more, *_next(shown, where)]
 
     return terminal.fitting(map(first, range(min(len(every), screen.lines), 0, -1)), screen) or first(1)
 
@@ -258,16 +260,16 @@ def table_of(
     """
     comparisons = by(table, "comparison")
     several = len(comparisons) > 1
-    columns = [each for column in columns for each in (_column(column, table), *_sizes(column, table))]
+    columns = [size for column in columns for size in (_column(column, table), *_sizes(column, table))]
     lines, hidden, shown = [], list[Row](), list[Row]()
-    for each in comparisons:
-        first = _first(each, most)
-        hidden += [row for row in each if row not in first]
+    for comparison in comparisons:
+        first = _first(comparison, most)
+        hidden += [row for row in comparison if row not in first]
         shown += first
         for row in first:
             style = "dim" if not row.ok else "red" if row.agrees is False else "bold green" if row.fastest else ""
             number = "" if row.place is None or (row.is_reference and row.place != 1) else str(row.place)
-            ends = several and row is first[-1] and each is not comparisons[-1] and len(first) > 1
+            ends = several and row is first[-1] and comparison is not comparisons[-1] and len(first) > 1
             lines.append(Line.of(row.way, columns, row, indent=f"{number:>2} ", style=style, ends=ends))
     only = "Only the first row of each comparison is shown. " * (several and len(lines) == len(comparisons))
     count = f"{only}{plural(len(hidden), 'more row')}: --top {max(map(len, comparisons))}, or --format csv"
@@ -289,7 +291,7 @@ def _left_out(hidden: Sequence[Row], shown: Sequence[Row]) -> list[str]:
     wrong = {name: said for name, rows in groups.items() if (said := _ended(rows))}
     most = MOST_GROUPS if len(wrong) <= MOST_GROUPS else MOST_GROUPS - 1
     rest = [f"{plural(len(wrong) - most, 'more way')} did not run right"] if len(wrong) > most else []
-    return [*(f"{name}: {said}" for name, said in [*wrong.items()][:most]), *rest]
+    return [*(f"{name}: {item}" for name, item in [*wrong.items()][:most]), *rest]
 
 
 def _library(row: Row) -> str:
@@ -303,10 +305,10 @@ def _ended(rows: Sequence[Row]) -> str:
         if not row.ok or row.agrees is False:
             found.setdefault(row.outputs if row.ok else row.status, []).append(row)
     parts = []
-    for word, those in found.items():
-        noise = any(note.code == "random-calibration" for row in those for note in row.notes)
-        why = ", calibrated with noise" if noise else f": {plain(those[0].reason or those[0].agreement_reason)}"
-        parts.append(f"{word}{f' in {len(those)} of {len(rows)}' * (len(rows) > 1)}{why}")
+    for word, item in found.items():
+        noise = any(note.code == "random-calibration" for row in item for note in row.notes)
+        why = ", calibrated with noise" if noise else f": {plain(item[0].reason or item[0].agreement_reason)}"
+        parts.append(f"{word}{f' in {len(item)} of {len(rows)}' * (len(rows) > 1)}{why}")
     return "; ".join(part.rstrip(".") for part in parts) + "." * bool(parts)
 
 
@@ -315,10 +317,31 @@ def _answer(table: Sequence[Row]) -> list[str]:
     every = answers(table)
     if len(every) == 1:
         return every[0].folded(WIDTH)
-    undecided = [each for each in every if each.decide]
+    undecided = [answer_line for answer_line in every if answer_line.decide]
     of = f" (the first of {len(undecided)})" if len(undecided) > 1 else ""
-    decide = [f"To decide {each.where}{of}: {each.decide}" for each in undecided[:1]]
-    return [*(each.within(WIDTH) for each in every), *decide]
+    decide = [f"To decide {line.where}{of}: {line.decide}" for line in undecided[:1]]
+    if of and (command := _bench_of_open(table)):
+        decide = [f"To decide all {len(undecided)}: {command}"]
+    return [*(line.within(WIDTH) for line in every), *decide]
+
+
+def _bench_of_open(table: Sequence[Row]) -> str:
+    """Return the command that measures all undecided ways longer; empty where these flags do not name them."""
+    rows = [row for row in table if row.standing in ("likeliest", "open")]
+    given = shlex.split(next(row.hint for row in rows if row.standing == "likeliest"))
+    unlike = {"--input", "--weights", "--calibration", "--keep", "--seed", "--metric", "--io"} & {*given}
+    alike = len({(row.device, row.options, row.threads, row.io, row.call_mode) for row in rows}) == 1
+    if given[:2] != ["inferlens", "ab"] or unlike or not alike or rows[0].options or rows[0].call_mode:
+        return ""
+    axes = {axis: dict.fromkeys(str(getattr(row, axis)) for row in rows) for axis in ("backend", "precision", "batch")}
+    flags = [word for axis, values in axes.items() for word in (f"--{axis}", ",".join(values))]
+    kept = [
+        word
+        for flag in ("--device", "--threads", "--output")
+        if flag in given
+        for word in (flag, given[given.index(flag) + 1])
+    ]
+    return shlex.join(["inferlens", "bench", bare(rows[0].model), *flags, *kept, "--thorough"])
 
 
 def _first(rows: Sequence[Row], most: int | None) -> list[Row]:
@@ -410,9 +433,14 @@ def _next(shown: Sequence[Row], where: str | None, *, then: bool = True) -> list
     best = next((row for row in shown if row.fastest), None)
     if best is None or not then:
         return log
-    profile = f"Where does the time go? {best.profile}"
-    picture = f"A picture: inferlens plot {where}"
-    return [*log, *([f"{profile} · {picture}"] if len(profile) + len(picture) + 3 <= WIDTH else [profile, picture])]
+    lines = [*log, f"Where does the time go? {best.profile}"]
+    more = [f"A picture: inferlens plot {where}", f"Precisions side by side: inferlens show {where} --by precision"]
+    for command in more[: len({row.precision for row in shown if row.ok})]:
+        if len(lines[-1]) + len(command) + 3 <= WIDTH:
+            lines[-1] += f" · {command}"
+        else:
+            lines.append(command)
+    return lines
 
 
 def fields_of(shown: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
@@ -462,10 +490,10 @@ def remark(row: Row, *, builds: bool = True) -> str:
 
 def shortest_p95(comparisons: Sequence[Sequence[Row]]) -> list[str]:
     """Where another way than the fastest has the shortest p95 for sure."""
-    every = [row for each in comparisons for row in each]
+    every = [row for comparison in comparisons for row in comparison]
     told, names, sizes = [], ways(every), varying(every)
-    for each in comparisons:
-        known = [row for row in each if row.ranked and row.p95 and row.p95_low and row.p95_high]
+    for comparison in comparisons:
+        known = [row for row in comparison if row.ranked and row.p95 and row.p95_low and row.p95_high]
         fastest = [row for row in known if row.fastest]
         if not fastest:
             continue
@@ -479,12 +507,16 @@ def shortest_p95(comparisons: Sequence[Sequence[Row]]) -> list[str]:
 
 def growth(comparisons: Sequence[Sequence[Row]]) -> list[str]:
     """Say for each dimension how its sizes change what is fastest, at the largest sizes of the others."""
-    names, told = varying(row for each in comparisons for row in each), []
-    largest = {name: max(each[0].dimensions.get(name) or 0 for each in comparisons) for name in names}
+    names, told = varying(row for comparison in comparisons for row in comparison), []
+    largest = {name: max(comparison[0].dimensions.get(name) or 0 for comparison in comparisons) for name in names}
     for name in names:
-        fixed = [other for other in names if other != name]
-        alike = [each for each in comparisons if all(each[0].dimensions.get(one) == largest[one] for one in fixed)]
-        by_size = {each[0].dimensions.get(name): each for each in alike}
+        fixed = [item for item in names if item != name]
+        alike = [
+            comparison
+            for comparison in comparisons
+            if all(comparison[0].dimensions.get(one) == largest[one] for one in fixed)
+        ]
+        by_size = {item[0].dimensions.get(name): item for item in alike}
         if None not in by_size and 1 < len(alike) == len(by_size):
             where = f", at {at(alike[0][0], fixed)}" if fixed else ""
             told += _throughput_growth(alike, where) if name == "batch" else _time_growth(name, alike, where)
@@ -493,21 +525,22 @@ def growth(comparisons: Sequence[Sequence[Row]]) -> list[str]:
 
 def _throughput_growth(comparisons: Sequence[Sequence[Row]], where: str) -> list[str]:
     """Of several batch sizes, where throughput stops growing."""
-    rated = [[row for row in each if row.ranked and row.items_per_second] for each in comparisons]
-    best = {row.batch or 0: row for each in rated if each for row in [max(each, key=_rate)]}
+    rated = [[row for row in comparison if row.ranked and row.items_per_second] for comparison in comparisons]
+    best = {row.batch or 0: row for item in rated if item for row in [max(item, key=_rate)]}
     if len(best) < len(comparisons):
         return []
     most = max(map(_rate, best.values()))
     enough = next(size for size in sorted(best) if _rate(best[size]) >= 0.95 * most)
-    grows = "still grows" if enough == max(best) else "stops growing"
-    row = best[enough]
-    by = f" by {plain(row.way)}" if any(len(each) > 1 for each in rated) else ""
-    return [f"Throughput {grows} at batch {enough}: {rate(_rate(row))} items a second{by}{where}."]
+    row, top = best[enough], max(best, key=lambda size: _rate(best[size]))
+    grows = "still grows at" if enough == max(best) else "stops growing at" if enough == top else "hardly grows after"
+    by = f" by {plain(row.way)}" if any(len(item) > 1 for item in rated) else ""
+    more = f", {rate(most)} at batch {top}" if top > enough else ""
+    return [f"Throughput {grows} batch {enough}: {rate(_rate(row))} items a second{by}{where}{more}."]
 
 
 def _time_growth(name: str, comparisons: Sequence[Sequence[Row]], where: str) -> list[str]:
     """Of several sizes, by how much the shortest time grows, and between which two it grows most steeply."""
-    first = (row for each in comparisons for row in each if row.place == 1)
+    first = (row for comparison in comparisons for row in comparison if row.place == 1)
     times = {row.sizes[name]: row.seconds_per_call for row in first if row.seconds_per_call}
     if len(times) < len(comparisons):
         return []

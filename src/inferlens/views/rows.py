@@ -253,8 +253,8 @@ def by(rows: Sequence[Row], name: str) -> list[list[Row]]:
 def varying(rows: Iterable[Row]) -> list[str]:
     """Return the names of the dimensions in which rows differ, the batch first."""
     every = [row.dimensions for row in rows]
-    names = dict.fromkeys(name for each in every for name in each)
-    return [name for name in names if len({each.get(name) for each in every}) > 1]
+    names = dict.fromkeys(name for item in every for name in item)
+    return [name for name in names if len({item.get(name) for item in every}) > 1]
 
 
 def at(row: Row, names: Iterable[str]) -> str:
@@ -298,16 +298,18 @@ def rows(
     models, tables = (list(dict.fromkeys(getattr(row, name) for row in named)) for name in ("model", "table"))
     comparisons = sorted(
         by(named, "comparison"),
-        key=lambda each: (
-            models.index(each[0].model),
-            tables.index(each[0].table),
-            [size or 0 for size in each[0].dimensions.values()],
+        key=lambda item: (
+            models.index(item[0].model),
+            tables.index(item[0].table),
+            [size or 0 for size in item[0].dimensions.values()],
         ),
     )
     check_named(reference, named)
     found: list[Row] = []
-    for each in comparisons:  # all of one before the next: what is worked out of its samples is asked for several times
-        measured = [replace(row, **numbers(of[row.id, row.machine], row.batch)) for row in each]
+    for (
+        comparison
+    ) in comparisons:  # all of one before the next: what is worked out of its samples is asked for several times
+        measured = [replace(row, **numbers(of[row.id, row.machine], row.batch)) for row in comparison]
         mine = ranked(measured, of, reference, aim)
         found += noted(mine, of) if notes else mine
     return found
@@ -345,10 +347,10 @@ def _named(runs: Sequence[CaseRuns]) -> list[Row]:
     return _told_apart(_machines_told_apart(found, runs))
 
 
-def _machines_told_apart(found: Sequence[Row], runs: Sequence[CaseRuns]) -> list[Row]:
+def _machines_told_apart(rows: Sequence[Row], runs: Sequence[CaseRuns]) -> list[Row]:
     """The rows, and beside the device's name what tells its machine from others that have one of that name."""
     choices: dict[str, dict[str, list[str]]] = {}
-    for row, run in zip(found, runs, strict=True):
+    for row, run in zip(rows, runs, strict=True):
         where, device = run.first.environment, row.device_name
         threads, card = plural(where.cpu_threads or 0, "thread"), f"{device} {card_name(where)}"
         names = [
@@ -362,19 +364,19 @@ def _machines_told_apart(found: Sequence[Row], runs: Sequence[CaseRuns]) -> list
         choices.setdefault(device, {}).setdefault(row.machine, names)
     told: dict[tuple[str, str], str] = {}
     for device, machines in choices.items():
-        unlike = (each for each in zip(*machines.values(), strict=True) if len({*each}) == len(machines))
+        unlike = (item for item in zip(*machines.values(), strict=True) if len({*item}) == len(machines))
         told |= {(device, machine): name for machine, name in zip(machines, next(unlike), strict=True)}
-    return [replace(row, device_name=told[row.device_name, row.machine]) for row in found]
+    return [replace(row, device_name=told[row.device_name, row.machine]) for row in rows]
 
 
-def _told_apart(found: Sequence[Row]) -> list[Row]:
+def _told_apart(rows: Sequence[Row]) -> list[Row]:
     """The rows, their names with the range of sizes where ranges differ, and with a number where names are equal."""
     ranges: dict[object, set[str]] = {}
-    for row in found:
+    for row in rows:
         ranges.setdefault(row.comparison, set()).add(row.prepared)
     seen: dict[object, int] = {}
     named = []
-    for row in found:
+    for row in rows:
         name = f"{row.name} {row.prepared}".strip() if len(ranges[row.comparison]) > 1 else row.name
         number = seen[row.comparison, name] = seen.get((row.comparison, name), 0) + 1
         named.append(replace(row, name=f"{name} ({number})" if number > 1 else name))
@@ -385,13 +387,13 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> Row
     """What one run says by itself; ``words`` are those of its name."""
     record = run.first
     case, agreement = record.case, worst_agreement(run)
-    lowered = any(warning.code == "lower-precision" for each in run.records for warning in each.warnings)
+    lowered = any(warning.code == "lower-precision" for record in run.records for warning in record.warnings)
     partly = share_if_partly(record) is not None
     return Row(
         id=record.id,
         folder=case.folder,
         created=record.created,
-        ended=max(each.ended for each in run.records) if all(each.ended for each in run.records) else "",
+        ended=max(record.ended for record in run.records) if all(record.ended for record in run.records) else "",
         command=record.run,
         model=case.model,
         name=" ".join([*words[:2], *["(TF32)"] * lowered, *[SAID_PARTLY] * partly, *words[2:]]),
@@ -485,30 +487,30 @@ def ranked(
 
 def _with_hint(row: Row, runs: Mapping[tuple[str, str], CaseRuns], rows: Sequence[Row]) -> Row:
     """A row that is the likeliest beside others: with the command that decides between it and the next of them."""
-    rivals = [each for each in rows if each.standing == "open"]
+    rivals = [row for row in rows if row.standing == "open"]
     if row.standing != "likeliest":
         return row
-    one, other = (runs[each.id, each.machine].first for each in (row, rivals[0]))
+    one, record = (runs[item.id, item.machine].first for item in (row, rivals[0]))
     budget = replace(one.budget, max_time=None) if IN_TURNS in one.facts else one.budget
-    words = ab_words(one.case, other.case, budget, device="cuda" if one.environment.gpus else "cpu")
+    words = ab_words(one.case, record.case, budget, device="cuda" if one.environment.gpus else "cpu")
     return replace(row, hint=command("ab", [bare(row.model), *words]))
 
 
 def _against(row: Row, base: Row, among: Race) -> Row:
     if row.id == base.id:
         return replace(row, reference=base.name, reference_id=base.id, is_reference=True, speedup=1.0)
-    found = among.difference(base.id, row.id) if row.ranked else None
-    if found is None:
+    log_ratio = among.difference(base.id, row.id) if row.ranked else None
+    if log_ratio is None:
         return replace(row, reference=base.name)
-    interval = found.interval(among.level) if found.replicated else None
+    interval = log_ratio.interval(among.level) if log_ratio.replicated else None
     return replace(
         row,
         reference=base.name,
         reference_id=base.id,
-        speedup=1 / found.ratio,
+        speedup=1 / log_ratio.ratio,
         speedup_low=1 / interval.high if interval else None,
         speedup_high=1 / interval.low if interval else None,
-        sure=found.replicated,
+        sure=log_ratio.replicated,
     )
 
 

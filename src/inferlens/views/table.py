@@ -199,8 +199,8 @@ def longest(table: Table, numbers: Sequence[float | None]) -> list[float]:
     """For each line the greatest number between the same rules: batch sizes have scales of their own."""
     groups = list(itertools.accumulate((line.ends for line in table.lines[:-1]), initial=0))
     most: dict[int, float] = {}
-    for group, each in zip(groups, numbers, strict=True):
-        most[group] = max(most.get(group, 0.0), each or 0.0)
+    for group, item in zip(groups, numbers, strict=True):
+        most[group] = max(most.get(group, 0.0), item or 0.0)
     return [most[group] or 1.0 for group in groups]
 
 
@@ -256,9 +256,11 @@ def chosen(blocks: Sequence[Table | str], columns: str | None) -> list[Table | s
         InferlensError: if no table has a column of that name.
     """
     names = [_spelled(name) for name in (columns or "").split(",") if name.strip()]
-    known = {name for block in blocks if isinstance(block, Table) for each in block.columns for name in _names(each)}
+    known = {
+        name for block in blocks if isinstance(block, Table) for column in block.columns for name in _names(column)
+    }
     for place, name in enumerate(names if known else ()):
-        names[place] = min((each for each in known if each.startswith(name)), key=len, default=name)
+        names[place] = min((item for item in known if item.startswith(name)), key=len, default=name)
         check_choice("column", names[place], sorted(known))
     return [block if isinstance(block, str) else _with(block, names) for block in blocks]
 
@@ -268,7 +270,7 @@ def _with(table: Table, names: Sequence[str]) -> Table:
     if names:
         found = [[place for place, column in enumerate(table.columns) if name in _names(column)] for name in names]
         apart = [place for place in places if table.columns[place].tells_apart]
-        places = list(dict.fromkeys([*apart, *(place for each in found for place in each)]))
+        places = list(dict.fromkeys([*apart, *(place for item in found for place in item)]))
     lines = [replace(line, cells=[line.cells[place] for place in places]) for line in table.lines]
     return replace(table, columns=[table.columns[place] for place in places], lines=lines)
 

@@ -62,6 +62,6 @@ def broken(of: Case | None = None, status: str = "crashed", reason: str = "It fe
 def saved(root: Path, records: list[Record]) -> Path:
     """The records on disk, as a run leaves them."""
     store = Store(root)
-    for each in records:
-        store.save(store.claim(each.case, each.case.model), each)
+    for item in records:
+        store.save(store.claim(item.case, item.case.model), item)
     return root

@@ -19,20 +19,20 @@ FAST, SLOW = case("openvino"), case("onnxruntime:cpu")
 
 def one(base, candidate, **words):
     """The only case of a comparison."""
-    (found,) = compare(base, candidate, **words).cases
-    return found
+    (compared_case,) = compare(base, candidate, **words).cases
+    return compared_case
 
 
 def test_figures_are_those_of_the_statistics():
     base, candidate = ran(), ran(seconds=11e-3, run="new")
     found = one(base, candidate)
-    samples = [[each.samples("latency") for each in side] for side in (base, candidate)]
+    samples = [[record.samples("latency") for record in side] for side in (base, candidate)]
     expected = statistics.compare(*samples)
     assert (found.ratio, found.interval, found.between) == (expected.ratio, expected.interval, True)
     assert found.change == pytest.approx(0.1, abs=1e-6)
     assert found.base.median == pytest.approx(10e-3, rel=1e-4)
     assert (found.base.processes, found.base.samples) == (5, 500)
-    assert found.base.records == tuple(each.id for each in base)
+    assert found.base.records == tuple(record.id for record in base)
     assert found.change_interval.low < 0.1 < found.change_interval.high
 
 
@@ -68,18 +68,22 @@ RIGHT = ran(seconds=5e-3, run="new")
 )  # fmt: skip
 def test_what_did_not_end_well_is_never_faster(candidate, state, reason):
     compared = compare(ran(), candidate)
-    (found,) = compared.cases
-    assert (found.verdict, found.candidate.state, found.candidate.median) == ("DID NOT RUN", state, None)
-    assert reason in found.reason
+    (compared_case,) = compared.cases
+    assert (compared_case.verdict, compared_case.candidate.state, compared_case.candidate.median) == (
+        "DID NOT RUN",
+        state,
+        None,
+    )
+    assert reason in compared_case.reason
     assert compared.exit_code == compare(candidate, ran()).exit_code == 4
 
 
 def test_a_case_of_one_side_alone_did_not_run_on_the_other():
     compared = compare([*ran(), *ran(SLOW)], [*ran(run="new"), *ran(FAST, run="new")])
-    assert {each.case.backend: (each.base.state, each.candidate.state) for each in compared.cases} == {
+    assert {one.case.backend: (one.base.state, one.candidate.state) for one in compared.cases} == {
         "pytorch": ("ok", "ok"), "onnxruntime": ("ok", "missing"), "openvino": ("missing", "ok"),
     }  # fmt: skip
-    assert [each.verdict for each in compared.cases] == ["SAME", "DID NOT RUN", "DID NOT RUN"]
+    assert [compared_case.verdict for compared_case in compared.cases] == ["SAME", "DID NOT RUN", "DID NOT RUN"]
     assert compared.exit_code == 4
     assert compared.comparisons == 1
 
@@ -87,7 +91,7 @@ def test_a_case_of_one_side_alone_did_not_run_on_the_other():
 def test_what_ran_on_neither_side_is_no_news():
     dead = [broken(FAST, "unsupported")], [broken(FAST, "unsupported", run="new")]
     compared = compare([*ran(), *dead[0]], [*ran(run="new"), *dead[1]])
-    assert [each.verdict for each in compared.cases] == ["SAME", "DID NOT RUN"]
+    assert [compared_case.verdict for compared_case in compared.cases] == ["SAME", "DID NOT RUN"]
     assert compared.cases[1].on_neither
     assert compared.exit_code == 0
     assert compare(*dead).exit_code == 4, "nothing at all was compared"
@@ -124,7 +128,7 @@ def test_one_process_each_is_undecided():
 def test_samples_that_are_no_times_cannot_be_compared(samples):
     measured = (Measurement(metric="latency", unit="s", clock="a clock", samples=samples),)
     compared = compare(ran(measurements=measured), ran(run="new"))
-    assert [(each.verdict, each.ratio) for each in compared.cases] == [("DID NOT RUN", None)]
+    assert [(compared_case.verdict, compared_case.ratio) for compared_case in compared.cases] == [("DID NOT RUN", None)]
     assert compared.exit_code == compare(ran(), ran(run="new", measurements=measured)).exit_code == 4
 
 
@@ -147,13 +151,13 @@ def on(environment, of=None, run="base"):
 
 
 def runs(found):
-    return [tuple(side and side.first.run for side in each) for each in found]
+    return [tuple(side and side.first.run for side in item) for item in found]
 
 
 def test_cases_are_in_the_order_of_the_base():
     first, second, third = case(), case("openvino"), case("onnxruntime:cpu")
     found = matches([*ran(second), *ran(first)], [*ran(third, run="new"), *ran(first, run="new")])
-    assert [next(filter(None, each)).first.case for each in found] == [second, first, third]
+    assert [next(filter(None, item)).first.case for item in found] == [second, first, third]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +168,7 @@ def test_cases_are_in_the_order_of_the_base():
 def test_cases_that_differ_in_anything_are_not_compared(change):
     other = msgspec.structs.replace(case(), **change)
     found = matches([*ran(), *ran(case("openvino"))], [*ran(other, run="new"), *ran(case("openvino"), run="new")])
-    assert sum(pair_of(each) is not None for each in found) == 1
+    assert sum(pair_of(item) is not None for item in found) == 1
 
 
 def test_each_machine_is_compared_with_itself_and_a_case_of_one_machine_on_each_side_with_the_other():

@@ -23,9 +23,12 @@ CUDA = case(device="cuda")
 
 def found(of, **changes):
     """Differences of one case, where the candidate's environment has ``changes``."""
-    other = msgspec.structs.replace(WHERE, **changes)
-    pair = ran(of, environment=WHERE)[0], ran(of, run="new", environment=other)[0]
-    return {each.field: (each.base, each.candidate, each.unlike) for each in differences([pair])}
+    environment = msgspec.structs.replace(WHERE, **changes)
+    pair = ran(of, environment=WHERE)[0], ran(of, run="new", environment=environment)[0]
+    return {
+        difference.field: (difference.base, difference.candidate, difference.unlike)
+        for difference in differences([pair])
+    }
 
 
 @pytest.mark.parametrize(
@@ -78,7 +81,7 @@ def test_every_field_of_the_environment_is_looked_at():
     ],
 )
 def test_the_power_limit_is_that_of_the_gpu_that_was_watched(base, candidate, watched, expected):
-    one, other = (
+    one, record = (
         ran(
             CUDA,
             environment=Environment(
@@ -88,8 +91,12 @@ def test_the_power_limit_is_that_of_the_gpu_that_was_watched(base, candidate, wa
         )[0]
         for limits, uuid in zip((base, candidate), watched, strict=True)
     )
-    told = differences([(one, other)])
-    assert [(each.base, each.candidate, each.unlike) for each in told if each.field == "GPU power limit"] == expected
+    told = differences([(one, record)])
+    assert [
+        (difference.base, difference.candidate, difference.unlike)
+        for difference in told
+        if difference.field == "GPU power limit"
+    ] == expected
 
 
 @pytest.mark.parametrize(
@@ -102,32 +109,32 @@ def test_the_power_limit_is_that_of_the_gpu_that_was_watched(base, candidate, wa
 )
 def test_the_model_as_it_was_run(facts, field, unlike):
     model = ModelFacts(name="m", inputs=(TensorSpec("x", (1, 3, 224, 224)),), weights_sha256="a" * 64, parameters=5)
-    other = msgspec.structs.replace(model, **facts)
-    base, (candidate,) = ran(model=model), ran(run="new", model=other, processes=1)
+    model_facts = msgspec.structs.replace(model, **facts)
+    base, (candidate,) = ran(model=model), ran(run="new", model=model_facts, processes=1)
     (difference,) = differences([(base[0], candidate)])
     assert (difference.field, difference.unlike) == (field, unlike)
-    failed = broken(run="new", model=msgspec.structs.replace(other))
+    failed = broken(run="new", model=msgspec.structs.replace(model_facts))
     assert not differences([(base[0], failed)]), "it may not have got as far as its model"
 
 
 def test_every_field_of_the_budget_is_looked_at_but_the_deadline():
     values = {str: "else", int: 7, float: 7.0, type(None): 7}
     for field in msgspec.structs.fields(Budget):
-        other = Budget(**{field.name: values[type(getattr(Budget(), field.name))]})
-        pair = ran(budget=Budget())[0], ran(run="new", budget=other)[0]
+        budget = Budget(**{field.name: values[type(getattr(Budget(), field.name))]})
+        pair = ran(budget=Budget())[0], ran(run="new", budget=budget)[0]
         assert bool(differences([pair])) == (field.name not in ("timeout", "threshold", "level", "within")), field.name
 
 
 def test_what_both_have_is_said_before_what_one_lacks():
-    one, other = (msgspec.structs.replace(WHERE, libraries=each) for each in ({"b": "1"}, {"a": "1", "b": "2"}))
-    found = differences([(ran(environment=one)[0], ran(run="new", environment=other)[0])])
+    one, environment = (msgspec.structs.replace(WHERE, libraries=item) for item in ({"b": "1"}, {"a": "1", "b": "2"}))
+    found = differences([(ran(environment=one)[0], ran(run="new", environment=environment)[0])])
     assert sentence(found[::-1]) == sentence(found) == "b 1 / 2, a not there / 1"
 
 
 def test_unlike_machines_are_refused_with_all_that_differs():
-    other = msgspec.structs.replace(WHERE, cpu="another", cpu_threads=8, git_revision="def")
+    environment = msgspec.structs.replace(WHERE, cpu="another", cpu_threads=8, git_revision="def")
     base = [*ran(environment=WHERE), *ran(case("openvino"), environment=WHERE)]
-    candidate = [*ran(run="new", environment=other), *ran(case("openvino"), run="new", environment=WHERE)]
+    candidate = [*ran(run="new", environment=environment), *ran(case("openvino"), run="new", environment=WHERE)]
     with pytest.raises(InferlensError) as error:
         compare(base, candidate)
     assert error.value.what.splitlines()[1:] == [
@@ -136,5 +143,5 @@ def test_unlike_machines_are_refused_with_all_that_differs():
     ]
     assert "--unlike" in error.value.hint
     compared = compare(base, candidate, unlike=True)
-    assert [each.field for each in compared.differences if each.unlike] == ["CPU", "CPU threads"]
-    assert [each.verdict for each in compared.cases] == ["SAME", "SAME"]
+    assert [difference.field for difference in compared.differences if difference.unlike] == ["CPU", "CPU threads"]
+    assert [compared_case.verdict for compared_case in compared.cases] == ["SAME", "SAME"]

@@ -32,7 +32,7 @@ def layer(name: str, ms: float, kind: str = "Conv", *modules: str, **fields: Any
 
 def layered(*layers: Layer, of: Case | None = None, whole: float | None = None, **fields: Any) -> Profile:
     """A profile of layers; the whole run takes what they add up to, or so many milliseconds."""
-    taken = sum(each.times[0] for each in layers if each.times) if whole is None else whole * MS
+    taken = sum(layer.times[0] for layer in layers if layer.times) if whole is None else whole * MS
     timed = fields.pop("timed", "host")
     return _profile(of or case(), "layer", layers=Layers(layers=layers, whole=(taken,) * RUNS, timed=timed), **fields)
 
@@ -45,8 +45,8 @@ def kernel(name: str, us: float, calls: int = 1, **fields: Any) -> Kernel:
 
 def launched(*kernels: Kernel, of: Case = ON_GPU, busy: float | None = None) -> Profile:
     """A profile of kernels, one after the other; the host takes twice as long."""
-    busy = sum(each.times[0] for each in kernels) if busy is None else busy
-    count = sum(each.calls for each in kernels)
+    busy = sum(kernel.times[0] for kernel in kernels) if busy is None else busy
+    count = sum(kernel.calls for kernel in kernels)
     made = Kernels(kernels=kernels, whole=(2 * busy,) * RUNS, busy=(busy,) * RUNS, launches=count, gpu=PROCESSORS)
     return _profile(of, "kernel", kernels=made)
 
@@ -67,13 +67,13 @@ def unprofiled(
     made = record(of.case, samples=(ms * MS,) * 60, id=of.record, **fields)
     clock = {"unit": "s", "clock": "a clock"}
     more = [("enqueue time", enqueue), ("GPU time", gpu)]
-    measured = [Measurement(metric=name, samples=(each * MS,) * 60, **clock) for name, each in more if each]  # type: ignore[arg-type]
+    measured = [Measurement(metric=name, samples=(item * MS,) * 60, **clock) for name, item in more if item]  # type: ignore[arg-type]
     return msgspec.structs.replace(made, measurements=(*made.measurements, *measured))
 
 
 def work(**flops: float) -> Work:
     """What modules do, by name, double underscores for dots."""
-    return Work(modules=tuple(ModuleWork(module=name.replace("__", "."), flops=each) for name, each in flops.items()))
+    return Work(modules=tuple(ModuleWork(module=name.replace("__", "."), flops=item) for name, item in flops.items()))
 
 
 def ceilings(**rates: float) -> Ceilings:
@@ -83,10 +83,10 @@ def ceilings(**rates: float) -> Ceilings:
 
 def of_rule(name: str, *profiles: Profile, record: Record | None = None, plain: Record | None = None) -> list[Finding]:
     """What one rule finds."""
-    return [each for each in findings(profiles, record, plain) if each.code == name]
+    return [finding for finding in findings(profiles, record, plain) if finding.code == name]
 
 
 def the(name: str, *profiles: Profile, record: Record | None = None, plain: Record | None = None) -> Finding:
     """The one thing that a rule finds."""
-    (found,) = of_rule(name, *profiles, record=record, plain=plain)
-    return found
+    (finding,) = of_rule(name, *profiles, record=record, plain=plain)
+    return finding

@@ -105,13 +105,13 @@ def on_gpu(backend: str, precision: str = "fp16", **options: Any) -> Case:
 
 def first(of: Case, capability: str = "9.0", channels: int = 3) -> Profile:
     others = [convolution(f"conv{number}", 1.0, 64, 64) for number in (2, 3, 4)]
-    made = layered(convolution("conv1", 2.0, channels, 64), *others, of=of, timed="GPU")
-    return replace(made, environment=Environment(gpus=(Gpu(name="a GPU", compute_capability=capability),)))
+    profile = layered(convolution("conv1", 2.0, channels, 64), *others, of=of, timed="GPU")
+    return replace(profile, environment=Environment(gpus=(Gpu(name="a GPU", compute_capability=capability),)))
 
 
 def far(of: Case) -> Profile:
-    made = layered(layer("conv1", 8.0), layer("pool", 2.0, "Pool"), of=of, timed="GPU")
-    return replace(made, work=work(conv1=2e9), ceilings=ceilings(fp16=1e13))
+    profile = layered(layer("conv1", 8.0), layer("pool", 2.0, "Pool"), of=of, timed="GPU")
+    return replace(profile, work=work(conv1=2e9), ceilings=ceilings(fp16=1e13))
 
 
 def reformatted(of: Case, name: str = "sm80_xmma_fprop_implicit_gemm") -> Profile:

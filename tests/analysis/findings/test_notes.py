@@ -36,17 +36,17 @@ def noise(seed: int, size: float = 0.02) -> Any:
 
 
 def of(samples: Any, budget: Budget = FIXED, **fields: Any) -> Record:
-    return record(samples=tuple(float(each) * 1e-2 for each in samples), budget=budget, **fields)
+    return record(samples=tuple(float(sample) * 1e-2 for sample in samples), budget=budget, **fields)
 
 
-def measured(made: Record, metric: Any, samples: Any, **fields: Any) -> Record:
+def measured(record: Record, metric: Any, samples: Any, **fields: Any) -> Record:
     """The record with another metric."""
     more = Measurement(metric=metric, unit="s", clock="a clock", samples=tuple(map(float, samples)))
-    return replace(made, measurements=(more, *made.measurements), **fields)
+    return replace(record, measurements=(more, *record.measurements), **fields)
 
 
 def said(*records: Record, **fields: Any) -> list[tuple[str, str]]:
-    return [(each.code, each.message) for each in notes_of(CaseRuns(records, **fields))]
+    return [(item.code, item.message) for item in notes_of(CaseRuns(records, **fields))]
 
 
 def codes(*records: Record) -> list[str]:
@@ -55,10 +55,10 @@ def codes(*records: Record) -> list[str]:
 
 def timed(latency: float = 10.0, facts: Any = None, **metrics: float) -> Record:
     """A case on a GPU; times in milliseconds, of its metrics by the first word of their names."""
-    made = of(latency / 10 * (1 + noise(6)), case=case(device="cuda"), facts=facts or {})
+    record = of(latency / 10 * (1 + noise(6)), case=case(device="cuda"), facts=facts or {})
     for name, value in metrics.items():
-        made = measured(made, f"{name} time", (value * 1e-3,) * 9)
-    return made
+        record = measured(record, f"{name} time", (value * 1e-3,) * 9)
+    return record
 
 
 def with_turns(*speeds: float) -> Record:
@@ -119,10 +119,10 @@ def quantized(calibrated: bool) -> Record:
     ],
 )
 def test_what_is_warned_of(code: str, record: Record) -> None:
-    (found,) = [each for each in notes_of(CaseRuns((record,))) if each.code == code]
-    assert found.level == LEVEL_OF[code]
-    assert len(found.message.split()) <= 20, "one sentence, short enough for a screen"
-    assert found.hint
+    (note,) = [item for item in notes_of(CaseRuns((record,))) if item.code == code]
+    assert note.level == LEVEL_OF[code]
+    assert len(note.message.split()) <= 20, "one sentence, short enough for a screen"
+    assert note.hint
 
 
 @pytest.mark.parametrize(
@@ -210,11 +210,11 @@ def test_equal_warnings_of_several_processes_are_said_once() -> None:
     for seed, count in ((1, 12), (2, 15)):
         missed = Warning("not-reached", f"The time was up after {count} of 2,000 samples.", "A longer --max-time.")
         few.append(of(1 + noise(seed)[:count], warnings=(one, two, missed)))
-    found = notes_of(CaseRuns(tuple(few)))
-    kept = [note(each.code, each.message, each.advice) for each in (one, two, few[0].warnings[2])]
-    assert list(found[:3]) == kept
+    notes = notes_of(CaseRuns(tuple(few)))
+    kept = [note(warning.code, warning.message, warning.advice) for warning in (one, two, few[0].warnings[2])]
+    assert list(notes[:3]) == kept
     assert kept[0].level == "weakens", "of a backend that nothing is known of"
-    assert [each.code for each in found[3:]] == ["few-samples"]
+    assert [item.code for item in notes[3:]] == ["few-samples"]
     assert kept[0] in notes_of(CaseRuns((failure(case(), warnings=(one,)),))), "also if the process failed"
 
 
@@ -225,9 +225,9 @@ def test_the_page_has_every_code_with_its_level_and_no_other() -> None:
     assert set(LEVEL_OF.values()) == set(LEVELS)
     source = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py"))
     made = set(re.findall(r'\b(?:warn|note|Warning)\(\s*"([\w-]+)"', source)) | {
-        each[0] for each in OF_THE_SERIES.values()
+        item[0] for item in OF_THE_SERIES.values()
     }
-    made |= {each.code for each in rules_of("record") if each.code} | {code for code, _ in mark.OWN_DOING.values()}
+    made |= {rule.code for rule in rules_of("record") if rule.code} | {code for code, _ in mark.OWN_DOING.values()}
     assert made <= set(LEVEL_OF)
     elsewhere = source.replace((ROOT / "analysis" / "findings" / "notes.py").read_text(encoding="utf-8"), "")
     assert [code for code in set(LEVEL_OF) - made if f'"{code}"' not in elsewhere] == []

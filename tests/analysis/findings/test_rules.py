@@ -64,8 +64,8 @@ def partition(*reasons: str, whole: bool = False, **fields: Any) -> Any:
     engine = Segment("TensorRT", (Operator("aten.conv.default", "layer1"),) * 9)
     rest = Segment("PyTorch", (Operator("aten.sort.default", "layer4", "unsupported"),))
     segments = [engine] if whole else [engine, rest]
-    made = partition_of(segments, front_end="dynamo", min_block_size=5, graph_breaks=reasons)
-    return {**msgspec.to_builtins(made), **fields}
+    partition = partition_of(segments, front_end="dynamo", min_block_size=5, graph_breaks=reasons)
+    return {**msgspec.to_builtins(partition), **fields}
 
 
 def with_(of: Any, **fields: Any) -> Any:
@@ -193,10 +193,10 @@ SILENT: list[tuple[str, str, Profile, Makes]] = [
     ("batch-norm-not-folded", "before the convolution", layered(*reversed(PAIR)), None),
     ("batch-norm-not-folded", "not through an activation", layered(PAIR[0], layer("r", 1.0, "ReLU"), PAIR[1]), None),
     ("fallback", "one engine", ENGINE, with_facts(partition=partition(whole=True))),
-    *[("fallback", "nonsense", ENGINE, with_facts(partition=kept))
-      for kept in ("x", [], {"breaks": "x"}, partition(operators="many"))],
-    *[("graph-breaks", "none", CONV, with_facts(graph_breaks=kept))
-      for kept in ({"count": 0, "reasons": []}, "x", {"count": "2"}, None)],
+    *[("fallback", "nonsense", ENGINE, with_facts(partition=item))
+      for item in ("x", [], {"breaks": "x"}, partition(operators="many"))],
+    *[("graph-breaks", "none", CONV, with_facts(graph_breaks=item))
+      for item in ({"count": 0, "reasons": []}, "x", {"count": "2"}, None)],
     ("tensor-cores-unused", "fp32 without TF32", layered(FC1, FC2, of=FP32), None),
     ("tensor-cores-unused", "rules of their own",
      layered(convolution("conv1", 5.0, 3, 64), GROUPED, FC2, of=ON_GPU), None),
@@ -224,18 +224,18 @@ SILENT: list[tuple[str, str, Profile, Makes]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("code", "of", "record", "numbers"), SPEAKS, ids=[each[0] for each in SPEAKS])
+@pytest.mark.parametrize(("code", "of", "record", "numbers"), SPEAKS, ids=[item[0] for item in SPEAKS])
 def test_a_rule_speaks(code: str, of: Any, record: Makes, numbers: dict[str, Any]) -> None:
-    found = the(code, of, record=record(of) if record else None)
-    said = {name: getattr(found, name) if hasattr(found, name) else found.numbers[name] for name in numbers}
+    finding = the(code, of, record=record(of) if record else None)
+    said = {name: getattr(finding, name) if hasattr(finding, name) else finding.numbers[name] for name in numbers}
     assert said == {name: value if isinstance(value, str | bool | None) else pytest.approx(value)
                     for name, value in numbers.items()}  # fmt: skip
-    assert found.subject
-    assert found.hint.endswith(".") or ": inferlens " in found.hint
-    assert found.seconds is None or 0 <= found.seconds <= (found.whole or 0)
+    assert finding.subject
+    assert finding.hint.endswith(".") or ": inferlens " in finding.hint
+    assert finding.seconds is None or 0 <= finding.seconds <= (finding.whole or 0)
 
 
-@pytest.mark.parametrize(("code", "why", "of", "record"), SILENT, ids=[f"{each[0]}: {each[1]}" for each in SILENT])
+@pytest.mark.parametrize(("code", "why", "of", "record"), SILENT, ids=[f"{item[0]}: {item[1]}" for item in SILENT])
 def test_a_rule_is_silent(code: str, why: str, of: Profile, record: Makes) -> None:
     assert not of_rule(code, of, record=record(of) if record else None), why
 
@@ -257,9 +257,9 @@ def test_what_wins_most_comes_first_and_doubts_of_the_profile_last() -> None:
         layer("conv", 6.0, "Conv2d"), layer("bn", 1.0, "BatchNorm2d"), layer("relu", 2.0, "ReLU"),
         layer("permute", 0.5, "Transpose"),
     )  # fmt: skip
-    named = [each.code for each in findings(of, unprofiled(of, 4.0))]
+    named = [finding.code for finding in findings(of, unprofiled(of, 4.0))]
     assert named == ["unfused-chains", "batch-norm-not-folded", "reformats", "doubtful-profile"]
-    assert named[:-1] == [each.code for each in inferlens.findings(of)]
+    assert named[:-1] == [finding.code for finding in inferlens.findings(of)]
 
 
 def test_what_wins_little_is_not_the_first() -> None:
@@ -275,18 +275,18 @@ def test_nothing_is_won_of_a_call_by_what_is_no_part_of_it() -> None:
     of = layered(*PAIR)
     for ms, wins in ((4.0, False), (9.5, True)):
         found = findings(of, unprofiled(of, ms))
-        assert [bool(gain(each, found)) for each in found if each.code == "batch-norm-not-folded"] == [wins]
+        assert [bool(gain(finding, found)) for finding in found if finding.code == "batch-norm-not-folded"] == [wins]
     small = launched(SMALL, kernel("add", 700.0))
     for ms, winning in ((1.1, ["few-blocks"]), (5.0, ["host-bound"])):
         found = findings(small, unprofiled(small, ms))
-        assert [each.code for each in found if gain(each, found)] == winning
+        assert [finding.code for finding in found if gain(finding, found)] == winning
 
 
 def test_what_could_not_be_looked_at_is_said() -> None:
     of, on_cpu = layered(layer("conv", 1.0), of=ON_GPU), layered(layer("conv", 1.0))
-    words = [each.partition(" (")[0] for each in unseen(evidence_of(of))]
+    words = [item.partition(" (")[0] for item in unseen(evidence_of(of))]
     assert words == ["kernels", "floors", "unprofiled calls"]
-    assert [each.partition(" (")[0] for each in unseen(evidence_of(on_cpu, unprofiled(on_cpu, 1.0)))] == ["floors"]
+    assert [item.partition(" (")[0] for item in unseen(evidence_of(on_cpu, unprofiled(on_cpu, 1.0)))] == ["floors"]
     for several in ((of, on_cpu), ()):
         with pytest.raises(InferlensError, match="one case"):
             findings(several)
@@ -301,19 +301,19 @@ def test_profiles_without_anything_have_no_findings() -> None:
 
 
 def test_a_template_is_filled_from_numbers_and_names_are_only_text() -> None:
-    made = found(
+    finding = found(
         "{layers:#layer} {layers:is|are} {times:two} as long: {seconds:duration}, {bytes:bytes} {name}.",
         {"layers": 2, "seconds": 2e-3, "bytes": 2**20}, times=1.234, name="{0} {seconds}",
     )  # fmt: skip
-    assert made.sentence == "2 layers are 1.2 as long: 2.00 ms, 1.00 MiB {0} {seconds}."
-    assert made.numbers == {"layers": 2, "seconds": 2e-3, "bytes": 2**20}
+    assert finding.sentence == "2 layers are 1.2 as long: 2.00 ms, 1.00 MiB {0} {seconds}."
+    assert finding.numbers == {"layers": 2, "seconds": 2e-3, "bytes": 2**20}
 
 
 def test_rules_are_found_by_themselves_and_are_in_the_page_and_the_tests() -> None:
     added = rule("mine", of="profile", hint="This.")(lambda _: [found("There is one.")])
-    assert [(each.code, each.hint) for each in added(None)] == [("mine", "This.")]
+    assert [(finding.code, finding.hint) for finding in added(None)] == [("mine", "This.")]
     page = PAGE.read_text(encoding="utf-8")
-    codes = {each.code for each in rules_of("profile")}
+    codes = {item.code for item in rules_of("profile")}
     assert set(re.findall(r"^### `([\w-]+)`$", page, re.M)) == codes
-    assert {each[0] for each in SPEAKS} == {each[0] for each in SILENT} == codes - ELSEWHERE
-    assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.M)) == {each.code for each in RULES} | {"host-bound"}
+    assert {item[0] for item in SPEAKS} == {item[0] for item in SILENT} == codes - ELSEWHERE
+    assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.M)) == {item.code for item in RULES} | {"host-bound"}

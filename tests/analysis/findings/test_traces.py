@@ -37,7 +37,7 @@ def queued(*work: Work, every: float = 0.0) -> bytes:
 
 
 def advised(trace: bytes | Path) -> dict[str, Finding]:
-    return {each.code: each for each in trace_findings(Analysis(read(trace)))}
+    return {trace_finding.code: trace_finding for trace_finding in trace_findings(Analysis(read(trace)))}
 
 
 ATTENTION = [
@@ -94,7 +94,7 @@ def test_a_kernel_that_waits_for_the_host_is_no_time_to_save() -> None:
 def test_what_could_save_most_comes_first_and_nothing_is_advised_for_little() -> None:
     small = [(SCALE, 2.0, "aten::add")] * 30
     found = advised(queued(*small, (COPY, 300, "aten::copy_"), (SCALE, 300, "aten::mul"), (ALIGNED, 600, "aten::mm")))
-    won = [each.won or 0.0 for each in found.values()]
+    won = [finding.won or 0.0 for finding in found.values()]
     assert won == sorted(won, reverse=True)
     assert min(won) > 0.02
     assert {"small-kernels", "moves", "elementwise"} <= set(found)
@@ -138,7 +138,7 @@ def test_a_trace_of_a_cpu_is_advised_too() -> None:
         event("aten::relu", 600, 100),
     ]
     found = advised(text(*events))
-    assert [(code, round((each.seconds or 0) * 1e6)) for code, each in found.items()] == [
+    assert [(code, round((finding.seconds or 0) * 1e6)) for code, finding in found.items()] == [
         ("outside-operators", 300), ("products", 225), ("moves", 150),
     ]  # fmt: skip
     only = advised(text(step(0, 0, 1000), event("aten::mm", 0, 1000)))
@@ -148,15 +148,18 @@ def test_a_trace_of_a_cpu_is_advised_too() -> None:
 def test_a_real_trace_is_advised_for_the_data_loader_and_for_attention() -> None:
     found = advised(shared(H100))
     assert list(found) == ["data-loader", "attention-not-fused"]
-    assert [each.won for each in found.values()] == [pytest.approx(0.511, abs=2e-3), pytest.approx(0.383, abs=2e-3)]
+    assert [finding.won for finding in found.values()] == [
+        pytest.approx(0.511, abs=2e-3),
+        pytest.approx(0.383, abs=2e-3),
+    ]
 
 
 def test_every_advice_has_a_number_and_something_to_do() -> None:
-    assert len({each.code for each in RULES}) == len(RULES)
-    for each in (*advised(queued(*ATTENTION)).values(), *advised(of_torch()).values()):
-        assert "% of a step" in each.sentence
-        assert each.sentence.endswith("to save.")
-        assert each.hint
+    assert len({item.code for item in RULES}) == len(RULES)
+    for finding in (*advised(queued(*ATTENTION)).values(), *advised(of_torch()).values()):
+        assert "% of a step" in finding.sentence
+        assert finding.sentence.endswith("to save.")
+        assert finding.hint
 
 
 @pytest.mark.parametrize("steps", [6, 7])  # the next cycle waits, or warms up

@@ -39,8 +39,8 @@ def test_data_for_programs(results: Path) -> None:
     done = inferlens("findings", "results", "--format", "json", cwd=results.parent)
     document = json.loads(done.stdout)
     assert document["schema"] == "inferlens.findings/1"
-    assert [each["name"] for each in document["cases"]] == ["pytorch fp32", "onnxruntime:cpu fp32"]
-    first = next(each for each in document["cases"][0]["findings"] if each["rule"] == "batch-norm-not-folded")
+    assert [item["name"] for item in document["cases"]] == ["pytorch fp32", "onnxruntime:cpu fp32"]
+    first = next(item for item in document["cases"][0]["findings"] if item["rule"] == "batch-norm-not-folded")
     assert list(first) == [
         "rule", "about", "subject", "sentence", "evidence", "seconds", "whole", "untouched", "share", "advice",
     ]  # fmt: skip
@@ -158,8 +158,8 @@ def test_levels_of_a_case_are_one_case_and_the_cost_of_layers_is_by_their_own_re
     assert "a profiled call takes 3.00 ms, 3.00x an unprofiled one" in said
     assert " of the 1.00 ms could be won" in said
     (one,) = judged(load_profiles([tmp_path]))
-    assert {"host-bound", "tiny-kernels"} <= {each.code for each in one.found}
-    assert not any(each.startswith(("layers", "kernels")) for each in one.unseen)
+    assert {"host-bound", "tiny-kernels"} <= {finding.code for finding in one.found}
+    assert not any(item.startswith(("layers", "kernels")) for item in one.unseen)
 
 
 @pytest.mark.parametrize("format", ["table", "markdown", "csv", "json"])
@@ -199,6 +199,6 @@ def test_models_that_were_really_profiled(tmp_path: Path, monkeypatch: pytest.Mo
     assert "Try: " in shown, "findings stand above the table"
     assert len(done.stdout.splitlines()) <= 24
     assert max(map(len, done.stdout.splitlines())) <= 100
-    by_case = {each.case.name: each.found for each in judged(load_profiles([tmp_path / "results"]))}
-    assert "batch-norm-not-folded" in {each.code for each in by_case["pytorch fp32"]}
-    assert "batch-norm-not-folded" not in {each.code for each in by_case["onnxruntime:cpu fp32"]}
+    by_case = {item.case.name: item.found for item in judged(load_profiles([tmp_path / "results"]))}
+    assert "batch-norm-not-folded" in {finding.code for finding in by_case["pytorch fp32"]}
+    assert "batch-norm-not-folded" not in {finding.code for finding in by_case["onnxruntime:cpu fp32"]}

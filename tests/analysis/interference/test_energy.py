@@ -9,21 +9,21 @@ from tests.analysis.interference.logs import cpu_log, during, gpu_log
 
 def test_energy_of_the_counter() -> None:
     log = gpu_log(energy=lambda time: 300 * time)
-    found = energy_per_item(log, 2.0, 8.0, 600)
-    assert found.joules == pytest.approx(3.0)
-    assert found.low is not None
-    assert found.high is not None
-    assert found.high - 3.0 == pytest.approx(3.0 - found.low) == pytest.approx(3.0 * (UPDATE / 6 + SENSOR))
-    assert found.basis.startswith("NVML: counter")
-    assert (found.seconds, found.items, found.reason) == (6.0, 600, "")
+    energy = energy_per_item(log, 2.0, 8.0, 600)
+    assert energy.joules == pytest.approx(3.0)
+    assert energy.low is not None
+    assert energy.high is not None
+    assert energy.high - 3.0 == pytest.approx(3.0 - energy.low) == pytest.approx(3.0 * (UPDATE / 6 + SENSOR))
+    assert energy.basis.startswith("NVML: counter")
+    assert (energy.seconds, energy.items, energy.reason) == (6.0, 600, "")
 
 
 @pytest.mark.parametrize("late", [0.0, 0.03, 0.07, 0.0999])
 def test_a_counter_that_is_updated_late_is_within_the_bounds(late: float) -> None:
     """The counter jumps every 100 ms, and what it shows is up to 100 ms old."""
     log = gpu_log(energy=lambda time: 300 * ((time - late) // UPDATE) * UPDATE)
-    found = energy_per_item(log, 2.03, 4.04, 201)
-    assert (found.low or 9.0) <= 3.0 <= (found.high or 0.0)
+    energy = energy_per_item(log, 2.03, 4.04, 201)
+    assert (energy.low or 9.0) <= 3.0 <= (energy.high or 0.0)
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def test_a_counter_that_is_updated_late_is_within_the_bounds(late: float) -> Non
     ],
 )
 def test_no_value_is_made_up(begin: float, end: float, items: int, words: str) -> None:
-    found = energy_per_item(gpu_log(energy=lambda time: 300 * time), begin, end, items)
-    assert (found.joules, found.low, found.high) == (None, None, None)
-    assert words in found.reason
+    energy = energy_per_item(gpu_log(energy=lambda time: 300 * time), begin, end, items)
+    assert (energy.joules, energy.low, energy.high) == (None, None, None)
+    assert words in energy.reason
 
 
 def test_what_has_no_counter_or_a_strange_one_has_no_value() -> None:
@@ -51,10 +51,10 @@ def test_what_has_no_counter_or_a_strange_one_has_no_value() -> None:
 
 
 def test_energy_of_the_cpus() -> None:
-    found = cpu_energy_per_item(cpu_log(energy=lambda time: 40 * time), 1.0, 9.0, 80)
-    assert found.joules == pytest.approx(4.0)
-    assert found.high is not None
-    assert found.high / 4.0 - 1 < SENSOR + 0.001 < MOST_RELATIVE
+    energy = cpu_energy_per_item(cpu_log(energy=lambda time: 40 * time), 1.0, 9.0, 80)
+    assert energy.joules == pytest.approx(4.0)
+    assert energy.high is not None
+    assert energy.high / 4.0 - 1 < SENSOR + 0.001 < MOST_RELATIVE
 
 
 def test_what_others_used_is_not_called_ours() -> None:

@@ -47,7 +47,7 @@ def test_another_process_on_the_gpu_is_told_by_its_share_of_the_time() -> None:
 @pytest.mark.parametrize(("loud", "quiet", "busy"), [(1, 1, True), (1, 2, False), (0, 1, False), (0, 0, False)])
 def test_a_run_is_busy_if_half_of_what_was_watched_is(loud: int, quiet: int, busy: bool) -> None:
     loads = [MachineLoad(busy=True, other_cpus=1.2, cpus=2)] * loud + [MachineLoad(other_cpus=0.2, cpus=2)] * quiet
-    found = mean_load([*loads, MachineLoad()])
-    assert found.busy is busy
+    machine_load = mean_load([*loads, MachineLoad()])
+    assert machine_load.busy is busy
     if loads:
-        assert found.other_cpus == pytest.approx((1.2 * loud + 0.2 * quiet) / (loud + quiet), abs=1e-3)
+        assert machine_load.other_cpus == pytest.approx((1.2 * loud + 0.2 * quiet) / (loud + quiet), abs=1e-3)

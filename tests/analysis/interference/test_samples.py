@@ -32,9 +32,9 @@ def with_metric(metric: Any, values: tuple[float, ...], **fields: Any) -> Record
 
 
 def test_a_steady_series_is_kept_whole() -> None:
-    found = latencies(made())
-    assert (*found.samples,) == FLAT
-    assert (found.not_finite, found.disturbed, found.unsteady) == (0, 0, 0)
+    series = latencies(made())
+    assert (*series.samples,) == FLAT
+    assert (series.not_finite, series.disturbed, series.unsteady) == (0, 0, 0)
 
 
 def slower(by: float, count: int = 20) -> tuple[float, ...]:
@@ -46,8 +46,8 @@ def test_of_a_process_that_took_turns_the_median_is_of_the_fastest_third_of_them
     """In five of nine turns something else runs on the machine; between calls nothing does, or caches are flushed."""
     turns = [(*slower(by, 18), *slower(4.0, 2)) for by in (1.0, 2.0, 1.9, 1.1, 2.0, 1.2, 2.0, 1.3, 1.8)]
     latency = sum(turns, ())
-    alone, together = in_turns(*turns, between=between, facts={}), in_turns(*turns, between=between)
-    assert latencies(alone).for_median == latencies(alone).samples
+    record, together = in_turns(*turns, between=between, facts={}), in_turns(*turns, between=between)
+    assert latencies(record).for_median == latencies(record).samples
     assert (*latencies(together).for_median,) == (*turns[0], *turns[3], *turns[5])
     assert (*latencies(together).samples,) == latency, "tails are of all"
     assert CaseRuns((together,)).latency("p95") == pytest.approx(40e-3, rel=1e-2)
@@ -73,8 +73,8 @@ def test_a_way_that_varies_is_not_faster_for_it(calls: int) -> None:
 
 def test_of_windows_in_turns_the_rate_is_of_the_fastest() -> None:
     rates = (100.0, 60.0, 99.0, 50.0, 55.0, 98.0)
-    found = samples.steady_samples(with_metric("throughput", rates, facts={"in turns with": "another"}), "throughput")
-    assert ((*found.for_median,), (*found.samples,)) == ((100.0, 99.0), rates)
+    series = samples.steady_samples(with_metric("throughput", rates, facts={"in turns with": "another"}), "throughput")
+    assert ((*series.for_median,), (*series.samples,)) == ((100.0, 99.0), rates)
 
 
 @pytest.mark.parametrize("status", ["failed", "unsupported"])
@@ -86,17 +86,17 @@ def test_what_did_not_run_to_its_end_has_none(status: Any) -> None:
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, None])
 def test_what_is_no_finite_number_is_left_out(odd: Any) -> None:
-    found = latencies(made((odd, *FLAT[:50], odd, *FLAT[50:])))
-    assert (*found.samples,) == FLAT
-    assert (found.not_finite, found.disturbed, found.unsteady) == (2, 0, 0)
+    series = latencies(made((odd, *FLAT[:50], odd, *FLAT[50:])))
+    assert (*series.samples,) == FLAT
+    assert (series.not_finite, series.disturbed, series.unsteady) == (2, 0, 0)
 
 
 @pytest.mark.parametrize(("count", "left_out"), [(202, (20, 121)), (7, ())])
 def test_disturbed_samples_are_left_out_where_marks_of_this_series_say_so(count: int, left_out: tuple) -> None:
     slow = (*FLAT[:20], 0.5, *FLAT[20:120], 0.5, *FLAT[120:])
-    found = latencies(made(slow, marks=Marks(count=count, disturbed=(20, 121), discarded=(20, 121))))
-    assert (*found.samples,) == (FLAT if left_out else slow)
-    assert found.disturbed == len(left_out)
+    series = latencies(made(slow, marks=Marks(count=count, disturbed=(20, 121), discarded=(20, 121))))
+    assert (*series.samples,) == (FLAT if left_out else slow)
+    assert series.disturbed == len(left_out)
 
 
 def test_the_warm_up_is_cut() -> None:
@@ -108,8 +108,8 @@ def test_the_warm_up_is_cut() -> None:
 
 def test_a_series_that_is_never_steady_is_kept_whole() -> None:
     rising = tuple(value * (1 + 0.002 * index) for index, value in enumerate(FLAT))
-    found = latencies(made(rising))
-    assert ((*found.samples,), found.unsteady) == (rising, 0)
+    series = latencies(made(rising))
+    assert ((*series.samples,), series.unsteady) == (rising, 0)
 
 
 def test_a_slower_end_that_does_not_settle_is_kept_with_its_beginning() -> None:
@@ -123,8 +123,8 @@ def test_a_slower_end_that_does_not_settle_is_kept_with_its_beginning() -> None:
 
 def test_windows_of_throughput_are_not_the_calls_that_the_marks_are_of() -> None:
     marks = Marks(count=len(FLAT), disturbed=(3,), discarded=(3,))
-    found = with_metric("throughput", FLAT, marks=marks)
-    assert (*samples.steady_samples(found, "throughput").samples,) == FLAT
+    record = with_metric("throughput", FLAT, marks=marks)
+    assert (*samples.steady_samples(record, "throughput").samples,) == FLAT
     disturbed = with_metric("throughput", FLAT, window_marks=Marks(count=len(FLAT), disturbed=(0,), discarded=(0,)))
     assert (*samples.steady_samples(disturbed, "throughput").samples,) == FLAT[1:]
     assert (*latencies(disturbed).samples,) == FLAT
@@ -140,9 +140,9 @@ def test_rates_of_a_busy_machine_are_kept_as_latencies_are() -> None:
 
 def test_one_run_s_records_of_a_case_are_its_repeats_in_the_order_they_were_made() -> None:
     times = ("2026-05-04T10:00:02Z", "2026-05-04T10:00:00Z", "2026-05-04T10:00:01Z")
-    (found,) = latest([made(id=time, created=time) for time in times])
-    assert [each.id for each in found.records] == sorted(times)
-    assert [(*each,) for each in found.processes] == [FLAT, FLAT, FLAT]
+    (case_runs,) = latest([made(id=time, created=time) for time in times])
+    assert [item.id for item in case_runs.records] == sorted(times)
+    assert [(*process,) for process in case_runs.processes] == [FLAT, FLAT, FLAT]
 
 
 def run_of(count: int, day: int, planned: int) -> list[Record]:
@@ -154,35 +154,35 @@ def run_of(count: int, day: int, planned: int) -> list[Record]:
 
 
 def test_a_run_that_was_cut_short_does_not_hide_the_complete_one_before_it() -> None:
-    (found,) = latest([*run_of(3, 1, 3), *run_of(5, 2, 5), *run_of(1, 3, 5)])
-    assert [each.run for each in found.records] == ["2"] * 5
-    assert [each.run for each in found.later] == ["3"]
-    assert not found.cut_short
+    (case_runs,) = latest([*run_of(3, 1, 3), *run_of(5, 2, 5), *run_of(1, 3, 5)])
+    assert [item.run for item in case_runs.records] == ["2"] * 5
+    assert [item.run for item in case_runs.later] == ["3"]
+    assert not case_runs.cut_short
 
 
 @pytest.mark.parametrize("before", [[], run_of(1, 1, 1), run_of(2, 1, 5)])
 def test_a_run_that_was_cut_short_counts_where_none_before_it_has_more(before: list[Record]) -> None:
-    (found,) = latest([*before, *run_of(2, 3, 5)])
-    assert [each.run for each in found.records] == ["3"] * 2
-    assert found.cut_short
-    assert not found.later
+    (case_runs,) = latest([*before, *run_of(2, 3, 5)])
+    assert [item.run for item in case_runs.records] == ["3"] * 2
+    assert case_runs.cut_short
+    assert not case_runs.later
 
 
 def test_a_run_of_throughput_alone_hides_none_that_has_latencies() -> None:
     (throughput,) = run_of(1, 4, 1)
     throughput = replace(throughput, budget=Budget(mode="throughput"), measurements=())
-    (found,) = latest([*run_of(3, 1, 3), *run_of(3, 2, 3), throughput])
-    assert ([each.run for each in found.records], found.of_runs) == (["2"] * 3, 2)
+    (case_runs,) = latest([*run_of(3, 1, 3), *run_of(3, 2, 3), throughput])
+    assert ([item.run for item in case_runs.records], case_runs.of_runs) == (["2"] * 3, 2)
     failed = failure(case(), run="0", created="2025-01-01T00:00:00Z")
     for records in ([throughput], [failed, throughput]):
-        (found,) = latest(records)
-        assert found.first == throughput
+        (case_runs,) = latest(records)
+        assert case_runs.first == throughput
 
 
 def test_cases_keep_their_place_whatever_comes_later() -> None:
     one, other = case(), case("openvino")
     records = [record(one, run="a"), record(other, run="a"), record(one, run="b", created="2027-01-01T00:00:00Z")]
-    assert [(each.first.case, each.first.run) for each in latest(records)] == [(one, "b"), (other, "a")]
+    assert [(case_runs.first.case, case_runs.first.run) for case_runs in latest(records)] == [(one, "b"), (other, "a")]
     assert latest([]) == []
 
 
@@ -193,5 +193,5 @@ def test_machines_are_kept_apart() -> None:
 def test_processes_that_failed_are_records_without_samples() -> None:
     broken = failure(case(), "crashed", id="broken", created="2026-05-04T09:00:00Z")
     runs = CaseRuns((broken, made()))
-    assert (runs.ran, runs.first, [(*each,) for each in runs.processes]) == ((made(),), made(), [FLAT])
+    assert (runs.ran, runs.first, [(*process,) for process in runs.processes]) == ((made(),), made(), [FLAT])
     assert (CaseRuns((broken,)).first, CaseRuns((broken,)).processes) == (broken, [])

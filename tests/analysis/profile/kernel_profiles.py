@@ -34,10 +34,10 @@ def traced(name: str = kernel_samples.EAGER) -> Profile:
 def made(*kernels: Kernel, busy: float | None = None, idle: float = 1e-3, **fields: Any) -> Kernels:
     """Kernels made by hand, one after the other; ``busy`` seconds where some of them ran side by side."""
     runs = len(kernels[0].times)
-    sums = [sum(each.times[run] for each in kernels) for run in range(runs)]
+    sums = [sum(kernel.times[run] for kernel in kernels) for run in range(runs)]
     taken = tuple(sums if busy is None else [busy] * runs)
     defaults: dict[str, Any] = {"launches": len(kernels), "clock": "CUPTI"}
-    return Kernels(kernels=kernels, whole=tuple(each + idle for each in taken), busy=taken, **{**defaults, **fields})
+    return Kernels(kernels=kernels, whole=tuple(item + idle for item in taken), busy=taken, **{**defaults, **fields})
 
 
 def kernel(name: str, mean: float, *modules: str, **fields: Any) -> Kernel:

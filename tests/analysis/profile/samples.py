@@ -34,7 +34,7 @@ def layer(name: str, mean: float | None, *modules: str, runs: int = RUNS, **fiel
 
 def profile(of: Case, layers: list[Layer], *, outside: float = 0.2e-3, timed: str = "host", **fields: Any) -> Profile:
     """A profile whose whole is the sum of its layers and ``outside``."""
-    timed_layers = [each.times for each in layers if each.times]
+    timed_layers = [layer.times for layer in layers if layer.times]
     runs = len(timed_layers[0]) if timed_layers else RUNS
     whole = tuple(float(value) + outside for value in np.sum(timed_layers or [np.zeros(runs)], axis=0))
     defaults: dict[str, Any] = {
@@ -100,10 +100,10 @@ def unprofiled(of: Profile, median: float) -> Record:
 
 def saved(folder: Path, *profiles: Profile, median: float | None = 6e-3) -> Path:
     """The profiles in folders of their cases, each beside its record."""
-    for number, each in enumerate(profiles):
+    for number, profile in enumerate(profiles):
         place = folder / f"case{number}"
         place.mkdir(parents=True)
-        save_profile(place, each)
+        save_profile(place, profile)
         if median:
-            (place / "record.json").write_bytes(encode(unprofiled(each, median)))
+            (place / "record.json").write_bytes(encode(unprofiled(profile, median)))
     return folder

@@ -85,14 +85,14 @@ def seen(kind: Any) -> tuple[Profile, ...]:
 
 def _profiled(kind: Any, label: str) -> Profile:
     with tempfile.TemporaryDirectory() as folder:
-        made = profiled(label, model(kind, *((1, 64, 32, 32) if kind is Exact else ())), prepared(Path(folder)), RUNS)
-    whole = msgspec.structs.replace(profile(case(label), []), id=label, runs=RUNS, layers=made)
+        layers = profiled(label, model(kind, *((1, 64, 32, 32) if kind is Exact else ())), prepared(Path(folder)), RUNS)
+    whole = msgspec.structs.replace(profile(case(label), []), id=label, runs=RUNS, layers=layers)
     return decode(encode(whole))
 
 
 def of(kind: Any) -> list[tuple[str, Layers]]:
     """The layers of a model on each backend."""
-    return [(each.id, each.layers) for each in seen(kind) if each.layers]
+    return [(item.id, item.layers) for item in seen(kind) if item.layers]
 
 
 def tree(kind: Any, **options: Any) -> dict[str, dict[str, Any]]:
@@ -105,21 +105,23 @@ def tree(kind: Any, **options: Any) -> dict[str, dict[str, Any]]:
 
 def test_times_are_of_all_calls_and_of_as_much_work_as_there_is() -> None:
     found = tree(Exact)
-    for label, told in of(Exact):
-        convolutions = [layer for layer in told.layers if "conv" in layer.kind.lower()]
+    for label, layers in of(Exact):
+        convolutions = [layer for layer in layers.layers if "conv" in layer.kind.lower()]
         for name, calls in (("first", 1), ("second", 1), ("one", 1), ("other", 1), ("twice", 2), ("step", TURNS)):
-            its = [layer for layer in told.layers if {name, f"{name}.conv"} & set(layer.modules)]
+            its = [layer for layer in layers.layers if {name, f"{name}.conv"} & set(layer.modules)]
             assert sum(layer.calls for layer in its if layer in convolutions) == calls, (label, name)
             sums = sorted(sum(run) for run in zip(*(layer.times for layer in its), strict=True))
             assert found[name][label]["times"]["median"] == pytest.approx(sums[RUNS // 2])
-        assert not any({"one.conv", "other.conv"} <= set(layer.modules) for layer in told.layers), "weights are shared"
+        assert not any({"one.conv", "other.conv"} <= set(layer.modules) for layer in layers.layers), (
+            "weights are shared"
+        )
         # The least times are what other work on the machine lengthens least.
-        least = {name: seconds([layer for layer in told.layers if {name, f"{name}.conv"} & set(layer.modules)])
+        least = {name: seconds([layer for layer in layers.layers if {name, f"{name}.conv"} & set(layer.modules)])
                  for name in ("first", "second", "step")}  # fmt: skip
         assert 3 < least["second"] / least["first"] < 60
         assert TURNS / 4 < least["step"] / least["first"] < TURNS * 8
-    for each in data("layers", *seen(Exact), median=None)["cases"]:
-        assert any("second" in module or "step" in module for module in each["rows"][0]["modules"])
+    for item in data("layers", *seen(Exact), median=None)["cases"]:
+        assert any("second" in module or "step" in module for module in item["rows"][0]["modules"])
     assert found["nothing"]["pytorch"]["times"]["median"] < 1e-3
     assert [found["nothing"][label] for label in BACKENDS[1:]] == [None] * 4
     assert "never" not in found
@@ -127,8 +129,8 @@ def test_times_are_of_all_calls_and_of_as_much_work_as_there_is() -> None:
 
 def test_a_loop_of_an_onnx_file_is_timed_without_what_it_repeats(tmp_path: Path) -> None:
     """ONNX Runtime tells the nodes of the body, OpenVINO the loop as one."""
-    told = _loop_of_a_file("onnxruntime:cpu", tmp_path)
-    loop, convolution = (next(layer for layer in told.layers if layer.kind == kind) for kind in ("Loop", "Conv"))
+    layers = _loop_of_a_file("onnxruntime:cpu", tmp_path)
+    loop, convolution = (next(layer for layer in layers.layers if layer.kind == kind) for kind in ("Loop", "Conv"))
     assert (loop.calls, convolution.calls) == (1, TURNS)
     assert min(convolution.times) > 0
     assert _loop_of_a_file("openvino:cpu", tmp_path).layers[0].kind == "Loop"
@@ -159,11 +161,11 @@ def _loop_of_a_file(label: str, folder: Path) -> Layers:
 def test_a_fused_chain_is_whole_in_the_module_around_it_or_split_among_its_parts() -> None:
     (chain,) = [path for path in tree(Fused) if path not in ("last", "") and not path.endswith((".0", ".1", ".2"))]
     whole, split = tree(Fused), tree(Fused, fused="split")
-    for label, told in of(Fused):
+    for label, layers in of(Fused):
         fused = tuple(f"{chain}.{place}" for place in range(3))[3 - FUSED.get(label, 1) :]
-        assert fused in [layer.modules for layer in told.layers]
+        assert fused in [layer.modules for layer in layers.layers]
         if len(fused) == 1:
-            assert all(len(layer.modules) == 1 for layer in told.layers)
+            assert all(len(layer.modules) == 1 for layer in layers.layers)
             continue
         assert (whole[f"{chain}.1"][label]["times"], whole[f"{chain}.1"][label]["shared"]) == (None, True)
         shares = [split[f"{chain}.{place}"][label]["times"]["typical"] for place in range(3)]
@@ -172,8 +174,8 @@ def test_a_fused_chain_is_whole_in_the_module_around_it_or_split_among_its_parts
 
 
 def test_every_backend_traces_every_name() -> None:
-    for label, told in of(Named):
-        assert {module for layer in told.layers for module in layer.modules} >= set(NAMES), label
+    for label, layers in of(Named):
+        assert {module for layer in layers.layers for module in layer.modules} >= set(NAMES), label
     assert set(tree(Named)) == set(NAMES)
 
 
@@ -181,16 +183,16 @@ def test_every_backend_traces_every_name() -> None:
 def test_a_trace_has_every_run_and_all_of_every_layer(kind: Any) -> None:
     trace = checked(perfetto.render(LoadedProfiles(profiles=list(seen(kind))))[0])
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    for process, (label, told) in enumerate(of(kind), start=1):
+    for process, (label, layers) in enumerate(of(kind), start=1):
         mine = [event for event in events if event["pid"] == process]
         runs = [span(event) for event in mine if event["cat"] == "runs"]
         assert runs == [
             (round(begin * 1e9), round((begin + whole) * 1e9))
-            for begin, whole in zip(told.begun, told.whole, strict=True)
+            for begin, whole in zip(layers.begun, layers.whole, strict=True)
         ]
         assert runs[0][0] == 0
         assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(runs))
-        for place, layer in enumerate(told.layers, start=1):
+        for place, layer in enumerate(layers.layers, start=1):
             its = [event for event in mine if event["cat"] == "layers" and event["args"]["place"] == place]
             assert len(its) == RUNS, label
             for event, time in zip(sorted(its, key=lambda one: one["args"]["run"]), layer.times, strict=True):

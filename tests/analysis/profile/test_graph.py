@@ -100,12 +100,12 @@ def test_regions_are_modules_with_more_than_one_node():
 def test_two_thousand_layers_become_a_graph_that_can_be_read(depth):
     times = [1e-5] * (MOST + 500)
     times[250] = 1.0
-    made = source(*long(len(times), depth).layers, seconds=tuple(times), whole=sum(times))
-    graph = graph_of(made)
+    graph_source = source(*long(len(times), depth).layers, seconds=tuple(times), whole=sum(times))
+    graph = graph_of(graph_source)
     assert len([node for node in graph.nodes if node.places]) <= READABLE
     assert sum(len(node.places) for node in graph.nodes) == len(times)
     assert "2,500 layers are drawn as" in graph.notes[-1]
-    whole = graph_of(made, depth=99)
+    whole = graph_of(graph_source, depth=99)
     assert len([node for node in whole.nodes if node.places]) == MOST
     assert [node.places for node in whole.nodes if node.seconds and node.seconds >= 1.0] == [(251,)]
 

@@ -16,7 +16,7 @@ def table(of, unprofiled=()) -> LayerTable:
 
 
 def of_times(*layers: tuple[float, ...], whole: tuple[float, ...]):
-    made = profile(case(), [layer(str(i), None, times=each) for i, each in enumerate(layers)])
+    made = profile(case(), [layer(str(i), None, times=item) for i, item in enumerate(layers)])
     assert made.layers is not None
     return msgspec.structs.replace(made, layers=msgspec.structs.replace(made.layers, whole=whole))
 
@@ -36,17 +36,17 @@ def test_a_row_says_what_the_layer_is_and_how_its_time_spreads():
 def test_the_median_of_the_sum_is_no_sum_of_medians():
     """Three layers that take turns being slow: each one's median is 1, and every run's sum is 12."""
     slow = [tuple(10.0 if run % 3 == turn else 1.0 for run in range(12)) for turn in range(3)]
-    found = table(of_times(*slow, whole=(13.0,) * 12)).reconciliation
+    reconciliation = table(of_times(*slow, whole=(13.0,) * 12)).reconciliation
     assert sum(row.times.median for row in table(of_times(*slow, whole=(13.0,) * 12)).rows) == 3.0
-    assert found.layers.median == 12.0
-    assert found.outside.median == 1.0
-    assert found.outside.share == pytest.approx(1 / 13)
+    assert reconciliation.layers.median == 12.0
+    assert reconciliation.outside.median == 1.0
+    assert reconciliation.outside.share == pytest.approx(1 / 13)
 
 
 @pytest.mark.parametrize("runs", [1, 2, 3, 4, 9, 40])
 def test_typical_times_and_shares_add_up_to_the_whole(runs):
     parts = [times(1e-3, runs, seed) for seed in range(4)]
-    whole = tuple(float(sum(each)) + 1e-4 for each in zip(*parts, strict=True))
+    whole = tuple(float(sum(item)) + 1e-4 for item in zip(*parts, strict=True))
     found = table(of_times(*parts, whole=whole))
     account = found.reconciliation
     assert sum(row.times.typical for row in found.rows) == pytest.approx(account.layers.typical)

@@ -15,15 +15,15 @@ ALL = (eager(), fused(), other())
 
 def table(*profiles, **options) -> ModuleTable:
     pairs = []
-    for each in profiles:
-        runs = runs_of(each)
+    for item in profiles:
+        runs = runs_of(item)
         assert isinstance(runs, Runs)
-        pairs.append((each, runs))
+        pairs.append((item, runs))
     return module_table(pairs, **options)
 
 
-def row(found: ModuleTable, path: str, kind: str = "module"):
-    (only,) = [each for each in found.rows if each.kind == kind and ".".join(each.path) == path]
+def row(module_table: ModuleTable, path: str, kind: str = "module"):
+    (only,) = [row for row in module_table.rows if row.kind == kind and ".".join(row.path) == path]
     return only
 
 
@@ -35,41 +35,41 @@ def typical(cell) -> float | None:
 @pytest.mark.parametrize("depth", [1, 2, None])
 @pytest.mark.parametrize("profiles", [ALL, ALL[:1], (nasty(),)])
 def test_every_column_adds_up_to_its_whole(profiles, depth, rule):
-    found = table(*profiles, depth=depth, rule=rule)
-    assert found.rows[0].kind == "whole"
+    module_table = table(*profiles, depth=depth, rule=rule)
+    assert module_table.rows[0].kind == "whole"
     for column in range(len(profiles)):
-        for index, each in enumerate(found.rows):
+        for index, module_row in enumerate(module_table.rows):
             beneath = []
-            for lower in found.rows[index + 1 :]:
-                if lower.depth <= each.depth:
+            for lower in module_table.rows[index + 1 :]:
+                if lower.depth <= module_row.depth:
                     break
-                beneath += [typical(lower.cells[column]) or 0.0] if lower.depth == each.depth + 1 else []
+                beneath += [typical(lower.cells[column]) or 0.0] if lower.depth == module_row.depth + 1 else []
             if beneath:
-                assert sum(beneath) == pytest.approx(typical(each.cells[column]) or 0.0)
+                assert sum(beneath) == pytest.approx(typical(module_row.cells[column]) or 0.0)
 
 
 def test_a_module_has_the_time_of_all_below_it():
-    found = table(eager())
-    block = row(found, "layer1.0").cells[0].times
+    module_table = table(eager())
+    block = row(module_table, "layer1.0").cells[0].times
     assert block.typical == pytest.approx(1.7e-3, rel=0.02)
-    assert row(found, "layer1").cells[0].times.typical == pytest.approx(3.4e-3, rel=0.02)
-    assert row(found, "layer1.0", "itself").cells[0].times.typical == pytest.approx(0.2e-3, rel=0.02)
-    assert row(found, "", "itself").cells[0].times.typical == pytest.approx(0.1e-3, rel=0.02)
-    names = {each.name: np.asarray(each.times) for each in eager().layers.layers}
+    assert row(module_table, "layer1").cells[0].times.typical == pytest.approx(3.4e-3, rel=0.02)
+    assert row(module_table, "layer1.0", "itself").cells[0].times.typical == pytest.approx(0.2e-3, rel=0.02)
+    assert row(module_table, "", "itself").cells[0].times.typical == pytest.approx(0.1e-3, rel=0.02)
+    names = {item.name: np.asarray(item.times) for item in eager().layers.layers}
     sums = names["layer1.0"] + names["layer1.0.conv1"] + names["layer1.0.bn1"]
     assert block.median == pytest.approx(np.median(sums))
 
 
 @pytest.mark.parametrize(("rule", "conv1", "model", "bn1"), [("whole", 0, 1.5e-3, 0), ("split", 0.75e-3, 0, 0.45e-3)])
 def test_fused_layers_stay_whole_above_their_modules_or_are_split_equally(rule, conv1, model, bn1):
-    found = table(eager(), fused(), rule=rule)
-    assert row(found, "conv1").cells[1].shared
-    cells = [row(found, "conv1"), row(found, "", "itself"), row(found, "layer1.0.bn1")]
-    assert [typical(each.cells[1]) or 0 for each in cells] == pytest.approx([conv1, model, bn1], rel=0.02)
-    block = row(found, "layer1.0").cells[1]
+    module_table = table(eager(), fused(), rule=rule)
+    assert row(module_table, "conv1").cells[1].shared
+    cells = [row(module_table, "conv1"), row(module_table, "", "itself"), row(module_table, "layer1.0.bn1")]
+    assert [typical(cell.cells[1]) or 0 for cell in cells] == pytest.approx([conv1, model, bn1], rel=0.02)
+    block = row(module_table, "layer1.0").cells[1]
     assert typical(block) == pytest.approx(0.9e-3, rel=0.02)
     assert not block.shared
-    assert not row(found, "conv1").cells[0].shared
+    assert not row(module_table, "conv1").cells[0].shared
 
 
 @pytest.mark.parametrize(
@@ -84,27 +84,29 @@ def test_fused_layers_stay_whole_above_their_modules_or_are_split_equally(rule, 
 )
 def test_a_fused_layer_is_of_the_module_with_the_work(flops, conv, norm, itself):
     of = profile(case(), [layer("fused", 1.0, "a.conv", "a.norm"), layer("b", 1.0, "b")])
-    counted = Work(modules=tuple(ModuleWork(module=name, flops=each) for name, each in flops.items()))
-    found = table(msgspec.structs.replace(of, work=counted))
+    counted = Work(modules=tuple(ModuleWork(module=name, flops=item) for name, item in flops.items()))
+    module_table = table(msgspec.structs.replace(of, work=counted))
     for path, expected in (("a.conv", conv), ("a.norm", norm)):
-        cell = row(found, path).cells[0]
+        cell = row(module_table, path).cells[0]
         assert typical(cell) == (expected and pytest.approx(expected, rel=0.02))
         assert cell.shared
         assert cell.counted_in == (None if expected else "a" if itself else "a.conv" if conv else "a.norm")
-    assert typical(row(found, "a").cells[0]) == pytest.approx(1, rel=0.02)
-    assert bool([each for each in found.rows if each.kind == "itself"]) == bool(itself)
+    assert typical(row(module_table, "a").cells[0]) == pytest.approx(1, rel=0.02)
+    assert bool([row for row in module_table.rows if row.kind == "itself"]) == bool(itself)
 
 
 def test_marks_are_where_they_can_be_trusted():
-    found = table(*ALL)
-    blocks = row(found, "layer2.0").cells
+    module_table = table(*ALL)
+    blocks = row(module_table, "layer2.0").cells
     assert [cell.fastest for cell in blocks] == [False, True, False]
     assert [cell.slower for cell in blocks] == [False, False, True]
     # A part of these is counted elsewhere, or the backend does not name them.
     for path in ("conv1", "bn1", "layer1.0.conv1", "dropout"):
-        assert not any(cell and cell.fastest for cell in row(found, path).cells)
-    for each in found.rows:
-        assert each.kind == "module" or not any(cell and (cell.fastest or cell.slower) for cell in each.cells)
+        assert not any(cell and cell.fastest for cell in row(module_table, path).cells)
+    for module_row in module_table.rows:
+        assert module_row.kind == "module" or not any(
+            cell and (cell.fastest or cell.slower) for cell in module_row.cells
+        )
 
 
 @pytest.mark.parametrize(
@@ -128,16 +130,21 @@ def test_columns_that_cannot_be_compared_have_no_marks():
     assert table(slow, fast, right=[True, False]).marked == (True, False)
     assert table(slow, unknown).marked == (True, False)
     assert table(slow, gpu).marked == (False, False)
-    for found in (table(slow, fast, right=[True, False]), table(slow, unknown), table(slow, gpu)):
-        assert not any(cell.fastest or cell.slower for cell in row(found, "a").cells)
+    for item in (table(slow, fast, right=[True, False]), table(slow, unknown), table(slow, gpu)):
+        assert not any(cell.fastest or cell.slower for cell in row(item, "a").cells)
 
 
 def test_folding():
-    found = table(eager(), depth=1)
-    assert (found.depth, found.deepest) == (1, 3)
-    assert [".".join(each.path) for each in found.rows if each.kind == "module"] == ["conv1", "bn1", "layer1", "layer2"]
-    assert [each.folded for each in found.rows if each.kind == "module"] == [0, 0, 6, 3]
-    assert row(found, "layer1").cells == row(table(eager()), "layer1").cells
+    module_table = table(eager(), depth=1)
+    assert (module_table.depth, module_table.deepest) == (1, 3)
+    assert [".".join(row.path) for row in module_table.rows if row.kind == "module"] == [
+        "conv1",
+        "bn1",
+        "layer1",
+        "layer2",
+    ]
+    assert [row.folded for row in module_table.rows if row.kind == "module"] == [0, 0, 6, 3]
+    assert row(module_table, "layer1").cells == row(table(eager()), "layer1").cells
     assert table(eager(), depth=99).depth == 3
 
 
@@ -149,10 +156,10 @@ def test_rows_of_odd_modules_and_their_order():
     none, untimed, _ = row(table(*ALL), "dropout").cells
     assert none is None
     assert (untimed.times, untimed.untimed) == (None, True)
-    found = table(eager(), fused(), depth=1)
-    names = [each.path[0] for each in found.rows if each.kind == "module"]
+    module_table = table(eager(), fused(), depth=1)
+    names = [row.path[0] for row in module_table.rows if row.kind == "module"]
     assert names == ["conv1", "bn1", "layer1", "layer2", "dropout"]
-    assert [each.last for each in found.rows[1:]][-3:] == [(True,), (True, False), (True, True)]
+    assert [row.last for row in module_table.rows[1:]][-3:] == [(True,), (True, False), (True, True)]
 
 
 def test_paths():

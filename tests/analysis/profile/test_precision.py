@@ -69,10 +69,10 @@ def test_a_case_that_is_no_faster_than_fp32_says_what_the_profile_knows_of_it() 
     slow = the("int8-not-faster", of, record=unprofiled(of, 66.0), plain=plain)
     assert slow.numbers == pytest.approx({"seconds": 66e-3, "before": 60e-3})
     assert "conversions take 16.7 %" in slow.sentence
-    codes = {each.code for each in findings(of, unprofiled(of, 30.0), plain)}
+    codes = {finding.code for finding in findings(of, unprofiled(of, 30.0), plain)}
     assert "int8-not-faster" not in codes
     assert {"stayed-in-fp32", "conversions"} <= codes
-    assert "int8-not-faster" not in {each.code for each in findings(of, unprofiled(of, 66.0))}
+    assert "int8-not-faster" not in {finding.code for finding in findings(of, unprofiled(of, 66.0))}
 
 
 def test_kernels_tell_by_their_names() -> None:

@@ -26,7 +26,7 @@ def found(profile: Profile, **options: object) -> Roofline:
 
 
 def row(of: Roofline, name: str) -> Floor:
-    (one,) = [each for each in of.rows if each.name == name]
+    (one,) = [row for row in of.rows if row.name == name]
     return one
 
 
@@ -41,8 +41,8 @@ def test_the_floor_is_the_longer_of_computing_and_moving() -> None:
     assert conv.intensity == pytest.approx(4)
     assert (norm.floor, norm.bound, norm.distance) == (pytest.approx(4.5e-3), "memory", pytest.approx(5 / 4.5))
     assert head.floor == pytest.approx(7e-3)  # weights, what it reads and what the model returns
-    assert [each.won for each in of.rows] == pytest.approx([5e-3, 0.5e-3, 1e-3, 1e-3])
-    assert [each.name for each in of.ranked] == ["conv", "relu", "head", "norm"]
+    assert [row.won for row in of.rows] == pytest.approx([5e-3, 0.5e-3, 1e-3, 1e-3])
+    assert [floor.name for floor in of.ranked] == ["conv", "relu", "head", "norm"]
     assert (of.floor, of.won, of.known) == (pytest.approx(35.5e-3), pytest.approx(7.5e-3), pytest.approx(43e-3))
     assert of.time == pytest.approx(43.2e-3)
     assert of.outside == pytest.approx(0.2e-3)
@@ -65,7 +65,7 @@ def test_what_fits_into_the_cache_may_come_from_there() -> None:
     for cache, floors in ((10, (20e-3, 0.45e-3)), (4.5, (20e-3, 0.5e-3)), (3.9, (20e-3, 4.5e-3)), (0, (20e-3, 4.5e-3))):
         near = msgspec.structs.replace(ceilings(), cached=1e10, cache=round(cache * MEGA))
         of = found(worked(EACH, ceilings=near))
-        assert [each.floor for each in of.rows[:2]] == pytest.approx(list(floors)), cache
+        assert [row.floor for row in of.rows[:2]] == pytest.approx(list(floors)), cache
 
 
 @pytest.mark.parametrize("modules", [("conv", "norm", "relu"), ("conv", "relu")])
@@ -105,19 +105,19 @@ def test_of_a_module_called_twice_each_layer_has_its_call() -> None:
         ),
     )
     layers = [timed("a", 20e-3, "one", "relu"), timed("b", 20e-3, "two", "relu")]
-    assert [each.bytes for each in found(worked(layers, twice)).rows] == [4 * MEGA, 8 * MEGA]
-    assert [each.flops for each in found(worked(layers, twice)).rows] == [10 * MEGA, 10 * MEGA]
+    assert [row.bytes for row in found(worked(layers, twice)).rows] == [4 * MEGA, 8 * MEGA]
+    assert [row.flops for row in found(worked(layers, twice)).rows] == [10 * MEGA, 10 * MEGA]
     # A profile of an earlier version has no operators, and which call is whose cannot be told.
     without = msgspec.structs.replace(twice, operators=())
-    assert [each.bytes for each in found(worked(layers, without)).rows] == [4 * MEGA, 8 * MEGA]
+    assert [row.bytes for row in found(worked(layers, without)).rows] == [4 * MEGA, 8 * MEGA]
 
     head = work_of(
         module("head", flops=10, weights=2, outputs=5, given=5, calls=2, returned=5),
         operators=tuple(operator("head", "Conv", size * 2, 1, size, given=size, returned=size) for size in (4, 1)),
     )
     of = found(worked([timed(str(n), 9e-3, "head", kind="Conv") for n in range(2)], head))
-    assert [each.flops for each in of.rows] == [8 * MEGA, 2 * MEGA]
-    assert [each.bytes for each in of.rows] == [9 * MEGA, 3 * MEGA]
+    assert [row.flops for row in of.rows] == [8 * MEGA, 2 * MEGA]
+    assert [row.bytes for row in of.rows] == [9 * MEGA, 3 * MEGA]
 
 
 ATTENTION = work_of(
@@ -132,7 +132,7 @@ ATTENTION = work_of(
 
 def attended(*kinds: str, work: Work = ATTENTION) -> list[float | None]:
     of = found(worked([timed(f"{n}", 30e-3, "attention", kind=kind) for n, kind in enumerate(kinds)], work))
-    return [each.flops and each.flops / MEGA for each in of.rows]
+    return [row.flops and row.flops / MEGA for row in of.rows]
 
 
 def test_several_products_of_a_module_go_to_as_many_layers_or_to_none() -> None:
@@ -156,10 +156,10 @@ def test_a_layer_that_only_moves_data_computes_nothing() -> None:
     moving = timed("in", 5e-3, "gru", kind="Transpose")
     for kind in ("GRU", "LSTMSequence", "dynamic_quantize_lstm", "rnn_tanh"):
         of = found(worked([moving, timed("run", 20e-3, "gru", kind=kind)], recurrent))
-        assert [each.flops for each in of.rows] == [None, 10 * MEGA], kind
+        assert [row.flops for row in of.rows] == [None, 10 * MEGA], kind
         assert not of.unplaced
     of = found(worked([moving, timed("run", 20e-3, kind="GRUSequence")], recurrent))
-    assert ([each.floor for each in of.rows], of.unplaced) == ([None, None], ("gru",))
+    assert ([row.floor for row in of.rows], of.unplaced) == ([None, None], ("gru",))
 
 
 def test_what_only_prepares_data_for_a_convolution_computes_nothing() -> None:
@@ -168,13 +168,13 @@ def test_what_only_prepares_data_for_a_convolution_computes_nothing() -> None:
     packed = timed("move", 10e-3, "conv", kind="kgen", operators=("Conv", "Relu"))
     computed = timed("compute", 30e-3, "conv", kind="correlation", operators=("Conv", "Relu"))
     of = found(worked([packed, computed], conv))
-    assert [each.flops for each in of.rows] == [None, 12 * MEGA]
+    assert [row.flops for row in of.rows] == [None, 12 * MEGA]
     assert of.rows[1].bytes == 10 * MEGA
     names = ("triton_poi_fused_convolution_0", "sm90_xmma_fprop", "triton_red_fused_convolution_1")
     of = found(
         of_kernels("eager", made(*(kernel(name, 20e-3, "conv") for name in names)), work=conv, ceilings=ceilings())
     )
-    assert [each.flops for each in of.rows] == [None, 12 * MEGA, None]
+    assert [row.flops for row in of.rows] == [None, 12 * MEGA, None]
 
 
 def test_kernels_that_one_operator_launched_are_one_row() -> None:
@@ -220,16 +220,16 @@ def test_work_of_which_no_layer_is_known_is_said() -> None:
 def test_by_module_fused_layers_are_divided_by_flops() -> None:
     layers = [timed("conv+norm+relu", 30e-3, "conv", "norm", "relu"), timed("fc", 8e-3, "head"), timed("Reorder", 1e-3)]
     of, by = found(worked(layers)), found(worked(layers), by="module")
-    assert [each.name for each in by.rows] == ["conv", "head", ""]
-    assert [each.modules for each in by.rows] == [("conv",), ("head",), ()]
+    assert [row.name for row in by.rows] == ["conv", "head", ""]
+    assert [row.modules for row in by.rows] == [("conv",), ("head",), ()]
     assert (by.rows[0].kind, by.rows[2].kind) == ("Module", "")
     assert (by.time, by.floor, by.won) == (of.time, of.floor, of.won)
     two = work_of(
         module("a.one", flops=3, outputs=1, given=1), module("a.two", flops=1, outputs=1, a_one=1, returned=1)
     )
     by = found(worked([timed("both", 8e-3, "a.one", "a.two")], two), by="module")
-    assert [each.time for each in by.rows] == pytest.approx([6e-3, 2e-3])
-    assert [each.distance for each in by.rows] == pytest.approx([2.0, 2.0])
+    assert [row.time for row in by.rows] == pytest.approx([6e-3, 2e-3])
+    assert [row.distance for row in by.rows] == pytest.approx([2.0, 2.0])
     (top,) = found(worked([timed("both", 8e-3, "a.one", "a.two")], two), by="module", depth=1).rows
     assert (top.name, top.flops, top.time) == ("a", pytest.approx(4 * MEGA), pytest.approx(8e-3))
 
@@ -277,9 +277,9 @@ def test_the_tree_splits_by_the_flops_of_any_profile_that_knows_them() -> None:
     plain = worked([timed("conv+norm", 3e-3, "conv", "norm")], None)
     knowing = worked(EACH, of=case("openvino"))
     for profiles, share in (((plain, knowing), 3e-3), ((plain,), 1.5e-3)):
-        runs = [(each, runs_of(each)) for each in profiles]
+        runs = [(profile, runs_of(profile)) for profile in profiles]
         table = module_table(runs, rule="split")  # type: ignore[arg-type]
-        (conv,) = [each for each in table.rows if each.path == ("conv",)]
+        (conv,) = [row for row in table.rows if row.path == ("conv",)]
         assert conv.cells[0].times.typical == pytest.approx(share)  # type: ignore[union-attr]
 
 
@@ -299,8 +299,8 @@ def test_products_of_one_module_are_told_apart_by_their_shapes() -> None:
     assert [unit.work.flops for unit in units if unit.work] == [keys.flops, query.flops]
     assert unplaced == ()
     other = [of("keys", 256, 196, 512, 60e-3), of("other", 256, 7, 256, 1e-3)]
-    known, unknown = units_of(other, work)[0]
-    assert (known.work and known.work.flops, unknown.work) == (keys.flops, None)
+    unit, unknown = units_of(other, work)[0]
+    assert (unit.work and unit.work.flops, unknown.work) == (keys.flops, None)
 
 
 def test_a_layer_faster_than_the_device_has_other_work() -> None:

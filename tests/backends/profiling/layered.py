@@ -121,9 +121,9 @@ def prepared(folder: Path, level: str = "layer") -> Preparation:
     """Inductor, which numbers graphs in their code, begins anew: it does not compile what it did for another test."""
     if "torch._inductor.compile_fx" in sys.modules:
         torch._inductor.compile_fx._graph_counter = itertools.count()
-    made = small.preparation(folder)
-    made.level = level
-    return made
+    preparation = small.preparation(folder)
+    preparation.level = level
+    return preparation
 
 
 def profiled(label: str, model: Model, preparation: Preparation, runs: int = RUNS, **case: Any) -> Layers:

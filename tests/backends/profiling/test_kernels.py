@@ -55,13 +55,13 @@ def test_runs_are_cut_and_add_up(name: str) -> None:
     found = kernels(name)
     trace = read(FOLDER / f"{name}.json.gz")
     assert len(found.whole) == len(found.busy) == len(found.begun) == 3
-    total = sum(sum(each.times) for each in found.kernels)
+    total = sum(sum(kernel.times) for kernel in found.kernels)
     assert total == pytest.approx(trace.duration[trace.gpu.row].sum() / 1e9)
     for run, (whole, busy) in enumerate(zip(found.whole, found.busy, strict=True)):
-        assert 0 < busy <= sum(each.times[run] for each in found.kernels) + 1e-12
+        assert 0 < busy <= sum(kernel.times[run] for kernel in found.kernels) + 1e-12
         assert busy < whole
-        assert all(0 <= each.begins[run] < whole for each in found.kernels)
-        assert all(each.begins[run] + each.times[run] <= whole for each in found.kernels)
+        assert all(0 <= kernel.begins[run] < whole for kernel in found.kernels)
+        assert all(kernel.begins[run] + kernel.times[run] <= whole for kernel in found.kernels)
     assert list(found.begun) == sorted(found.begun)
     assert found.begun[0] == 0
 
@@ -71,45 +71,45 @@ def test_launches_are_calls_of_the_runtime(name: str, count: int, launches: int)
     """A CUDA graph is one, however many kernels it holds; the other of that trace copies its input."""
     found = kernels(name)
     assert (len(found.kernels), found.launches) == (count, launches)
-    assert all(each.calls == 1 for each in found.kernels)
+    assert all(kernel.calls == 1 for kernel in found.kernels)
     operators = {"tensorrt::execute_engine": 24, "aten::copy_": 1}  # of an engine, on three streams
-    assert name != ENGINE or Counter(each.operator for each in found.kernels) == operators
-    assert name != ENGINE or len({each.stream for each in found.kernels}) == 3
+    assert name != ENGINE or Counter(kernel.operator for kernel in found.kernels) == operators
+    assert name != ENGINE or len({kernel.stream for kernel in found.kernels}) == 3
 
 
 def test_every_kernel_of_eager_pytorch_has_its_module() -> None:
     found = kernels(EAGER)
     assert found.absent == {}
     by_module: Counter[str] = Counter()
-    for each in found.kernels:
-        (module,) = each.modules
-        assert each.layer == module
+    for kernel in found.kernels:
+        (module,) = kernel.modules
+        assert kernel.layer == module
         by_module[module] += 1
     convolutions = {name for name in by_module if "conv" in name or name.endswith("downsample.0")}
     assert len(convolutions) == 20
     assert {"bn1", "relu", "maxpool", "avgpool", "fc", "layer1.0", "layer4.1.bn2"} <= set(by_module)
-    additions = [each for each in found.kernels if each.operator == "aten::add_"]
-    assert {module for each in additions for module in each.modules} == {
+    additions = [kernel for kernel in found.kernels if kernel.operator == "aten::add_"]
+    assert {module for addition in additions for module in addition.modules} == {
         f"layer{stage}.{block}" for stage in (1, 2, 3, 4) for block in (0, 1)
     }
-    assert {each.operator for each in found.kernels if each.modules == ("conv1",)} == {"aten::cudnn_convolution"}
+    assert {kernel.operator for kernel in found.kernels if kernel.modules == ("conv1",)} == {"aten::cudnn_convolution"}
 
 
 def test_kernels_of_which_no_backend_tells_say_so() -> None:
     found = kernels(GRAPH)
     assert "inductor-graph does not report" in found.absent["origins"]
-    assert not any(each.modules or each.layer for each in found.kernels)
-    assert {each.operator for each in found.kernels} == {"", "aten::_foreach_copy_"}
+    assert not any(kernel.modules or kernel.layer for kernel in found.kernels)
+    assert {kernel.operator for kernel in found.kernels} == {"", "aten::_foreach_copy_"}
 
 
 def test_shapes_and_occupancy() -> None:
-    by_module = {each.modules[0]: each for each in kernels(EAGER).kernels}
+    by_module = {kernel.modules[0]: kernel for kernel in kernels(EAGER).kernels}
     conv1 = by_module["conv1"]
     assert (conv1.grid, conv1.block, conv1.registers, conv1.shared_memory) == ((392, 2, 1), (8, 8, 1), 92, 2304)
-    for each in kernels(EAGER).kernels:
-        assert each.occupancy is not None
-        assert each.achieved is not None
-        assert 0 < each.achieved <= each.occupancy <= 1
+    for kernel in kernels(EAGER).kernels:
+        assert kernel.occupancy is not None
+        assert kernel.achieved is not None
+        assert 0 < kernel.achieved <= kernel.occupancy <= 1
 
 
 def test_runs_that_differ_are_put_together_by_likeness() -> None:
@@ -118,14 +118,14 @@ def test_runs_that_differ_are_put_together_by_likeness() -> None:
     found = kernels_from([first, cut, third], H200, Scoped())
     assert "not all runs" in found.absent["order"]
     lost = second.events[5].launched.name
-    (short,) = [each for each in found.kernels if each.name == lost and each.modules == ("maxpool",)]
+    (short,) = [kernel for kernel in found.kernels if kernel.name == lost and kernel.modules == ("maxpool",)]
     assert short.times[1] == 0 < short.times[0]
     assert short.begins == ()
-    assert sum(each.calls for each in found.kernels) == 162
+    assert sum(kernel.calls for kernel in found.kernels) == 162
     same = kernels(EAGER)
     for run in (0, 2):
-        assert sum(each.times[run] for each in found.kernels) == pytest.approx(
-            sum(each.times[run] for each in same.kernels)
+        assert sum(kernel.times[run] for kernel in found.kernels) == pytest.approx(
+            sum(kernel.times[run] for kernel in same.kernels)
         )
 
 
@@ -165,7 +165,7 @@ def test_layers_and_kernels_of_real_engines_are_one_to_one(name: str) -> None:
         launched = [event.launched for event in run.events]
         origins = kernel_origins(launched, engine(name), {})
         assert origins.absent == {}
-        owned = [(each.name, origin.layer) for each, origin in zip(launched, origins.of, strict=True) if origin.layer]
+        owned = [(item.name, origin.layer) for item, origin in zip(launched, origins.of, strict=True) if origin.layer]
         assert [owner for _, owner in owned] == [layer.name for layer in layers]
         for (kernel, _), layer in zip(owned, layers, strict=True):
             assert layer.kind != "kgen" or tactic(layer) == kernel, (
@@ -177,9 +177,9 @@ def test_layers_and_kernels_of_real_engines_are_one_to_one(name: str) -> None:
 
 def test_what_the_framework_launched_is_not_the_engines() -> None:
     found = kernels(ENGINE)
-    assert [each.layer for each in found.kernels if each.operator == "aten::copy_"] == [""]
-    assert all(each.layer for each in found.kernels if each.operator != "aten::copy_")
-    (last,) = [each for each in found.kernels if "layer4.1.conv2" in each.layer]
+    assert [kernel.layer for kernel in found.kernels if kernel.operator == "aten::copy_"] == [""]
+    assert all(kernel.layer for kernel in found.kernels if kernel.operator != "aten::copy_")
+    (last,) = [kernel for kernel in found.kernels if "layer4.1.conv2" in kernel.layer]
     assert "convFwd" in last.name
 
 
@@ -213,21 +213,21 @@ def layers_of(text: str) -> list[Layer]:
 )
 def test_stretches_between_anchors(kernels: str, layers: str, expected: str) -> None:
     found = aligned(kernels.split(), layers_of(layers))
-    said = ["+".join(layer.name for layer in each) or "-" for each in found]
+    said = ["+".join(layer.name for layer in layers) or "-" for layers in found]
     assert said == expected.split()
 
 
 def test_a_joint_stretch_belongs_to_all_of_its_modules_and_is_counted() -> None:
-    found = kernel_origins([Launched(name=name) for name in "xykz"], layers_of("a b c d:k e"), {})
-    assert found.of[0].layer == found.of[1].layer == "a + b + c"
-    assert found.of[0].modules == ("m.a", "m.b", "m.c")
-    assert (found.of[2].layer, found.of[3].modules) == ("d", ("m.e",))
-    assert found.absent["layers"].startswith("2 of 4 kernels")
+    origins = kernel_origins([Launched(name=name) for name in "xykz"], layers_of("a b c d:k e"), {})
+    assert origins.of[0].layer == origins.of[1].layer == "a + b + c"
+    assert origins.of[0].modules == ("m.a", "m.b", "m.c")
+    assert (origins.of[2].layer, origins.of[3].modules) == ("d", ("m.e",))
+    assert origins.absent["layers"].startswith("2 of 4 kernels")
 
 
 def test_a_long_engine_is_laid_out_quickly() -> None:
     layers = [layer(str(index), f"k{index % 7}" if index % 3 else "") for index in range(3000)]
-    names = [tactic(each) or "library" for each in layers]
+    names = [tactic(layer) or "library" for layer in layers]
     assert [owners[0] for owners in aligned(names, layers)] == layers
 
 
@@ -269,19 +269,19 @@ def test_modules_are_scopes_in_each_other(kind: Callable[[], Any], shape: tuple[
     runner = SimpleNamespace(infer=module, synchronize=lambda: None)
     with torch.inference_mode():
         root = one_run(runner, torch.zeros(*shape), on_gpu=False, scopes=module_scopes(module)).root
-    (outer,) = [each for each in root.inside if each.name == SCOPE]
-    scopes = [each.name for each in outer.inside if each.name.startswith(SCOPE)]
-    known = origins_by_scope([Launched(name="k", around=(SCOPE, each)) for each in scopes])
-    assert [each.modules for each in known.of] == [(name,) for name in inside]
+    (outer,) = [traced_operator for traced_operator in root.inside if traced_operator.name == SCOPE]
+    scopes = [traced_operator.name for traced_operator in outer.inside if traced_operator.name.startswith(SCOPE)]
+    origins = origins_by_scope([Launched(name="k", around=(SCOPE, scope)) for scope in scopes])
+    assert [kernel_origin.modules for kernel_origin in origins.of] == [(name,) for name in inside]
     assert not torch.nn.modules.module._global_forward_hooks, "hooks are there while runs are traced, and no longer"
 
 
 def test_the_innermost_module_is_the_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     inner = Launched(name="k", around=(SCOPE, SCOPE + "a", "aten::add", SCOPE + "a.b", "aten::mul"))
     copy, outer = Launched(name="copy", around=("aten::copy_",)), Launched(name="k", around=(SCOPE,))
-    found = origins_by_scope([inner, copy, outer])
-    assert [each.modules for each in found.of] == [("a.b",), (), ("",)]
-    assert "1 of 3" in found.absent["modules"]
+    origins = origins_by_scope([inner, copy, outer])
+    assert [kernel_origin.modules for kernel_origin in origins.of] == [("a.b",), (), ("",)]
+    assert "1 of 3" in origins.absent["modules"]
     real, module = traced_runs.profiler, small.model().module
     monkeypatch.setattr(traced_runs, "profiler", lambda **_: real(on_gpu=False))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -305,12 +305,12 @@ def launched(*names: str) -> list[Launched]:
     ],
 )
 def test_the_same_kernels_in_the_same_order_match(names: tuple[str, ...], expected: Any) -> None:
-    found = origins_by_match(
+    origins = origins_by_match(
         launched(*names),
-        MatchedKernels([(each, origin) for each, origin in zip(launched("k", "k"), (A, B), strict=True)]),
+        MatchedKernels([(item, origin) for item, origin in zip(launched("k", "k"), (A, B), strict=True)]),
     )
-    assert found.of == (expected or (KernelOrigin(),) * len(names))
-    assert ("not the same in the same order" in found.absent.get("modules", "")) == (expected is None)
+    assert origins.of == (expected or (KernelOrigin(),) * len(names))
+    assert ("not the same in the same order" in origins.absent.get("modules", "")) == (expected is None)
 
 
 def of_block(number: int, *, tile: int = 64, norm: str = "norm") -> list[tuple[Launched, KernelOrigin]]:
@@ -349,22 +349,22 @@ COPY = Launched(name="multi_tensor_apply_kernel", grid=(4, 1, 1), block=(512, 1,
     ],
 )
 def test_kernels_of_a_replay_have_the_owners_of_a_run_without_the_graph(replay: list[Launched], lost: int) -> None:
-    found = origins_by_match(replay, MatchedKernels(BLOCKS))
-    known = [origin.layer for origin in found.of if origin.layer]
+    origins = origins_by_match(replay, MatchedKernels(BLOCKS))
+    known = [origin.layer for origin in origins.of if origin.layer]
     assert known == sorted(known)
     assert len(known) == sum(kernel is not COPY for kernel in replay) - lost
     assert set(known) == {f"layer{number}" for number in range(9)}
-    assert ("not known for 1 of 37" in found.absent.get("modules", "")) == bool(lost)
-    unknown = [kernel for kernel, origin in zip(replay, found.of, strict=True) if not origin.layer]
+    assert ("not known for 1 of 37" in origins.absent.get("modules", "")) == bool(lost)
+    unknown = [kernel for kernel, origin in zip(replay, origins.of, strict=True) if not origin.layer]
     assert COPY not in replay or unknown == [COPY]
 
 
 def test_a_replay_of_other_kernels_has_no_owners() -> None:
     """A block less is a ninth of the kernels, and nothing tells which block it is."""
     for replay in (BLOCKS[4:], [kernel for number in range(9) for kernel in of_block(number, norm="fused_norm")]):
-        found = origins_by_match([kernel for kernel, _ in replay], MatchedKernels(BLOCKS))
-        assert not any(origin.layer for origin in found.of)
-        assert "not the same in the same order" in found.absent["modules"]
+        origins = origins_by_match([kernel for kernel, _ in replay], MatchedKernels(BLOCKS))
+        assert not any(origin.layer for origin in origins.of)
+        assert "not the same in the same order" in origins.absent["modules"]
 
 
 def test_every_kernel_of_a_real_graph_has_the_module_of_its_eager_call() -> None:
@@ -372,11 +372,11 @@ def test_every_kernel_of_a_real_graph_has_the_module_of_its_eager_call() -> None
     launched = [event.launched for event in eager.events]
     owners = origins_by_scope(launched)
     replays = [[event.launched for event in run.events] for run in runs(CONVNEXT_REPLAY)]
-    assert not any(each.around for each in replays[0]), "a replay calls no modules"
+    assert not any(launched.around for launched in replays[0]), "a replay calls no modules"
     for replay in replays:
-        found = origins_by_match(replay, MatchedKernels(list(zip(launched, owners.of, strict=True))))
-        assert found == owners
-        assert all(origin.modules for origin in found.of)
+        origins = origins_by_match(replay, MatchedKernels(list(zip(launched, owners.of, strict=True))))
+        assert origins == owners
+        assert all(origin.modules for origin in origins.of)
     kernels_found = kernels_from(runs(CONVNEXT_REPLAY), H200, Matching(launched, owners))
     layers = layers_of_kernels(kernels_found, ())
     assert layers.absent == {}
@@ -391,14 +391,14 @@ def test_a_real_graph_of_inductor_matches_the_same_code_without_a_graph() -> Non
     launched = [event.launched for event in plain.events]
     owners = [KernelOrigin(str(place), (str(place),)) for place, _ in enumerate(launched)]
     for run in runs(INDUCTOR_REPLAY):
-        found = origins_by_match(
+        origins = origins_by_match(
             [event.launched for event in run.events], MatchedKernels(list(zip(launched, owners, strict=True)))
         )
-        assert found.absent == {}
-        assert [origin for origin in found.of if origin.layer] == owners
-        (copy,) = [event for event, origin in zip(run.events, found.of, strict=True) if not origin.layer]
+        assert origins.absent == {}
+        assert [origin for origin in origins.of if origin.layer] == owners
+        (copy,) = [event for event, origin in zip(run.events, origins.of, strict=True) if not origin.layer]
         assert copy.launched.operator == "aten::_foreach_copy_"
-        known = sum(event.time for event, origin in zip(run.events, found.of, strict=True) if origin.layer)
+        known = sum(event.time for event, origin in zip(run.events, origins.of, strict=True) if origin.layer)
         assert known >= 0.95 * sum(event.time for event in run.events)
 
 
@@ -407,19 +407,19 @@ def test_layers_take_the_time_of_their_kernels() -> None:
     known = [Layer(name="conv1", kind="Conv2d", modules=("conv1",), details={"stride": 2}), Layer(name="unused")]
     first = kernels_found.kernels[0]
     copied = replace(first, name="copy", operator="", layer="", modules=())
-    found = layers_of_kernels(replace(kernels_found, kernels=(*kernels_found.kernels, copied)), known)
-    assert (found.timed, found.clock, found.whole) == ("GPU", traced_runs.GPU_CLOCK, kernels_found.whole)
-    by_name = {layer.name: layer for layer in found.layers}
+    layers = layers_of_kernels(replace(kernels_found, kernels=(*kernels_found.kernels, copied)), known)
+    assert (layers.timed, layers.clock, layers.whole) == ("GPU", traced_runs.GPU_CLOCK, kernels_found.whole)
+    by_name = {layer.name: layer for layer in layers.layers}
     assert by_name["conv1"].kind == "Conv2d"
     assert by_name["conv1"].details.keys() == {"stride", "kernels"}
     assert by_name["unused"].times == (0.0,) * 3
     assert by_name["copy"].modules == ()
     for run in range(3):
         total = sum(kernel.times[run] for kernel in (*kernels_found.kernels, copied))
-        assert sum(layer.times[run] for layer in found.layers) == pytest.approx(total)
+        assert sum(layer.times[run] for layer in layers.layers) == pytest.approx(total)
     own = [kernel for kernel in kernels_found.kernels if kernel.layer == "layer1.0.bn1"]
     assert by_name["layer1.0.bn1"].begins == pytest.approx(own[0].begins)
-    begins = [layer.begins[0] for layer in found.layers if layer.begins]
+    begins = [layer.begins[0] for layer in layers.layers if layer.begins]
     assert begins == sorted(begins)
 
 
@@ -436,13 +436,13 @@ def event(name: str, begin: int) -> TracedEvent:
 def test_kernels_are_in_the_order_in_which_the_gpu_ran_them() -> None:
     inner = TracedOperator("aten::mm", kernels=[event("first", 1)])
     outer = TracedOperator("aten::matmul", kernels=[event("second", 2)], inside=[inner])
-    other = TracedOperator("aten::copy_", kernels=[event("Memcpy DtoD (Device -> Device)", 0)])
+    traced_operator = TracedOperator("aten::copy_", kernels=[event("Memcpy DtoD (Device -> Device)", 0)])
     compiler: Any = SimpleNamespace(graphs=[], knows=True)
-    found = kernels_beneath(TracedOperator("run", inside=[outer, other]), InductorNames(compiler))
-    assert [(kernel.name, origin.layer) for kernel, origin in found.kernels] == [
+    matched_kernels = kernels_beneath(TracedOperator("run", inside=[outer, traced_operator]), InductorNames(compiler))
+    assert [(kernel.name, origin.layer) for kernel, origin in matched_kernels.kernels] == [
         ("Memcpy DtoD (Device -> Device)", "aten::copy_"), ("first", "aten::matmul"), ("second", "aten::matmul"),
     ]  # fmt: skip
-    assert found.absent["modules"].startswith("not known for 3 of 3")
+    assert matched_kernels.absent["modules"].startswith("not known for 3 of 3")
 
 
 @pytest.fixture
@@ -452,7 +452,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def with_kernels(trace: Any) -> Any:
         found = real_runs(trace)
-        for operator in (each for run in found for each in run.root.every()):
+        for operator in (traced_operator for run in found for traced_operator in run.root.every()):
             if not operator.inside and ("::" in operator.name or "cpp_" in operator.name):
                 operator.kernels = [event(f"{operator.name} {part}", int(operator.begin * 1e9)) for part in "ab"]
         return found
@@ -489,12 +489,12 @@ def test_compiled_code(label: str, options: Any, kind: Callable[[], Any], graphs
         for _ in range(3):
             runner.infer(feed)
         assert runner.origins(launched("other")).absent["modules"]
-        found = runner.origins(launched("Memcpy DtoD", *(kernel.name for kernel, _ in runner._matched.kernels)))
-    assert not found.absent
-    assert found.of[0] == KernelOrigin(), "what copies the inputs"
-    assert found.of[1] == found.of[2], "both of an operator's kernels"
-    assert all(origin.layer and origin.modules for origin in found.of[1:])
-    paths = {path for origin in found.of for path in origin.modules}
+        origins = runner.origins(launched("Memcpy DtoD", *(kernel.name for kernel, _ in runner._matched.kernels)))
+    assert not origins.absent
+    assert origins.of[0] == KernelOrigin(), "what copies the inputs"
+    assert origins.of[1] == origins.of[2], "both of an operator's kernels"
+    assert all(origin.layer and origin.modules for origin in origins.of[1:])
+    paths = {path for origin in origins.of for path in origin.modules}
     assert paths >= ({f"{ODD}.0", f"{ODD}.2", "last"} if kind is Fused else {"first", "second"})
 
 

@@ -61,7 +61,7 @@ def test_a_phase_and_a_series_are_one_range_each_with_all_calls_inside(said: lis
     with Preparation(Path(), Path()).phase("steady state"):
         latency(runner, iter(lambda: 0, 1), sampling_rule(Budget(iterations=5)), lambda _: None)
         throughput(runner, iter(lambda: 0, 1), 1e-3, 0.01, lambda _: None)
-    ranges = [each for each in said if each != "call"]
+    ranges = [item for item in said if item != "call"]
     inner = [f"{sign} series: {name}" for name in ("latency", "throughput") for sign in "+-"]
     assert ranges == ["+ steady state", *inner, "- steady state"]
     assert said[1:8] == ["+ series: latency", *["call"] * 5, "- series: latency"]
@@ -71,7 +71,7 @@ def test_profiled_modules_are_ranges_inside_each_other(said: list[str]) -> None:
     torch = pytest.importorskip("torch")
     module = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Tanh())
     layers_of(Counting(said, module), module, torch.ones(2), 1)
-    ranges = [each for each in said if each != "call"]
+    ranges = [item for item in said if item != "call"]
     once = ["+ module: ", "+ module: 0", "-", "+ module: 1", "-", "-"]
     assert ranges[-6:] == once
 

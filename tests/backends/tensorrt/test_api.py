@@ -93,7 +93,7 @@ def test_calls_have_the_arguments_of_the_table() -> None:
     assert {name for _, name in used()} & called.keys() - elsewhere <= CALLS.keys() <= called.keys()
     for name, arguments in CALLS.items():
         for call in called[name]:
-            if not any(isinstance(each, ast.Starred) for each in call.args):
+            if not any(isinstance(expr, ast.Starred) for expr in call.args):
                 assert (len(call.args), call.keywords) == (len(arguments.split()), []), ast.unparse(call)
 
 

@@ -116,7 +116,7 @@ def test_a_profile_that_does_not_fit_the_graph_is_refused(profile: Any, what: st
 )
 def test_profiles_as_text(text: str, specs: tuple[TensorSpec, ...], found: list[Any]) -> None:
     assert profiles(text, specs) == tuple(found)
-    assert [list(each) for each in profiles(text, specs)] == [list(each) for each in found]
+    assert [list(profile) for profile in profiles(text, specs)] == [list(item) for item in found]
 
 
 @pytest.mark.parametrize(
@@ -190,8 +190,8 @@ class Timings:
     def __init__(self, data: bytes) -> None:
         self.data = set(data)
 
-    def combine(self, other: Timings, ignore: bool) -> None:
-        self.data |= other.data
+    def combine(self, timings: Timings, ignore: bool) -> None:
+        self.data |= timings.data
 
     def serialize(self) -> bytes:
         return bytes(sorted(self.data))

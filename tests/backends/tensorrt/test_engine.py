@@ -126,17 +126,17 @@ def test_a_damaged_engine_in_the_cache_is_built_again(damage: str, job: Any, pre
 
 
 def test_what_changes_an_engine_changes_its_key(job: Any, graph: Path, tmp_path: Path) -> None:
-    model, other, plugin, split = onnx.load(graph), tmp_path / "other.onnx", tmp_path / "lib.so", tmp_path / "s.onnx"
+    model, path, plugin, split = onnx.load(graph), tmp_path / "other.onnx", tmp_path / "lib.so", tmp_path / "s.onnx"
     onnx.save_model(onnx.load(graph), split, save_as_external_data=True, size_threshold=0, location="s.data")
     model.doc_string = "another graph"
-    onnx.save(model, other)
+    onnx.save(model, path)
     plugin.write_bytes(b"a library")
     changes: list[dict[str, Any]] = [
-        {}, {"path": other}, {"precision": "fp16"}, {"batch": 2}, {"optimization_level": 5}, {"tf32": True},
+        {}, {"path": path}, {"precision": "fp16"}, {"batch": 2}, {"optimization_level": 5}, {"tf32": True},
         {"compute_capability": "8.9"}, {"profiles": "1x3x16x16/1x3x16x16/8x3x16x16"}, {"plugins": str(plugin)},
         {"path": split},
     ]  # fmt: skip
-    keys = [job(**each).key for each in changes]
+    keys = [job(**change).key for change in changes]
     (tmp_path / "s.data").write_bytes((tmp_path / "s.data").read_bytes()[::-1])
     assert len({*keys, job(path=split).key}) == len(keys) + 1, "weights in another file count too"
     assert job(cuda_graph=True, streams=2, timing_cache="file", compute_capability="8.9+8.0").key == keys[0]
@@ -166,13 +166,13 @@ def test_an_engine_is_written_with_its_provenance(job: Any, preparation: Prepara
     assert not report.cached
     assert [warning.code for warning in preparation.warnings] == ["no-effect"], "a build compiles no kernels to keep"
     assert build_to(path, job(), preparation).cached
-    assert sorted(each.name for each in tmp_path.glob("*.*")) == ["model.engine", "model.engine.json"]
+    assert sorted(path.name for path in tmp_path.glob("*.*")) == ["model.engine", "model.engine.json"]
 
 
-def test_what_cannot_be_written_or_read_is_one_message(job: Any, made: Built, tmp_path: Path) -> None:
+def test_what_cannot_be_written_or_read_is_one_message(job: Any, built: Built, tmp_path: Path) -> None:
     (tmp_path / "b.engine").mkdir()
     with pytest.raises(InferlensError, match=r"b\.engine cannot be written"):
-        write_engine(tmp_path / "b.engine", made.content, made.provenance)
+        write_engine(tmp_path / "b.engine", built.content, built.provenance)
     (tmp_path / "broken.onnx").write_bytes(b"no graph")
     with pytest.raises(InferlensError, match="cannot be read"):
         _ = dataclasses.replace(job(), path=tmp_path / "broken.onnx").key

@@ -39,55 +39,55 @@ def flavour_of(version: str = "10.13.0.35", **module: Any) -> Flavour:
     return Flavour("trt", "stand_in", "TensorRT", version, type("Module", (), {"Runtime": object, **module}))
 
 
-def headed(made: Built, letters: bytes = b"ftrt", version: tuple[int, ...] = (10, 13, 0, 35)) -> Path:
+def headed(built: Built, letters: bytes = b"ftrt", version: tuple[int, ...] = (10, 13, 0, 35)) -> Path:
     """The engine, in its place, with another header."""
-    made.path.write_bytes(letters + made.content[4:24] + bytes(version) + made.content[28:])
-    return made.path
+    built.path.write_bytes(letters + built.content[4:24] + bytes(version) + built.content[28:])
+    return built.path
 
 
 @pytest.mark.parametrize("size", [0, 3, 20, 63, 1000, -1, None])
-def test_a_truncated_or_foreign_file(size: int | None, made: Built, rtx: Flavour, tmp_path: Path) -> None:
+def test_a_truncated_or_foreign_file(size: int | None, built: Built, rtx: Flavour, tmp_path: Path) -> None:
     path = tmp_path / "model.engine"
-    path.write_bytes(b"PK\x03\x04" + b"0" * 500 if size is None else made.content[:size])
-    check_engine(made.path, made.provenance, rtx, None)
+    path.write_bytes(b"PK\x03\x04" + b"0" * 500 if size is None else built.content[:size])
+    check_engine(built.path, built.provenance, rtx, None)
     with pytest.raises(Unsupported, match=r"is damaged|is not a TensorRT engine|is empty") as raised:
         check_engine(path, None, rtx, None)
     assert str(path) in raised.value.what
     assert "build" in raised.value.hint
 
 
-def test_an_engine_of_the_other_flavour_or_another_version(made: Built, rtx: Flavour) -> None:
+def test_an_engine_of_the_other_flavour_or_another_version(built: Built, rtx: Flavour) -> None:
     with pytest.raises(Unsupported, match=r"was built by TensorRT 10\.13\.0\.35; TensorRT for RTX .* cannot") as raised:
-        check_engine(headed(made), None, rtx, None)
+        check_engine(headed(built), None, rtx, None)
     assert raised.value.hint == "--backend tensorrt:trt"
     here = tuple(int(part) for part in rtx.version.split("."))
-    check_engine(headed(made, b"vtrt", (*here[:3], 121)), None, rtx, None)
+    check_engine(headed(built, b"vtrt", (*here[:3], 121)), None, rtx, None)
     for version in ((1, 5, 0, 9), (2, 0, 0, 1)):
         with pytest.raises(Unsupported, match=r"was built by TensorRT for RTX \d\.\d\.0\.\d; .* cannot run it"):
-            check_engine(headed(made, b"vtrt", version), None, rtx, None)
+            check_engine(headed(built, b"vtrt", version), None, rtx, None)
 
 
 @pytest.mark.parametrize("version", ["0.9.0.1", "\u00b2.6.1", "9" * 5000])
-def test_a_description_of_another_version_is_one_sentence(version: str, made: Built, rtx: Flavour) -> None:
-    read = msgspec.structs.replace(made.provenance, version=version)
+def test_a_description_of_another_version_is_one_sentence(version: str, built: Built, rtx: Flavour) -> None:
+    read = msgspec.structs.replace(built.provenance, version=version)
     with pytest.raises(Unsupported, match="was built by TensorRT for RTX"):
-        check_engine(made.path, read, rtx, None)
+        check_engine(built.path, read, rtx, None)
 
 
 @without_gpu
-def test_the_runtime_has_the_last_word(made: Built, rtx: Flavour, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runtime_has_the_last_word(built: Built, rtx: Flavour, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a GPU it does not know, and is not asked."""
     with pytest.raises(Unsupported, match=r"cannot run here, on NVIDIA H200 with .*Error reading CUDA GPU properties"):
-        check_engine(made.path, made.provenance, rtx, H200)
+        check_engine(built.path, built.provenance, rtx, H200)
     known = rtx.module.EngineInvalidityDiagnostics
     causes = int(known.UNSUPPORTED_CC)
     runtime = SimpleNamespace(get_engine_validity=lambda _: ("invalid", causes))
     monkeypatch.setattr(rtx.module.Runtime, "__new__", lambda *_: runtime)
     monkeypatch.setattr(rtx.module.EngineValidity, "INVALID", "invalid")
-    check_engine(made.path, made.provenance, rtx, H200)
+    check_engine(built.path, built.provenance, rtx, H200)
     causes |= int(known.OLD_CUDA_DRIVER)
     with pytest.raises(Unsupported, match=r"on NVIDIA H200 with .*: unsupported cc, old cuda driver"):
-        check_engine(made.path, made.provenance, rtx, H200)
+        check_engine(built.path, built.provenance, rtx, H200)
 
 
 @pytest.mark.parametrize(
@@ -102,26 +102,26 @@ def test_the_runtime_has_the_last_word(made: Built, rtx: Flavour, monkeypatch: p
         ("none", Gpu(name="a GPU\nError: fake", compute_capability="8.0"), A100, False),
     ],
 )
-def test_engines_of_tensorrt_belong_to_a_gpu(level: str, built_on: Gpu, gpu: Gpu, fits: bool, made: Built) -> None:
+def test_engines_of_tensorrt_belong_to_a_gpu(level: str, built_on: Gpu, gpu: Gpu, fits: bool, built: Built) -> None:
     trt = flavour_of()
     read = msgspec.structs.replace(
-        made.provenance, flavour=trt.name, version=trt.version, gpu=built_on.name, compute_capability="8.0",
+        built.provenance, flavour=trt.name, version=trt.version, gpu=built_on.name, compute_capability="8.0",
         options={"hardware_compatible": level},
     )  # fmt: skip
     if fits:
-        check_engine(headed(made), read, trt, gpu)
+        check_engine(headed(built), read, trt, gpu)
         return
     with pytest.raises(Unsupported, match=gpu.name) as raised:
-        check_engine(headed(made), read, trt, gpu)
+        check_engine(headed(built), read, trt, gpu)
     assert "\n" not in str(raised.value)
 
 
-def test_version_compatible_engines_run_on_later_versions(made: Built) -> None:
-    read = msgspec.structs.replace(made.provenance, version="10.13.0.35", options={"version_compatible": True})
-    check_engine(headed(made), read, flavour_of("10.14.1.48"), None)
-    for version, known in (("10.9.0.34", read), ("10.14.1.48", None)):
+def test_version_compatible_engines_run_on_later_versions(built: Built) -> None:
+    read = msgspec.structs.replace(built.provenance, version="10.13.0.35", options={"version_compatible": True})
+    check_engine(headed(built), read, flavour_of("10.14.1.48"), None)
+    for version, item in (("10.9.0.34", read), ("10.14.1.48", None)):
         with pytest.raises(Unsupported, match="cannot run it"):
-            check_engine(headed(made), known, flavour_of(version), None)
+            check_engine(headed(built), item, flavour_of(version), None)
 
 
 # Files
@@ -140,9 +140,11 @@ def opened(preparation: Preparation) -> Opened:
     """The runner of an engine from a file, for a case with some options and a batch."""
 
     def prepared(path: Path, batch: int | None = None, trust: bool = False, **options: Any) -> Any:
-        found = find(str(path))
-        batch = batch or found.batch
-        case = Case(model=found.spec, backend="tensorrt", variant="rtx", device="cuda", batch=batch, options=options)
+        model_info = find(str(path))
+        batch = batch or model_info.batch
+        case = Case(
+            model=model_info.spec, backend="tensorrt", variant="rtx", device="cuda", batch=batch, options=options
+        )
         preparation.trust = trust
         return TensorRT().prepare(load(case), case, preparation)
 
@@ -228,8 +230,10 @@ def test_a_broken_file_is_told_when_it_is_found_and_is_a_row_beside_others(two: 
         find(str(two)).check(trusted=False)
     found = [find(str(two)), find("inferlens:resnet34")]
     able = {"tensorrt": Capabilities(formats=("module", "engine"), supports=(Support("rtx", "cuda", ("fp32",)),))}
-    plan = Plan.from_words({"model": [each.spec for each in found], "backend": "tensorrt", "device": "cuda"})
-    assert [each.refusal is None for each in expand(plan, found, able)] == [False, True]
+    plan = Plan.from_words(
+        {"model": [model_info.spec for model_info in found], "backend": "tensorrt", "device": "cuda"}
+    )
+    assert [planned.refusal is None for planned in expand(plan, found, able)] == [False, True]
 
 
 # Kernels of TensorRT for RTX are kept where an engine runs, which takes a GPU; a stand-in shows what is done with them.

@@ -171,15 +171,18 @@ def launched(names: list[str]) -> list[Launched]:
 def test_every_kernel_of_a_real_engine_has_its_layer() -> None:
     layers, kernels = mobilenet()
     own = [layer.name for layer in layers]
-    found = kernel_origins(launched(kernels), layers, {})
-    assert found.absent == {}
-    assert [each.layer for each in found.of] == own
-    assert found.of[REWRITTEN].modules == ("features.18.0",)
-    assert found.of[1].modules == ("features.0.0", "features.0.1", "features.0.2")
-    assert found.of[-1].modules == ("classifier.1",)
-    assert all(("convFwd" in kernel) == ("Corr" in each.layer) for kernel, each in zip(kernels, found.of, strict=True))
+    origins = kernel_origins(launched(kernels), layers, {})
+    assert origins.absent == {}
+    assert [kernel_origin.layer for kernel_origin in origins.of] == own
+    assert origins.of[REWRITTEN].modules == ("features.18.0",)
+    assert origins.of[1].modules == ("features.0.0", "features.0.1", "features.0.2")
+    assert origins.of[-1].modules == ("classifier.1",)
+    assert all(
+        ("convFwd" in kernel) == ("Corr" in kernel_origin.layer)
+        for kernel, kernel_origin in zip(kernels, origins.of, strict=True)
+    )
     more = kernel_origins(launched([*kernels[:20], SPLIT, *kernels[20:]]), layers, {})
-    assert [each.layer for each in more.of] == [*own[:20], f"{own[19]} + {own[20]}", *own[20:]]
+    assert [kernel_origin.layer for kernel_origin in more.of] == [*own[:20], f"{own[19]} + {own[20]}", *own[20:]]
     assert more.absent["layers"].startswith("1 of 56 kernels")
     fewer = kernel_origins(launched(kernels), [*layers[:REWRITTEN], *layers[REWRITTEN + 1 :]], {})
     assert fewer.absent["layers"].startswith("52 of 55 kernels"), "a layer that is missing leaves its stretch shared"
@@ -210,19 +213,19 @@ def test_kernels_more_or_fewer_never_give_another_its_layer(data: st.DataObject)
     """Of what happened really: some products launch kernels more, or some of the other layers launch none."""
     layers, names = real(data.draw(st.sampled_from([*ENGINES, "mobilenet_v2"])))
     true = list(zip(names, layers, strict=True))
-    product = [each for each in true if each[1].kind in MULTIPLY]
+    product = [item for item in true if item[1].kind in MULTIPLY]
     if data.draw(st.booleans()):
         chosen = data.draw(st.lists(st.sampled_from(product), min_size=1, max_size=5))
-        true = [each for pair in true for each in [pair, *[(SPLIT, pair[1])] * chosen.count(pair)]]
+        true = [item for pair in true for item in [pair, *[(SPLIT, pair[1])] * chosen.count(pair)]]
     else:
-        lost = data.draw(st.lists(st.sampled_from([each for each in true if each not in product]), max_size=5))
+        lost = data.draw(st.lists(st.sampled_from([item for item in true if item not in product]), max_size=5))
         true = [pair for pair in true if pair not in lost]
     kernels = [name for name, _ in true]
     wide = aligned(kernels, layers)
     found = narrowed(kernels, wide)
     for (kernel, owner), few, many in zip(true, found, wide, strict=True):
         assert owner in few
-        assert all(each in many for each in few)
+        assert all(layer in many for layer in few)
         assert not KERNEL.search(kernel) or few == (owner,)
 
 
@@ -233,4 +236,6 @@ def real(name: str) -> tuple[list[Layer], list[str]]:
         return mobilenet()
     layers, events = engine(name), [event.launched for event in runs(name)[0].events]
     owned = zip(events, kernel_origins(events, layers, {}).of, strict=True)
-    return [each for each in layers if not only_orders(each)], [each.name for each, origin in owned if origin.layer]
+    return [layer for layer in layers if not only_orders(layer)], [
+        layer.name for layer, origin in owned if origin.layer
+    ]

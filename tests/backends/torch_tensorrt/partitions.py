@@ -188,7 +188,7 @@ def main(target: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "tiny.py").write_text(TINY)
         done = inferlens(*COMMAND, cwd=Path(folder))
-        found = {name: partition(asked, Path(folder)) for name, asked in ASKED.items()}
+        found = {name: partition(item, Path(folder)) for name, item in ASKED.items()}
     made = Made(found, carried(), done.returncode, done.stdout)
     target.write_bytes(msgspec.json.encode(made))
 

@@ -56,10 +56,10 @@ def test_blocks_that_are_too_small_run_in_pytorch(found: dict[str, Any]) -> None
 def test_forced_operators_break_the_graph_where_their_modules_are(found: dict[str, Any]) -> None:
     part = found["forced"]
     assert part.operators == 89
-    assert part.in_tensorrt + sum(sum(each.operators.values()) for each in part.breaks) == 89
-    inner = [each for each in part.breaks if each.operators == {"aten.add.Tensor": 1}]
-    assert {module for each in inner for module in each.modules} >= {"layer1.0", "layer2.1"}
-    assert all(each.why == ("forced",) for each in inner)
+    assert part.in_tensorrt + sum(sum(item.operators.values()) for item in part.breaks) == 89
+    inner = [item for item in part.breaks if item.operators == {"aten.add.Tensor": 1}]
+    assert {module for item in inner for module in item.modules} >= {"layer1.0", "layer2.1"}
+    assert all(item.why == ("forced",) for item in inner)
     assert "block too small" in part.breaks[0].why
     assert part.fewest.segments < len(part.segments)
     current = next(choice for choice in part.choices if choice.least <= 5 <= choice.most)
@@ -68,7 +68,7 @@ def test_forced_operators_break_the_graph_where_their_modules_are(found: dict[st
 
 def test_unsupported_operators_are_named_with_their_module(found: dict[str, Any]) -> None:
     part = found["broken"]
-    assert [each.runs_in for each in part.segments] == ["TensorRT", "PyTorch", "TensorRT"]
+    assert [segment.runs_in for segment in part.segments] == ["TensorRT", "PyTorch", "TensorRT"]
     operator, result = part.segments[1].operators[:2]
     assert (operator.name, operator.module) == ("aten.linalg_inv_ex.default", "inverse")
     assert (operator.why, operator.detail) == ("unsupported", "no converter")
@@ -84,7 +84,7 @@ def test_a_range_that_begins_at_1_is_one_engine(found: dict[str, Any]) -> None:
 def test_an_operator_that_python_runs_between_graphs_is_named_with_its_line(found: dict[str, Any]) -> None:
     part = found["filtered"]
     assert part.operators == part.in_tensorrt
-    assert [each.graph for each in part.segments] == [0, 1]
+    assert [segment.graph for segment in part.segments] == [0, 1]
     (between,) = part.interruptions
     assert between.graph == 0
     assert "aten.nonzero.default" in between.reason
@@ -95,7 +95,7 @@ def test_an_operator_that_python_runs_between_graphs_is_named_with_its_line(foun
 
 def test_operators_of_torch_compile_have_the_paths_of_their_modules(found: dict[str, Any]) -> None:
     def paths(name: str) -> list[tuple[str, str | None]]:
-        return [(each.name, each.module) for segment in found[name].segments for each in segment.operators]
+        return [(operator.name, operator.module) for segment in found[name].segments for operator in segment.operators]
 
     assert dict(paths("filtered"))["aten.tanh.default"] == ""
     assert [module for name, module in paths("filtered") if name == "aten.addmm.default"] == ["before", "after"]
@@ -107,8 +107,8 @@ def test_operators_of_torch_compile_have_the_paths_of_their_modules(found: dict[
 def test_a_break_in_a_part_of_a_model_mixes_up_no_modules(found: dict[str, Any]) -> None:
     """Dynamo then compiles the part for itself, where its ``inner`` is not that of the model."""
     first, second, *_ = found["parts"].segments
-    assert [each.module for each in first.operators if each.name == "aten.addmm.default"] == ["inner"]
-    inner = {each.module for each in second.operators if each.name == "aten.addmm.default"}
+    assert [operator.module for operator in first.operators if operator.name == "aten.addmm.default"] == ["inner"]
+    inner = {operator.module for operator in second.operators if operator.name == "aten.addmm.default"}
     assert inner <= {"first.inner", "second.inner", None}
     between = found["parts"].interruptions
     assert len(between) == 2, "Dynamo tells a break of the caller and of the function: it is one"
@@ -118,10 +118,10 @@ def test_a_break_in_a_part_of_a_model_mixes_up_no_modules(found: dict[str, Any])
 def test_layers_without_a_name_carry_what_they_were_converted_from(partitions: Made) -> None:
     paths = frozenset({"", "core", "out"})
     attention = {meta for name, meta in partitions.carried if name.startswith(UNNAMED) and "[Attention" in name}
-    assert {module_and_operator(each, paths) for each in attention} == {
+    assert {module_and_operator(item, paths) for item in attention} == {
         ("core", "aten.scaled_dot_product_attention.default")
     }
-    assert ("out", "aten.linear.default") in {module_and_operator(each, paths) for _, each in partitions.carried}
+    assert ("out", "aten.linear.default") in {module_and_operator(item, paths) for _, item in partitions.carried}
     assert not any(carried.startswith(UNNAMED) for _, carried in partitions.carried)
     assert all(carried == name for name, carried in partitions.carried if not name.startswith(UNNAMED))
 

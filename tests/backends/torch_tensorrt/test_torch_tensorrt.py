@@ -193,10 +193,10 @@ def test_a_compiled_module_without_engines_says_so() -> None:
     part = read(script.inlined_graph, forced=["aten::relu"], wrapped=WRAPPED)
     assert (part.operators, part.in_tensorrt, part.engines) == (2, 0, ()), "without an engine all can be counted"
     assert set(part.breaks[0].operators) == {"aten.linear", "aten.relu"}
-    assert [(each.module, each.why) for each in part.segments[0].operators] == [("0", ""), ("1", "forced")]
+    assert [(operator.module, operator.why) for operator in part.segments[0].operators] == [("0", ""), ("1", "forced")]
     assert read(torch.jit.trace(module, torch.randn(2, 4))).segments[0].operators[0].module == "0"
     program = torch.export.export(module, (torch.randn(2, 4),), strict=False).module()
-    assert [(each.name, each.module) for each in read(program).segments[0].operators] == [
+    assert [(operator.name, operator.module) for operator in read(program).segments[0].operators] == [
         ("aten.linear.default", "0"), ("aten.relu.default", "1"),
     ]  # fmt: skip
     assert compiled_partition(module, OF_FILE, **KNOWN) is None, "no graph to read"  # type: ignore[arg-type]
@@ -205,7 +205,7 @@ def test_a_compiled_module_without_engines_says_so() -> None:
 def test_of_a_script_with_engines_what_is_not_known_is_no_number() -> None:
     part = read(torch._C.parse_ir(ENGINES))
     assert (part.operators, part.in_tensorrt, part.engines) == (None, None, (None, None))
-    assert [each.runs_in for each in part.segments] == ["TensorRT", "PyTorch", "TensorRT"]
+    assert [segment.runs_in for segment in part.segments] == ["TensorRT", "PyTorch", "TensorRT"]
     (between,) = part.breaks
     assert (between.operators, between.modules, between.why) == ({"aten.relu": 1}, (None,), ())
 
@@ -316,11 +316,11 @@ def test_kernels_of_an_engine_and_of_parts_that_pytorch_runs_have_their_origins(
         def part_layers(self) -> list[Layer]:
             return [part]
 
-    found = Known(None, (), SAMPLES, None, lambda _: ((), ())).origins(launched)
-    assert [(each.layer, each.modules) for each in found.of] == [
+    origins = Known(None, (), SAMPLES, None, lambda _: ((), ())).origins(launched)
+    assert [(kernel_origin.layer, kernel_origin.modules) for kernel_origin in origins.of] == [
         ("", ()), ("a", ("one",)), ("_run_on_gpu_0", ("pool",)), ("b", ("two",)),
     ]  # fmt: skip
-    assert found.absent == {"details": "no more"}
+    assert origins.absent == {"details": "no more"}
 
 
 # Files
@@ -353,9 +353,9 @@ def test_a_file_for_another_gpu_or_version_is_not_opened(
         "format": "module", "flavour": "TensorRT", "version": "11.0.0.1", "gpu": "NVIDIA T4",
         "compute_capability": "7.5",
     }  # fmt: skip
-    made = Provenance(**{**fields, **changes})
+    provenance = Provenance(**{**fields, **changes})
     with pytest.raises(Unsupported, match=words) if words else nullcontext():
-        running.check_file(Path("x.ts"), made, dataclasses.replace(stub(rtx=False), rtx=rtx))
+        running.check_file(Path("x.ts"), provenance, dataclasses.replace(stub(rtx=False), rtx=rtx))
 
 
 @pytest.mark.parametrize("name", ["x.ts", "x.ep"])

@@ -68,6 +68,8 @@ def test_it_is_shown_again_as_it_ended(once: tuple[Path, Tuned], here: Path) -> 
     folder, tuned = once
     assert load_tuned(folder / "results" / "demo" / "tuning") == tuned
     done = inferlens("show", "results/demo/tuning", cwd=here)
+    _, below, *_ = [line for line in done.stdout.split("\n\n")[1].splitlines() if line]
+    assert re.fullmatch(r"Of \d+ candidates, \d+ were tried\.", below)
     assert done.stdout == render(document(replace(tuned, folder="results/demo/best")), "table")
     for path in ("results/demo", "results/demo/tuning/tuned.json"):
         assert inferlens("show", path, cwd=here).stdout == done.stdout

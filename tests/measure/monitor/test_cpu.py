@@ -145,9 +145,9 @@ def test_a_busy_process_is_the_load_of_the_case_or_of_others(mine: bool) -> None
         seconds = time.perf_counter() - begin
         load = cpus.load(begin + seconds)
     finally:
-        for each in (idle, busy):
-            each.kill()
-            each.communicate()
+        for item in (idle, busy):
+            item.kill()
+            item.communicate()
     assert load["case"] * seconds >= 0.4 if mine else load["others"] * seconds >= 0.4
     assert mine or load["case"] * seconds <= 0.2
     assert load["others"] <= load["busy"] - load["case"] + 0.01

@@ -190,24 +190,28 @@ class ABResult(Struct, frozen=True, kw_only=True):
     @property
     def of_outputs(self) -> str:
         """Whether two models answer alike, in a sentence; empty of one model, or where it is not known."""
-        found = self.outputs
-        if not found:
+        agreement = self.outputs
+        if not agreement:
             return ""
-        if found.rel_l2 is None:
-            return f"Outputs of A and B were not compared: {found.reason}."
-        allowed = f", tolerance {error_size(found.tolerance)}" if found.tolerance else ""
-        size = f"(relative L2 difference {error_size(found.rel_l2)}{allowed})"
-        return f"A and B give {'the same outputs' if found.agrees else 'DIFFERENT OUTPUTS'} {size}."
+        if agreement.rel_l2 is None:
+            return f"Outputs of A and B were not compared: {agreement.reason}."
+        allowed = f", tolerance {error_size(agreement.tolerance)}" if agreement.tolerance else ""
+        size = f"(relative L2 difference {error_size(agreement.rel_l2)}{allowed})"
+        return f"A and B give {'the same outputs' if agreement.agrees else 'DIFFERENT OUTPUTS'} {size}."
 
     @property
     def of_accuracy(self) -> str:
         """What the answers of both are worth, in a sentence; empty where it is not known."""
-        known = self.accuracy
-        if not known:
+        worth_of_two = self.accuracy
+        if not worth_of_two:
             return ""
-        values = [score(value, share=known.share) for value in (known.a, known.b)]
-        lost = f", drop {drop(known.drop, *ends(known.drop_interval))}" if known.drop is not None else ""
-        return f"{known.metric} of {plural(known.count, 'sample')}: A {values[0]}, B {values[1]}{lost}"
+        values = [score(value, share=worth_of_two.share) for value in (worth_of_two.a, worth_of_two.b)]
+        lost = (
+            f", drop {drop(worth_of_two.drop, *ends(worth_of_two.drop_interval))}"
+            if worth_of_two.drop is not None
+            else ""
+        )
+        return f"{worth_of_two.metric} of {plural(worth_of_two.count, 'sample')}: A {values[0]}, B {values[1]}{lost}"
 
     @property
     def more(self) -> dict[str, str]:
@@ -260,10 +264,10 @@ def names_of_cases(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[str
         parts.append(said)
     one, other = parts
     same = [name for name in one if one[name] == other.get(name)]
-    own = [" ".join(said[name] for name in said if name not in same and said[name]) for said in parts]
+    own = [" ".join(part[name] for name in part if name not in same and part[name]) for part in parts]
     if not all(own):  # they differ in an option that one has by default
         same.remove("backend")
-        own = [" ".join(said[name] for name in said if name not in same and said[name]) for said in parts]
+        own = [" ".join(part[name] for name in part if name not in same and part[name]) for part in parts]
     return " · ".join(one[name] for name in same if one[name]), (own[0], own[1])
 
 

@@ -23,7 +23,7 @@ class Step(NamedTuple):
 
     before: str
     after: str
-    found: ABResult
+    ab_result: ABResult
     figure: str
 
 
@@ -44,43 +44,45 @@ class ABSteps(Struct, frozen=True, kw_only=True):
     @property
     def exit_code(self) -> int:
         """1 if a step is slower; else 4 if one did not run; else 3 if one is undecided; else 0."""
-        return next(code for code in WORST_FIRST if code in {each.exit_code for each in self.steps})
+        return next(code for code in WORST_FIRST if code in {step.exit_code for step in self.steps})
 
     @property
     def machine_load(self) -> MachineLoad:
         """What other programs used meanwhile."""
-        return mean_load(each.machine_load for each in self.steps)
+        return mean_load(step.machine_load for step in self.steps)
 
     @property
     def named(self) -> list[Step]:
         """The steps, with environments by names as short as tells them apart."""
-        cases = shown_together([self.steps[0].a, *(each.b for each in self.steps)])
+        cases = shown_together([self.steps[0].a, *(step.b for step in self.steps)])
         names = [case.python or "this one" for case in cases]
-        figures = [each.sides[2][1] for each in self.steps]
-        return [Step(*each) for each in zip(names, names[1:], self.steps, figures, strict=False)]
+        figures = [step.sides[2][1] for step in self.steps]
+        return [Step(*item) for item in zip(names, names[1:], self.steps, figures, strict=False)]
 
     @property
     def sentences(self) -> list[str]:
         """The answer: the steps that changed the time, and what changed there; or that none did."""
         said = [
-            f"{step.before} to {step.after} is {step.found.verdict}: {step.found.standing.replace(' as A', '')}. "
-            + self._cause(step.found)
+            f"{step.before} to {step.after} is {step.ab_result.verdict}: "
+            f"{step.ab_result.standing.replace(' as A', '')}. " + self._cause(step.ab_result)
             for step in self.named
-            if step.found.verdict in ("FASTER", "SLOWER")
+            if step.ab_result.verdict in ("FASTER", "SLOWER")
         ]
         for verdict in ("DID NOT RUN", "UNDECIDED"):
-            steps = [f"{step.before} to {step.after}" for step in self.named if step.found.verdict == verdict]
+            steps = [f"{step.before} to {step.after}" for step in self.named if step.ab_result.verdict == verdict]
             said += [f"{verdict}: {listing(steps)}."] if steps else []
         threshold = percent(self.steps[0].rule.threshold)
         return said or [f"No step changed the time by {threshold} or more, {percent(self.level)} sure."]
 
-    def _cause(self, found: ABResult) -> str:
+    def _cause(self, ab_result: ABResult) -> str:
         """What differs in a step, and what of it did not do it, since the same change is in a step that is SAME."""
-        harmless = {_change(each) for step in self.steps if step.verdict == "SAME" for each in step.differences}
-        left = [each for each in found.differences if _change(each) not in harmless]
-        cleared = [each.field for each in found.differences if _change(each) in harmless]
+        harmless = {
+            _change(difference) for step in self.steps if step.verdict == "SAME" for difference in step.differences
+        }
+        left = [difference for difference in ab_result.differences if _change(difference) not in harmless]
+        cleared = [difference.field for difference in ab_result.differences if _change(difference) in harmless]
         if not (left and cleared):  # all of it together, where each by itself did nothing
-            return found.of_environments or "What differs there is not known."
+            return ab_result.of_environments or "What differs there is not known."
         return f"What differs: {sentence(left)}; and {listing(cleared)}, which made no difference in another step."
 
 

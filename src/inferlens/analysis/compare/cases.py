@@ -207,16 +207,16 @@ def compare(
     if refused and not unlike:
         raise refusal(refused, len(pairs))
     taken = [(match, read(match[0], shown, level), read(match[1], shown, level)) for match in found]
-    count = sum(mine.ok and theirs.ok for _, (mine, _), (theirs, _) in taken)
+    count = sum(side.ok and theirs.ok for _, (side, _), (theirs, _) in taken)
     cases = []
-    for match, (mine, one), (theirs, other) in taken:
+    for match, (side, one), (theirs, item) in taken:
         result = None
-        if mine.ok and theirs.ok:
+        if side.ok and theirs.ok:
             # More calls per second is less time for each, so of throughput the base's is the numerator.
-            times = (other, one) if shown == "throughput" else (one, other)
+            times = (item, one) if shown == "throughput" else (one, item)
             usual = CPU_NOISE if _case(match).device == "cpu" else GPU_NOISE
             result = statistics.compare(*times, threshold=threshold, level=level, comparisons=count, usual=usual)
-        cases.append(_judged(_case(match), mine, theirs, result, shown))
+        cases.append(_judged(_case(match), side, theirs, result, shown))
     return Compared(
         metric=shown,
         threshold=threshold,
@@ -288,10 +288,10 @@ def read(runs: CaseRuns | None, metric: Metric, level: float) -> tuple[Side, lis
     """
     if runs is None:
         return Side(state=MISSING, reason="There is no record of it."), []
-    told: Sequence[Record] = runs.timed
+    records: Sequence[Record] = runs.timed
     if metric == "throughput":  # which rounds of a race need not measure
-        told = [record for record in runs.ran if record.budget.mode in ("both", metric)] or runs.ran
-    processes: list[Sequence[float]] = [steady_samples(record, metric).for_median for record in told]
+        records = [record for record in runs.ran if record.budget.mode in ("both", metric)] or runs.ran
+    processes: list[Sequence[float]] = [steady_samples(record, metric).for_median for record in records]
     found = estimate(processes, level) if all(processes) else None
     state, reason = _unable(runs)
     if not state and not (found and _LEAST < found.median < _MOST):
@@ -303,7 +303,7 @@ def read(runs: CaseRuns | None, metric: Metric, level: float) -> tuple[Side, lis
         records=tuple(record.id for record in runs.records),
         created=max(record.created for record in runs.records),
         runs=runs.of_runs,
-        machine_load=mean_load(map(record_load, told)),
+        machine_load=mean_load(map(record_load, records)),
     )
     if state or found is None:
         return side, []
@@ -361,7 +361,7 @@ def matches(base: Sequence[Record], candidate: Sequence[Record]) -> list[Match]:
         for match in _of_case(mine.get(digest, {}), theirs.get(digest, {}))
     ]
     pairs = [pair for match in found if (pair := pair_of(match))]
-    if any(one.id == other.id for one, other in pairs):
+    if any(one.id == record.id for one, record in pairs):
         raise InferlensError(
             "Base and candidate are the same records.", expected="two folders, neither of them inside the other"
         )

@@ -42,15 +42,17 @@ class Difference(Struct, frozen=True):
 
 def differences(pairs: Sequence[Pair]) -> tuple[Difference, ...]:
     """What differs within the pairs of a base's and a candidate's record, what is unlike first."""
-    counts = Counter(found for pair in pairs for found in _of_pair(*pair))
-    every = [Difference(*found, unlike=found[0] in UNLIKE, cases=count) for found, count in counts.items()]
+    counts = Counter(item for pair in pairs for item in _of_pair(*pair))
+    every = [Difference(*item, unlike=item[0] in UNLIKE, cases=count) for item, count in counts.items()]
     return tuple(sorted(every, key=lambda difference: not difference.unlike))
 
 
-def sentence(found: Sequence[Difference]) -> str:
+def sentence(differences: Sequence[Difference]) -> str:
     """The differences of one pair, in a few words: ``torch 2.9.1 / 2.14.1``; what only one has comes last."""
-    ordered = sorted(found, key=lambda each: NOT_THERE in (each.base, each.candidate))
-    return ", ".join(one_line(f"{each.field} {each.base} / {each.candidate}") for each in ordered)
+    ordered = sorted(differences, key=lambda difference: NOT_THERE in (difference.base, difference.candidate))
+    return ", ".join(
+        one_line(f"{difference.field} {difference.base} / {difference.candidate}") for difference in ordered
+    )
 
 
 def refusal(unlike: Sequence[Difference], cases: int) -> InferlensError:
@@ -114,7 +116,7 @@ def _fields(record: Record, of_model: bool) -> dict[str, str | float]:
         fields |= {
             "inputs": ", ".join(map(str, model.inputs)), "parameters": _number(model.parameters),
             "weights": model.weights_sha256[:12] or model.weights,
-            "clock": ", ".join(dict.fromkeys(each.clock for each in record.measurements)),
+            "clock": ", ".join(dict.fromkeys(measurement.clock for measurement in record.measurements)),
             "measured": "in turns" if record.facts.get(IN_TURNS) else "alone",
         }  # fmt: skip
     return fields

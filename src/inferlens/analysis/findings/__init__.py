@@ -47,17 +47,25 @@ def findings(
 
     Raises InferlensError if the profiles are of different cases, or there are none.
     """
-    seen = dataclasses.replace(evidence_of(profiles, record), plain=plain, rivals=rivals or {})
-    made = [each for rule in rules_of("profile") for each in rule(seen)]
-    won = [weight(_of_a_run(each, seen)) for each in made if each.about == "time"]
+    evidence = dataclasses.replace(evidence_of(profiles, record), plain=plain, rivals=rivals or {})
+    made = [finding for rule in rules_of("profile") for finding in rule(evidence)]
+    won = [weight(_of_a_run(finding, evidence)) for finding in made if finding.about == "time"]
     if won and max(won) <= thresholds.WORTH:
         said = "No change of a layer or kernel could win more than {most:percent} of the call."
         finding = found(
-            said, {"most": max(won)}, code="near-ceiling", subject="the run", share=1 - max(won), hint=seen.last_resort
+            said,
+            {"most": max(won)},
+            code="near-ceiling",
+            subject="the run",
+            share=1 - max(won),
+            hint=evidence.last_resort,
         )
         made.append(finding)
     # What concerns time comes first.
-    ranked = sorted((_of_a_run(each, seen) for each in made), key=lambda each: (each.about != "time", -weight(each)))
+    ranked = sorted(
+        (_of_a_run(finding, evidence) for finding in made),
+        key=lambda finding: (finding.about != "time", -weight(finding)),
+    )
     return Findings(ranked)
 
 
@@ -67,38 +75,39 @@ def trace_findings(analysis: Analysis) -> Findings:
 
     if not analysis.overview.step_time:
         return Findings()
-    seen = TraceEvidence(analysis)
-    made = [each for rule in rules_of("trace") for each in rule(seen)]
-    return Findings(sorted(made, key=lambda each: -(each.seconds or 0.0)))
+    trace_evidence = TraceEvidence(analysis)
+    made = [finding for rule in rules_of("trace") for finding in rule(trace_evidence)]
+    return Findings(sorted(made, key=lambda finding: -(finding.seconds or 0.0)))
 
 
 def evidence_of(profiles: Profile | Sequence[Profile], record: Record | None = None) -> Evidence:
     """What the rules look at; takes and refuses what :func:`findings` does."""
     several = (profiles,) if isinstance(profiles, Profile) else tuple(profiles)
-    if len({each.case.digest for each in several}) != 1:
+    if len({profile.case.digest for profile in several}) != 1:
         raise InferlensError("Findings are for one case at a time.", expected="one profile, or several levels of it")
     return Evidence(several, record)
 
 
-def unseen(seen: Evidence) -> list[str]:
+def unseen(evidence: Evidence) -> list[str]:
     """What the rules could not look at for want of evidence, a few words each."""
     absent = {
-        "layers (no profile of them)": not seen.parts,
-        "kernels (no profile of them)": seen.on_gpu and not seen.launched,
-        "floors (the model's work or the device's ceilings are not known)": bool(seen.parts) and seen.floors is None,
-        "unprofiled calls (no record beside the profile)": seen.latency is None,
+        "layers (no profile of them)": not evidence.parts,
+        "kernels (no profile of them)": evidence.on_gpu and not evidence.launched,
+        "floors (the model's work or the device's ceilings are not known)": bool(evidence.parts)
+        and evidence.floors is None,
+        "unprofiled calls (no record beside the profile)": evidence.latency is None,
     }
     return [words for words, is_absent in absent.items() if is_absent]
 
 
-def _of_a_run(of: Finding, seen: Evidence) -> Finding:
-    unprofiled = of.seconds is not None and of.whole is not None and of.whole == seen.latency
-    return replace(of, whole=None if of.seconds is None else of.whole or seen.profiled, unprofiled=unprofiled)
+def _of_a_run(of: Finding, evidence: Evidence) -> Finding:
+    unprofiled = of.seconds is not None and of.whole is not None and of.whole == evidence.latency
+    return replace(of, whole=None if of.seconds is None else of.whole or evidence.profiled, unprofiled=unprofiled)
 
 
 def weight(of: Finding) -> float:
     """The part of a run that could be won, or that it is about, or what an unknown part counts as."""
-    return next(each for each in (of.won, of.share, _UNKNOWN) if each is not None)
+    return next(item for item in (of.won, of.share, _UNKNOWN) if item is not None)
 
 
 def gain(of: Finding, every: Sequence[Finding]) -> float | None:
@@ -107,6 +116,6 @@ def gain(of: Finding, every: Sequence[Finding]) -> float | None:
     What is scaled from a profiled call that took much longer is no more than where to look, and while a call waits for
     the host, faster layers and kernels win nothing.
     """
-    codes = {each.code for each in every}
+    codes = {finding.code for finding in every}
     waits = "host-bound" in codes and of.code not in _OF_THE_HOST
     return None if waits or ("doubtful-profile" in codes and not of.unprofiled) else of.won

@@ -149,7 +149,7 @@ class Pieces(Generic[Piece]):
     @cached_property
     def seconds(self) -> float:
         """What they add up to."""
-        return sum(each.seconds for each in self.pieces)
+        return sum(piece.seconds for piece in self.pieces)
 
     @property
     def share(self) -> float:
@@ -159,12 +159,12 @@ class Pieces(Generic[Piece]):
     @property
     def calls(self) -> int:
         """How often they are executed in a run."""
-        return sum(each.layer.calls if isinstance(each, TimedLayer) else each.kernel.calls for each in self.pieces)
+        return sum(piece.layer.calls if isinstance(piece, TimedLayer) else piece.kernel.calls for piece in self.pieces)
 
     @property
     def numbers(self) -> dict[str, Number]:
         """How many there are, layers or kernel calls, and what they take."""
-        layers = any(isinstance(each, TimedLayer) for each in self.pieces)
+        layers = any(isinstance(piece, TimedLayer) for piece in self.pieces)
         return {"seconds": self.seconds, **({"layers": len(self)} if layers else {"calls": self.calls})}
 
     @property
@@ -175,19 +175,19 @@ class Pieces(Generic[Piece]):
     @property
     def longest(self) -> str:
         """Those that take most, by name: ``conv1, layer1 and fc``; of kernels two, and how many others there are."""
-        names = list(dict.fromkeys(each.name for each in sorted(self.pieces, key=lambda each: -each.seconds)))
+        names = list(dict.fromkeys(piece.name for piece in sorted(self.pieces, key=lambda piece: -piece.seconds)))
         return listing(names[:_FEW]) if "layers" in self.numbers else few(names, 2)
 
     @property
     def where(self) -> str:
         """The end of a sentence: ``: conv1``, or ``, most in conv1``, which takes most."""
-        first = max(self.pieces, key=lambda each: each.seconds).name
+        first = max(self.pieces, key=lambda piece: piece.seconds).name
         return f", most in {first}" if len(self) > 1 else f": {first}"
 
     @property
     def kinds(self) -> str:
         """``7 Reorder and 2 Transpose``, or ``Reorder`` for a single one."""
-        counts = Counter(each.kind for each in self.pieces).most_common()
+        counts = Counter(piece.kind for piece in self.pieces).most_common()
         return counts[0][0] if len(self) == 1 else few([f"{count:,} {kind}" for kind, count in counts], 2)
 
 
@@ -277,7 +277,7 @@ class Evidence:
     @property
     def last_resort(self) -> str:
         """What to try where nothing else helps: a way that was measured and is faster, or less or lower work."""
-        name, seconds = min(((name, each) for name, each in self.rivals.items() if each), key=lambda pair: pair[1],
+        name, seconds = min(((name, item) for name, item in self.rivals.items() if item), key=lambda pair: pair[1],
                             default=("", 0.0))  # fmt: skip
         if seconds and self.latency and self.latency > thresholds.FASTER_WAY * seconds:
             return f"Take {name}, which was measured: {ratio(self.latency / seconds)} as fast."
@@ -306,7 +306,7 @@ class Evidence:
     @cached_property
     def layered(self) -> Profile | None:
         """The profile that has layers."""
-        return next((each for each in self.profiles if each.layers), None)
+        return next((profile for profile in self.profiles if profile.layers), None)
 
     @cached_property
     def table(self) -> LayerTable | None:
@@ -334,7 +334,7 @@ class Evidence:
     @cached_property
     def by_module(self) -> bool:
         """Whether every layer is a module, as in eager PyTorch: nothing has compiled the model."""
-        return bool(self.parts) and all(each.layer.modules == (each.layer.name,) for each in self.parts)
+        return bool(self.parts) and all(part.layer.modules == (part.layer.name,) for part in self.parts)
 
     @property
     def profiled(self) -> float | None:
@@ -353,7 +353,7 @@ class Evidence:
 
     def layers(self, parts: Iterable[TimedLayer]) -> Pieces[TimedLayer]:
         """Those of some layers that took any time, as shares of a call."""
-        timed = tuple(each for each in parts if each.seconds > 0)
+        timed = tuple(part for part in parts if part.seconds > 0)
         return Pieces(timed, self.profiled or 0.0, self.of_layers, None)
 
     @cached_property
@@ -403,7 +403,7 @@ class Evidence:
         """Of unprofiled calls: kernels do not take longer for being profiled, calls do."""
         if not self.on_gpu or not self.latency or not self._kernels or self.busy <= 0:
             return None
-        kernels = self.kernels([each for each in self.launched if each.kind == "kernel"])
+        kernels = self.kernels([timed_kernel for timed_kernel in self.launched if timed_kernel.kind == "kernel"])
         mean = kernels.seconds / max(kernels.calls, 1)
         numbers: dict[str, Number] = {
             "busy": self.busy, "latency": self.latency, "launches": self._kernels[0].launches, "kernels": kernels.calls,

@@ -71,17 +71,17 @@ def note(code: str, message: str, hint: str = "") -> Note:
 def notes_of(runs: CaseRuns) -> tuple[Note, ...]:
     """All notes of one case's records, the most important first; of those that differ in figures alone the first."""
     kept: dict[tuple[str, str], Note] = {}
-    for each in (*_ended(runs), *_warned(runs)):
-        kept.setdefault((each.code, re.sub(r"\d[\d,.]*", "", each.message)), each)
+    for note in (*_ended(runs), *_warned(runs)):
+        kept.setdefault((note.code, re.sub(r"\d[\d,.]*", "", note.message)), note)
     said = {code for code, _ in kept}
-    every = (*kept.values(), *(each for each in _worked_out(runs) if each.code not in said))
-    implied = {code for each in every for code in IMPLIES.get(each.code, ())}
-    return ordered(each for each in every if each.code not in implied)
+    every = (*kept.values(), *(note for note in _worked_out(runs) if note.code not in said))
+    implied = {code for note in every for code in IMPLIES.get(note.code, ())}
+    return ordered(note for note in every if note.code not in implied)
 
 
 def ordered(notes: Iterable[Note]) -> tuple[Note, ...]:
     """By level, the most important first."""
-    return tuple(sorted(notes, key=lambda each: list(LEVELS).index(each.level)))
+    return tuple(sorted(notes, key=lambda note: list(LEVELS).index(note.level)))
 
 
 def worst_agreement(runs: CaseRuns) -> Agreement | None:
@@ -96,7 +96,7 @@ def _ended(runs: CaseRuns) -> Iterator[Note]:
         why = _sentence(record.reason or "No reason is known")
         refused = record.status == "unsupported"
         whole = [_log(record.case.label)] if record.output_tail or not refused else []  # the whole text is there
-        hints = [record.hint, *(f"{'All of it: ' * bool(record.hint)}{each}" for each in whole)]
+        hints = [record.hint, *(f"{'All of it: ' * bool(record.hint)}{item}" for item in whole)]
         yield note("unsupported" if refused else "did-not-run", why, " · ".join(filter(None, hints)))
         return
     agreement = worst_agreement(runs)
@@ -114,7 +114,7 @@ def _ended(runs: CaseRuns) -> Iterator[Note]:
             else "Use a way that keeps the state, or make the state an input and an output."
         )
         yield note(code, _sentence(f"{says}{agreement.reason or 'no reason is known'}"), hint)
-    failed = [each for each in runs.records if each.status != "ok"]
+    failed = [record for record in runs.records if record.status != "ok"]
     if failed:
         message = f"{len(failed)} of {len(runs.records)} processes failed: {failed[0].reason}"
         yield note("repeat-failed", _sentence(message), _log(record.case.label))
@@ -153,8 +153,8 @@ def _worked_out(runs: CaseRuns) -> Iterator[Note]:
     """What follows from numbers, of half of the processes at least: one odd process does not speak for the case."""
     found: dict[str, list[Note]] = {}
     for record in runs.ran:
-        for each in (each for rule in rules_of("record") for each in rule(RecordEvidence(record))):
-            found.setdefault(each.code, []).append(note(each.code, each.sentence, each.hint))
+        for finding in (finding for rule in rules_of("record") for finding in rule(RecordEvidence(record))):
+            found.setdefault(finding.code, []).append(note(finding.code, finding.sentence, finding.hint))
     once = {"less-accurate", "at-chance"}  # one process alone is evaluated
     yield from (notes[0] for code, notes in found.items() if code in once or 2 * len(notes) >= len(runs.ran))
 

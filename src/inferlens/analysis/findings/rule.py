@@ -73,7 +73,7 @@ class Findings(Displayed, list[Finding]):
     """Findings of one case, the most important first."""
 
     def __repr__(self) -> str:
-        return f"<{plural(len(self), 'finding')}{': ' * bool(self)}{', '.join(each.code for each in self)}>"
+        return f"<{plural(len(self), 'finding')}{': ' * bool(self)}{', '.join(finding.code for finding in self)}>"
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class Rule:
 
     def __call__(self, seen: Any) -> Iterator[Finding]:
         """What the rule finds in the evidence."""
-        for each in self.judge(seen):
-            yield replace(each, code=each.code or self.code, about=self.about, hint=each.hint or self.hint)
+        for finding in self.judge(seen):
+            yield replace(finding, code=finding.code or self.code, about=self.about, hint=finding.hint or self.hint)
 
 
 def rule(
@@ -102,10 +102,10 @@ def rule(
 @cache
 def rules_of(sort: Sort) -> tuple[Rule, ...]:
     """All rules of that sort, as they stand in their modules, these by name."""
-    names = sorted(each.name for each in iter_modules(import_module(_RULES).__path__))
+    names = sorted(module.name for module in iter_modules(import_module(_RULES).__path__))
     modules = [import_module(f"{_RULES}.{name}") for name in names]
-    made = [each for module in modules for each in vars(module).values() if isinstance(each, Rule)]
-    return tuple(each for each in made if sort in each.of)
+    made = [var for module in modules for var in vars(module).values() if isinstance(var, Rule)]
+    return tuple(rule for rule in made if sort in rule.of)
 
 
 def found(

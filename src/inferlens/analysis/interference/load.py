@@ -42,12 +42,12 @@ class MachineLoad(Struct, frozen=True, kw_only=True):
 
 def record_load(record: Record) -> MachineLoad:
     """Return what other programs used while the samples of a record were taken."""
-    marks = [each for each in (record.marks, record.window_marks) if each and not each.clean]
+    marks = [marks for marks in (record.marks, record.window_marks) if marks and not marks.clean]
     log = record.machine or MachineLog(interval=0.0)
     cpu, gpu = log.cpu or CpuSamples(), log.processes or GpuProcesses()
     working, stolen = _mean(cpu.times, cpu.busy), _mean(cpu.times, cpu.steal)
     return MachineLoad(
-        busy=any(kind in each.touched for each in marks for kind in OTHER_PROGRAMS),
+        busy=any(kind in mark.touched for mark in marks for kind in OTHER_PROGRAMS),
         other_cpus=_mean(cpu.times, cpu.others),
         cpus=log.cpus,
         gpu_share=_mean(gpu.times, gpu.foreign_utilisation),

@@ -102,7 +102,7 @@ def _in_fast_turns(record: Record, metric: Metric, known: NDArray[np.bool_]) -> 
     def fastest(judging: NDArray[np.bool_], among: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which of some samples are in the turns that are fastest by others of their samples."""
         judged = [times[judging & (turns == turn)] for turn in range(len(names))]
-        order = np.argsort([float(np.median(each)) if each.size else math.inf for each in judged], kind="stable")
+        order = np.argsort([float(np.median(item)) if item.size else math.inf for item in judged], kind="stable")
         enough = np.searchsorted(np.cumsum(np.bincount(turns[among], minlength=len(names))[order]), FAST * among.sum())
         return among & np.isin(turns, order[: enough + 1])
 
@@ -116,8 +116,8 @@ def latencies(record: Record) -> Series:
 
 
 def _taken(record: Record, metric: Metric) -> Array:
-    found = record.measurement(metric) if record.status == "ok" else None
-    return np.array(found.samples if found else (), dtype=np.float64)
+    measurement = record.measurement(metric) if record.status == "ok" else None
+    return np.array(measurement.samples if measurement else (), dtype=np.float64)
 
 
 def _finite(values: Array) -> NDArray[np.bool_]:

@@ -78,7 +78,7 @@ def of_layer(kind: str, name: str) -> Family:
 def of_kernel(name: str) -> Family:
     """The family of a kernel of that name."""
     low = name[:2000].lower()
-    known = [each for each in _KERNELS if each[0] not in (*DENSE, "reformat")] if _INDUCTOR.match(low) else _KERNELS
+    known = [item for item in _KERNELS if item[0] not in (*DENSE, "reformat")] if _INDUCTOR.match(low) else _KERNELS
     return next((family for family, pattern in known if re.search(pattern, low)), "")
 
 

@@ -96,14 +96,14 @@ def source_of(profile: Profile, title: str, about: str = "", unprofiled: Sequenc
     runs = runs_of(profile, "layer", unprofiled)
     if isinstance(runs, str) or profile.layers is None:
         return str(runs)
-    given = profile.model.inputs or profile.case.inputs
+    tensor_specs = profile.model.inputs or profile.case.inputs
     return GraphSource(
         title=title,
         about=about,
         layers=profile.layers.layers,
         seconds=tuple(runs.typical(row) if runs.was_timed[at] else None for at, row in enumerate(runs.layers)),
         whole=runs.typical(runs.whole),
-        inputs=tuple(Tensor(name=spec.name, shape=tuple(spec.shape), dtype=spec.dtype) for spec in given),
+        inputs=tuple(Tensor(name=spec.name, shape=tuple(spec.shape), dtype=spec.dtype) for spec in tensor_specs),
         notes=tuple(f"{what}: {why}" for what, why in profile.layers.absent.items() if what != "begins"),
     )
 

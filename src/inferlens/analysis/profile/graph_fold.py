@@ -166,7 +166,9 @@ def _between(edges: Sequence[Edge], place: dict[int, int]) -> list[Edge]:
         tail, head = place.get(edge.tail, -1), place[edge.head]
         if tail != head:
             apart = edge.tensors[0].name if tail < 0 else ""
-            found.setdefault((tail, head, edge.known, apart), {}).update({each.name: each for each in edge.tensors})
+            found.setdefault((tail, head, edge.known, apart), {}).update(
+                {tensor.name: tensor for tensor in edge.tensors}
+            )
     return [
         Edge(tail=tail, head=head, tensors=tuple(tensors.values()), known=known)
         for (tail, head, known, _), tensors in found.items()

@@ -172,7 +172,7 @@ def short_name(name: str) -> str:
         return own or name
     if not rest.startswith("<"):
         return own if rest.startswith("(") else whole + rest
-    names = (each[0] for each in _NAME.finditer(_arguments(rest)) if not _COMMON.match(each[0]))
+    names = (item[0] for item in _NAME.finditer(_arguments(rest)) if not _COMMON.match(item[0]))
     inner = next(names, "").rpartition("::")[2]
     return inner if inner and own in _ALONE else f"{own}<{inner or '…'}>"
 

@@ -56,7 +56,7 @@ def ancestor(paths: Sequence[Path]) -> Path:
 
 def flops_of(work: Work | None) -> dict[Path, float]:
     """Each module's own FLOPs, without those of modules in it; empty where they are not known."""
-    return {path_of(each.module): max(each.flops, 0.0) for each in work.modules} if work else {}
+    return {path_of(module.module): max(module.flops, 0.0) for module in work.modules} if work else {}
 
 
 def rule_of(name: str, flops: Mapping[Path, float] | None = None) -> Rule:
@@ -68,11 +68,11 @@ def rule_of(name: str, flops: Mapping[Path, float] | None = None) -> Rule:
     def split(paths: Sequence[Path]) -> dict[Path, float]:
         own = known(paths)
         total = sum(own.values())
-        return {path: each / total for path, each in own.items()} or {path: 1 / len(paths) for path in paths}
+        return {path: item / total for path, item in own.items()} or {path: 1 / len(paths) for path in paths}
 
     def work(paths: Sequence[Path]) -> dict[Path, float]:
         own = known(paths)
-        most = [path for path, each in own.items() if each >= MOST_WORK * sum(own.values())]
+        most = [path for path, item in own.items() if item >= MOST_WORK * sum(own.values())]
         return {ancestor(most or list(own) or paths): 1.0}
 
     return {"work": work, "whole": lambda paths: {ancestor(paths): 1.0}, "split": split}[name]
@@ -159,25 +159,25 @@ class ModuleTimes:
 
 def module_times(profile: Profile, runs: Runs, rule: Rule) -> ModuleTimes:
     """The times of a profile's modules, from its layers or its kernels; fused ones by ``rule``."""
-    found = ModuleTimes(runs, np.zeros(runs.count))
+    module_times = ModuleTimes(runs, np.zeros(runs.count))
     for part, seconds, timed in zip(profile.parts, runs.layers, runs.was_timed, strict=True):
         paths = list(dict.fromkeys(map(path_of, part.modules)))
         if not paths:
-            found.unknown = found.unknown + seconds
+            module_times.unknown = module_times.unknown + seconds
             continue
         top = len(ancestor(paths))
         for path in paths:
-            found.order.update(dict.fromkeys(_down_to(path)))
-            found.shared.update(each for each in _down_to(path) if len(each) > top)
-            found.untimed.update(() if timed else _down_to(path))
+            module_times.order.update(dict.fromkeys(_down_to(path)))
+            module_times.shared.update(item for item in _down_to(path) if len(item) > top)
+            module_times.untimed.update(() if timed else _down_to(path))
         shares = rule(paths) if timed else {}
         if shares:
-            found.given.update(dict.fromkeys(paths, max(shares, key=shares.__getitem__)))
+            module_times.given.update(dict.fromkeys(paths, max(shares, key=shares.__getitem__)))
         for path, share in shares.items():
-            found.own[path] = found.own.get(path, 0.0) + share * seconds
-            for each in _down_to(path):
-                found.total[each] = found.total.get(each, 0.0) + share * seconds
-    return found
+            module_times.own[path] = module_times.own.get(path, 0.0) + share * seconds
+            for item in _down_to(path):
+                module_times.total[item] = module_times.total.get(item, 0.0) + share * seconds
+    return module_times
 
 
 def _down_to(path: Path) -> Iterator[Path]:
@@ -220,7 +220,7 @@ def _rows(columns: Sequence[ModuleTimes], paths: Sequence[Path], depth: int) -> 
     children: dict[Path, list[Path]] = {}
     for path in filter(None, paths):
         children.setdefault(path[:-1], []).append(path)
-    below = Counter(each for path in paths for each in _down_to(path) if each != path)
+    below = Counter(item for path in paths for item in _down_to(path) if item != path)
 
     def beneath(path: Path, above: tuple[bool, ...]) -> Iterator[ModuleRow]:
         """The module's own time if it has any, and the modules in it; beneath the model other rows follow them."""
@@ -228,14 +228,14 @@ def _rows(columns: Sequence[ModuleTimes], paths: Sequence[Path], depth: int) -> 
         if path and not inner:
             return
         own: list[tuple[Kind, Path]] = [("itself", path)] if any(path in one.own for one in columns) else []
-        found = [*own, *(("module", each) for each in inner)]
-        for place, (kind, each) in enumerate(found, 1):
+        found = [*own, *(("module", item) for item in inner)]
+        for place, (kind, item) in enumerate(found, 1):
             last = (*above, place == len(found) and path != ())
-            cells = tuple(one.cell(each, own=kind == "itself") for one in columns)
-            folded = below[each] if kind == "module" and len(each) == depth else 0
-            yield ModuleRow(kind=kind, path=each, depth=len(last), cells=cells, folded=folded, last=last)
+            cells = tuple(one.cell(item, own=kind == "itself") for one in columns)
+            folded = below[item] if kind == "module" and len(item) == depth else 0
+            yield ModuleRow(kind=kind, path=item, depth=len(last), cells=cells, folded=folded, last=last)
             if kind == "module":  # no deeper than DEEPEST
-                yield from beneath(each, last)
+                yield from beneath(item, last)
 
     def sums(kind: Kind, last: tuple[bool, ...], series: Callable[[ModuleTimes], Array]) -> ModuleRow:
         outside = kind == "outside layers"  # of which kernels have none
@@ -257,10 +257,10 @@ def _marked(row: ModuleRow, marked: Sequence[bool]) -> ModuleRow:
         return row
     bounds = [cell.bounds if cell and able else None for cell, able in zip(row.cells, marked, strict=True)]
     cells = list(row.cells)
-    for index, (cell, mine) in enumerate(zip(row.cells, bounds, strict=True)):
-        if cell and mine:
+    for index, (cell, entry) in enumerate(zip(row.cells, bounds, strict=True)):
+        if cell and entry:
             others = bounds[:index] + bounds[index + 1 :]
-            fastest = all(other is not None and mine[1] * APART < other[0] for other in others)
-            slower = bounds[0] is not None and mine[0] > bounds[0][1] * APART
+            fastest = all(item is not None and entry[1] * APART < item[0] for item in others)
+            slower = bounds[0] is not None and entry[0] > bounds[0][1] * APART
             cells[index] = replace(cell, fastest=fastest, slower=slower)
     return replace(row, cells=tuple(cells))

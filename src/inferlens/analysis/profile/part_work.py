@@ -73,7 +73,7 @@ def work_of(parts: Sequence[Part], work: Work, *, joined: bool = False) -> tuple
 
     If ``joined``, all layers of one module alone are one unit, also where it is not known which does what.
     """
-    known = {each.module: each for each in work.modules}
+    known = {module.module: module for module in work.modules}
     operators = work.operators or _whole(work.modules)
     units = _joined(parts) if joined else _launched(parts)
     placed = _Placed(parts, units, operators, known)
@@ -83,14 +83,14 @@ def work_of(parts: Sequence[Part], work: Work, *, joined: bool = False) -> tuple
 
 def _whole(modules: Sequence[ModuleWork]) -> list[OperatorWork]:
     """Each module as if it was one operator: of profiles that do not have them one by one."""
-    place = {each.module: number for number, each in enumerate(modules)}
+    place = {module_work.module: number for number, module_work in enumerate(modules)}
     return [
         OperatorWork(
-            module=each.module, operator=" ".join(each.operators), flops=each.flops, weights=each.weights,
-            inputs=each.inputs, outputs=each.outputs, returned=each.returned,
-            sources={place[source]: size for source, size in each.sources.items() if source in place},
+            module=module.module, operator=" ".join(module.operators), flops=module.flops, weights=module.weights,
+            inputs=module.inputs, outputs=module.outputs, returned=module.returned,
+            sources={place[source]: size for source, size in module.sources.items() if source in place},
         )
-        for each in modules
+        for module in modules
     ]  # fmt: skip
 
 
@@ -149,9 +149,11 @@ class _Placed:
             if first.modules == (first.name,) and first.name in known and known[first.name].kind == first.kind:
                 self._around[first.name] = number
         own: dict[str, list[int]] = {}
-        for place, each in enumerate(operators):
-            if each.flops or each.weights or each.inputs or each.outputs:  # others only make room
-                own.setdefault(each.module, []).append(place)
+        for place, operator_work in enumerate(operators):
+            if (
+                operator_work.flops or operator_work.weights or operator_work.inputs or operator_work.outputs
+            ):  # others only make room
+                own.setdefault(operator_work.module, []).append(place)
         left = [path for path in own if path not in self._users]
         for path, places in own.items():
             if path in self._users:
@@ -175,10 +177,10 @@ class _Placed:
                     leaving[source] += size
         reads: dict[int, int] = {}
         given = 0
-        for each in (self._operators[place] for place in own):
+        for operator_work in (self._operators[place] for place in own):
             # Operators that read the model's inputs read the same ones, as far as can be told.
-            given = max(given, each.inputs - sum(each.sources.values()))
-            for source, size in each.sources.items():
+            given = max(given, operator_work.inputs - sum(operator_work.sources.values()))
+            for source, size in operator_work.sources.items():
                 if source not in inside:
                     reads[source] = reads.get(source, 0) + size
         read = sum(min(size, self._operators[source].outputs) for source, size in reads.items())
@@ -280,16 +282,16 @@ class _Placed:
         """Places the operators of a module that no unit names."""
         names = path.split(".") if path else []
         above = (".".join(names[:length]) for length in range(len(names) - 1, -1, -1))  # the nearest first
-        around = next((self._around[each] for each in above if each in self._around), None)
+        around = next((self._around[item] for item in above if item in self._around), None)
         for place in places:
-            each = self._operators[place]
-            made = [source for source in each.sources if source in self.doer]
+            operator_work = self._operators[place]
+            made = [source for source in operator_work.sources if source in self.doer]
             if around is not None:
                 self.doer[place] = around
-            elif each.flops:
+            elif operator_work.flops:
                 self.unplaced.append(place)
             elif made:
-                self.doer[place] = self.doer[max(made, key=lambda source: each.sources[source])]
+                self.doer[place] = self.doer[max(made, key=lambda source: operator_work.sources[source])]
 
     def _of(self, user: int) -> Iterator[Part]:
         return (self._parts[place] for place in self._units[user])

@@ -66,7 +66,7 @@ def _work(profile: Profile, found: Sequence[str]) -> tuple[dict[str, float], lis
     parts, work = profile.parts, profile.work
     units = work_of(parts, work)[0] if work and work.modules else []
     done = {unit.parts: unit.work.flops for unit in units if unit.work and unit.work.flops > 0}
-    whole = sum(each.flops for each in work.modules) if work else 0.0
+    whole = sum(module.flops for module in work.modules) if work else 0.0
     layers = [(place, part) for place, part in enumerate(parts) if isinstance(part, Layer)]
     dense = [place for place, part in layers if of_layer(part.kind, part.name) in DENSE]
     if not done or whole <= 0:

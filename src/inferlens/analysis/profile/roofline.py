@@ -158,7 +158,7 @@ def roofline(
     parts, times = profile.parts, [runs.typical(series) for series in runs.layers]
     units, unplaced = work_of(parts, work, joined=by == "module")
     whole = runs.typical(runs.whole)
-    weights = sum(each.weights for each in work.modules)
+    weights = sum(module.weights for module in work.modules)
     rows, works = [], []
     for unit in units:
         longest = parts[max(unit.parts, key=lambda place: times[place])]
@@ -170,16 +170,19 @@ def roofline(
         rows += [row] if longest.times else []
         works += [unit.work] if longest.times else []
     measured = max(ceilings.rates.get(precision, 0.0), 0.0)
-    works = [None if done and _too_fast(row, done, measured) else done for row, done in zip(rows, works, strict=True)]
+    works = [
+        None if part_work and _too_fast(row, part_work, measured) else part_work
+        for row, part_work in zip(rows, works, strict=True)
+    ]
     reached = [
-        done.flops / row.time
-        for row, done in zip(rows, works, strict=True)
-        if done and row.time >= WEIGHTY * sum(each.time for each in rows) > 0
+        part_work.flops / row.time
+        for row, part_work in zip(rows, works, strict=True)
+        if part_work and row.time >= WEIGHTY * sum(row.time for row in rows) > 0
     ]
     rate = max(measured, *reached, 0.0) if measured else None
-    rows = [_floored(*each, rate, ceilings, weights) for each in zip(rows, works, strict=True)]
+    rows = [_floored(*item, rate, ceilings, weights) for item in zip(rows, works, strict=True)]
     if by == "module":
-        kinds = {each.module: each.kind for each in work.modules}
+        kinds = {module.module: module.kind for module in work.modules}
         rows = list(_by_module(rows, whole, kinds, rule_of("split", flops_of(work)), depth))
     floored = [row for row in rows if row.floor is not None]
     known, floor = sum(row.time for row in floored), sum(row.floor or 0.0 for row in floored)
@@ -191,7 +194,9 @@ def roofline(
         ceilings=ceilings, rate=rate, time=whole, bound=bound, works=None if busy is None else runs.typical(busy),
         outside=runs.typical(runs.outside), known=known, floor=floor,
         won=None if bound or not floored else min(known - floor, whole),
-        least=max(sum(each.flops for each in work.modules) / rate if rate else 0.0, weights / ceilings.bandwidth, 0.0),
+        least=max(
+            sum(module.flops for module in work.modules) / rate if rate else 0.0, weights / ceilings.bandwidth, 0.0
+        ),
         unplaced=unplaced,
     )  # fmt: skip
 
@@ -205,28 +210,28 @@ def precision_of(profile: Profile, record: Record | None = None) -> str:
     if named and case.precision in PRECISIONS.values():
         return named
     warnings = (*profile.warnings, *(record.warnings if record else ()))
-    lowered = case.options.get("tf32") in (True, "true") or any(each.code == LOWERED for each in warnings)
+    lowered = case.options.get("tf32") in (True, "true") or any(warning.code == LOWERED for warning in warnings)
     return "tf32" if case.precision == "fp32" and case.device != "cpu" and lowered else case.precision
 
 
-def _too_fast(row: Floor, done: PartWork, rate: float) -> bool:
+def _too_fast(row: Floor, part_work: PartWork, rate: float) -> bool:
     """Return whether a row did its FLOPs faster than any layer of its kind can, at this measured rate."""
     most = MOST_SAVED if _CONVOLUTION.search(f"{row.kind} {row.name}") else FASTER
-    return bool(rate) and done.flops > most * rate * row.time
+    return bool(rate) and part_work.flops > most * rate * row.time
 
 
-def _floored(row: Floor, done: PartWork | None, rate: float | None, ceilings: Ceilings, weights: float) -> Floor:
+def _floored(row: Floor, part_work: PartWork | None, rate: float | None, ceilings: Ceilings, weights: float) -> Floor:
     """``row`` with its floor if its work is known, no longer than the time it took; ``weights``: the model's."""
-    if done is None:
+    if part_work is None:
         return row
-    compute = done.flops / rate if rate else 0.0
-    memory = done.bytes / ceilings.bandwidth
+    compute = part_work.flops / rate if rate else 0.0
+    memory = part_work.bytes / ceilings.bandwidth
     if ceilings.cached > ceilings.bandwidth:
-        moved = done.bytes - done.weights
-        far = (done.weights if weights > ceilings.cache else 0) + (moved if moved > ceilings.cache else 0)
-        memory = max(far / ceilings.bandwidth, done.bytes / ceilings.cached)
+        moved = part_work.bytes - part_work.weights
+        far = (part_work.weights if weights > ceilings.cache else 0) + (moved if moved > ceilings.cache else 0)
+        memory = max(far / ceilings.bandwidth, part_work.bytes / ceilings.cached)
     compute, memory = (min(compute, row.time), 0.0) if compute > memory else (0.0, min(memory, row.time))
-    return _with_work(row, done.flops, done.bytes, compute, memory)
+    return _with_work(row, part_work.flops, part_work.bytes, compute, memory)
 
 
 def _with_work(row: Floor, flops: float, moved: float, compute: float, memory: float) -> Floor:
@@ -257,12 +262,14 @@ def _total(row: Floor, shares: Sequence[tuple[Floor, float]], whole: float) -> F
     """
 
     def total(name: str, bound: str = "") -> float:
-        return sum((share * (getattr(each, name) or 0.0) for each, share in shares if bound in ("", each.bound)), 0.0)
+        return sum(
+            (share * (getattr(floor, name) or 0.0) for floor, share in shares if bound in ("", floor.bound)), 0.0
+        )
 
     time = total("time")
     row = replace(row, time=time, share=time / whole if whole else None)
-    known = sum(share * each.time for each, share in shares if each.floor is not None)
-    if all(each.floor is None for each, _ in shares) or time - known > _MOST_UNKNOWN * time:
+    known = sum(share * floor.time for floor, share in shares if floor.floor is not None)
+    if all(floor.floor is None for floor, _ in shares) or time - known > _MOST_UNKNOWN * time:
         return row
     made = total("floor", "compute"), total("floor", "memory")
     found = _with_work(row, total("flops"), total("bytes"), *made)

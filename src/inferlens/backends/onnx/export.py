@@ -80,7 +80,7 @@ def lower_folded_weights(path: Path) -> None:
     folded = [node for node in model.graph.node if node.op_type in ("Conv", "ConvTranspose", "Gemm")]
     mixed = {name for node in folded for name in node.input[1:]}
     stray = [
-        each for each in model.graph.initializer if each.name in mixed and each.data_type == onnx.TensorProto.FLOAT
+        item for item in model.graph.initializer if item.name in mixed and item.data_type == onnx.TensorProto.FLOAT
     ]
     for tensor in stray:
         values = torch.from_numpy(onnx.numpy_helper.to_array(tensor, str(path.parent)).copy()).to(torch.bfloat16)

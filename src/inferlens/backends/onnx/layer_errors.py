@@ -71,7 +71,7 @@ def named_layers(nodes: Sequence[OnnxNode]) -> dict[str, list[OnnxNode]]:
     paths = {*inner.values()}
     found: dict[str, list[OnnxNode]] = {}
     for node, path in inner.items():
-        around = any(other.startswith(f"{path}.") for other in paths)
+        around = any(item.startswith(f"{path}.") for item in paths)
         found.setdefault(node.name if around or not path else path, []).append(node)
     return found
 
@@ -104,7 +104,7 @@ class Switched:
         """The outputs if these operators alone are quantized."""
         on = {name for operator in quantized for name in self.switches[operator]}
         flags = {_flag(place): np.array(name in on) for place, name in enumerate(self._tensors)}
-        return [np.array(each) for each in self._session.run(None, {**feed, **flags})]
+        return [np.array(item) for item in self._session.run(None, {**feed, **flags})]
 
 
 def _flag(place: int) -> str:
@@ -120,14 +120,14 @@ def _put_in_switches(model: Any, given: Any) -> list[str]:
     here = {node.name for node in graph.node}
     own = {node.name: node for node in given.graph.node}
     given_makers = {name: node for node in given.graph.node for name in node.output}
-    floats = {each.name: each for each in given.graph.initializer}
+    floats = {item.name: item for item in given.graph.initializer}
     read = {  # of what is dequantized, the tensor that the same operator reads in the plain graph
         name: own[node.name].input[place]
         for node in graph.node
         if node.name in own
         for place, name in enumerate(node.input)
         if name in makers and makers[name].op_type == "DequantizeLinear" and place < len(own[node.name].input)
-    } | {each.name: each.name for each in given.graph.output}
+    } | {item.name: item.name for item in given.graph.output}
     names: list[str] = []
     nodes: list[Any] = []
     for node in graph.node:

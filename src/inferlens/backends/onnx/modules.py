@@ -66,7 +66,11 @@ class OnnxNodes:
     def product_before(self, node: OnnxNode) -> list[OnnxNode]:
         """The product, if there is one, that what a node reads first was computed by."""
         while node.kind not in PRODUCTS:
-            makers = [made for name in node.inputs if (made := self.by_output.get(name)) and made.kind not in VALUES]
+            makers = [
+                onnx_node
+                for name in node.inputs
+                if (onnx_node := self.by_output.get(name)) and onnx_node.kind not in VALUES
+            ]
             if not makers:
                 return []
             node = makers[0]
@@ -160,18 +164,18 @@ class OnnxLayers:
     """
 
     def __init__(self, graph: Any) -> None:
-        weights = {each.name for each in (*graph.initializer, *graph.sparse_initializer)}
-        self._shapes = {each.name: _tensor(each) for each in (*graph.value_info, *graph.input, *graph.output)}
+        weights = {item.name for item in (*graph.initializer, *graph.sparse_initializer)}
+        self._shapes = {item.name: _tensor(item) for item in (*graph.value_info, *graph.input, *graph.output)}
         self._shapes |= {
-            each.name: Tensor(name=each.name, shape=tuple(each.dims), dtype=_type(each.data_type), format="weights")
-            for each in graph.initializer
+            item.name: Tensor(name=item.name, shape=tuple(item.dims), dtype=_type(item.data_type), format="weights")
+            for item in graph.initializer
         }
         uses = Counter(name for node in graph.node for name in set(node.input))
-        self.inputs = tuple(_tensor(each) for each in graph.input if each.name not in weights)
+        self.inputs = tuple(_tensor(item) for item in graph.input if item.name not in weights)
         self.outputs = tuple(map(_tensor, graph.output))
         self.layers = tuple(self._layer(node, uses) for node in graph.node if node.op_type not in VALUES)
         inside = sorted(
-            {node.op_type for node in graph.node if any(each.graphs or each.HasField("g") for each in node.attribute)}
+            {node.op_type for node in graph.node if any(item.graphs or item.HasField("g") for item in node.attribute)}
         )
         self.notes: tuple[str, ...] = (INSIDE.format(", ".join(inside)),) if inside else ()
         if not any(layer.modules for layer in self.layers):

@@ -108,7 +108,7 @@ def quantized_onnx(
                 _quantize(plain, written, dialect, found, keep)
 
     from_cache(made, preparation, write)
-    products = " or ".join(each for each in dialect.operators if each in PRODUCTS)
+    products = " or ".join(operator for operator in dialect.operators if operator in PRODUCTS)
     share, why = quantized_share(made, model.inputs), f"no {products} has weights"
     check_share(share, model, case, preparation, why, calibrated=not dialect.dynamic)
     return made
@@ -142,7 +142,7 @@ def make_quantizable(path: Path, written: Path) -> None:
     """
     onnx = library("onnx", extra="onnx")
     graph = onnx.load(str(path), load_external_data=False)
-    if any(each.domain in ("", "ai.onnx") and each.version < PER_CHANNEL for each in graph.opset_import):
+    if any(item.domain in ("", "ai.onnx") and item.version < PER_CHANNEL for item in graph.opset_import):
         onnx.external_data_helper.load_external_data_for_model(graph, str(path.parent))
         path = written.with_name("raised.onnx")
         onnx.save(onnx.version_converter.convert_version(graph, PER_CHANNEL), str(path))
@@ -165,7 +165,7 @@ def fold(path: Path, written: Path) -> None:
 def _flat_biases(graph: Any) -> bool:
     """Whether there were biases of more than one dimension, which have one now."""
     biases = {node.input[2] for node in graph.node if node.op_type == "Gemm" and len(node.input) > 2}
-    found = [each for each in graph.initializer if each.name in biases and len(each.dims) == 2 and each.dims[0] == 1]
+    found = [item for item in graph.initializer if item.name in biases and len(item.dims) == 2 and item.dims[0] == 1]
     for bias in found:
         bias.dims[:] = bias.dims[1:]
     return bool(found)
@@ -175,14 +175,14 @@ def _flat_biases(graph: Any) -> bool:
 
 
 def _ranges(
-    plain: Path, kept: Path, how: str, model: Model, case: Case, preparation: Preparation, noted: Noted
+    plain: Path, path: Path, how: str, model: Model, case: Case, preparation: Preparation, noted: Noted
 ) -> Ranges:
     """The range of every tensor that some dialect may quantize, from the cache or found and put there."""
-    if kept.exists() and not preparation.rebuild:
+    if path.exists() and not preparation.rebuild:
         noted.note = "ranges cached"
-        return {name: (low, high) for name, (low, high) in json.loads(kept.read_text("utf-8")).items()}
+        return {name: (low, high) for name, (low, high) in json.loads(path.read_text("utf-8")).items()}
     found = calibrated_ranges(plain, calibration_feeds(model, case), how)
-    write_whole(kept, json.dumps(found, indent=0).encode())
+    write_whole(path, json.dumps(found, indent=0).encode())
     return found
 
 

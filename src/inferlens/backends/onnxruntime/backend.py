@@ -273,7 +273,7 @@ def onnxruntime_script(
 ) -> str:
     """The script, with the session options of a case's ``options`` and the providers that are ``offered``."""
     on_gpu = case.device == "cuda"
-    providers = [_own_stream(each) for each in offered]
+    providers = [_own_stream(item) for item in offered]
     imports = ["import numpy as np", "import onnxruntime as ort", *["import torch  # brings CUDA and cuDNN"] * on_gpu]
     lines = [
         "options = ort.SessionOptions()",

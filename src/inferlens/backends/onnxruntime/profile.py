@@ -109,7 +109,7 @@ def layers_of(runner: Any, loaded: Any, folder: Path, path: Path, feed: Any, run
     timed = by_node(runs_of(events, runs))
     graph = origins(path)
     fusion = Fusion(graph, origins(folder / OPTIMISED))
-    layers = tuple(replace(layer(first, fusion), **taken.timing(runs)) for first, taken in timed)
+    layers = tuple(replace(layer(first, fusion), **item.timing(runs)) for first, item in timed)
     absent = unknown_modules(layers, graph)
     return clocked.layers(layers, clock=CLOCK, absent=absent | ({"sum": SIDE_BY_SIDE} if parallel else {}))
 
@@ -185,7 +185,7 @@ def precision_of(arguments: NodeArguments, tensors: Sequence[Tensor]) -> str:
     """What a node computes in: int8 where its operator is one of quantized factors, else the type of what it reads."""
     if arguments.provider not in OWN_KERNELS:
         return ""
-    return "int8" if OF_BYTES.match(arguments.op_name) else first_precision(each.dtype for each in tensors)
+    return "int8" if OF_BYTES.match(arguments.op_name) else first_precision(tensor.dtype for tensor in tensors)
 
 
 def tensors(
@@ -230,14 +230,14 @@ class Fusion:
 
     def node(self, name: str, kind: str) -> OnnxNode | None:
         """The node of the optimised graph of that name and kind, if there is only one."""
-        found = self._optimised.by_name.get(name)
-        return found if found is not None and found.kind == kind and self._names[name] == 1 else None
+        onnx_node = self._optimised.by_name.get(name)
+        return onnx_node if onnx_node is not None and onnx_node.kind == kind and self._names[name] == 1 else None
 
     def inserted(self, name: str) -> str:
         """By whom, and what for, if a node of the optimised graph is none of the model's own; else empty."""
         node = self._optimised.by_name.get(name)
         if node is None or not self._is_inserted(node):
-            only = {each.kind for each in self.sources(name)} <= set(CONVERTING)
+            only = {source.kind for source in self.sources(name)} <= set(CONVERTING)
             return QUANTIZED if node is not None and node.kind in CONVERTING and only else ""
         return INSERTED
 
@@ -263,15 +263,18 @@ class Fusion:
     def _sources(self, name: str) -> list[OnnxNode]:
         node = self._optimised.by_name.get(name)
         if node is None:
-            found = self._original.by_name.get(name)
-            return [found] if found else []
+            onnx_node = self._original.by_name.get(name)
+            return [onnx_node] if onnx_node else []
         if self._is_inserted(node):
             return []
         writes = {self._known[output] for output in node.outputs if output in self._known}
         if not writes:
-            readers = {each.name for output in node.outputs for each in self._read_by.get(output, ())} - {"", name}
+            readers = {onnx_node.name for output in node.outputs for onnx_node in self._read_by.get(output, ())} - {
+                "",
+                name,
+            }
             return self._original.in_order(source for reader in readers for source in self.sources(reader))
-        reads = {self._known.get(each, each) for each in node.inputs}
+        reads = {self._known.get(item, item) for item in node.inputs}
         return self._original.between(writes, (self._stops | reads) - writes)
 
     def _is_inserted(self, node: OnnxNode) -> bool:
@@ -279,8 +282,8 @@ class Fusion:
             return False
         same = VIEWS if node.kind in VIEWS else (node.kind,)
         own = self._original.by_name.get(node.name)
-        made = self._original.by_output.get(node.outputs[0])
-        return not any(each is not None and each.kind in same for each in (own, made))
+        onnx_node = self._original.by_output.get(node.outputs[0])
+        return not any(onnx_node is not None and onnx_node.kind in same for onnx_node in (own, onnx_node))
 
     def _follow_inserted(self) -> None:
         """Gives what an inserted node reads the name of what it writes, and the other way round."""

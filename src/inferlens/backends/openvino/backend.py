@@ -395,7 +395,9 @@ def int8_share(compiled: Any, path: Path, model: Model) -> float | None:
         return 0.0
     found: set[str] = set()
     for notes in map(information, compiled.get_runtime_model().get_ordered_ops()):
-        made = {each.outputs[0] for each in originals(notes["originalLayersNames"], notes["layerType"], graph)}
+        made = {
+            onnx_node.outputs[0] for onnx_node in originals(notes["originalLayersNames"], notes["layerType"], graph)
+        }
         if notes["layerType"] == "Subgraph" and any(shares.get(name) for name in made):
             return None
         if notes.get("runtimePrecision") in ("i8", "u8"):

@@ -85,9 +85,9 @@ def layers_of(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
         clocked_runs(runner, feed, SETTLING, after)
         clocked += clocked_runs(runner, feed, min(KEPT, runs - len(clocked.whole)), after)
     graph = origins(path)
-    ran = {each.name for each in counters if each.ran}
+    ran = {counter.name for counter in counters if counter.ran}
     return clocked.layers(
-        (_layer(each, described.get(each.name), graph, ran) for each in counters if each.ran),
+        (_layer(counter, described.get(counter.name), graph, ran) for counter in counters if counter.ran),
         clock=CLOCK,
         absent={"begins": "the library does not report when a layer began"}
         | ({"modules": graph.absent} if graph.absent else {}),
@@ -131,7 +131,7 @@ def originals(names: str, kind: str, graph: OnnxNodes) -> list[OnnxNode]:
     so of a layer that is a product, by its ``kind``, the product before these is one of them.
     """
     known = {**graph.by_output, **graph.by_name}
-    found = [known[name] for each in names.split(",") if (name := original(each, known))]
+    found = [known[name] for part in names.split(",") if (name := original(part, known))]
     if kind in PRODUCT_KINDS and found and not any(node.kind in PRODUCTS for node in found):
         found += graph.product_before(found[0])
     return graph.in_order(found)
@@ -155,15 +155,15 @@ def read(port: Any, ran: set[str]) -> list[Tensor]:
     while open_:
         output = open_.pop()
         node = output.get_node()
-        inputs = [each.get_source_output() for each in node.inputs()]
+        inputs = [item.get_source_output() for item in node.inputs()]
         if node.get_friendly_name() in ran or not inputs:
             found.append(output)
         else:
-            varying = [each for each in inputs if information(each.get_node()).get("layerType") != "Const"]
+            varying = [item for item in inputs if information(item.get_node()).get("layerType") != "Const"]
             open_ += reversed(varying or inputs[:1])
     if len(found) == 1:
         return [msgspec.structs.replace(tensor(source), name=tensor(found[0]).name)]
-    return [tensor(each) for each in found]
+    return [tensor(item) for item in found]
 
 
 def tensor(port: Any) -> Tensor:

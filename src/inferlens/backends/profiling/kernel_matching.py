@@ -44,7 +44,7 @@ def origins_by_match(launched: Sequence[Launched], matched: MatchedKernels) -> O
     """
     there = [kernel for kernel, _ in matched.kernels]
     names = {kernel.name for kernel in there}
-    places = [place for place, each in enumerate(launched) if each.name in names]
+    places = [place for place, item in enumerate(launched) if item.name in names]
     pairs = aligned([launched[place] for place in places], there)
     origins = [KernelOrigin()] * len(launched)
     if len(pairs) < LEAST_ALIGNED * max(len(places), len(there)) or not (there or matched.absent):
@@ -64,8 +64,8 @@ def aligned(here: Sequence[Launched], there: Sequence[Launched]) -> list[tuple[i
             (place + 1 + i, index + 1 + j)
             for (place, index), (next_place, next_index) in ends
             for i, j in common(
-                [shape(each) for each in here[place + 1 : next_place]],
-                [shape(each) for each in there[index + 1 : next_index]],
+                [shape(launched) for launched in here[place + 1 : next_place]],
+                [shape(launched) for launched in there[index + 1 : next_index]],
             )
         )])  # fmt: skip
     return pairs

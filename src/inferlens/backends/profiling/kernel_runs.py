@@ -100,13 +100,13 @@ def gpu() -> GpuLimits:
 def kernels_from(
     runs: Sequence[TracedRun],
     gpu: GpuLimits,
-    known: KernelOrigins | None,
+    kernel_origins: KernelOrigins | None,
     *,
     label: str = "the backend",
     started: str = "",
 ) -> Kernels:
     """Kernels of traced runs: one for each place where all runs launched the same, else one for each that is alike."""
-    absent = {} if known else {"origins": NO_ORIGINS.format(label)}
+    absent = {} if kernel_origins else {"origins": NO_ORIGINS.format(label)}
     same = len({tuple(event.launched.name for event in run.events) for run in runs}) == 1
     if not same:
         absent["order"] = DIFFERENT
@@ -114,12 +114,12 @@ def kernels_from(
     found: dict[Any, tuple[KernelOrigin, list[list[TracedEvent]]]] = {}
     for number, run in enumerate(runs):
         launched = tuple(event.launched for event in run.events)
-        if known and launched not in asked:
-            asked[launched] = known.origins(launched)
+        if kernel_origins and launched not in asked:
+            asked[launched] = kernel_origins.origins(launched)
             absent |= asked[launched].absent
-        origins = asked[launched].of if known else (KernelOrigin(),) * len(launched)
-        for place, (event, each, origin) in enumerate(zip(run.events, launched, origins, strict=True)):
-            key = place if same else (each.name, each.grid, each.block, each.operator, origin)
+        origins = asked[launched].of if kernel_origins else (KernelOrigin(),) * len(launched)
+        for place, (event, item, origin) in enumerate(zip(run.events, launched, origins, strict=True)):
+            key = place if same else (item.name, item.grid, item.block, item.operator, origin)
             found.setdefault(key, (origin, [[] for _ in runs]))[1][number].append(event)
     kernels = list(found.values())
     if not same:
@@ -211,10 +211,10 @@ def module_scopes(module: Any) -> Iterator[None]:
 def origins_by_scope(launched: Sequence[Launched]) -> Origins:
     """The innermost module around each launch of a run that was traced with :func:`module_scopes`: its layer too."""
     found = []
-    for each in launched:
-        paths = [unquote(name.removeprefix(SCOPE)) for name in each.around if name.startswith(SCOPE)]
+    for item in launched:
+        paths = [unquote(name.removeprefix(SCOPE)) for name in item.around if name.startswith(SCOPE)]
         found.append(KernelOrigin(paths[-1], (paths[-1],)) if paths else KernelOrigin())
-    outside = sum(not each.modules for each in found)
+    outside = sum(not kernel_origin.modules for kernel_origin in found)
     return Origins(tuple(found), {"modules": OUTSIDE.format(outside, len(found))} if outside else {})
 
 
@@ -222,8 +222,8 @@ def eager_kernels(module: Any, call: Callable[..., Any], feed: Sequence[Any]) ->
     """The kernels of one eager call, with the modules around them; ``call`` calls ``module``."""
     run = one_run(Called(call), feed, on_gpu=True, scopes=module_scopes(module))
     launched = [event.launched for event in run.events]
-    found = origins_by_scope(launched)
-    return MatchedKernels(list(zip(launched, found.of, strict=True)), found.absent)
+    origins = origins_by_scope(launched)
+    return MatchedKernels(list(zip(launched, origins.of, strict=True)), origins.absent)
 
 
 def layers_of_kernels(kernels: Kernels, layers: Iterable[Layer]) -> Layers:

@@ -86,7 +86,7 @@ def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool
     for index in sorted(taken):  # what only a later call called
         path = paths[index]
         known.setdefault(path, Layer(name=path, kind=type(modules[index]).__name__, modules=(path,)))
-    timed = {paths[index]: each.timing(runs) for index, each in taken.items()}
+    timed = {paths[index]: item.timing(runs) for index, item in taken.items()}
     layers = [replace(layer, **timed[name]) for name, layer in known.items() if name in timed]
     return clocked.layers(layers, clock=GPU_CLOCK if on_gpu else HOST_CLOCK, absent=absent, on_gpu=on_gpu)
 

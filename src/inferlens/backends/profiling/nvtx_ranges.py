@@ -40,5 +40,5 @@ def begin_and_end() -> tuple[Callable[[str], Any], Callable[[], Any]]:
     """What begins a range of a name, and what ends the last one that began: for hooks, which have no inside."""
     if not on():
         return lambda _: None, lambda: None
-    found = library("nvtx", extra="nvtx")
-    return lambda name: found.push_range(name, domain=DOMAIN), lambda: found.pop_range(domain=DOMAIN)
+    module_type = library("nvtx", extra="nvtx")
+    return lambda name: module_type.push_range(name, domain=DOMAIN), lambda: module_type.pop_range(domain=DOMAIN)

@@ -55,14 +55,14 @@ def layers_of(runner: Runnable, names: OperatorNames, feed: Any, runs: int, *, o
             _take(taken, names, run.root, number, on_gpu=on_gpu)
         clocked += several
     together: dict[str, tuple[Layer, Taken]] = {}
-    for call, known in names.named(taken).items():
-        if known.name in together:
-            together[known.name][1].join(taken[call])
+    for call, layer in names.named(taken).items():
+        if layer.name in together:
+            together[layer.name][1].join(taken[call])
         else:
-            together[known.name] = known, taken[call]
+            together[layer.name] = layer, taken[call]
     layers = [
-        replace(known, details={"kernels": list(each.kernels)} if each.kernels else {}, **each.timing(runs))
-        for known, each in together.values()
+        replace(layer, details={"kernels": list(item.kernels)} if item.kernels else {}, **item.timing(runs))
+        for layer, item in together.values()
     ]
     return clocked.layers(
         layers,
@@ -83,12 +83,12 @@ def kernels_beneath(root: TracedOperator, names: OperatorNames) -> MatchedKernel
     operators = _take(taken, names, root, 0, on_gpu=True)
     known = names.named(taken)
     found = [(event, known[call]) for call, operator in operators for event in operator.launched()]
-    found.sort(key=lambda each: each[0].begin)
-    absent = names.missing(sum(not each.modules for _, each in found), f"of {len(found)} kernels")
+    found.sort(key=lambda item: item[0].begin)
+    absent = names.missing(sum(not layer.modules for _, layer in found), f"of {len(found)} kernels")
     absent.pop("tensors", None)  # kernels have none
     calls = Counter(known[call].name for call, _ in operators)
-    layers = {each.name: replace(each, calls=calls[each.name]) for _, each in found}
-    kernels = [(event.launched, KernelOrigin(each.name, each.modules)) for event, each in found]
+    layers = {layer.name: replace(layer, calls=calls[layer.name]) for _, layer in found}
+    kernels = [(event.launched, KernelOrigin(layer.name, layer.modules)) for event, layer in found]
     return MatchedKernels(kernels, absent, tuple(layers.values()))
 
 
@@ -96,7 +96,7 @@ def _take(
     taken: dict[Call, Taken], names: OperatorNames, root: TracedOperator, run: int, *, on_gpu: bool
 ) -> list[tuple[Call, TracedOperator]]:
     """Adds what the layers of a run took; on a GPU they are those that launch kernels."""
-    calls = [each for each in names.calls(root) if not on_gpu or any(each[1].launched())]
+    calls = [call for call in names.calls(root) if not on_gpu or any(call[1].launched())]
     for call, operator in calls:
         each = taken.setdefault(call, Taken())
         kernels = list(operator.launched()) if on_gpu else []

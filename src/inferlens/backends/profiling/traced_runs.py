@@ -215,14 +215,14 @@ class _Launchers:
         if call not in self._known:
             row = int(self._trace.calls.row[call])
             scopes = self._links.scopes_around(int(self._around_calls[call]), int(self._trace.begin[row]))
-            names = (self._trace.name_of(int(self._trace.scopes.row[each])) for each in scopes)
+            names = (self._trace.name_of(int(self._trace.scopes.row[scope])) for scope in scopes)
             inside = tuple(name for name in names if not name.startswith(SPAN))
             self._known[call] = self._operator(list(scopes)), inside
         return self._known[call]
 
     def _operator(self, scopes: list[int]) -> str:
         """The innermost operator, ``aten::add``; what compilers call by other names are none."""
-        for row in (int(self._trace.scopes.row[each]) for each in reversed(scopes) if each != NONE):
+        for row in (int(self._trace.scopes.row[scope]) for scope in reversed(scopes) if scope != NONE):
             name = self._trace.name_of(row)
             if self._trace.category[row] == Category.OPERATOR and "::" in name and not name.startswith("#"):
                 return name

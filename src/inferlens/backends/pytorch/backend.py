@@ -183,7 +183,11 @@ def fuse(module: Any, feed: Sequence[Any]) -> int:
             return operator(*arguments, **(named or {}))
 
     def read(*values: Any) -> None:
-        reads.update(each.made_by for each in torch.utils._pytree.tree_leaves(values) if hasattr(each, "made_by"))
+        reads.update(
+            tree_leave.made_by
+            for tree_leave in torch.utils._pytree.tree_leaves(values)
+            if hasattr(tree_leave, "made_by")
+        )
 
     def entering(part: Any, arguments: Any) -> None:
         calls[part] += 1

@@ -79,54 +79,56 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         Knob(name="avg_timing_iterations", values=(8,), variants=("trt",), build=3.0),
         Knob(name="max_num_tactics", values=(1000,), variants=("trt",), build=3.0),
     )
-    recommended = tuple(Recommendation(each, options={"cuda_graph": True}, fixed_shapes=True) for each in variants)
+    recommended = tuple(
+        Recommendation(variant, options={"cuda_graph": True}, fixed_shapes=True) for variant in variants
+    )
 
     def capabilities(self) -> Capabilities:
         formats = (*onnx_formats(), "engine")
         flavours = [find(variant) for variant in self.variants]
         torch, no_torch = imported("torch", "PyTorch", "torch")  # its tensors, streams and events are used
         no_gpu = no_torch or cuda_absence(torch)
-        here = [found for found in flavours if isinstance(found, Flavour)]
+        here = [item for item in flavours if isinstance(item, Flavour)]
         no_gpu = NO_GPU if no_gpu and not gpu_here() else no_gpu  # that comes before what is not installed
-        absent = [found for found in flavours if isinstance(found, Absence) and no_gpu is not NO_GPU]
+        absent = [item for item in flavours if isinstance(item, Absence) and no_gpu is not NO_GPU]
         if no_gpu:
-            lack = self.variants if no_gpu is NO_GPU else [each.variant for each in here]
-            absent += [Absence(each, no_gpu.reason, no_gpu.hint, device="cuda") for each in lack]
+            lack = self.variants if no_gpu is NO_GPU else [item.variant for item in here]
+            absent += [Absence(item, no_gpu.reason, no_gpu.hint, device="cuda") for item in lack]
         to, limits = ((), {}) if no_gpu else cuda_quantized(torch)
         quantizer = found("onnx", "onnxruntime")
         supports = tuple(
-            Support(each.variant, "cuda", (*PRECISIONS, *to), quantizes=to if quantizer else (), keeps=("fp16",))
-            for each in here
+            Support(item.variant, "cuda", (*PRECISIONS, *to), quantizes=to if quantizer else (), keeps=("fp16",))
+            for item in here
             if not no_gpu
         )
-        first = [each.variant for each in here] or self.variants
+        first = [item.variant for item in here] or self.variants
         return Capabilities(
             formats=formats,
             supports=supports,
             writes=tuple(
-                Support(each, "cuda", QUANTIZED, onnx_formats(), quantizes=QUANTIZED, keeps=("fp16",))
-                for each in dict.fromkeys([*first, *self.variants])
+                Support(fromkey, "cuda", QUANTIZED, onnx_formats(), quantizes=QUANTIZED, keeps=("fp16",))
+                for fromkey in dict.fromkeys([*first, *self.variants])
                 if quantizer
             ),
             absent=tuple(absent),
             limits=limits,
-            libraries={each.key: each.version for each in here}
+            libraries={item.key: item.version for item in here}
             | onnx_versions()
             | (torch_versions(torch) if torch else {}),
             dynamic_shapes=True,
-            contents={f"plugins of {each.title}": tuple(registered_plugins(each)) for each in here},
+            contents={f"plugins of {item.title}": tuple(registered_plugins(item)) for item in here},
         )
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        options, found = self._checked(case)
+        options, flavour = self._checked(case)
         if options.streams > 1 and case.io == "host":
             warn_no_effect(preparation, "streams", "calls with --io host")
         if model.format == "engine":
-            return self._of_file(model, case, preparation, options, found)
+            return self._of_file(model, case, preparation, options, flavour)
         path = self._onnx(model, case, preparation, options)
 
         def content() -> bytes:
-            made = built(EngineJob(path, model, case, found, options, current_gpu()), preparation)
+            made = built(EngineJob(path, model, case, flavour, options, current_gpu()), preparation)
             preparation.facts["engine"] = {
                 "bytes": len(made.content), "sha256": made.provenance.file_sha256,
                 "build_seconds": made.provenance.build_seconds, "cached": made.cached,
@@ -134,7 +136,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
             return made.content
 
         return EngineRunner(
-            content, model, case, preparation, found, options, path, host_code=options.version_compatible
+            content, model, case, preparation, flavour, options, path, host_code=options.version_compatible
         )
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
@@ -144,8 +146,8 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         """Writes an engine, its provenance beside it; several ``builds`` show how far builds differ."""
         if model.format == "engine":
             raise Unsupported(f"'{model.name}' is an engine already.", expected="a model or an ONNX file")
-        options, found = self._checked(case)
-        job = EngineJob(self._onnx(model, case, preparation, options), model, case, found, options, current_gpu())
+        options, flavour = self._checked(case)
+        job = EngineJob(self._onnx(model, case, preparation, options), model, case, flavour, options, current_gpu())
         examine = examiner(job, preparation) if job.gpu and not options.compute_capability else None
         return build_to(Path(path), job, preparation, builds=builds, examine=examine)
 
@@ -197,14 +199,14 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         model: Model, case: Case, preparation: Preparation, options: TensorRTOptions, flavour: Flavour
     ) -> EngineRunner:
         path = cast("Path", model.path)
-        made, options = checked_file(model, case, options, flavour, preparation)
+        provenance, options = checked_file(model, case, options, flavour, preparation)
 
         def content() -> bytes:
-            check_engine(path, made, flavour, current_gpu())
+            check_engine(path, provenance, flavour, current_gpu())
             return path.read_bytes()
 
         # Only the runtime knows whether a file that nothing describes holds code.
-        hint = "" if made or preparation.trust else f"if it is version-compatible, {TRUST}"
+        hint = "" if provenance or preparation.trust else f"if it is version-compatible, {TRUST}"
         return EngineRunner(content, model, case, preparation, flavour, options, host_code=preparation.trust, hint=hint)
 
     def _checked(self, case: Case) -> tuple[TensorRTOptions, Flavour]:

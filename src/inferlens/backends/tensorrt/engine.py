@@ -141,9 +141,9 @@ def built(job: EngineJob, preparation: Preparation) -> Built:
         if preparation.kept_only:
             what = "The engine that was measured is not there any more, and another one may be slower."
             raise Unsupported(what, hint="rebuild=True, or --rebuild on the command line")
-        content, made = build(job, job.timings)
-        write_engine(path, content, made)
-        return Built(content, made, path, cached=False)
+        content, provenance = build(job, job.timings)
+        write_engine(path, content, provenance)
+        return Built(content, provenance, path, cached=False)
 
 
 def write_engine(path: Path, content: bytes, made: Provenance) -> None:
@@ -168,11 +168,11 @@ def _provenance(job: EngineJob, content: bytes, seconds: float, outputs: tuple[T
     return _of_job(made, job)
 
 
-def _of_job(made: Provenance, job: EngineJob) -> Provenance:
+def _of_job(provenance: Provenance, job: EngineJob) -> Provenance:
     """``made``, of an equal engine, with the case and model of ``job``."""
     running = job.profiles[job.options.profile]
     return msgspec.structs.replace(
-        made,
+        provenance,
         case=job.case,
         model=job.model.facts,
         format=job.model.format,
@@ -209,13 +209,13 @@ def build_to(
     if job.flavour.jit and job.options.timing_cache:
         why = f"timing_cache does nothing in a build: {job.flavour.name} compiles its kernels when an engine runs."
         preparation.warn("no-effect", why, "Leave it out here, and give it to what runs the engine.")
-    alone, shared, cached = BuildSeries(), BuildSeries(), False
+    build_series, shared, cached = BuildSeries(), BuildSeries(), False
     if builds <= 1:
         made = built(job, preparation)
         content, provenance, cached = made.content, made.provenance, made.cached
     else:
         with preparation.phase("build"):
-            content, provenance = alone.add(job, builds, None, examine)
+            content, provenance = build_series.add(job, builds, None, examine)
             if not job.flavour.jit:
                 timings = job.timings or preparation.folder / "timings.cache"
                 timings.parent.mkdir(parents=True, exist_ok=True)
@@ -226,8 +226,9 @@ def build_to(
         path=str(path), size=len(content), sha256=provenance.file_sha256, flavour=provenance.flavour,
         version=provenance.version, gpu=provenance.gpu, compute_capability=provenance.compute_capability,
         targets=provenance.targets, seconds=provenance.build_seconds, cached=cached,
-        builds=(*alone.builds, *shared.builds), differences=alone.differences, shared_differences=shared.differences,
-        findings=(*alone.findings(""), *shared.findings(" with shared timings")),
+        builds=(*build_series.builds, *shared.builds),
+        differences=build_series.differences, shared_differences=shared.differences,
+        findings=(*build_series.findings(""), *shared.findings(" with shared timings")),
     )  # fmt: skip
 
 
@@ -257,8 +258,8 @@ class BuildSeries:
                 )
             )
             if examine:
-                tactics = (next((str(each[key]) for key in TACTIC if each.get(key)), "") for each in layers)
-                self.layers.append(dict(zip((str(each.get("Name")) for each in layers), tactics, strict=True)))
+                tactics = (next((str(layer[key]) for key in TACTIC if layer.get(key)), "") for layer in layers)
+                self.layers.append(dict(zip((str(layer.get("Name")) for layer in layers), tactics, strict=True)))
             made.append((content, provenance))
         return made[0]
 
@@ -266,7 +267,7 @@ class BuildSeries:
     def differences(self) -> tuple[LayerDifference, ...]:
         names = list(dict.fromkeys(name for layers in self.layers for name in layers))
         found = (LayerDifference(name, tuple(layers.get(name, "") for layers in self.layers)) for name in names)
-        return tuple(each for each in found if len(set(each.tactics)) > 1)
+        return tuple(layer_difference for layer_difference in found if len(set(layer_difference.tactics)) > 1)
 
     def findings(self, how: str) -> list[str]:
         if not self.builds:

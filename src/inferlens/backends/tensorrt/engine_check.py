@@ -68,7 +68,7 @@ def checked_file(
     return made, options
 
 
-def check_engine(path: Path, made: Provenance | None, flavour: Flavour, gpu: Gpu | None) -> None:
+def check_engine(path: Path, provenance: Provenance | None, flavour: Flavour, gpu: Gpu | None) -> None:
     """Refuses an engine's file that is not whole, or not for this flavour and version, or, if it is given, this GPU.
 
     ``made`` is its provenance, if there is one: reading that told whether the file is the one it was made for.
@@ -80,15 +80,15 @@ def check_engine(path: Path, made: Provenance | None, flavour: Flavour, gpu: Gpu
             hint=f"--backend tensorrt:{header.variant}",
         )
     # Engines belong to one version (three numbers; the fourth is the build), unless built to be compatible.
-    version = made.version if made is not None and made.version else header.version
+    version = provenance.version if provenance is not None and provenance.version else header.version
     own, here = _numbers(version), _numbers(flavour.version)
-    compatible = made is not None and made.options.get("version_compatible") and own < here
+    compatible = provenance is not None and provenance.options.get("version_compatible") and own < here
     if version and own != here and not compatible:
         raise Unsupported(
             f"{path} was built by {flavour.name} {version:.40}; {flavour.title} cannot run it.", hint=AGAIN
         )
     if gpu is not None:
-        _check_gpu(path, made, flavour, gpu)
+        _check_gpu(path, provenance, flavour, gpu)
         _ask_runtime(path, flavour, gpu)
 
 
@@ -96,21 +96,21 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:3] if re.fullmatch("[0-9]{1,9}", part))
 
 
-def _check_gpu(path: Path, made: Provenance | None, flavour: Flavour, gpu: Gpu) -> None:
+def _check_gpu(path: Path, provenance: Provenance | None, flavour: Flavour, gpu: Gpu) -> None:
     """An engine built for one GPU runs on that model alone, unless it was built to be compatible."""
-    if made is None or flavour.jit or not made.gpu:  # kernels compiled when it runs: the runtime knows
+    if provenance is None or flavour.jit or not provenance.gpu:  # kernels compiled when it runs: the runtime knows
         return
-    same = made.compute_capability == gpu.compute_capability
+    same = provenance.compute_capability == gpu.compute_capability
     fits = {
-        "none": made.gpu == gpu.name and same,
+        "none": provenance.gpu == gpu.name and same,
         "same_compute_capability": same,
         "ampere_plus": int(gpu.compute_capability.partition(".")[0] or 0) >= 8,
     }
-    if not fits.get(str(made.options.get("hardware_compatible", "none")), False):
+    if not fits.get(str(provenance.options.get("hardware_compatible", "none")), False):
         raise Unsupported(
             one_line(
-                f"{path} was built on and for {made.gpu} (compute capability {made.compute_capability}); here is "
-                f"{gpu.name} ({gpu.compute_capability})."
+                f"{path} was built on and for {provenance.gpu} (compute capability "
+                f"{provenance.compute_capability}); here is {gpu.name} ({gpu.compute_capability})."
             ),
             hint=AGAIN,
         )

@@ -200,7 +200,7 @@ def registered_plugins(flavour: Flavour) -> list[str]:
     """Plugins that are registered, TensorRT's own among them, as ``name 1`` or ``namespace::name 1`` (the version)."""
     load_plugins(flavour, "")
     found = flavour.module.get_plugin_registry().all_creators
-    names = {f"{getattr(each, 'plugin_namespace', '')}::{each.name} {each.plugin_version}" for each in found}
+    names = {f"{getattr(item, 'plugin_namespace', '')}::{item.name} {item.plugin_version}" for item in found}
     return sorted(name.removeprefix("::") for name in names)
 
 

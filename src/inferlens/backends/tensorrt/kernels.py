@@ -35,8 +35,8 @@ def kernel_origins(launched: Sequence[Launched], layers: Sequence[Layer], absent
     """
     places = [
         place
-        for place, each in enumerate(launched)
-        if each.kind == "kernel" and not each.operator.startswith(FRAMEWORK)
+        for place, item in enumerate(launched)
+        if item.kind == "kernel" and not item.operator.startswith(FRAMEWORK)
     ]
     names = [launched[place].name for place in places]
     owners = narrowed(names, aligned(names, layers))

@@ -141,7 +141,7 @@ def precision_of(entry: dict[str, Any], tensors: Sequence[Tensor]) -> str:
     told = kernel_precision(str(entry.get("TacticName") or ""))
     if told or str(entry.get("TacticName", "")).startswith("__myl_"):
         return told
-    return first_precision(each.dtype for each in tensors)
+    return first_precision(tensor.dtype for tensor in tensors)
 
 
 def _tensors(entries: Any) -> tuple[Tensor, ...]:
@@ -160,12 +160,12 @@ def _tensor(entry: dict[str, Any]) -> Tensor:
 
 
 def timed_layers(
-    runner: Any, feed: Any, runs: int, known: Sequence[Layer], take: Callable[[], Report], lookup: Lookup
+    runner: Any, feed: Any, runs: int, layers: Sequence[Layer], take: Callable[[], Report], lookup: Lookup
 ) -> Layers:
     """The ``known`` layers in ``runs`` calls of ``infer``; ``take`` gives the report of the one that has just ended."""
     reports: list[Report] = []
     clocked = clocked_runs(runner, feed, runs, lambda: reports.append(take()))
-    return clocked.layers(with_times(known, reports, lookup), clock=CLOCK, on_gpu=True)
+    return clocked.layers(with_times(layers, reports, lookup), clock=CLOCK, on_gpu=True)
 
 
 def with_times(layers: Sequence[Layer], reports: Sequence[Report], lookup: Lookup) -> tuple[Layer, ...]:

@@ -90,10 +90,10 @@ def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
     """The error for a file that the parser refused: the first node, its operator, its module, the reason."""
     try:
         errors = [parser.get_error(index) for index in range(parser.num_errors)]
-        found = [(each.desc().strip(), each.node_name(), each.node_operator()) for each in errors]
+        found = [(error.desc().strip(), error.node_name(), error.node_operator()) for error in errors]
     except UnicodeDecodeError:  # names that are no text
         found = []
-    if not found or any(each in text for text, *_ in found for each in UNREADABLE):
+    if not found or any(item in text for text, *_ in found for item in UNREADABLE):
         return Unsupported(
             f"{flavour.name} cannot read {path}: it is no ONNX file, or cut short or damaged.", hint="export it again"
         )
@@ -163,9 +163,9 @@ def keep_timing_cache(config: Any, path: Path) -> None:
     """Writes the timings of a build to ``path``, with those another process put there meanwhile."""
     cache = config.get_timing_cache()
     if path.is_file():
-        other = config.create_timing_cache(path.read_bytes())
-        if other is not None:
-            cache.combine(other, False)
+        timing_cache = config.create_timing_cache(path.read_bytes())
+        if timing_cache is not None:
+            cache.combine(timing_cache, False)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, bytes(cache.serialize()))
 
@@ -216,7 +216,7 @@ def _sources(known: Any, text: str) -> int:
 
 def _add_profile(network: Network, config: Any, profile: Profile) -> None:
     """Adds a profile, which must have every input of the graph, at sizes that the graph does not fix otherwise."""
-    made = network.builder.create_optimization_profile()
+    optimization_profile = network.builder.create_optimization_profile()
     for tensor in network.tensors:
         name, fixed = str(tensor.name), tuple(tensor.shape)
         if name not in profile:
@@ -234,7 +234,7 @@ def _add_profile(network: Network, config: Any, profile: Profile) -> None:
                     one_line(f"The ONNX graph was made for {name}={shape_text(fixed)}, not for {shape_text(shape)}."),
                     hint="its own shape, or a file exported with dynamic shapes",
                 )
-        made.set_shape(name, *profile[name])
-    if config.add_optimization_profile(made) < 0:
+        optimization_profile.set_shape(name, *profile[name])
+    if config.add_optimization_profile(optimization_profile) < 0:
         shapes = "; ".join(f"{name} {triple}" for name, triple in profile.items())
         raise Unsupported(one_line(f"{network.flavour.name} does not take the profile {shapes}."))

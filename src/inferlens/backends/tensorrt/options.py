@@ -80,9 +80,9 @@ def warn_of_tactics(options: TensorRTOptions, flavour: Flavour, preparation: Pre
         warn_unheeded(options, OF_TACTICS, f"{flavour.name} times no tactics.", preparation)
 
 
-def warn_of_built(case: Case, made: Provenance | None, flavour: Flavour, preparation: Preparation) -> None:
+def warn_of_built(case: Case, provenance: Provenance | None, flavour: Flavour, preparation: Preparation) -> None:
     """Warns of options of the builder for an engine from a file, unless it was built with those values."""
-    own = msgspec.structs.asdict(TensorRTOptions()) | (made.options if made is not None else {})
+    own = msgspec.structs.asdict(TensorRTOptions()) | (provenance.options if provenance is not None else {})
     for name, value in case.options.items():
         if name not in heeded(flavour.jit) and own.get(name) != value:
             preparation.warn("no-effect", f"{name} does nothing: the engine is built already.", "Leave it out there.")

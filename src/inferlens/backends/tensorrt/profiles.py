@@ -26,7 +26,7 @@ def profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, ...]:
     own: Profile = {spec.name: spec.profile for spec in specs}
     parts = text.split(";") if text.strip() else []
     found = tuple({**own, **_profile(part, specs)} for part in parts) or (own,)
-    for name, (least, *_) in [each for profile in found for each in profile.items()]:
+    for name, (least, *_) in [item for profile in found for item in profile.items()]:
         if min(least, default=0) < 0:
             raise InferlensError(
                 one_line(f"Sizes of the input '{name}' are free ({shape_text(least)}), and no profile gives them."),

@@ -75,7 +75,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
                 self.engine = self._opened(content)
                 shapes = {spec.name: spec.shape for spec in self.model.inputs if spec.name in self.engine.inputs}
                 streams = [stream, *(torch.cuda.Stream() for _ in range(self.options.streams - 1))]
-                self.calls = [BoundContext(self.engine, each, shapes, self.options.profile) for each in streams]
+                self.calls = [BoundContext(self.engine, stream, shapes, self.options.profile) for stream in streams]
                 self._own = self.place(make_inputs(self.model, self.case.seed))
                 if self.case.io == "host" and self.calls[0].grows:
                     raise Unsupported("The shape of an output depends on the data, so no host memory can be reserved.")

@@ -76,15 +76,17 @@ class QuantizedNodes:
 
     def sources(self, node: Any, extern: bool) -> list[Any]:
         """Those that a node of Inductor's came from, if it quantizes: of a library's call all; else itself."""
-        first = next((each.name for each in node.meta.get("from_node") or () if each.name in self._named), "")
+        first = next((item.name for item in node.meta.get("from_node") or () if item.name in self._named), "")
         given = self._named.get(first)
         if given is None or not (is_conversion(target_of(given)) or target_of(node).startswith(("qconv", "qlinear"))):
             return [node]
         if not extern:
             return [given]
         found = self._from_product(given, MOST)
-        self._taken.update(each for each in found if target_of(each) in QUANTIZED_PRODUCTS)
-        return found or [each for each in given.all_input_nodes if each.op == "call_function"] or [given]
+        self._taken.update(item for item in found if target_of(item) in QUANTIZED_PRODUCTS)
+        return (
+            found or [input_node for input_node in given.all_input_nodes if input_node.op == "call_function"] or [given]
+        )
 
     def _from_product(self, node: Any, left: int) -> list[Any]:
         """What lies between a product that no call was found for yet and a node, both with it."""
@@ -92,7 +94,7 @@ class QuantizedNodes:
             return [] if node in self._taken else [node]
         if not left or target_of(node).startswith("dequantize_"):
             return []
-        found = [each for source in node.all_input_nodes for each in self._from_product(source, left - 1)]
+        found = [item for source in node.all_input_nodes for item in self._from_product(source, left - 1)]
         own = [] if is_conversion(target_of(node)) else [node]
         return list(dict.fromkeys([*found, *own])) if found else []
 
@@ -160,8 +162,8 @@ class Compiler:
         done: set[Any] = set()
         found = []
         for name, number in HANDLE.findall(code):
-            names = (each for each in known.get(f"{name}:{number}", ()) if each in nodes)
-            origins = [nodes[each] for each in sorted(names, key=place.__getitem__)]
+            names = (item for item in known.get(f"{name}:{number}", ()) if item in nodes)
+            origins = [nodes[name] for name in sorted(names, key=place.__getitem__)]
             called, extern = short_name(name)
             own = computed(called, extern, origins, done)
             found.append(self._made(called, extern, own, done))
@@ -176,7 +178,7 @@ class Compiler:
         inner = [node for node in own if node not in done]
         after = [] if inner else own
         inside = set(inner)
-        reads = [each for node in inner for each in node.all_input_nodes if each not in inside]
+        reads = [input_node for node in inner for input_node in node.all_input_nodes if input_node not in inside]
         writes = [node for node in inner if any(user not in inside for user in node.users)]
         operators = tuple(dict.fromkeys(filter(None, map(operator_of, parts))))
         inputs, outputs = tensors(dict.fromkeys(reads or after)), tensors(writes or after)
@@ -202,7 +204,11 @@ def precision_of(name: str, operators: Sequence[str], tensors: Iterable[Tensor])
     """What a call computes in: a kernel that dequantizes what it reads computes in fp32."""
     if name in OF_BYTES:
         return "int8"
-    return "fp32" if any("::dequantize" in each for each in operators) else first_precision(t.dtype for t in tensors)
+    return (
+        "fp32"
+        if any("::dequantize" in operator for operator in operators)
+        else first_precision(t.dtype for t in tensors)
+    )
 
 
 def computed(name: str, extern: bool, origins: list[Any], done: set[Any]) -> list[Any]:
@@ -212,7 +218,7 @@ def computed(name: str, extern: bool, origins: list[Any], done: set[Any]) -> lis
     after a product cannot be computed before it. A kernel that computes nothing works on the last node that is named:
     it gives its weights or its outcome another memory order, or computes it again. ``done`` was computed before.
     """
-    whole = [each for node in origins for each in accumulated(node)] if extern else origins
+    whole = [item for node in origins for item in accumulated(node)] if extern else origins
     products = [node for node in whole if is_product(node) and node not in done]
     if name in OF_BYTES:
         return [node for node in products if name in map(target_of, parts_of(node))][:1] or products[:1] or origins
@@ -228,7 +234,11 @@ def computed(name: str, extern: bool, origins: list[Any], done: set[Any]) -> lis
 
 def accumulated(node: Any) -> list[Any]:
     """A node, and before it the one whose outcome it adds its own to in place, which Inductor then names for it."""
-    given = [each for each in node.all_input_nodes if each.op == "call_function"] if "_binary" in node.name else []
+    given = (
+        [input_node for input_node in node.all_input_nodes if input_node.op == "call_function"]
+        if "_binary" in node.name
+        else []
+    )
     return [*(accumulated(given[-1]) if len(given) > 1 else []), node]
 
 
@@ -345,15 +355,17 @@ class InductorNames(OperatorNames):
         self.why_unknown = NO_ORIGINS if compiler.knows else TOO_OLD
         self._count: Counter[str] = Counter()
         self._expected: dict[Call, Layer] = {}  # by graph and name, and the place among those of its name
-        for name, each in ((f"{i}/{each.name}", each) for i, graph in enumerate(compiler.graphs) for each in graph):
-            self._expected[name, self._count[name]] = each
+        for name, layer in ((f"{i}/{layer.name}", layer) for i, graph in enumerate(compiler.graphs) for layer in graph):
+            self._expected[name, self._count[name]] = layer
             self._count[name] += 1
 
     def calls(self, root: TracedOperator) -> list[tuple[Call, TracedOperator]]:
         """In each graph what its code calls, by graph and name, and whatever else Python called."""
         found: list[tuple[Call, TracedOperator]] = []
         others = []
-        for part in outermost(root, lambda each: each.name.startswith(GRAPH) or "::" in each.name):
+        for part in outermost(
+            root, lambda traced_operator: traced_operator.name.startswith(GRAPH) or "::" in traced_operator.name
+        ):
             if part.name.startswith(GRAPH):
                 found += self._inside(part, part.name.removeprefix(GRAPH))
             else:
@@ -361,14 +373,20 @@ class InductorNames(OperatorNames):
         return found + numbered(others)
 
     def _inside(self, part: TracedOperator, graph: str) -> list[tuple[Call, TracedOperator]]:
-        calls = outermost(part, lambda each: "::" in each.name or f"{graph}/{plain(each.name)}" in self._count)
+        calls = outermost(
+            part,
+            lambda traced_operator: (
+                "::" in traced_operator.name or f"{graph}/{plain(traced_operator.name)}" in self._count
+            ),
+        )
         return numbered(calls, lambda name: f"{graph}/{plain(name)}")
 
     def named(self, taken: Mapping[Call, Taken]) -> dict[Call, Layer]:
         """By the name of the call, with its graph where there are several, and a number where several are the same."""
         seen = Counter(name for name, _ in taken)
         alike = {
-            name: {made.modules for (other, _), made in self._expected.items() if other == name} for name in self._count
+            name: {layer.modules for (other, _), layer in self._expected.items() if other == name}
+            for name in self._count
         }
         several = len({name.partition("/")[0] for name in self._count}) > 1
         shown_before: Counter[str] = Counter()
@@ -376,12 +394,12 @@ class InductorNames(OperatorNames):
         for call in sorted(taken, key=lambda call: taken[call].begins.get(0, inf)):
             name = call[0]
             sure = seen[name] == self._count[name] or len(alike.get(name, ())) == 1
-            made = self._expected.get(call, self._expected.get((name, 0))) if sure else None
-            shown = name if several and made else name.partition("/")[2] or name
+            layer = self._expected.get(call, self._expected.get((name, 0))) if sure else None
+            shown = name if several and layer else name.partition("/")[2] or name
             shown_before[shown] += 1
             turn = f" #{shown_before[shown]}" if shown_before[shown] > 1 else ""
-            made = made or Layer(name=plain(name), kind=plain(name), operators=(name,))
-            found[call] = replace(made, name=shown + turn)
+            layer = layer or Layer(name=plain(name), kind=plain(name), operators=(name,))
+            found[call] = replace(layer, name=shown + turn)
         return found
 
 

@@ -126,7 +126,7 @@ def int8_share(module: Any, feed: tuple[Any, ...]) -> float:
             if node.op == "call_function" and name in PRODUCTS:
                 factors = node.args[1:3] if name == "addmm" else node.args[:2]
                 whole += counter.get_total_flops()
-                quantized += counter.get_total_flops() * all("dequantize" in str(each.target) for each in factors)
+                quantized += counter.get_total_flops() * all("dequantize" in str(factor.target) for factor in factors)
             return made
 
     with taken_apart(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
@@ -153,9 +153,9 @@ def quantize_linear(
         rows = work.get(path, math.inf) / (2 * math.prod(sizes))
         return rows >= LEAST_ROWS and not any(size % MULTIPLE for size in sizes)
 
-    linear, what = [path for path, each in known.items() if is_taken(each, path)], "linear layers"
+    linear, what = [path for path, item in known.items() if is_taken(item, path)], "linear layers"
     with preparation.phase("quantize"):
-        device = next((each.device for each in module.parameters()), "cpu")
+        device = next((parameter.device for parameter in module.parameters()), "cpu")
         feed = (tensor.to(device) for tensor in example_feed(model, case, _floats(module)))
         work = flops_by_module(module, tuple(feed))
         if linear and case.precision == "int8":
@@ -175,4 +175,4 @@ def _floats(module: Any) -> str:
     import torch
 
     kinds = {torch.float16: "fp16", torch.bfloat16: "bf16"}
-    return next((kinds[each.dtype] for each in module.parameters() if each.dtype in kinds), "fp32")
+    return next((kinds[parameter.dtype] for parameter in module.parameters() if parameter.dtype in kinds), "fp32")

@@ -84,7 +84,7 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         *of_tensorrt(),
     )
     recommended = tuple(
-        Recommendation(each, options={"cuda_graph": True}, fixed_shapes=True) for each in ("dynamo", LOADED)
+        Recommendation(item, options={"cuda_graph": True}, fixed_shapes=True) for item in ("dynamo", LOADED)
     )
 
     def capabilities(self) -> Capabilities:

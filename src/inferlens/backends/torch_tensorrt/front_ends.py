@@ -294,8 +294,8 @@ class ScriptedFrontEnd(CompilingRunner):
     def found_partition(self) -> Partition:
         """As far as the compiled module shows it."""
         forced = self.keywords()["torch_executed_ops"]
-        found = compiled_partition(self.compiled, OF_SCRIPT, forced=forced, wrapped=self.wrapped, **self._known())
-        return cast("Partition", found)
+        partition = compiled_partition(self.compiled, OF_SCRIPT, forced=forced, wrapped=self.wrapped, **self._known())
+        return cast("Partition", partition)
 
     def _warn_of_sizes(self) -> None:
         """It takes a size of 1 as it is."""
@@ -329,7 +329,7 @@ class Scripted(ScriptedFrontEnd):
 
 
 FRONT_ENDS: dict[str, type[CompilingRunner]] = {
-    each.variant: each for each in (Dynamo, Compile, TracedFrontEnd, Scripted)
+    item.variant: item for item in (Dynamo, Compile, TracedFrontEnd, Scripted)
 }
 
 
@@ -377,8 +377,8 @@ def quantized_layers(module: Any) -> list[str]:
     """The paths of the layers whose inputs and weights are both quantized."""
     return [
         path
-        for path, each in module.named_modules()
-        if all(getattr(getattr(each, f"{name}_quantizer", None), "is_enabled", False) for name in ("input", "weight"))
+        for path, item in module.named_modules()
+        if all(getattr(getattr(item, f"{name}_quantizer", None), "is_enabled", False) for name in ("input", "weight"))
     ]
 
 

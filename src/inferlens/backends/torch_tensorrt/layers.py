@@ -127,7 +127,7 @@ class NativeEngine(Inside):
 
     def take(self) -> Report:
         written = [path.read_text("utf-8", errors="replace") for path in sorted(self._folder.glob(WRITTEN))]
-        sums = numbered([each for text in written for each in read_sums(text)])
+        sums = numbered([item for text in written for item in read_sums(text)])
         report = [(key[0], (total - self._sums.get(key, 0.0)) / 1e3) for key, total in sums.items()]
         self._sums = sums
         return report
@@ -145,7 +145,7 @@ def collected(level: str) -> Iterator[list[Any]]:
     made: list[Any] = []
 
     def noted(module: Any, setup: Any, *arguments: Any) -> Any:
-        if not any(module is each for each in made):
+        if not any(module is item for item in made):
             made.append(module)
         return setup(module, *arguments)
 
@@ -169,8 +169,8 @@ def engines_in(compiled: Any, folder: Path, tensorrt: Any) -> list[Inside]:
             if not native and hasattr(context, "execute_async_v3"):
                 found.append(PythonEngine(path, part, context, tensorrt))
                 break
-    for each in found:
-        each.prefix = f"{each.name}/" if len(found) > 1 else ""
+    for inside in found:
+        inside.prefix = f"{inside.name}/" if len(found) > 1 else ""
     return found
 
 
@@ -226,8 +226,8 @@ class Interior:
             Layer(
                 name=name,
                 kind="PyTorch",
-                modules=tuple(dict.fromkeys(each.module for each in operators if each.module is not None)),
-                operators=tuple(each.name for each in operators),
+                modules=tuple(dict.fromkeys(operator.module for operator in operators if operator.module is not None)),
+                operators=tuple(operator.name for operator in operators),
             )
             for (name, _), operators in zip(self.parts, known, strict=True)
         ]
@@ -250,9 +250,9 @@ class Interior:
         """Where each kernel of one run came from: layers of engines, or parts by their scopes around a launch."""
         _, found, _, absent = self.inspected()
         inside = {PART_SCOPE + part.name: part for part in self.part_layers()}
-        of = [next((inside[name] for name in each.around if name in inside), None) for each in launched]
-        elsewhere = [each for each, part in zip(launched, of, strict=True) if part is None]
-        engines = kernel_origins(elsewhere, [layer for each in found.values() for layer in each], absent)
+        of = [next((inside[name] for name in item.around if name in inside), None) for item in launched]
+        elsewhere = [item for item, part in zip(launched, of, strict=True) if part is None]
+        engines = kernel_origins(elsewhere, [layer for item in found.values() for layer in item], absent)
         rest = iter(engines.of)
         origins = (next(rest) if part is None else KernelOrigin(part.name, part.modules) for part in of)
         return Origins(tuple(origins), engines.absent)

@@ -239,4 +239,4 @@ def _overloads(word: str) -> Iterator[str]:
             expected="names such as aten.relu or aten.relu.default, joined by +",
             hint=suggestion(name, dir(getattr(torch.ops, space))) or "inferlens partition shows the names",
         )
-    yield from (f"torch.ops.{space}.{name}.{each}" for each in ([overload] if overload else overloads))
+    yield from (f"torch.ops.{space}.{name}.{item}" for item in ([overload] if overload else overloads))

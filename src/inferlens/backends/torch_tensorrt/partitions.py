@@ -105,7 +105,9 @@ class Lowered:
             if node.op == "call_module":
                 side: Side = "TensorRT" if ACCELERATED in str(node.target) else "PyTorch"
                 parts.append(self._segment(partitioned.get_submodule(node.target).graph.nodes, side))
-            elif node.target is not getitem or not any(each.op == "call_module" for each in node.all_input_nodes):
+            elif node.target is not getitem or not any(
+                input_node.op == "call_module" for input_node in node.all_input_nodes
+            ):
                 parts.append(self._segment([node], "PyTorch"))  # what unpacks a submodule's outputs was not there
         return merged(parts)
 
@@ -154,7 +156,7 @@ def choices_in(graphs: Sequence[Lowered], own: int) -> dict[str, Any]:
         return [segment for graph in graphs for segment in graph.at(min_block_size)]
 
     try:
-        sizes = [len(each.operators) for each in evaluate(1) if each.runs_in == "TensorRT"]
+        sizes = [len(segment.operators) for segment in evaluate(1) if segment.runs_in == "TensorRT"]
         return choices_of(sizes, own, evaluate)
     except Exception as error:  # the partitioner raises nearly every type there is, and the partition is there already
         return {"note": f"What other values of min_block_size give is not known: {reason(error)}."}
@@ -192,11 +194,11 @@ def compiled_partition(
         parts = list(_script_parts(compiled, forced, f"{SCOPE}{wrapped}." if wrapped else SCOPE))
     else:
         return None
-    segments = tuple(Segment("TensorRT", ()) if each.runs_in == "TensorRT" else each for each in merged(parts))
-    found = partition_of(segments, note=note, **known)
-    if not found.engines:
-        return found
-    return replace(found, operators=None, in_tensorrt=None, engines=(None,) * len(found.engines))
+    segments = tuple(Segment("TensorRT", ()) if segment.runs_in == "TensorRT" else segment for segment in merged(parts))
+    partition = partition_of(segments, note=note, **known)
+    if not partition.engines:
+        return partition
+    return replace(partition, operators=None, in_tensorrt=None, engines=(None,) * len(partition.engines))
 
 
 def _script_parts(graph: Any, forced: Collection[str], root: str) -> Iterator[Segment]:
@@ -266,17 +268,17 @@ class Captured:
         found: list[Interruption] = []
         graph = -1
         before: tuple[str, ...] = ()
-        for each in list(getattr(utils, "graph_break_reasons", ()))[self._noted :]:
-            graph = next((number for number, end in enumerate(self._ends) if end is each), graph)
-            why = reason(each.reason)
-            lines = tuple(f"{Path(frame.filename).name} line {frame.lineno or 0}" for frame in each.user_stack or ())
+        for item in list(getattr(utils, "graph_break_reasons", ()))[self._noted :]:
+            graph = next((number for number, end in enumerate(self._ends) if end is item), graph)
+            why = reason(item.reason)
+            lines = tuple(f"{Path(frame.filename).name} line {frame.lineno or 0}" for frame in item.user_stack or ())
             # A break in a function that is called: Dynamo has it of the caller, and then of the function itself.
             if not (lines and lines == before[-len(lines) :] and found[-1].reason == why):
                 called = f", called from {lines[0]}" if len(set(lines)) > 1 else ""
                 found.append(Interruption(graph, why, f"{lines[-1]}{called}" if lines else ""))
             before = lines
-        known = {each.reason for each in found}
-        rest = dict.fromkeys(reason(each) for each in utils.counters.get("graph_break", {}))
+        known = {interruption.reason for interruption in found}
+        rest = dict.fromkeys(reason(item) for item in utils.counters.get("graph_break", {}))
         return (*found, *(Interruption(graph, why) for why in rest if why not in known))
 
 

@@ -119,22 +119,23 @@ class LoadedRunner(ReplayingRunner):
         return self.model.module or open_module(self._path)
 
 
-def check_file(path: Path, made: Provenance | None, library: Library) -> None:
+def check_file(path: Path, provenance: Provenance | None, library: Library) -> None:
     """Refuses a file that cannot run here, as far as what lies beside it says: opening it can end the process."""
-    if made is None:
+    if provenance is None:
         return
     here = library.versions[library.package]
-    if made.flavour != library.flavour or made.version.split(".")[:3] != here.split(".")[:3]:
+    if provenance.flavour != library.flavour or provenance.version.split(".")[:3] != here.split(".")[:3]:
         raise Unsupported(
-            f"{path} holds engines of {made.flavour} {made.version}; here is {library.flavour} {here}.", hint=AGAIN
+            f"{path} holds engines of {provenance.flavour} {provenance.version}; here is {library.flavour} {here}.",
+            hint=AGAIN,
         )
     gpu = current_gpu() or Gpu(name="")
-    same = made.compute_capability == gpu.compute_capability and (library.rtx or made.gpu == gpu.name)
+    same = provenance.compute_capability == gpu.compute_capability and (library.rtx or provenance.gpu == gpu.name)
     # TensorRT for RTX has no engines for other GPUs, though files may say that this was asked for.
-    if not same and (library.rtx or not made.options.get("hardware_compatible")):
+    if not same and (library.rtx or not provenance.options.get("hardware_compatible")):
         raise Unsupported(
-            f"{path} was built on {made.gpu} (compute capability {made.compute_capability}) and for it; here is "
-            f"{gpu.name} ({gpu.compute_capability}).",
+            f"{path} was built on {provenance.gpu} (compute capability "
+            f"{provenance.compute_capability}) and for it; here is {gpu.name} ({gpu.compute_capability}).",
             hint=AGAIN,
         )
 

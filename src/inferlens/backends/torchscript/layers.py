@@ -88,9 +88,9 @@ class Modules:
         direct = f"{path}.{name}" if path else name
         if direct in self._types:
             return direct
-        named = (each for each in self._types if each.rpartition(".")[2] == name)
-        below = [each for each in named if not path or each.startswith(f"{path}.")]
-        alike = {self._first[each] for each in below if self._types[each] == kind}
+        named = (item for item in self._types if item.rpartition(".")[2] == name)
+        below = [item for item in named if not path or item.startswith(f"{path}.")]
+        alike = {self._first[item] for item in below if self._types[item] == kind}
         return alike.pop() if len(alike) == 1 else None
 
 
@@ -128,7 +128,11 @@ class ScriptNames(OperatorNames):
 
     def calls(self, root: TracedOperator) -> list[tuple[Call, TracedOperator]]:
         """The operators of a run that the interpreter called itself."""
-        return numbered(outermost(root, lambda each: "::" in each.name or each.name.startswith("fused_")))
+        return numbered(
+            outermost(
+                root, lambda traced_operator: "::" in traced_operator.name or traced_operator.name.startswith("fused_")
+            )
+        )
 
     def named(self, taken: Mapping[Call, Taken]) -> dict[Call, Layer]:
         """By module and operator, with a number where several are the same; the turns of a loop are one layer."""
@@ -136,14 +140,14 @@ class ScriptNames(OperatorNames):
         alike: dict[Any, Layer] = {}
         found = {}
         for call in taken:
-            known = self._known.get(call) or Layer(name="", kind=short(call[0]), operators=(call[0],))
-            key = (call[0], known.modules, known.inputs) if self._loops else call
+            layer = self._known.get(call) or Layer(name="", kind=short(call[0]), operators=(call[0],))
+            key = (call[0], layer.modules, layer.inputs) if self._loops else call
             if key not in alike:
-                name = "/".join(filter(None, (known.modules[0] if known.modules else "", known.kind)))
+                name = "/".join(filter(None, (layer.modules[0] if layer.modules else "", layer.kind)))
                 count[name] += 1
-                alike[key] = replace(known, name=name if count[name] == 1 else f"{name} #{count[name]}")
+                alike[key] = replace(layer, name=name if count[name] == 1 else f"{name} #{count[name]}")
             found[call] = alike[key]
-        self._without_tensors = sum(not each.outputs for each in alike.values())
+        self._without_tensors = sum(not layer.outputs for layer in alike.values())
         return found
 
     def absent(self) -> dict[str, str]:
@@ -168,10 +172,10 @@ def nodes_of(block: Any, modules: Modules) -> list[ExecutedNode]:
     for node in block.nodes():
         kind, parts = node.kind(), [node]
         if kind == GROUP:
-            parts = [each for each in node.g("Subgraph").nodes() if each.kind() != "prim::Constant"]
+            parts = [item for item in node.g("Subgraph").nodes() if item.kind() != "prim::Constant"]
         blocks = [nodes_of(inner, modules) for inner in node.blocks()]
         found.append(
-            ExecutedNode(kind, tuple(each.kind() for each in parts), tuple(map(modules.path_of, parts)), blocks)
+            ExecutedNode(kind, tuple(part.kind() for part in parts), tuple(map(modules.path_of, parts)), blocks)
         )
     return found
 
@@ -232,10 +236,10 @@ def follow(nodes: list[ExecutedNode], words: list[str], ways: Ways) -> Ways:
             more = [way for block in node.blocks for way in follow(block, words, turn).items() if _keep(after, *way)]
             turn = dict(more) if node.name == LOOP else {}
         if not node.blocks:
-            for at, (passed, taken) in ways.items():
-                _keep(after, at, (passed + 1, taken))
+            for at, (passed, item) in ways.items():
+                _keep(after, at, (passed + 1, item))
                 if at < len(words) and words[at] == node.name:
-                    _keep(after, at + 1, (passed, (taken, node)))
+                    _keep(after, at + 1, (passed, (item, node)))
         ways = dict(sorted(after.items(), key=lambda way: way[1][0])[:MOST_WAYS])
     return ways
 
@@ -275,6 +279,6 @@ def tensors(values: dict[str, list[Any]]) -> tuple[Tensor, ...]:
         several = kind.startswith("GenericList[Tensor")
         dtype = kind.removeprefix("GenericList[").partition(",")[0].removeprefix("Tensor(").rstrip(")]")
         if kind.startswith("Tensor(") or several:
-            shapes = [each for each in (shape if several else [shape]) if isinstance(each, list)]
-            found += [Tensor(shape=tuple(each), dtype=TYPES.get(dtype, dtype)) for each in shapes]
-    return tuple(each for each in found if "nullptr" not in each.dtype)
+            shapes = [item for item in (shape if several else [shape]) if isinstance(item, list)]
+            found += [Tensor(shape=tuple(shape), dtype=TYPES.get(dtype, dtype)) for shape in shapes]
+    return tuple(tensor for tensor in found if "nullptr" not in tensor.dtype)

@@ -121,7 +121,7 @@ class Tree:
         fields = {pid: text_of(self._proc / str(pid) / "stat").rpartition(")")[2].split() for pid in self.pids()}
         if not any(fields.values()):
             return None
-        return sum(int(ticks) for each in fields.values() for ticks in each[11:15]) * TICK
+        return sum(int(ticks) for field in fields.values() for ticks in field[11:15]) * TICK
 
 
 class Packages:

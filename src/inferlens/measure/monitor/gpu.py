@@ -123,7 +123,7 @@ class Neighbours:
         self.peaks |= {pid: max(listed[pid] or 0, self.peaks.get(pid, 0)) for pid in mine}
         known = self._seen and None not in memory
         return {
-            "case_memory": sum(each or 0 for each in memory) if known else None,
+            "case_memory": sum(item or 0 for item in memory) if known else None,
             "foreign": others if others or (self._first and self._seen) else None,
         }
 
@@ -188,11 +188,11 @@ def visible(nvml: Any) -> list[Any]:
         return handles
     uuids = [str(nvml.nvmlDeviceGetUUID(handle)).lower() for handle in handles]
     found: list[Any] = []
-    for word in (each.strip() for each in words.lower().split(",")):
+    for word in (part.strip() for part in words.lower().split(",")):
         if word.isdigit():
             named = handles[int(word) :][:1]
         else:  # CUDA takes the beginning of a UUID, NVML does not
-            named = [each for each, uuid in zip(handles, uuids, strict=True) if word and uuid.startswith(word)]
+            named = [item for item, uuid in zip(handles, uuids, strict=True) if word and uuid.startswith(word)]
         if not named:  # what comes after a name that there is not is not visible to CUDA either
             break
         found += named[:1]

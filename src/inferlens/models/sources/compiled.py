@@ -86,7 +86,7 @@ class Compiled(Source):
             problem=self.problem(path, made),
         )
 
-    def problem(self, path: Path, made: Provenance | None) -> Problem | None:  # noqa: ARG002 - of some kinds none is known
+    def problem(self, path: Path, provenance: Provenance | None) -> Problem | None:  # noqa: ARG002 - of some kinds none is known
         """Why the file cannot run here, as far as its beginning tells without a GPU."""
         return None
 
@@ -124,10 +124,10 @@ class EngineFile(Compiled):
     suffixes = (".engine", ".plan")
     title = "TensorRT engine"
 
-    def problem(self, path: Path, made: Provenance | None) -> Problem | None:
+    def problem(self, path: Path, provenance: Provenance | None) -> Problem | None:
         """It is no engine, or is cut short."""
         try:
-            if made is None:  # otherwise its hash told that it is whole
+            if provenance is None:  # otherwise its hash told that it is whole
                 whole(path)
         except Unsupported as error:
             return Problem.of(error)
@@ -160,16 +160,16 @@ class OpenVinoFile(Compiled):
     suffixes = (".xml",)
     title = "OpenVINO IR"
 
-    def problem(self, path: Path, made: Provenance | None) -> Problem | None:  # noqa: ARG002
+    def problem(self, path: Path, provenance: Provenance | None) -> Problem | None:  # noqa: ARG002
         """Its weights are not there."""
         weights = path.with_suffix(".bin")
         return None if weights.is_file() else Problem(f"{weights}, which holds the weights of {path.name}, is missing.")
 
 
-def _origin(made: Provenance) -> Case:
+def _origin(provenance: Provenance) -> Case:
     """What it was made from. An ONNX file tells its own precision: a builder may have lowered it."""
-    precision = made.case.precision
-    if made.format == "onnx":
+    precision = provenance.case.precision
+    if provenance.format == "onnx":
         with suppress(InferlensError):  # if the file is gone, there is nothing to compare with either
-            precision = OnnxFile().find(made.case.model.partition(":")[2]).precision
-    return msgspec.structs.replace(made.case, precision=precision, inputs=made.inputs)
+            precision = OnnxFile().find(provenance.case.model.partition(":")[2]).precision
+    return msgspec.structs.replace(provenance.case, precision=precision, inputs=provenance.inputs)

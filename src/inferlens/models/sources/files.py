@@ -191,7 +191,7 @@ def existing(name: str, *kinds: FileType) -> tuple[Path, FileType]:
     except OSError as error:
         raise InferlensError(f"{path} cannot be read: {error.strerror}.", hint="a file that you may read") from error
     if kind.kind not in kinds or kind.packing:
-        titles = [each.value[0] for each in kinds if each in MODELS]
+        titles = [kind.value[0] for kind in kinds if kind in MODELS]
         raise wrong_file(path, kind, expected=" or ".join(titles) if len(titles) == 1 else "a model file")
     return path, kind.kind
 
@@ -236,7 +236,7 @@ def _script(path: Path) -> Opened:
 def _exported(path: Path) -> Opened:
     import torch
 
-    told = _noted_inputs(path)
+    tensor_specs = _noted_inputs(path)
     try:
         program = torch.export.load(str(path))
     except pickle.UnpicklingError as error:
@@ -251,8 +251,8 @@ def _exported(path: Path) -> Opened:
         _take_tensors(module, constants)
     specs = tuple(spec_of(name, value) for name, value in tensors.items())
     names = [spec.name for spec in specs]
-    if told:
-        specs = _named(specs, told, path)
+    if tensor_specs:
+        specs = _named(specs, tensor_specs, path)
     nodes = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     symbols = (tuple("" if isinstance(size, int) else str(size) for size in nodes[name].shape) for name in names)
     specs = tuple(msgspec.structs.replace(spec, names=own) for spec, own in zip(specs, symbols, strict=True))
@@ -303,7 +303,11 @@ def _takes_more(program: torch.export.ExportedProgram) -> bool:
     from torch.utils import _pytree as pytree
 
     arguments, named = program.example_inputs or ((), {})
-    return bool(named) or any(not hasattr(each, "dtype") for each in arguments) or not pytree.tree_leaves(arguments)
+    return (
+        bool(named)
+        or any(not hasattr(argument, "dtype") for argument in arguments)
+        or not pytree.tree_leaves(arguments)
+    )
 
 
 def _take_tensors(module: torch.fx.GraphModule, constants: dict[str, Any]) -> None:
@@ -324,13 +328,13 @@ def _take_tensors(module: torch.fx.GraphModule, constants: dict[str, Any]) -> No
     module.recompile()
 
 
-def _named(specs: tuple[TensorSpec, ...], told: tuple[TensorSpec, ...], path: Path) -> tuple[TensorSpec, ...]:
+def _named(specs: tuple[TensorSpec, ...], tensor_specs: tuple[TensorSpec, ...], path: Path) -> tuple[TensorSpec, ...]:
     """A program's inputs with the names that were noted, and the ranges of their values."""
-    if [(len(spec.shape), spec.dtype) for spec in specs] != [(len(spec.shape), spec.dtype) for spec in told]:
+    if [(len(spec.shape), spec.dtype) for spec in specs] != [(len(spec.shape), spec.dtype) for spec in tensor_specs]:
         raise InferlensError(f"The inputs that {path} describes do not fit its program.", hint="export it again")
     return tuple(
         msgspec.structs.replace(own, name=spec.name, low=spec.low, high=spec.high)
-        for own, spec in zip(specs, told, strict=True)
+        for own, spec in zip(specs, tensor_specs, strict=True)
     )
 
 

@@ -108,8 +108,8 @@ class Timm(Source):
         timm = library("timm", extra="models")
         trained = timm.get_pretrained_cfg(name).to_dict()  # the size of its images, and how they are cut and normalized
         known = timm.data.resolve_data_config({"input_size": spec.shape[1:]}, pretrained_cfg=trained)
-        made = timm.data.create_transform(**known)
-        return lambda image: np.asarray(made(image))
+        transform = timm.data.create_transform(**known)
+        return lambda image: np.asarray(transform(image))
 
 
 class Transformers(Source):
@@ -204,9 +204,9 @@ def _cached(torchvision: Any, name: str, wanted: str) -> Any:
     """The weights of that name, if torch's hub folder has their file."""
     import torch
 
-    known = torchvision.models.get_model_weights(name)
-    check_choice(f"file of weights, or name of those of {name},", wanted, known.__members__)
-    weights = known[wanted]
+    model_weights = torchvision.models.get_model_weights(name)
+    check_choice(f"file of weights, or name of those of {name},", wanted, model_weights.__members__)
+    weights = model_weights[wanted]
     file = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
     if not file.exists():
         raise InferlensError(

@@ -24,6 +24,7 @@ from inferlens.errors import InferlensError, check_choice, library, paths_like, 
 from inferlens.models.inputs import format_of, named_tensors, with_example
 from inferlens.models.model import ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Source
+from inferlens.spec.case import short_name
 
 SOURCES = ("torchvision", "timm", "transformers", "hub", "inferlens")
 
@@ -53,7 +54,7 @@ class Factory(Source):
                 expected="torchvision:, timm:, transformers:, hub: or inferlens:NAME, or package.module:factory",
                 hint=_near(module, factory),
             )
-        return ModelInfo(spec=f"factory:{name}", name=factory, format="module", batch=None)
+        return ModelInfo(spec=f"factory:{name}", name=short_name(f"factory:{name}"), format="module", batch=None)
 
     def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - the factory makes its own weights
         path, _, attribute = name.partition(":")
@@ -91,7 +92,7 @@ class Hub(Source):
 
         folder, entry = _repository(name)
         known = _hubconf(folder)
-        check_choice("entry point", entry, (each for each in known if callable(known[each]) and each[0] != "_"))
+        check_choice("entry point", entry, (item for item in known if callable(known[item]) and item[0] != "_"))
         arguments = _without_weights(known[entry])
         module = torch.hub.load(str(folder), entry, source="local", **arguments)
         source = f"hub folder {folder.name}"
@@ -190,7 +191,7 @@ def place(spec: str) -> Path | None:
 def _near(module: str, factory: str) -> str:
     """What may be meant: a source or a module here of nearly that name."""
     here = [path.stem for path in Path.cwd().glob("*.py")]
-    return "".join(f"{each}:{factory}" for each in get_close_matches(module, (*SOURCES, *here), 1))
+    return "".join(f"{close_match}:{factory}" for close_match in get_close_matches(module, (*SOURCES, *here), 1))
 
 
 def import_from_here() -> None:
@@ -206,9 +207,9 @@ def _factories(file: Path | None) -> list[str]:
         functions = [(node.name, node.args) for node in tree.body if isinstance(node, ast.FunctionDef)]
         return [
             name
-            for name, given in functions
-            if len(given.posonlyargs + given.args) == len(given.defaults)
-            and None not in given.kw_defaults
+            for name, arguments in functions
+            if len(arguments.posonlyargs + arguments.args) == len(arguments.defaults)
+            and None not in arguments.kw_defaults
             and not name.startswith("_")
         ]
     return []

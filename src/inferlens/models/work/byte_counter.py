@@ -107,40 +107,40 @@ class ByteCounter:
         self, call: ModuleCall, name: str, flops: float | None, reads: Iterable[Seen], writes: Iterable[Seen]
     ) -> None:
         """One of the call's own operators ran; ``flops`` is ``None`` where they are not known."""
-        mine = self._modules[call.path]
-        mine.operators[name] += 1
-        mine.flops += flops or 0.0
+        module_sum = self._modules[call.path]
+        module_sum.operators[name] += 1
+        module_sum.flops += flops or 0.0
         if flops is None:
             self._uncovered[name] += 1
         place, own, seen = len(self._operators), Sum(flops=flops or 0.0), dict[Hashable, Parts]()
         self._operators.append(own)
         self._names.append((call.path, name))
         for tensor in reads:
-            for made, portion in self._makers(tensor):
-                if not made or made.call is not call:
-                    self._read(mine, call.read, made, portion, 0)
-                self._read(own, seen, made, portion, 1)
+            for item, portion in self._makers(tensor):
+                if not item or item.call is not call:
+                    self._read(module_sum, call.read, item, portion, 0)
+                self._read(own, seen, item, portion, 1)
         for tensor in writes:
             before = self._made.get(tensor.storage, []) if tensor.bytes < tensor.whole else []
-            others = (made for made in before if made.part != tensor.part)
+            others = (item for item in before if item.part != tensor.part)
             self._made[tensor.storage] = [Made(call, place, tensor.part, tensor.bytes), *others]
 
     def returned(self, tensors: Iterable[Seen]) -> None:
         """The model has returned these."""
         for tensor in tensors:
-            for made, portion in self._makers(tensor):
-                if made:
+            for item, portion in self._makers(tensor):
+                if item:
                     for level in (0, 1):
-                        mine = self._writer(made, level)[1]
-                        mine.outputs += made.read[level].add(portion)
+                        mine = self._writer(item, level)[1]
+                        mine.outputs += item.read[level].add(portion)
                         mine.returned += portion.bytes
 
     def work(self, note: str) -> Work:
         """All of it."""
         operators = zip(self._names, self._operators, strict=True) if len(self._operators) <= MOST else ()
         return Work(
-            modules=tuple(ModuleWork(module=path, **vars(each)) for path, each in self._modules.items()),
-            operators=tuple(OperatorWork(module=path, operator=name, **vars(each)) for (path, name), each in operators),
+            modules=tuple(ModuleWork(module=path, **vars(module_sum)) for path, module_sum in self._modules.items()),
+            operators=tuple(OperatorWork(module=path, operator=name, **vars(item)) for (path, name), item in operators),
             uncovered=dict(self._uncovered),
             note=note,
         )
@@ -153,11 +153,11 @@ class ByteCounter:
         left = tensor.bytes
         makers = self._made.get(tensor.storage, [])
         if tensor.bytes < tensor.whole:
-            makers = sorted(makers, key=lambda each: each.part != tensor.part)
-        for made in makers:
-            size = min(left, made.bytes)
+            makers = sorted(makers, key=lambda maker: maker.part != tensor.part)
+        for item in makers:
+            size = min(left, item.bytes)
             left -= size
-            yield made, Seen(tensor.storage, tensor.part, size, made.bytes)
+            yield item, Seen(tensor.storage, tensor.part, size, item.bytes)
             if not left:
                 return
         yield None, Seen(tensor.storage, tensor.part, left, tensor.whole)

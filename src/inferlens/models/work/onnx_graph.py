@@ -110,7 +110,7 @@ def flops(node: Any, graph: GraphTensors) -> float | None:
     if "MatMul" in node.op_type:
         return 2.0 * made.elements * left.shape[-1]
     if node.op_type == "Gemm":
-        transposed = any(each.name == "transA" and each.i for each in node.attribute)
+        transposed = any(item.name == "transA" and item.i for item in node.attribute)
         return 2.0 * made.elements * left.shape[0 if transposed else -1]
     # Each element of the result (of a transposed convolution: of the input) takes part with one filter.
     points = left if node.op_type == "ConvTranspose" else made
@@ -154,7 +154,7 @@ def tensors(loaded: Any, element: int) -> dict[str, Known]:
             return 0
 
     graph = loaded.graph
-    known = {each.name: Known(tuple(each.dims), size(each.data_type)) for each in graph.initializer}
+    known = {item.name: Known(tuple(item.dims), size(item.data_type)) for item in graph.initializer}
     for node in graph.node:
         for attribute in node.attribute if node.op_type == "Constant" else ():
             if attribute.HasField("t"):
@@ -162,7 +162,7 @@ def tensors(loaded: Any, element: int) -> dict[str, Known]:
     for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type
         if value.name not in known and tensor.HasField("shape"):
-            shape = tuple(int(each.dim_value) if each.HasField("dim_value") else -1 for each in tensor.shape.dim)
+            shape = tuple(int(item.dim_value) if item.HasField("dim_value") else -1 for item in tensor.shape.dim)
             if min(shape, default=0) >= 0:
                 known[value.name] = Known(shape, size(tensor.elem_type))
     return known

@@ -153,7 +153,7 @@ class Counter:
         short = operator._overloadpacket.__name__
         seen, writes = list(map(self.seen, read)), list(map(self.seen, written))
         if short in PICKING and seen:
-            most = picked(short, arguments, seen[0].bytes, sum(each.bytes for each in writes))
+            most = picked(short, arguments, seen[0].bytes, sum(write.bytes for write in writes))
             seen[0] = self._some(seen[0], most)
         if short in PLACING:
             size = seen[0].bytes // max(read[0].numel(), 1)

@@ -105,17 +105,17 @@ def document(compared: Compared, top: int | None = None) -> Document:
 def lines(compared: Compared) -> list[CaseLine]:
     """A line for each case, model by model."""
     models: dict[str, list[ComparedCase]] = {}
-    for each in compared.cases:
-        models.setdefault(each.case.model, []).append(each)
+    for case in compared.cases:
+        models.setdefault(case.case.model, []).append(case)
     return [
         _line(compared, of, name, several=len(models) > 1)
         for cases in models.values()
-        for of, name in zip(cases, names_of([each.case for each in cases]), strict=True)
+        for of, name in zip(cases, names_of([case.case for case in cases]), strict=True)
     ]
 
 
 def _line(compared: Compared, of: ComparedCase, name: str, *, several: bool) -> CaseLine:
-    found, settled, model = of.change_interval, of.verdict in ("FASTER", "SAME", "SLOWER"), plain(of.case.model)
+    interval, settled, model = of.change_interval, of.verdict in ("FASTER", "SAME", "SLOWER"), plain(of.case.model)
     return CaseLine(
         of=of,
         model=model,
@@ -124,7 +124,7 @@ def _line(compared: Compared, of: ComparedCase, name: str, *, several: bool) -> 
         base=_median(of.base, compared.metric),
         candidate=_median(of.candidate, compared.metric),
         change=_change(of),
-        interval=change_range(found.low, found.high) if found else ABSENT,
+        interval=change_range(interval.low, interval.high) if interval else ABSENT,
         why=plain(_why(compared, of)),
         notes=tuple(map(plain, [*([] if settled else [of.reason]), *notes_of(Base=of.base, Candidate=of.candidate)])),
     )
@@ -151,7 +151,7 @@ def _why(compared: Compared, of: ComparedCase) -> str:
 
 def _verdict(of: ComparedCase) -> str:
     """The verdict, or on which side alone a case is."""
-    only = [name for name, other in (("BASE", of.candidate), ("CANDIDATE", of.base)) if other.state == MISSING]
+    only = [name for name, side in (("BASE", of.candidate), ("CANDIDATE", of.base)) if side.state == MISSING]
     return f"ONLY IN {only[0]}" if len(only) == 1 else of.verdict
 
 
@@ -204,7 +204,7 @@ def table_of(compared: Compared, top: int) -> Table:
     )
     found = lines(compared)
     found.sort(key=lambda line: (line.of.on_neither, _WORST_FIRST.index(line.of.verdict), -abs(line.of.change or 0.0)))
-    one = len({each.case.precision for each in compared.cases}) == 1  # and the line above says which
+    one = len({case.case.precision for case in compared.cases}) == 1  # and the line above says which
     shown = []
     for line in found[:top]:
         label = line.of.case.backend_label
@@ -244,17 +244,17 @@ def answer(compared: Compared) -> str:
 
 def headline(compared: Compared) -> str:
     """What all cases have in common: model, device, batch; and what was compared."""
-    sides = [side for each in compared.cases for side in (each.base, each.candidate) if side.device]
+    sides = [side for case in compared.cases for side in (case.base, case.candidate) if side.device]
     devices = list(dict.fromkeys(side.device for side in [side for side in sides if side.ok] or sides))
     models, batches, precisions = (
-        {getattr(each.case, name) for each in compared.cases} for name in ("model", "batch", "precision")
+        {getattr(case.case, name) for case in compared.cases} for name in ("model", "batch", "precision")
     )
     counts = [side.processes for case in compared.cases if case.compared for side in (case.base, case.candidate)]
     words = [next(iter(models)) if len(models) == 1 else plural(len(models), "model"), listing(devices)]
     words += [*(precisions if len(precisions) == 1 else [])]
     words += [f"batch {batch}" for batch in batches if len(batches) == 1 and batch is not None]
-    sizes = [each.case.sizes.items() for each in compared.cases]
-    words += [f"{name} {size}" for name, size in sizes[:1] and sizes[0] if all((name, size) in each for each in sizes)]
+    sizes = [case.case.sizes.items() for case in compared.cases]
+    words += [f"{name} {size}" for name, size in sizes[:1] and sizes[0] if all((name, size) in item for item in sizes)]
     if counts:
         most = plural(max(counts), "process")
         of = most if min(counts) == max(counts) else f"{min(counts):,} to {most}"
@@ -302,10 +302,12 @@ def next_steps(compared: Compared) -> list[str]:
 
 def _commits(compared: Compared, case: Case) -> list[str]:
     """The command that shows what changed in the code of a model, where both sides have a revision of it."""
-    found = next((one for one in compared.differences if one.field == REVISION and case.runs_own_code), None)
-    if found is None or not all(re.fullmatch(r"[0-9a-f]+\+?", each) for each in (found.base, found.candidate)):
+    difference = next((one for one in compared.differences if one.field == REVISION and case.runs_own_code), None)
+    if difference is None or not all(
+        re.fullmatch(r"[0-9a-f]+\+?", item) for item in (difference.base, difference.candidate)
+    ):
         return []
-    revisions = [found.base.rstrip("+"), *([] if found.candidate.endswith("+") else [found.candidate])]
+    revisions = [difference.base.rstrip("+"), *([] if difference.candidate.endswith("+") else [difference.candidate])]
     folder = ["-C", case.checkout] if case.checkout else []
     return [f"What changed:  {plain(shlex.join(['git', *folder, 'diff', *revisions]))}"]
 

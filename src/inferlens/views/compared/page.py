@@ -72,8 +72,8 @@ def _ratio(line: CaseLine) -> float:
 
 def _chart(compared: Compared, shown: Sequence[CaseLine], able: int, theme: Theme) -> dict[str, Any]:
     values = _values(shown)
-    low = min(1 / (1 + 2 * compared.threshold), *(each["low"] for each in values))
-    high = max(1 + 2 * compared.threshold, *(each["high"] for each in values))
+    low = min(1 / (1 + 2 * compared.threshold), *(value["low"] for value in values))
+    high = max(1 + 2 * compared.threshold, *(value["high"] for value in values))
     margin = (high / low) ** 0.04
     scale = {"type": "log", "domain": [low / margin, high * margin], "nice": False}
     less, more = ("slower", "faster") if compared.metric == "throughput" else ("faster", "slower")
@@ -84,16 +84,16 @@ def _chart(compared: Compared, shown: Sequence[CaseLine], able: int, theme: Them
         field(f"{name}:Q", scale=scale, **more)
         for name, more in (("ratio", {"title": direction, "axis": axis}), ("low", {}), ("from", {}), ("at", {}))
     )
-    y = field("case:N", sort=[each["case"] for each in values], title=None)
+    y = field("case:N", sort=[value["case"] for value in values], title=None)
     band = [{"from": max(1 / (1 + compared.threshold), low / margin), "to": min(1 + compared.threshold, high * margin)}]
-    verdicts = [verdict for verdict in _COLOURS if any(each["verdict"] == verdict for each in values)]
+    verdicts = [verdict for verdict in _COLOURS if any(value["verdict"] == verdict for value in values)]
     colour, shape = (
         field(
             "verdict:N",
-            scale={"domain": verdicts, "range": [each[verdict] for verdict in verdicts]},
+            scale={"domain": verdicts, "range": [item[verdict] for verdict in verdicts]},
             legend={"title": None, "orient": "top"},
         )
-        for each in (_COLOURS, _SHAPES)
+        for item in (_COLOURS, _SHAPES)
     )
     tooltip = [field(f"{name}:N") for name in ("case", "verdict", "change", "base", "candidate")]
     point = {"x": x, "y": y, "color": colour, "shape": shape, "tooltip": tooltip}
@@ -106,7 +106,7 @@ def _chart(compared: Compared, shown: Sequence[CaseLine], able: int, theme: Them
         marks("point", point, where="!datum.decided", **hollow),
         marks("text", {"y": y, "text": field("change:N")}, align="left", x=WIDTH + 10),
     ]
-    names = LETTER * (max(len(each["case"]) + len(each["change"]) for each in values) + 2)
+    names = LETTER * (max(len(value["case"]) + len(value["change"]) for value in values) + 2)
     room = WIDTH + names
     few = f" · the {len(shown)} of {plural(able, 'case')} that changed most" * (able > len(shown))
     subtitle = without_middle(f"{headline(compared)}{few}", int(room / LETTER))
@@ -120,14 +120,14 @@ def _values(shown: Sequence[CaseLine]) -> list[dict[str, Any]]:
     names = [without_middle(line.full, _LONGEST) for line in shown]
     values: list[dict[str, Any]] = []
     for line, name in zip(shown, names, strict=True):
-        ratio, found = _ratio(line), line.of.change_interval if line.of.between else None
+        ratio, interval = _ratio(line), line.of.change_interval if line.of.between else None
         values.append({
             "case": name if names.count(name) == 1 else f"{name} {len(values) + 1}",
             "verdict": line.of.verdict,
             "decided": line.of.verdict != "UNDECIDED",
             "ratio": ratio,
-            "low": max(1 + found.low, 1 / most) if found else ratio,
-            "high": min(1 + found.high, most) if found else ratio,
+            "low": max(1 + interval.low, 1 / most) if interval else ratio,
+            "high": min(1 + interval.high, most) if interval else ratio,
             "change": line.change,
             "base": line.base,
             "candidate": line.candidate,
@@ -156,11 +156,11 @@ def report(compared: Compared, base: Sequence[Record], candidate: Sequence[Recor
         Section("changes", "Changes", [*(able or _changes(compared)), whole]),
         Section("samples", "Samples", [] if able else list(_samples(compared, base, candidate))),
         Section("differences", "What else differs", _differences(compared)),
-        Section("how", "How it was measured", [_side(*each) for each in sides] + [_figures(compared)]),
+        Section("how", "How it was measured", [_side(*side) for side in sides] + [_figures(compared)]),
     ]
-    models = {each.case.model for each in compared.cases}
+    models = {case.case.model for case in compared.cases}
     model = f"{models.pop().rpartition(':')[2]}: " if len(models) == 1 else ""
-    return Report(f"{model}{names[1]} against {names[0]}", [each for each in sections if each.blocks])
+    return Report(f"{model}{names[1]} against {names[0]}", [section for section in sections if section.blocks])
 
 
 def _answer(compared: Compared) -> Iterator[Block]:

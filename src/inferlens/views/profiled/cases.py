@@ -45,7 +45,7 @@ class ProfiledCase:
     def inputs(self) -> str:
         """Names and sizes of the inputs: ``x=1x3x224x224``."""
         specs = self.profile.model.inputs or self.profile.case.inputs
-        return ", ".join(f"{each.name}={'x'.join(map(str, each.shape))}" for each in specs)
+        return ", ".join(f"{spec.name}={'x'.join(map(str, spec.shape))}" for spec in specs)
 
     @property
     def headline(self) -> str:
@@ -56,9 +56,10 @@ class ProfiledCase:
     @property
     def data(self) -> dict[str, Any]:
         """What tells a case from others, for JSON."""
-        made = self.profile
+        profile = self.profile
         return {
-            "name": self.name, "case": made.case, "digest": made.case.digest, "profile": made.id, "record": made.record,
+            "name": self.name, "case": profile.case, "digest": profile.case.digest,
+            "profile": profile.id, "record": profile.record,
         }  # fmt: skip
 
     @property

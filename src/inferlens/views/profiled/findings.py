@@ -39,19 +39,19 @@ class Judged:
     """One case, with its latest profile, what was found, what could not be looked at, or why nothing could."""
 
     case: ProfiledCase
-    found: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
     unseen: tuple[str, ...] = ()
     reason: str = ""
 
     @property
     def of_time(self) -> tuple[Finding, ...]:
         """What concerns time."""
-        return tuple(each for each in self.found if each.about == "time")
+        return tuple(finding for finding in self.findings if finding.about == "time")
 
     @property
     def doubts(self) -> tuple[Finding, ...]:
         """How far its profiles can be trusted."""
-        return tuple(each for each in self.found if each.about == "trust")
+        return tuple(finding for finding in self.findings if finding.about == "trust")
 
 
 def judged(loaded: LoadedProfiles, measured: Sequence[Row] = ()) -> list[Judged]:
@@ -71,11 +71,13 @@ def _key(profile: Profile) -> tuple[str, str]:
 
 def _judged(case: ProfiledCase, profiles: Sequence[Profile], loaded: LoadedProfiles, measured: Sequence[Row]) -> Judged:
     # What profiling cost is about layers, so by the calls that were timed with them, as in their table.
-    able = sorted((each for each in profiles if each.status == "ok"), key=lambda each: each.level != "layer")
+    able = sorted(
+        (profile for profile in profiles if profile.status == "ok"), key=lambda profile: profile.level != "layer"
+    )
     if not able:
         reason = case.profile.reason or f"It ended as '{case.profile.status}', and no reason is known."
         return Judged(case, reason=f"{reason} {case.profile.hint}".strip())
-    record = next((record for each in able if (record := loaded.records.get(each.id))), None)
+    record = next((record for profile in able if (record := loaded.records.get(profile.id))), None)
     made = findings(able, record, _plain(able[0], loaded), _rivals(case, measured))
     return Judged(case, tuple(made), tuple(unseen(evidence_of(able, record))))
 
@@ -97,12 +99,12 @@ def _plain(profile: Profile, loaded: LoadedProfiles) -> Record | None:
 
     same = unquantized(profile.case), machine_name(profile.environment)
     found = [
-        each
-        for each in loaded.records.values()
-        if (each.case.precision, profile.case.precision in QUANTIZED) == ("fp32", True)
-        and (unquantized(each.case), machine_name(each.environment)) == same
+        record
+        for record in loaded.records.values()
+        if (record.case.precision, profile.case.precision in QUANTIZED) == ("fp32", True)
+        and (unquantized(record.case), machine_name(record.environment)) == same
     ]
-    return max(found, key=lambda each: each.created, default=None)
+    return max(found, key=lambda record: record.created, default=None)
 
 
 def document(
@@ -122,16 +124,16 @@ def document(
         brief: without headings and notes.
         measured: rows of the ways that were measured: cases that are the fastest of them come first.
     """
-    behind = [not _leads(each.case, measured) for each in cases]
+    behind = [not _leads(case.case, measured) for case in cases]
     cases = [cases[place] for place in sorted(range(len(cases)), key=behind.__getitem__)]
     leading = behind.count(False)
-    load = mean_load(record_load(each.case.record) for each in cases if each.case.record)
+    load = mean_load(record_load(case.case.record) for case in cases if case.case.record)
     return Document(
         lambda: [
             *(_each(cases, top) if whole or top else _most(cases, leading, lines, brief, measured)),
             *filter(None, [load.sentence]),
         ],
-        data=lambda: {"schema": SCHEMA, "cases": [_object(each, top) for each in cases], "machine_load": load},
+        data=lambda: {"schema": SCHEMA, "cases": [_object(case, top) for case in cases], "machine_load": load},
         csv=lambda: ((*CASE, "place", *FIELDS, "evidence"), _lines(cases, top)),
         title="Findings",
     )
@@ -144,9 +146,9 @@ def _most(
     if not cases:
         yield "There are no profiles to look at."
         return
-    head, names = told_apart([each.case for each in cases])
+    head, names = told_apart([case.case for case in cases])
     head = head if len(names) > 1 else f"{head} · {names[0]}"
-    every = _by_rule([each.of_time for each in cases], leading)
+    every = _by_rule([case.of_time for case in cases], leading)
     answer = _standing(cases[every[0][0][1]].case, names[every[0][0][1]], measured) if every else ""
     lines -= 3 + len(wrap(answer, WIDTH)) if answer and not brief else 0
     failed = [f"{name}: {of.reason}" for of, name in zip(cases, names, strict=True) if of.reason]
@@ -156,7 +158,7 @@ def _most(
     shown = 0
     for number, several in enumerate(every, 1):
         first, place = several[0]
-        won = gain(first, cases[place].found)
+        won = gain(first, cases[place].findings)
         where = _where(several, names, _most_won(first) if won else "")
         sentence = f"{first.sentence.removesuffix('.')}{where}."
         lines -= len(wrap(sentence, ROOM)) + len(wrap(_hint(first), ROOM))
@@ -174,14 +176,21 @@ def _most(
 
 def _ways(case: ProfiledCase, measured: Sequence[Row]) -> tuple[list[Row], Row | None, Row | None]:
     """The ways that do what the case does, of them its own and the fastest."""
-    made = case.profile
-    inputs = ", ".join(map(str, made.model.inputs))
-    same = (made.case.model, machine_name(made.environment), inputs, made.case.io, made.case.cold, made.case.rotate)
+    profile = case.profile
+    inputs = ", ".join(map(str, profile.model.inputs))
+    same = (
+        profile.case.model,
+        machine_name(profile.environment),
+        inputs,
+        profile.case.io,
+        profile.case.cold,
+        profile.case.rotate,
+    )
     mine = [
         row for row in measured
         if (row.model, row.machine, row.inputs, row.io, "cold" in row.call_mode, "rotating" in row.call_mode) == same
     ]  # fmt: skip
-    own = next((row for row in mine if row.label == made.case.label), None)
+    own = next((row for row in mine if row.label == profile.case.label), None)
     return mine, own, next((row for row in mine if row.place == 1), None)
 
 
@@ -215,8 +224,8 @@ def _by_rule(found: Sequence[Sequence[Finding]], leading: int = 0) -> list[list[
 
     rules: dict[str, list[tuple[Finding, int]]] = {}
     for place, several in enumerate(found):
-        for each in several:
-            rules.setdefault(each.code, []).append((each, place))
+        for finding in several:
+            rules.setdefault(finding.code, []).append((finding, place))
     return sorted((sorted(one, key=order) for one in rules.values()), key=lambda one: order(one[0]))
 
 
@@ -231,39 +240,37 @@ def _where(several: Sequence[tuple[Finding, int]], names: Sequence[str], more: s
 
 def _doubts(cases: Sequence[Judged], names: Sequence[str]) -> list[str]:
     """How far the profiles can be trusted, each doubt once."""
-    every = _by_rule([each.doubts for each in cases])
+    every = _by_rule([case.doubts for case in cases])
     return [f"{one[0][0].sentence.removesuffix('.')}{_where(one, names)}. {one[0][0].hint}" for one in every]
 
 
 def _unseen(cases: Sequence[Judged], names: Sequence[str]) -> list[str]:
     found: dict[str, list[str]] = {}
     for of, name in zip(cases, names, strict=True):
-        for each in of.unseen:
-            found.setdefault(each.partition(" (")[0], []).append(name)
-    every = [
-        f"{what} of {few_names(those) if len(those) < len(cases) else 'any case'}" for what, those in found.items()
-    ]
+        for item in of.unseen:
+            found.setdefault(item.partition(" (")[0], []).append(name)
+    every = [f"{what} of {few_names(item) if len(item) < len(cases) else 'any case'}" for what, item in found.items()]
     return [f"Not looked at: {listing(every if len(cases) > 1 else list(found))}."] if every else []
 
 
 def _each(cases: Sequence[Judged], top: int | None) -> Iterator[Table | str]:
     for of in cases:
         head, (name,) = told_apart([of.case])
-        table = table_of(of.found, top, of.reason)
+        table = table_of(of.findings, top, of.reason)
         notes = [f"Not looked at (of {name}): {listing(of.unseen)}."] if of.unseen else []
         yield replace(table, title=f"{head} · {name}", notes=[*table.notes, *notes])
 
 
-def table_of(found: Sequence[Finding], top: int | None = None, reason: str = "") -> Table:
+def table_of(findings: Sequence[Finding], top: int | None = None, reason: str = "") -> Table:
     """All findings of one case, those about time as rows; ``reason``: why there are none."""
     rows = []
-    for number, each in enumerate([each for each in found if each.about == "time"][:top], 1):
-        won = gain(each, found)
-        about = f"{_most_won(each)} could be won · {each.code}" if won else each.code
-        said = f"{each.sentence.removesuffix('.')} ({about})."
+    for number, finding in enumerate([finding for finding in findings if finding.about == "time"][:top], 1):
+        won = gain(finding, findings)
+        about = f"{_most_won(finding)} could be won · {finding.code}" if won else finding.code
+        said = f"{finding.sentence.removesuffix('.')} ({about})."
         rows += [Line(str(number), (percent(won) if won else "", plain(said)))]
-        rows += [Line("", ("", plain(_hint(each))), style="dim")]
-    doubts = [f"{each.sentence} {each.hint}" for each in found if each.about == "trust"]
+        rows += [Line("", ("", plain(_hint(finding))), style="dim")]
+    doubts = [f"{finding.sentence} {finding.hint}" for finding in findings if finding.about == "trust"]
     silent = () if rows else (reason or "No rule has anything to say.",)
     return Table("", "", COLUMNS, rows, notes=doubts, sentences=silent)
 
@@ -283,15 +290,15 @@ def _object(of: Judged, top: int | None) -> dict[str, Any]:
         "status": of.case.profile.status,
         "reason": of.reason,
         "not_looked_at": of.unseen,
-        "findings": of.found[:top],
+        "findings": of.findings[:top],
     }
 
 
 def _lines(cases: Sequence[Judged], top: int | None) -> Iterable[Sequence[object]]:
     for of in cases:
-        for place, each in enumerate(of.found[:top], 1):
-            fields = msgspec.to_builtins(each)
-            numbers = msgspec.json.encode(each.numbers).decode()
+        for place, finding in enumerate(of.findings[:top], 1):
+            fields = msgspec.to_builtins(finding)
+            numbers = msgspec.json.encode(finding.numbers).decode()
             yield [*of.case.fields, place, *(fields[name] for name in FIELDS), numbers]
 
 
@@ -328,8 +335,8 @@ def precision_line(case: ProfiledCase) -> str:
             words.append(f"{plural(len(rest), 'other')} {percent(sum(shares[at] for at in rest))}")
         said.append(f"stayed in {name}: {', '.join(words)}")
         found.time[name] = found.time.get(name, 0.0) - sum(shares[at] for at in stayed)
-    others = {name: each for name, each in found.time.items() if name != asked and each >= LITTLE}
-    said += [f"{name or 'unknown'} {percent(each)}" for name, each in others.items()]
+    others = {name: item for name, item in found.time.items() if name != asked and item >= LITTLE}
+    said += [f"{name or 'unknown'} {percent(item)}" for name, item in others.items()]
     if found.conversions:
         said.append(f"{plural(len(found.conversions), 'conversion')} {percent(found.converting)}")
     return "; ".join(said)

@@ -177,7 +177,7 @@ def _together(cases: Sequence[ShownCase[PartTable]], level: Level) -> Iterator[T
     for of, name in zip(cases, names, strict=True):
         if isinstance(of.table, str):
             why.setdefault(f"{of.table} {of.case.profile.hint}".strip(), []).append(name)
-    notes = [f"No {level}s of {few_names(those)}: {reason}" for reason, those in why.items()]
+    notes = [f"No {level}s of {few_names(item)}: {reason}" for reason, item in why.items()]
     if sum(map(len, why.values())) == len(cases):
         yield Table(head, "", (), (), sentences=few(notes))
         return
@@ -261,11 +261,11 @@ def row_names(rows: Sequence[ProfileRow]) -> list[str]:
 
 
 def _table(
-    of: ShownCase[PartTable], table: PartTable, level: Level, unit: str, beside: Sequence[ProfileRow] = ()
+    of: ShownCase[PartTable], table: PartTable, level: Level, unit: str, profile_rows: Sequence[ProfileRow] = ()
 ) -> Table:
     """The table of one case; ``beside``: the rows of all cases that are shown with it."""
     profile, account = of.case.profile, table.reconciliation
-    columns = varying(in_unit(COLUMNS[level], unit), beside or table.rows, "precision")
+    columns = varying(in_unit(COLUMNS[level], unit), profile_rows or table.rows, "precision")
     call = profile_tables.CALL if account.unprofiled else profile_tables.PROFILED_CALL
     numbers = {column.key for column in NUMBERS[level]}
 
@@ -290,7 +290,9 @@ def _table(
         FIRST[level],
         columns,
         ruled(lines, [line(name, times) for name, times in sums.items()]),
-        notes=few([*_doubts(of, table), *(f"{each.message} {each.advice}" for each in profile.warnings), *absent]),
+        notes=few(
+            [*_doubts(of, table), *(f"{warning.message} {warning.advice}" for warning in profile.warnings), *absent]
+        ),
     )
 
 
@@ -396,5 +398,5 @@ def _field(name: str, value: Any) -> Any:
         return "x".join(map(str, value))
     if name in ("inputs", "outputs"):
         tensors: Sequence[Tensor] = value
-        return ["x".join(map(str, each.shape)) for each in tensors]
+        return ["x".join(map(str, tensor.shape)) for tensor in tensors]
     return value

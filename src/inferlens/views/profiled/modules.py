@@ -135,12 +135,12 @@ def columns(group: Sequence[ProfiledCase], level: Level | None, reference: str |
     for one in group:
         cases.setdefault(one.profile.case.digest, {})[one.profile.level] = one
     able = [_able(profiles) for profiles in cases.values()]
-    traced = [(of := each.get("kernel")) and of.runs.unknown(of.case.profile) <= MOST_UNKNOWN for each in able if each]
+    traced = [(of := item.get("kernel")) and of.runs.unknown(of.case.profile) <= MOST_UNKNOWN for item in able if item]
     chosen: Level = level or ("kernel" if traced and all(traced) else "layer")
-    order = [chosen] if level else sorted(LEVELS, key=lambda each: each != chosen)
+    order = [chosen] if level else sorted(LEVELS, key=lambda item: item != chosen)
     found: list[ModuleColumn | MissingColumn] = []
-    for profiles, each in zip(cases.values(), able, strict=True):
-        column = next((each[one] for one in order if one in each), None)
+    for profiles, entry in zip(cases.values(), able, strict=True):
+        column = next((entry[one] for one in order if one in entry), None)
         found.append(column or _missing(profiles, order))
     mixed = len({one.of_kernels for one in found if isinstance(one, ModuleColumn)}) > 1
     names = named([one.case for one in found], tell_level=mixed)
@@ -172,7 +172,7 @@ def _able(profiles: Mapping[Level, ProfiledCase]) -> dict[Level, ModuleColumn]:
 
 def _missing(profiles: Mapping[Level, ProfiledCase], order: Sequence[Level]) -> MissingColumn:
     """Why a case is no column of any of the levels."""
-    level = next(each for each in (*order, *LEVELS) if each in profiles)
+    level = next(item for item in (*order, *LEVELS) if item in profiles)
     wanted = level if level in order else order[0]
     return MissingColumn(profiles[level], wanted, str(runs_of(profiles[level].profile, wanted)))
 
@@ -219,12 +219,12 @@ def document(
     check_reference([one for group in groups for one in group], reference)
     found = [columns(group, level, reference) for group in groups]
 
-    trees = [tree_of(each, fused, depth) for each in found]
+    trees = [tree_of(module_tree, fused, depth) for module_tree in found]
 
     return Document(
         blocks=lambda: list(_blocks(trees, None if depth else lines, brief=brief)),
-        data=lambda: {"schema": SCHEMA, "models": [_data(each, each.table) for each in trees]},
-        csv=lambda: (CSV, (line for each in trees if each.table for line in _lines(each.shown, each.table))),
+        data=lambda: {"schema": SCHEMA, "models": [_data(tree, tree.table) for tree in trees]},
+        csv=lambda: (CSV, (line for tree in trees if tree.table for line in _lines(tree.shown, tree.table))),
     )
 
 
@@ -242,7 +242,7 @@ def tree_of(of: ModuleTree, fused: str, depth: int | None) -> ModuleTree:
 
 def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> Iterator[Table | str]:
     """The trees, with as many rows as fit into ``most`` lines, or with all of them."""
-    drawn = [each for each in trees if each.table]
+    drawn = [tree for tree in trees if tree.table]
     if most and len(drawn) > 1:
         shown = _together(trees, most - 3 * brief)
         yield replace(shown, title="", notes=()) if brief else shown

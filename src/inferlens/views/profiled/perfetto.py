@@ -161,13 +161,13 @@ def _nanoseconds(seconds: Array) -> Moments:
 def _lanes(slices: Sequence[Slice]) -> list[list[Slice]]:
     """Slices in order of their begins, each in the first lane that is free; a nanosecond of overlap is a rounding."""
     found: list[list[Slice]] = []
-    for each in slices:
-        lane = next((lane for lane in found if lane[-1].end <= each.begin + 1), None)
+    for item in slices:
+        lane = next((lane for lane in found if lane[-1].end <= item.begin + 1), None)
         if lane is None:
             found.append(lane := [])
-        each.begin = max(each.begin, lane[-1].end) if lane else each.begin
-        each.end = max(each.end, each.begin)
-        lane.append(each)
+        item.begin = max(item.begin, lane[-1].end) if lane else item.begin
+        item.end = max(item.end, item.begin)
+        lane.append(item)
     return found
 
 
@@ -184,20 +184,20 @@ def _modules(
             keep = 0  # of the open slices, from the model down, those that the layer is in
             while path is not None and keep < len(open_) and open_[keep].path == path[:keep]:
                 keep += 1
-            for each in open_[keep:]:
-                each.end = max(min(each.end, begun[index]), each.begin)
+            for item in open_[keep:]:
+                item.end = max(min(item.end, begun[index]), item.begin)
             del open_[keep:]
             for depth in range(keep, -1 if path is None else len(path) + 1):
                 open_.append(Slice(begun[index], over[index], run, path=(path or ())[:depth]))
                 found.append(open_[-1])
-            for each in open_:
-                each.end = max(each.end, over[index])
-                each.layers += 1
-                each.time += over[index] - begun[index]
-        for each in found:
+            for item in open_:
+                item.end = max(item.end, over[index])
+                item.layers += 1
+                item.time += over[index] - begun[index]
+        for item in found:
             if next_run is not None:
-                each.begin, each.end = min(each.begin, next_run), min(each.end, next_run)
-            yield each
+                item.begin, item.end = min(item.begin, next_run), min(item.end, next_run)
+            yield item
 
 
 # From rows to events
@@ -212,17 +212,17 @@ def _named(what: str, process: int, thread: int, name: str, place: int) -> Itera
 def _slices(row: TimelineRow, profile: Profile, process: int, thread: int) -> Iterator[bytes]:
     """The slices of a row; long texts are shortened."""
     texts: dict[object, tuple[str, dict[str, Any]]] = {}
-    for each in row.slices:
-        key = each.of if each.path is None else each.path
+    for item in row.slices:
+        key = item.of if item.path is None else item.path
         if key not in texts:
-            texts[key] = _named_slice(each, profile)
+            texts[key] = _named_slice(item, profile)
         name, told = texts[key]
-        inside = {} if each.path is None else {"layers": each.layers, "in layers, ms": each.time // 1000 / 1000}
+        inside = {} if item.path is None else {"layers": item.layers, "in layers, ms": item.time // 1000 / 1000}
         yield _ENCODER.encode(
             {
-                "ph": "X", "pid": process, "tid": thread, "cat": row.what, "ts": each.begin / 1000,
-                "dur": (each.end - each.begin) / 1000, "args": {"run": each.run + 1, **inside, **told},
-                "name": name or f"run {each.run + 1}",
+                "ph": "X", "pid": process, "tid": thread, "cat": row.what, "ts": item.begin / 1000,
+                "dur": (item.end - item.begin) / 1000, "args": {"run": item.run + 1, **inside, **told},
+                "name": name or f"run {item.run + 1}",
             }
         )  # fmt: skip
 
@@ -249,7 +249,7 @@ def _told(part: Layer | Kernel) -> dict[str, Any]:
     both = {"kind": part.kind, "calls": part.calls, "modules": modules}
     if isinstance(part, Layer):
         tensors = {"input": part.inputs, "output": part.outputs}
-        drawn = {key: shapes(found) for key, found in tensors.items() if found}
+        drawn = {key: shapes(item) for key, item in tensors.items() if item}
         return {**both, "operators": ", ".join(part.operators), **drawn}
     return {
         **both, "layer": part.layer, "operator": part.operator, "grid": "x".join(map(str, part.grid)),

@@ -64,13 +64,15 @@ Drawing = tuple[str | bytes, list[str]]
 
 def boxes(cases: Sequence[ShownCase[PartTable]], format: str, top: int | None = None) -> Drawing:
     """The ``top`` rows of each case as boxes, and a sentence on each that has none; InferlensError if none has any."""
-    cases = [replace(each, top=top or TOP) for each in cases]
+    cases = [replace(case, top=top or TOP) for case in cases]
     return _panels(cases, format, _boxes, lambda table: any(table.runs.was_timed), "No layer has a time.")
 
 
 def rooflines(cases: Sequence[ShownCase[Roofline]], format: str) -> Drawing:
     """The roofline of each case, as :func:`boxes`."""
-    return _panels(cases, format, _roofline, lambda found: any(map(_has_point, found.rows)), "Nothing in it computes.")
+    return _panels(
+        cases, format, _roofline, lambda roofline: any(map(_has_point, roofline.rows)), "Nothing in it computes."
+    )
 
 
 def _panels(
@@ -122,13 +124,13 @@ def _boxes(of: ShownCase[PartTable], table: PartTable, _: Theme) -> Any:
     ends = [0.05, 0.25, 0.5, 0.75, 0.95] if enough else [0.0, 0.25, 0.5, 0.75, 1.0]
     values: list[dict[str, Any]] = []
     for row in rows:
-        box = [float(each) * 1e3 for each in np.quantile(runs.layers[row.place - 1], ends)]
-        lower, middle, upper = (milliseconds(each / 1e3) for each in box[1:4])
+        box = [float(item) * 1e3 for item in np.quantile(runs.layers[row.place - 1], ends)]
+        lower, middle, upper = (milliseconds(item / 1e3) for item in box[1:4])
         name = f"{short(layers_and_kernels.row_name(row), LONGEST_NAME)}  #{row.place}"  # shortened names may be equal
         told = {"name": name, "kind": plain(row.kind)[:LONGEST_NAME], "text": f"{middle} ({lower} to {upper})"}
         values.append({**dict(zip(("low", "lower", "middle", "upper", "high"), box, strict=True)), **told})
-    y = field("name:N", sort=[each["name"] for each in values], title=None)
-    scale = {"domain": [0, max(each["high"] for each in values) * 1.05 or 1.0], "nice": False}
+    y = field("name:N", sort=[value["name"] for value in values], title=None)
+    scale = {"domain": [0, max(value["high"] for value in values) * 1.05 or 1.0], "nice": False}
     tooltip = fields(("name", "name"), ("kind", "kind"), ("text", "median (middle half), ms"))
     whiskers = "5th to 95th percentile" if enough else "all runs"
     axis = f"time in each run (ms): median, middle half, whiskers over {'the ' * enough}{whiskers}"
@@ -152,21 +154,21 @@ def _has_point(row: Floor) -> bool:
     return bool(row.intensity and row.time > 0)
 
 
-def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
+def _roofline(of: ShownCase[Roofline], roofline: Roofline, theme: Theme) -> Any:
     """One case: the roof, points as large as their time and in the colour of what their floor is made by, names."""
-    groups = [each for each in alike(found, found.ranked) if _has_point(each.total)]
-    points = [_point(where(each), each.total, found) for each in groups]
-    ceilings, most = found.ceilings, found.rate or math.inf
-    low, high = _ends([point["intensity"] for point in points] + ([most / ceilings.bandwidth] if found.rate else []))
+    groups = [item for item in alike(roofline, roofline.ranked) if _has_point(item.total)]
+    points = [_point(where(group), group.total, roofline) for group in groups]
+    ceilings, most = roofline.ceilings, roofline.rate or math.inf
+    low, high = _ends([point["intensity"] for point in points] + ([most / ceilings.bandwidth] if roofline.rate else []))
 
     def roof_of(speed: float) -> list[dict[str, float]]:
         ridge = [most / speed] if low < most / speed < high else []  # from there on the rate is what counts
-        return [{"intensity": each, "rate": min(each * speed, most)} for each in (low, *ridge, high)]
+        return [{"intensity": item, "rate": min(item * speed, most)} for item in (low, *ridge, high)]
 
     roof = roof_of(ceilings.bandwidth)
     near = roof_of(ceilings.cached) if ceilings.cached > ceilings.bandwidth else []
-    floor, top = _ends([each["rate"] for each in [*points, *roof, *near]])
-    left = sum(row.time for row in found.rows if not _has_point(row))
+    floor, top = _ends([point["rate"] for point in [*points, *roof, *near]])
+    left = sum(row.time for row in roofline.rows if not _has_point(row))
     across = (
         f"FLOPs for each byte (not drawn, without FLOPs: {milliseconds(left)} ms)" if left else "FLOPs for each byte"
     )
@@ -189,7 +191,7 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
         marks("line", line, of=roof, strokeWidth=2, color=theme.faint),
         marks("point", point, of=points, filled=True, opacity=0.75),
     ]
-    for each in _reached(found, roof, near):
+    for each in _reached(roofline, roof, near):
         layers.append(marks("text", text, [each], align=each["side"], dx=each["dx"], dy=each["dy"], color=theme.faint))
     if near:
         layers.append(marks("line", line, near, strokeWidth=1.5, strokeDash=[4, 4], color=theme.faint))
@@ -206,34 +208,34 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
         for side, dx in (("left", GAP), ("right", -GAP))
     ]
     name, far = short(where(groups[0]), LONGEST_IN_TITLE), milliseconds(groups[0].total.above)
-    answer = f"{name} is {far} ms above its floor" if found.bound else f"most to be won in {name}, {far} ms"
-    return layered(layers, width=WIDTH, height=HEIGHT, title=_title(of, answer, f"points are {found.by}s"))
+    answer = f"{name} is {far} ms above its floor" if roofline.bound else f"most to be won in {name}, {far} ms"
+    return layered(layers, width=WIDTH, height=HEIGHT, title=_title(of, answer, f"points are {roofline.by}s"))
 
 
 def _reached(
-    found: Roofline, roof: Sequence[dict[str, float]], near: Sequence[dict[str, float]]
+    roofline: Roofline, roof: Sequence[dict[str, float]], near: Sequence[dict[str, float]]
 ) -> list[dict[str, Any]]:
     """What the device reaches at best, where it stands on the roof; ``near`` is that of data in the cache."""
     begin, end = roof[0]["intensity"], roof[1]["intensity"]
     # Above the slope, where no points are; but beneath it where the roof of the cache is above.
     middle, side, dx, dy = (0.3, "left", 10, 12) if near else (0.7, "right", -10, -4)
     at = begin * (end / begin) ** middle
-    name = f"memory at {bandwidth(found.ceilings.bandwidth)}"
-    said = [{"intensity": at, "rate": at * found.ceilings.bandwidth, "name": name, "side": side, "dx": dx, "dy": dy}]
+    name = f"memory at {bandwidth(roofline.ceilings.bandwidth)}"
+    said = [{"intensity": at, "rate": at * roofline.ceilings.bandwidth, "name": name, "side": side, "dx": dx, "dy": dy}]
     if near:
-        name = f"cache at {bandwidth(found.ceilings.cached)}"
+        name = f"cache at {bandwidth(roofline.ceilings.cached)}"
         said.append({**near[-2], "name": name, "side": "left", "dx": 0, "dy": -9})
-    if found.rate:
-        name = f"{found.precision} at {flop_rate(found.rate)}"
+    if roofline.rate:
+        name = f"{roofline.precision} at {flop_rate(roofline.rate)}"
         said.append({**roof[-1], "name": name, "side": "right", "dx": 0, "dy": -18})  # above points on the roof
     return said
 
 
-def _point(name: str, row: Floor, found: Roofline) -> dict[str, Any]:
+def _point(name: str, row: Floor, roofline: Roofline) -> dict[str, Any]:
     return {
         "name": short(name, LONGEST_IN_TITLE), "kind": plain(row.kind)[:LONGEST_NAME],
         "intensity": row.intensity, "rate": (row.flops or 0.0) / row.time, "time": row.time * 1e3,
-        "bound": row.bound if found.rate else "memory", "took": f"{milliseconds(row.time)} ms",
+        "bound": row.bound if roofline.rate else "memory", "took": f"{milliseconds(row.time)} ms",
         "floor": f"{milliseconds(row.floor)} ms", "distance": ratio(row.distance),
     }  # fmt: skip
 
@@ -286,7 +288,7 @@ def _module_panels(of: ModuleTree) -> tuple[list[tuple[str, list[Box]]], list[di
     rows, (_, names) = chosen(of.table.rows[1:], None)[0], told_apart([one.case for one in of.shown])
     unit = unit_of(one.case.profile for one in of.shown)
     parts = _parts([(row, len(indent) // 2) for row, indent, _ in rows])
-    colours = colours_of(dict.fromkeys(filter(None, parts)), [each for each in PALETTE if each != GREY])
+    colours = colours_of(dict.fromkeys(filter(None, parts)), [item for item in PALETTE if item != GREY])
     panels, values = [], []
     for place, case in enumerate(names):
         boxes = _placed_boxes([(row, len(indent) // 2, name) for row, indent, name in rows], parts, place)

@@ -85,7 +85,7 @@ def document(
 
     return Document(
         blocks=blocks,
-        data=lambda: {"schema": f"inferlens.{noun}/1", "cases": [told(each) for each in cases]},
+        data=lambda: {"schema": f"inferlens.{noun}/1", "cases": [told(case) for case in cases]},
         csv=lambda: ((*CASE, *names), fields()),
     )
 
@@ -127,7 +127,7 @@ def time_fields(times: RunTimes | None) -> list[object]:
 def varying(columns: Sequence[Column], rows: Sequence[Any], key: str) -> list[Column]:
     """The columns, that of ``key`` without cells where all rows that have any word have the same."""
     same = len({getattr(row, key, "") for row in rows} - {""}) < 2
-    return [replace(each, write=lambda _: "") if same and each.key == key else each for each in columns]
+    return [replace(column, write=lambda _: "") if same and column.key == key else column for column in columns]
 
 
 # Names
@@ -169,13 +169,15 @@ def half(times: RunTimes | None) -> str:
 
 def unit_of(profiles: Iterable[Profile]) -> str:
     """The unit of all times on a screen: that of kernels where all are the GPU's, of calls that are not long."""
-    short = [each.timed == "GPU" and min(each.found.whole, default=0.0) < LONG for each in profiles if each.found]
+    short = [
+        profile.timed == "GPU" and min(profile.found.whole, default=0.0) < LONG for profile in profiles if profile.found
+    ]
     return "µs" if short and all(short) else "ms"
 
 
 def in_unit(columns: Sequence[Column], unit: str) -> list[Column]:
     """The columns, those of milliseconds in ``unit``."""
-    return [replace(each, unit=unit, write=WRITE[unit]) if each.unit == "ms" else each for each in columns]
+    return [replace(column, unit=unit, write=WRITE[unit]) if column.unit == "ms" else column for column in columns]
 
 
 def waits(profile: Profile) -> bool:
@@ -194,10 +196,10 @@ def stretched(profile: Profile, unprofiled: Sequence[float]) -> list[str]:
 
 def timed(cases: Sequence[ProfiledCase], what: str) -> str:
     """Whose time of ``what`` is shown, the host's or the GPU's, and of which call."""
-    clock = " or ".join(dict.fromkeys(str(each.profile.timed) for each in cases))
+    clock = " or ".join(dict.fromkeys(str(case.profile.timed) for case in cases))
     said = f"{clock[:1].upper()}{clock[1:]} time of {what}"
-    said += ", gaps included" * any(waits(each.profile) for each in cases)
-    if not all(each.unprofiled for each in cases):
+    said += ", gaps included" * any(waits(case.profile) for case in cases)
+    if not all(case.unprofiled for case in cases):
         return f"{said} in a profiled call"
-    alone = all(kernels_alone(each.profile) for each in cases)
+    alone = all(kernels_alone(case.profile) for case in cases)
     return said if alone else f"{said}, scaled to a call without profiling"

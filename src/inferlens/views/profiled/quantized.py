@@ -31,44 +31,44 @@ LAYERS = (
 )
 
 
-def document(found: Quantization, name: str = "", device: str = "", *, layers: bool = True) -> Document:
+def document(quantization: Quantization, name: str = "", device: str = "", *, layers: bool = True) -> Document:
     """All of it; ``name`` is the model's as it was asked for, ``device`` what cases run on if nobody says.
 
     ``layers``: whether people are shown what each layer loses, if that is known.
     """
-    name, device = name or bare(found.case.model), device or found.case.device
-    shown = len(found.layers) if layers else 0
+    name, device = name or bare(quantization.case.model), device or quantization.case.device
+    shown = len(quantization.layers) if layers else 0
 
     def blocks(rows: int, outputs: int | None = None, *, brief: bool = False) -> Sequence[Table | str]:
         return [
-            _compared(found, name, outputs),
-            *([_layers(found, rows)] if rows else []),
-            *_next(found, name, device, brief=brief),
+            _compared(quantization, name, outputs),
+            *([_layers(quantization, rows)] if rows else []),
+            *_next(quantization, name, device, brief=brief),
         ]
 
     def fitted(screen: Screen) -> Sequence[Table | str]:
         """As much as fits: fewer layers, then the worst outputs alone, then no command as long as its layers."""
-        lines, most = screen.lines, len(found.best.outputs)
+        lines, most = screen.lines, len(quantization.best.outputs)
         few = range(min(shown, lines), min(shown, LEAST) - 1, -1)
         fewer = [*((rows, None) for rows in few), *((few[-1], outputs) for outputs in range(min(most, lines), 0, -1))]
-        tries = (blocks(*each, brief=brief) for brief in (False, True) for each in fewer)
+        tries = (blocks(*item, brief=brief) for brief in (False, True) for item in fewer)
         return fitting(tries, screen) or blocks(few[-1], 1, brief=True)
 
     return Document(
         lambda: blocks(shown),
         screen=fitted,
-        data=lambda: found,
+        data=lambda: quantization,
         csv=lambda: (
             ["layer", "operators", "multiply-adds", "error"],
-            [[each.name, " ".join(each.kinds), each.share, each.error] for each in found.layers],
+            [[layer.name, " ".join(layer.kinds), layer.share, layer.error] for layer in quantization.layers],
         ),
-        title=f"{name} in {found.case.precision}",
+        title=f"{name} in {quantization.case.precision}",
     )
 
 
-def _compared(found: Quantization, name: str, most: int | None) -> Table:
+def _compared(quantization: Quantization, name: str, most: int | None) -> Table:
     """fp32, all layers quantized, and what was written, a row for each output, or for so many of the worst."""
-    precision, best = found.case.precision, found.best
+    precision, best = quantization.case.precision, quantization.best
     columns = (
         Column("", f"in {precision}"),
         Column("", "error"),
@@ -78,25 +78,25 @@ def _compared(found: Quantization, name: str, most: int | None) -> Table:
         Column("", "drop" if best.metric else ""),
         Column("", "size"),
     )
-    size = units.byte_count(found.size_before)
+    size = units.byte_count(quantization.size_before)
     lines = [Line("fp32", (units.percent(0), "", "", "", _accuracy(best, best.reference_accuracy), "", size))]
-    tried = [found.attempts[0], best] if best != found.attempts[0] else [best]
+    tried = [quantization.attempts[0], best] if best != quantization.attempts[0] else [best]
     for attempt in tried:
-        number = len(kept(replace(found.case, keep=attempt.keep)))
+        number = len(kept(replace(quantization.case, keep=attempt.keep)))
         label = f"{precision}, {units.plural(number, 'layer')} kept" if number else precision
-        size = units.byte_count(found.size) if attempt == best and found.path else ""
+        size = units.byte_count(quantization.size) if attempt == best and quantization.path else ""
         outputs = sorted(enumerate(attempt.outputs), key=lambda pair: -pair[1].rel_l2)[:most]
-        for row, (place, each) in enumerate(sorted(outputs, key=lambda pair: pair[0])):
+        for row, (place, output_error) in enumerate(sorted(outputs, key=lambda pair: pair[0])):
             worth = (_percent(attempt.top1), _accuracy(attempt, attempt.accuracy), _drop(attempt))
             first = (share(attempt.share), *worth, size) if row == 0 else ("",) * 5
-            cells = (first[0], units.error_size(each.rel_l2), _exact(each.cosine), *first[1:])
+            cells = (first[0], units.error_size(output_error.rel_l2), _exact(output_error.cosine), *first[1:])
             lines.append(Line(label if len(attempt.outputs) == 1 else f"{label}, output {place}", cells))
-    noise = found.case.calibration == "random"
-    data = "noise: accuracy meaningless" if noise else found.case.calibration
-    where = f"{units.plural(found.samples, 'sample')} of {data}"
+    noise = quantization.case.calibration == "random"
+    data = "noise: accuracy meaningless" if noise else quantization.case.calibration
+    where = f"{units.plural(quantization.samples, 'sample')} of {data}"
     if most is not None and most < len(best.outputs):
         where += f" (the worst of {len(best.outputs)} outputs; --format json has all)"
-    return Table(f"{name} by {found.case.backend_label}, against fp32 on {where}", "precision", columns, lines)
+    return Table(f"{name} by {quantization.case.backend_label}, against fp32 on {where}", "precision", columns, lines)
 
 
 def _accuracy(attempt: Written, value: float | None) -> str:
@@ -112,44 +112,50 @@ def _percent(value: float | None) -> str:
     return "" if value is None else units.percent(value)
 
 
-def _layers(found: Quantization, rows: int) -> Table:
-    lines = [Line.of(each.name, LAYERS, each) for each in found.layers[:rows]]
-    more = f" ({len(lines)} of {len(found.layers)}; --format json has all)" if len(lines) < len(found.layers) else ""
+def _layers(quantization: Quantization, rows: int) -> Table:
+    lines = [Line.of(layer.name, LAYERS, layer) for layer in quantization.layers[:rows]]
+    more = (
+        f" ({len(lines)} of {len(quantization.layers)}; --format json has all)"
+        if len(lines) < len(quantization.layers)
+        else ""
+    )
     return Table(f"Error of the outputs where a layer alone is quantized{more}", "layer", LAYERS, lines)
 
 
-def _next(found: Quantization, name: str, device: str, *, brief: bool) -> list[str]:
+def _next(quantization: Quantization, name: str, device: str, *, brief: bool) -> list[str]:
     """What came of a limit, where the file is, and the commands that go on: ``brief``: without the layers that stay."""
-    best, case = found.best, replace(found.case, keep=found.best.keep)
+    best, case = quantization.best, replace(quantization.case, keep=quantization.best.keep)
     said = []
-    if found.limit:
-        said.append(_limit(found, best, brief=brief))
+    if quantization.limit:
+        said.append(_limit(quantization, best, brief=brief))
     words = bench_words(replace(case, model=name), device, [f"--precision fp32,{case.precision}"])
-    if found.not_run:
-        said.append(f"Not run by {case.backend_label}, as {found.not_run.rstrip('.')}: {found.run_by} ran it.")
-    if found.path:
-        where = f" where {case.backend} runs" if found.not_run else ""
-        run = shlex.join(["inferlens", "bench", found.path, "-b", case.backend])
-        said.append(f"Wrote {found.path} in {units.duration(found.seconds)}. Run it{where}: {run}")
-    if found.path and not brief:
+    if quantization.not_run:
+        said.append(
+            f"Not run by {case.backend_label}, as {quantization.not_run.rstrip('.')}: {quantization.run_by} ran it."
+        )
+    if quantization.path:
+        where = f" where {case.backend} runs" if quantization.not_run else ""
+        run = shlex.join(["inferlens", "bench", quantization.path, "-b", case.backend])
+        said.append(f"Wrote {quantization.path} in {units.duration(quantization.seconds)}. Run it{where}: {run}")
+    if quantization.path and not brief:
         said.append(f"Is it faster? {command('bench', words)}")
     return said
 
 
-def _limit(found: Quantization, best: Written, *, brief: bool) -> str:
-    layers = list(kept(replace(found.case, keep=best.keep)))
+def _limit(quantization: Quantization, best: Written, *, brief: bool) -> str:
+    layers = list(kept(replace(quantization.case, keep=best.keep)))
     named = layers[:NAMED]
     shown = units.listing([*named, *([f"{len(layers) - len(named)} more"] if len(layers) > len(named) else [])])
-    tried = units.plural(len(found.attempts), "attempt")
-    if not found.path:
-        value = _drop(best) if "accuracy" in found.limit else units.error_size(best.error)
+    tried = units.plural(len(quantization.attempts), "attempt")
+    if not quantization.path:
+        value = _drop(best) if "accuracy" in quantization.limit else units.error_size(best.error)
         return (
-            f"{found.limit} cannot be reached: the nearest of {tried} has {value}, with "
+            f"{quantization.limit} cannot be reached: the nearest of {tried} has {value}, with "
             f"{units.plural(len(layers), 'layer')} kept. Nothing was written."
         )
     if not layers:
-        return f"{found.limit} holds with all layers quantized."
+        return f"{quantization.limit} holds with all layers quantized."
     if brief:
         number = units.plural(len(layers), "layer")
-        return f"The --keep of {number} for {found.limit} ({tried}): best.keep in {name_of(found)}."
-    return f"Layers kept for {found.limit}, found in {tried}: {shown}."
+        return f"The --keep of {number} for {quantization.limit} ({tried}): best.keep in {name_of(quantization)}."
+    return f"Layers kept for {quantization.limit}, found in {tried}: {shown}."

@@ -48,7 +48,7 @@ NUMBERS = (
     Column("share", "share", write=share, keep=8, wide=True),
     Column("flops", "work", "MFLOP", megaflops, keep=6, wide=True),
     Column("bytes", "bytes", "MiB", mebibytes, keep=7, wide=True),
-    Column("intensity", "intensity", "FLOP/B", lambda each: ABSENT if each is None else significant(each), keep=9,
+    Column("intensity", "intensity", "FLOP/B", lambda item: ABSENT if item is None else significant(item), keep=9,
            wide=True),
     Column("floor", "floor", "ms", milliseconds, keep=3),
     Column("bound", "bound by", keep=5, numeric=False),
@@ -68,24 +68,24 @@ class Alike:
     total: Floor
 
 
-def _kind(each: Alike) -> str:
+def _kind(alike: Alike) -> str:
     """What a layer is in its backend's words, and what a kernel computes, as far as its name tells."""
-    kind, name = each.total.kind, each.total.name[:1000]
+    kind, name = alike.total.kind, alike.total.name[:1000]
     if kind != "kernel":
         return plain(kind) or ABSENT
     return "attention" if ATTENTION.search(name) else SHORTER.get(found := families.of_kernel(name), found) or ABSENT
 
 
-def _name(each: Alike) -> str:
+def _name(alike: Alike) -> str:
     """As the backend calls it, of a kernel without namespaces and arguments."""
-    return short_name(each.total.name) if each.total.kind == "kernel" else each.total.name
+    return short_name(alike.total.name) if alike.total.kind == "kernel" else alike.total.name
 
 
 COLUMNS = (
     *(copied(BY_KEY[key], key=f"total.{key}") for key in SHOWN[:6]),
     Column("", "kind", write=_kind, keep=6, numeric=False, most=11),
     *(copied(BY_KEY[key], key=f"total.{key}") for key in SHOWN[6:]),
-    Column("", "layer", write=lambda each: plain(_name(each)), keep=10, numeric=False, most=60, wide=True),
+    Column("", "layer", write=lambda item: plain(_name(item)), keep=10, numeric=False, most=60, wide=True),
     Column("total.place", "#", keep=11, wide=True),
 )
 OF_CASES = (BY_KEY["of_call"], BY_KEY["won"], copied(BY_KEY["time"], title="call"))
@@ -101,8 +101,8 @@ def roofed(
     """
     check_choice("order of floors", sort, SORTS)
 
-    def ranked(found: Roofline) -> Sequence[Floor]:
-        return sorted(found.rows, key=lambda row: -row.time) if sort == "time" else found.ranked
+    def ranked(roofline: Roofline) -> Sequence[Floor]:
+        return sorted(roofline.rows, key=lambda row: -row.time) if sort == "time" else roofline.ranked
 
     made = ((case, roofline(case.profile, case.record, by=by, depth=depth)) for case in of_level(loaded, None))
     return profile_tables.shown(made, ranked, sort)
@@ -138,23 +138,23 @@ def _blocks(cases: Sequence[ShownCase[Roofline]], top: int | None, results: str)
         yield f"What to try: inferlens findings {results}"
 
 
-def _table(of: ShownCase[Roofline], found: Roofline, top: int) -> Table:
-    groups = [Alike([row], row) for row in of.ranked] if of.in_order else alike(found, of.ranked)
-    rows, more = groups[:top], [each for each in groups[top:] if each.total.floor is not None]
-    unknown = [each for each in groups[top:] if each.total.floor is None]
-    known = [each for each in groups if each.total.floor is not None]
-    modules = found.by == "module" or any(row.modules for row in found.rows)
-    own = found.by == "kernel" or any(row.modules and row.modules != (row.name,) for row in found.rows)
-    dropped = {"layer", "#"} if found.by == "module" or not (modules and own) else set()
+def _table(of: ShownCase[Roofline], roofline: Roofline, top: int) -> Table:
+    groups = [Alike([row], row) for row in of.ranked] if of.in_order else alike(roofline, of.ranked)
+    rows, more = groups[:top], [group for group in groups[top:] if group.total.floor is not None]
+    unknown = [group for group in groups[top:] if group.total.floor is None]
+    known = [group for group in groups if group.total.floor is not None]
+    modules = roofline.by == "module" or any(row.modules for row in roofline.rows)
+    own = roofline.by == "kernel" or any(row.modules and row.modules != (row.name,) for row in roofline.rows)
+    dropped = {"layer", "#"} if roofline.by == "module" or not (modules and own) else set()
     columns = [
-        copied(column, title=found.timed) if column.title == "layer" else column
+        copied(column, title=roofline.timed) if column.title == "layer" else column
         for column in in_unit(COLUMNS, unit_of([of.case.profile]))
         if column.title not in dropped
     ]
-    lines = [Line.of(where(each), columns, each) for each in rows]
+    lines = [Line.of(where(row), columns, row) for row in rows]
 
-    def summed(name: str, those: Sequence[Alike], style: str) -> Line:
-        total = found.sum_of(row for each in those for row in each.rows)
+    def summed(name: str, alikes: Sequence[Alike], style: str) -> Line:
+        total = roofline.sum_of(row for alike in alikes for row in alike.rows)
         cells = [column.text(Alike((), total)) for column in columns]
         return Line(name, [ABSENT if column.title in ("layer", "kernel", "#") else cell
                            for column, cell in zip(columns, cells, strict=True)], style=style)  # fmt: skip
@@ -163,9 +163,9 @@ def _table(of: ShownCase[Roofline], found: Roofline, top: int) -> Table:
         lines.append(summed(f"{len(more):,} more: --top {len(groups)}, or --format csv", more, "dim"))
     if unknown:
         lines.append(summed(f"{len(unknown):,} of unknown work", unknown, "dim"))
-    sums = [summed(f"all {found.timed}s{'' if len(known) == len(groups) else ' with a floor'}", known, "bold")]
-    first = "module" if modules else found.by
-    return Table("", first, columns, ruled(lines, sums), notes=notes(of, found)[:NOTES])
+    sums = [summed(f"all {roofline.timed}s{'' if len(known) == len(groups) else ' with a floor'}", known, "bold")]
+    first = "module" if modules else roofline.by
+    return Table("", first, columns, ruled(lines, sums), notes=notes(of, roofline)[:NOTES])
 
 
 def _together(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Table | str]:
@@ -178,7 +178,7 @@ def _together(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Ta
             why[reason] = why.get(reason, 0) + 1
             continue
         found.append((of.table, whole(of.table), profile_tables.short(name)))
-    found.sort(key=lambda each: -1.0 if each[1].of_call is None else each[1].of_call, reverse=True)
+    found.sort(key=lambda item: -1.0 if item[1].of_call is None else item[1].of_call, reverse=True)
     unit = unit_of(of.case.profile for of in cases if not isinstance(of.table, str))
     columns = (*in_unit(OF_CASES, unit), Column("name", "most in", keep=4, numeric=False, most=26))
     notes = [f"{plural(count, 'case')} without floors: {reason}" for reason, count in why.items()]
@@ -201,40 +201,40 @@ def _together(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Ta
     yield f"Where in each: inferlens roofline {results} --top 5"
 
 
-def whole(found: Roofline) -> Floor:
+def whole(roofline: Roofline) -> Floor:
     """The whole call, and what can be won of it."""
-    part = None if found.won is None or not found.time else found.won / found.time
-    return Floor(time=found.time, won=found.won, of_call=part)
+    part = None if roofline.won is None or not roofline.time else roofline.won / roofline.time
+    return Floor(time=roofline.time, won=roofline.won, of_call=part)
 
 
-def alike(found: Roofline, ranked: Sequence[Floor]) -> list[Alike]:
+def alike(roofline: Roofline, ranked: Sequence[Floor]) -> list[Alike]:
     """Rows of the same kernel and work, in modules that differ in numbers alone, as one; in the order of ``ranked``."""
     groups: dict[object, list[Floor]] = {}
     for row in ranked:
         modules = tuple(re.sub(r"\d+", "*", path) for path in row.modules)
-        same = short_name(row.name) if found.by == "kernel" else row.kind
+        same = short_name(row.name) if roofline.by == "kernel" else row.kind
         key = (modules, same, row.flops, row.bytes, row.bound) if row.modules else row.place
         groups.setdefault(key, []).append(row)
     made = []
     for rows in groups.values():
         bound = rows[0].bound
         total = replace(
-            found.sum_of(rows), name=rows[0].name, kind=rows[0].kind, place=rows[0].place, bound=bound,
+            roofline.sum_of(rows), name=rows[0].name, kind=rows[0].kind, place=rows[0].place, bound=bound,
             modules=rows[0].modules,
         )  # fmt: skip
         made.append(Alike(rows, total if len(rows) > 1 else rows[0]))
     by_time = bool(ranked) and ranked == sorted(ranked, key=lambda row: -row.time)
-    return sorted(made, key=lambda each: each.total.time if by_time else each.total.above, reverse=True)
+    return sorted(made, key=lambda alike: alike.total.time if by_time else alike.total.above, reverse=True)
 
 
-def where(each: Alike) -> str:
+def where(alike: Alike) -> str:
     """The modules that rows are of, with ``*`` where they differ: ``encoder.layers.*.mlp.0 +1``."""
-    paths = [row.modules[0] if row.modules else None for row in each.rows]
+    paths = [row.modules[0] if row.modules else None for row in alike.rows]
     if paths[0] is None:
-        return profile_tables.short(_name(each)) if each.total.name else "of no known module"
+        return profile_tables.short(_name(alike)) if alike.total.name else "of no known module"
     split = [re.split(r"(\d+)", path or "") for path in paths]
     name = "".join(words[0] if len(set(words)) == 1 else "*" for words in zip(*split, strict=True))
-    more, count = len(each.total.modules) - 1, len(each.rows)
+    more, count = len(alike.total.modules) - 1, len(alike.rows)
     return (
         profile_tables.short(name or THE_MODEL)
         + (f" +{more}" if more > 0 else "")
@@ -242,67 +242,69 @@ def where(each: Alike) -> str:
     )
 
 
-def ceilings(found: Roofline) -> str:
+def ceilings(roofline: Roofline) -> str:
     """What a floor is: the work at the best that was measured on the device."""
-    rate = f"{flop_rate(found.rate)} ({found.precision}) and " if found.rate else ""
-    return f"floor: the fastest possible on this device, at {rate}{bandwidth(found.ceilings.bandwidth)}"
+    rate = f"{flop_rate(roofline.rate)} ({roofline.precision}) and " if roofline.rate else ""
+    return f"floor: the fastest possible on this device, at {rate}{bandwidth(roofline.ceilings.bandwidth)}"
 
 
-def answer(found: Roofline, unit: str = "ms") -> str:
+def answer(roofline: Roofline, unit: str = "ms") -> str:
     """How much of a call could be gained at most, and where most of it is; or what bounds it instead."""
-    write, call = WRITE[unit], f"{WRITE[unit](found.time)} {unit}"
-    if not any(row.floor is not None for row in found.rows):
+    write, call = WRITE[unit], f"{WRITE[unit](roofline.time)} {unit}"
+    if not any(row.floor is not None for row in roofline.rows):
         return (
-            f"Which {found.timed} does what is not known. The whole model cannot take less than "
-            f"{write(found.least)} {unit} here, and takes {call}."
+            f"Which {roofline.timed} does what is not known. The whole model cannot take less than "
+            f"{write(roofline.least)} {unit} here, and takes {call}."
         )
-    if found.bound == "host":
-        works = "" if found.works is None else f" (the GPU works {write(found.works)} {unit} of it)"
-        return f"Faster {found.timed}s win nothing: the call of {call} waits for the host{works}."
-    if found.bound:
-        far = ratio(found.known / found.floor)
-        return f"Neither arithmetic nor memory bounds the call of {call}: its {found.timed}s take {far} their floors."
-    first = next(iter(alike(found, found.ranked)))
+    if roofline.bound == "host":
+        works = "" if roofline.works is None else f" (the GPU works {write(roofline.works)} {unit} of it)"
+        return f"Faster {roofline.timed}s win nothing: the call of {call} waits for the host{works}."
+    if roofline.bound:
+        far = ratio(roofline.known / roofline.floor)
+        return (
+            f"Neither arithmetic nor memory bounds the call of {call}: its {roofline.timed}s take {far} their floors."
+        )
+    first = next(iter(alike(roofline, roofline.ranked)))
     if not first.total.won:
-        return f"Nothing can be won: no {found.by} takes longer than its floor."
+        return f"Nothing can be won: no {roofline.by} takes longer than its floor."
     most = f"most in {profile_tables.short(where(first), 36)}: {write(first.total.won)} {unit}"
-    part = share(whole(found).of_call)
-    return f"At most {write(found.won)} of a call of {call} ({part}) could be won, {most}."
+    part = share(whole(roofline).of_call)
+    return f"At most {write(roofline.won)} of a call of {call} ({part}) could be won, {most}."
 
 
-def notes(of: ShownCase[Roofline], found: Roofline) -> list[str]:
+def notes(of: ShownCase[Roofline], roofline: Roofline) -> list[str]:
     """What weakens the answer, the weightiest first."""
     profile = of.case.profile
-    said = [found.ceilings.disturbed] if found.ceilings.disturbed else []
-    if found.rate is None:
-        why = found.ceilings.absent.get(found.precision, "it was not measured")
-        said.append(f"No rate of {found.precision} is known ({why}), so floors count bytes alone.")
-    if found.unplaced:
-        names = [profile_tables.short(path) if path else THE_MODEL for path in found.unplaced]
-        said.append(f"In no {found.timed}: the work of {plural(len(names), 'module')}, such as {names[0]}.")
+    said = [roofline.ceilings.disturbed] if roofline.ceilings.disturbed else []
+    if roofline.rate is None:
+        why = roofline.ceilings.absent.get(roofline.precision, "it was not measured")
+        said.append(f"No rate of {roofline.precision} is known ({why}), so floors count bytes alone.")
+    if roofline.unplaced:
+        names = [profile_tables.short(path) if path else THE_MODEL for path in roofline.unplaced]
+        said.append(f"In no {roofline.timed}: the work of {plural(len(names), 'module')}, such as {names[0]}.")
     if profile.work and profile.work.uncovered:
         said.append(f"FLOPs not counted: {listing(list(profile.work.uncovered)[:FEW])}.")
     return [*said, *profile_tables.stretched(profile, of.case.unprofiled)]
 
 
-def _data(of: ShownCase[Roofline], found: Roofline) -> dict[str, Any]:
+def _data(of: ShownCase[Roofline], roofline: Roofline) -> dict[str, Any]:
     work = of.case.profile.work
     return {
-        **{name: getattr(found, name) for name in TOTALS},
+        **{name: getattr(roofline, name) for name in TOTALS},
         "counted": work.note if work else "", "uncovered": work.uncovered if work else {},
-        "sentences": [answer(found)], "notes": notes(of, found),
+        "sentences": [answer(roofline)], "notes": notes(of, roofline),
     }  # fmt: skip
 
 
-def _lines(of: ShownCase[Roofline], found: Roofline) -> Iterator[list[object]]:
+def _lines(of: ShownCase[Roofline], roofline: Roofline) -> Iterator[list[object]]:
     """A line for each row, and for what is in no layer, so that times add up."""
 
     def line(kind: str, row: Floor, *own: object) -> list[object]:
-        return [found.precision, kind, *(own or [None] * 4), *(getattr(row, column.key) for column in NUMBERS)]
+        return [roofline.precision, kind, *(own or [None] * 4), *(getattr(row, column.key) for column in NUMBERS)]
 
     for row in of.rows:
-        yield line(found.by, row, row.place, row.name, row.kind, row.modules)
+        yield line(roofline.by, row, row.place, row.name, row.kind, row.modules)
     if of.rest:
-        yield line(f"other {found.by}s", Floor(time=sum(row.time for row in of.rest)))
-    yield line(f"in no {found.timed}", Floor(time=found.outside))
-    yield line("whole", Floor(time=found.time, floor=found.floor, won=found.won))
+        yield line(f"other {roofline.by}s", Floor(time=sum(row.time for row in of.rest)))
+    yield line(f"in no {roofline.timed}", Floor(time=roofline.outside))
+    yield line("whole", Floor(time=roofline.time, floor=roofline.floor, won=roofline.won))

@@ -29,42 +29,42 @@ def document(found: ABResult | ABSteps, next_step: str = "") -> Document:
     return Document(table, data=lambda: data(found), csv=lambda: _csv(found), title=found.sentence)
 
 
-def data(found: ABResult) -> dict[str, Any]:
+def data(ab_result: ABResult) -> dict[str, Any]:
     """All that is known, in seconds and calls per second."""
-    fields = {**msgspec.structs.asdict(found), "machine_load": found.machine_load}
-    return {"schema": SCHEMA, "exit_code": found.exit_code, "sentence": found.sentence, **fields}
+    fields = {**msgspec.structs.asdict(ab_result), "machine_load": ab_result.machine_load}
+    return {"schema": SCHEMA, "exit_code": ab_result.exit_code, "sentence": ab_result.sentence, **fields}
 
 
-def _of_steps(found: ABSteps, next_step: str) -> Document:
+def _of_steps(ab_steps: ABSteps, next_step: str) -> Document:
     """Several environments, each against the one before, for every format."""
-    answer, *more = found.sentences
+    answer, *more = ab_steps.sentences
 
     def table() -> list[Table | str]:
         words = [Column("", title, numeric=False, fold=True) for title in ("verdict", "what differs")]
-        first, *_ = found.named
-        lines = [Line(first.before, (first.found.sides[2][0], "", ""))]
-        for step in found.named:
-            lines.append(Line(step.after, (step.figure, step.found.verdict, sentence(step.found.differences))))
-        columns = (Column("", first.found.rule.metric, most=60), *words)
-        said = filter(None, [found.machine_load.sentence, next_step])
+        first, *_ = ab_steps.named
+        lines = [Line(first.before, (first.ab_result.sides[2][0], "", ""))]
+        for step in ab_steps.named:
+            lines.append(Line(step.after, (step.figure, step.ab_result.verdict, sentence(step.ab_result.differences))))
+        columns = (Column("", first.ab_result.rule.metric, most=60), *words)
+        said = filter(None, [ab_steps.machine_load.sentence, next_step])
         return [Table(answer, "environment", columns, lines, sentences=[*more, *said])]
 
     def csv() -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-        sides = [_csv(each) for each in found.steps]
+        sides = [_csv(step) for step in ab_steps.steps]
         return ("step", *sides[0][0]), [(step, *line) for step, (_, its) in enumerate(sides, 1) for line in its]
 
     def all_of_it() -> dict[str, Any]:
-        steps = [data(each) for each in found.steps]
-        return {"schema": STEPS, "exit_code": found.exit_code, "sentences": found.sentences, "steps": steps}
+        steps = [data(step) for step in ab_steps.steps]
+        return {"schema": STEPS, "exit_code": ab_steps.exit_code, "sentences": ab_steps.sentences, "steps": steps}
 
     return Document(table, data=all_of_it, csv=csv, title=answer)
 
 
-def _csv(found: ABResult) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+def _csv(ab_result: ABResult) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
     """A line for each side; verdict and ratio of B against A stand in that of B."""
-    names = ("side", "model", "case", "state", found.rule.metric, "low", "high", "verdict", "ratio")
+    names = ("side", "model", "case", "state", ab_result.rule.metric, "low", "high", "verdict", "ratio")
     lines = []
-    for letter, case, side in (("A", found.a, found.base), ("B", found.b, found.candidate)):
-        of_b = (found.verdict, found.ratio) if letter == "B" else ("", None)
+    for letter, case, side in (("A", ab_result.a, ab_result.base), ("B", ab_result.b, ab_result.candidate)):
+        of_b = (ab_result.verdict, ab_result.ratio) if letter == "B" else ("", None)
         lines.append((letter, case.model, case.label, side.state, side.median, *ends(side.interval), *of_b))
     return names, lines

@@ -88,12 +88,12 @@ def _block(table: Sequence[Row], measure: str, theme: Theme, colours: Mapping[st
     metrics = [(row.metric, row.accuracy_share) for row in table if drawable(row, "accuracy")]
     axis = of_accuracy(metrics) if measure == "accuracy" else AGAINST[measure]
     panels = []
-    counts = [sum(drawable(row, measure) for row in each) for each in comparisons]
-    able = [each for each, count in zip(comparisons, counts, strict=True) if count >= min(2, max(counts))]
-    for each in able[:MOST]:
-        points = [row for row in each if drawable(row, measure)]
+    counts = [sum(drawable(row, measure) for row in comparison) for comparison in comparisons]
+    able = [item for item, count in zip(comparisons, counts, strict=True) if count >= min(2, max(counts))]
+    for item in able[:MOST]:
+        points = [row for row in item if drawable(row, measure)]
         drawn = panel(_values(points, names), LATENCY, axis, theme, (WIDTH, HEIGHT), _TOOLTIP, colours)
-        panels.append({**drawn, "title": where_of(each, comparisons)} if len(able) > 1 else drawn)
+        panels.append({**drawn, "title": where_of(item, comparisons)} if len(able) > 1 else drawn)
     missing = sum(not drawable(row, measure) for row in table)
     words = ["dashed: nothing is better in both"]
     wrong = any(row.agrees is False for row in table if drawable(row, measure))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -25,7 +26,7 @@ from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case, bare, show
 from inferlens.stats.comparison import LogRatio, unpaired_difference
 from inferlens.stats.intervals import ends
 from inferlens.units import ABSENT, drop, error_size, listing, milliseconds, plural, ratio, ratio_spread
-from inferlens.views.answer import answers
+from inferlens.views.answer import FEW, answers, doubts
 from inferlens.views.compared import names_of
 from inferlens.views.plain import plain
 from inferlens.views.records import WIDTH, headline, measured_again, notes_beneath
@@ -89,6 +90,14 @@ class CrossedCell:
         """The speed-up and how sure it is."""
         return ratio(self.speedup) + ratio_spread(self.speedup, self.low, self.high)
 
+    @property
+    def per_item(self) -> str:
+        """The same, below 1 as ``1.27x slower``."""
+        if self.speedup is None or self.speedup >= 1:
+            return self.times
+        low, high = (end and 1 / end for end in (self.high, self.low))
+        return f"{ratio(1 / self.speedup)}{ratio_spread(1 / self.speedup, low, high)} slower"
+
 
 @dataclass(frozen=True)
 class CrossedLine:
@@ -143,8 +152,8 @@ class Crossed:
             names = names_of(list(cases.values()), unsaid=(self.axis, *shared))
             names = [f"{name} {sizes}" for name, (_, sizes, _) in zip(names, groups, strict=True)]
         return [
-            CrossedLine(plain(name) or "all", self._cells({value: _best(each) for value, each in found.items()}))
-            for name, found in zip(names, groups.values(), strict=True)
+            CrossedLine(plain(name) or "all", self._cells({value: _best(item) for value, item in entry.items()}))
+            for name, entry in zip(names, groups.values(), strict=True)
         ]
 
     @cached_property
@@ -200,12 +209,12 @@ class Crossed:
 
     def _times(self, base: Row, row: Row) -> tuple[float | None, float | None, float | None]:
         """How many times as fast a row is as another one, and the interval of that; of batch sizes for one item."""
-        found = self._ratio(base, row)
-        if found is None:
+        log_ratio = self._ratio(base, row)
+        if log_ratio is None:
             return None, None, None
         items = (row.batch or 1) / (base.batch or 1)
-        low, high = ends(found.interval(LEVEL) if found.replicated else None)
-        return items / found.ratio, high and items / high, low and items / low
+        low, high = ends(log_ratio.interval(LEVEL) if log_ratio.replicated else None)
+        return items / log_ratio.ratio, high and items / high, low and items / low
 
     def _ratio(self, base: Row, row: Row) -> LogRatio | None:
         """A row's time over another one's; ``None`` where the two may not be compared."""
@@ -213,16 +222,16 @@ class Crossed:
             return None
         if base.comparison == row.comparison:
             return self._races[row.comparison].difference(base.id, row.id)
-        one, other = (self._races[each.comparison].entries.get(each.id) for each in (base, row))
-        if not (one and other):
+        one, entry = (self._races[item.comparison].entries.get(item.id) for item in (base, row))
+        if not (one and entry):
             return None
-        first, second = (list(entry.rounds.values()) or list(entry.alone) for entry in (one, other))
+        first, second = (list(entry.rounds.values()) or list(entry.alone) for entry in (one, entry))
         return unpaired_difference(first, second, one.usual)
 
     @cached_property
     def _races(self) -> dict[Any, Race]:
         every = by(self.rows, "comparison")
-        return {each[0].comparison: race({row.id: self.runs[row.id, row.machine] for row in each}) for each in every}
+        return {item[0].comparison: race({row.id: self.runs[row.id, row.machine] for row in item}) for item in every}
 
     # What it comes to
 
@@ -243,7 +252,8 @@ class Crossed:
         cells = [(line.name, line.cells[value]) for line in self.lines if value in line.cells]
         told = [(name, cell) for name, cell in cells if cell.speedup is not None]
         told.sort(key=lambda each: -(each[1].speedup or 0.0))
-        words = [f"{cell.times} in {name}" + f" {SAID_PARTLY}" * (SAID_PARTLY in cell.row.name) for name, cell in told]
+        times = attrgetter("per_item" if self.axis == "batch" else "times")
+        words = [f"{times(cell)} in {name}" + f" {SAID_PARTLY}" * (SAID_PARTLY in cell.row.name) for name, cell in told]
         if len(told) > MOST_NAMED:
             words = [f"{words[0]} to {words[-1]}"]
         wrong = [name for name, cell in cells if cell.word == "wrong"]
@@ -270,14 +280,16 @@ class Crossed:
         if len(able) < 2:
             return []
         best = able[0]
-        other = next((line for line in able if any(cell.row.is_reference for cell in line.cells.values())), able[1])
-        other = able[1] if other is best else other
+        crossed_line = next(
+            (line for line in able if any(cell.row.is_reference for cell in line.cells.values())), able[1]
+        )
+        crossed_line = able[1] if crossed_line is best else crossed_line
         found = {
-            value: CrossedCell(row, *self._times(other.cells[value].row, row))
+            value: CrossedCell(row, *self._times(crossed_line.cells[value].row, row))
             for value, row in ((value, best.cells[value].row) for value in self.values)
         }
         words = [f"{cell.times} {self._where(value)}" for value, cell in found.items() if cell.speedup is not None]
-        return [f"{best.name} against {other.name}: {', '.join(words)}."] if words else []
+        return [f"{best.name} against {crossed_line.name}: {', '.join(words)}."] if words else []
 
 
 def crossed(records: Sequence[Record], axis: str, reference: str | None = None) -> list[Crossed]:
@@ -289,7 +301,7 @@ def crossed(records: Sequence[Record], axis: str, reference: str | None = None) 
     shown = rows(records, reference, notes=False)
     axes = AXES | {name: CrossedAxis(partial(_size, name), lambda _: {}) for row in shown for name in row.sizes}
     check_choice("axis", axis, axes)
-    runs = {(each.first.id, machine_name(each.first.environment)): each for each in latest(records)}
+    runs = {(case_runs.first.id, machine_name(case_runs.first.environment)): case_runs for case_runs in latest(records)}
     said = {name: _values(shown, runs, name, of) for name, of in axes.items()}
     if len(said[axis]) < 2:
         alike = f" All are of {listing(list(said[axis].values()))}." if said[axis] else ""
@@ -301,7 +313,7 @@ def crossed(records: Sequence[Record], axis: str, reference: str | None = None) 
     machines = [[row for row in shown if row.machine == name] for name in said["machine"]]
     groups = [shown] if axis == "machine" else machines
     found = [Crossed(axis, axes[axis], group, runs, said[axis]) for group in groups]
-    return [each for each in found if len(each.values) > 1] or found
+    return [crossed for crossed in found if len(crossed.values) > 1] or found
 
 
 def _size(name: str, row: Row, _: Case) -> int | None:
@@ -358,19 +370,19 @@ def document(
     found = crossed(records, axis, reference)
 
     def blocks(most: int | None = None, width: int | None = None, *, said: bool = True) -> list[Table | str]:
-        every = [row for each in found for row in each.rows]
+        every = [row for crossed in found for row in crossed.rows]
         again = measured_again([(row.model, row.runs) for row in every])
         costs = axis in _OF_OUTPUTS and where and any(row.error is not None for row in every)
         cost = "accuracy" if any(row.accuracy is not None for row in every) else "error"
         picture = [f"A picture of what it costs: inferlens plot {where} --against {cost}"] * bool(costs)
-        return [*(_table(each, where, most, width, said=said) for each in found), *again, *picture]
+        return [*(_table(crossed, where, most, width, said=said) for crossed in found), *again, *picture]
 
     def fitted(screen: Screen) -> list[Table | str]:
         if top is not None:
             return blocks(top, screen.width)
         longest = max(len(table.lines) for table in blocks() if isinstance(table, Table))
         fewer = [(longest, True), *((most, False) for most in range(longest, LEAST_ROWS, -1))]
-        shown = terminal.fitting((blocks(most, screen.width, said=said) for most, said in fewer), screen)
+        shown = terminal.fitting((blocks(most, screen.width, said=item) for most, item in fewer), screen)
         return shown or blocks(LEAST_ROWS, screen.width, said=False)
 
     return Document(blocks, lambda: _data(found, axis), lambda: _csv(found, axis), f"By {axis} – Inferlens", fitted)
@@ -380,13 +392,15 @@ def _table(of: Crossed, where: str, most: int | None, width: int | None, *, said
     if of.axis == "machine":
         return _fleet(of, where, most, width)
     columns = [column for value in of.values for column in _columns(of, value)]
+    columns.append(Column("", "", "", partial(_few_samples, of), 6, numeric=False, fold=True))
     alone = len(by(of.rows, "comparison")) == 1
     lines = [
         Line.of(line.name, columns, line, style="bold green" * (alone and _fastest(line))) for line in of.lines[:most]
     ]
     left = len(of.lines) - len(lines)
     notes = [f"{plural(left, 'more row')}: --top {len(of.lines)}, or --format csv"] if left else []
-    notes += [*_caveats(of, answered=alone), *notes_beneath(of.rows, where)]
+    few = [row for row in of.rows if FEW in doubts(row)]
+    notes += [*_caveats(of, answered=alone), *notes_beneath(of.rows, where, few)]
     words = [cell.word for line in of.lines for cell in line.cells.values() if cell.word]
     if words and not any("inferlens notes" in note for note in notes):
         notes.append(f"Why {listing(list(dict.fromkeys(words)))}: inferlens notes {where or 'RESULTS'}")
@@ -407,23 +421,23 @@ def _fleet(of: Crossed, where: str, most: int | None, width: int | None) -> Tabl
     down, across = (machines, models) if turned else (models, machines)
     met = Counter(name for pair in cells for name in pair)
     across = sorted(across, key=lambda name: -met[name])
-    rows = {each: {other: cells.get((other, each) if turned else (each, other)) for other in across} for each in down}
+    rows = {entry: {item: cells.get((item, entry) if turned else (entry, item)) for item in across} for entry in down}
     way = partial(_way, brief=bool(width))
-    ways = [Column(other, other, "", way, numeric=False, most=32) for other in across]
+    ways = [Column(item, item, "", way, numeric=False, most=32) for item in across]
     fits = len(across)
     if width:  # of a table that is too wide the first columns
         room = width - terminal.widest(down)
-        widths = [terminal.widest([column.text(rows[each]) for each in down]) for column in ways]
-        sizes = [terminal.GAP + min(each, column.most) for each, column in zip(widths, ways, strict=True)]
+        widths = [terminal.widest([column.text(rows[item]) for item in down]) for column in ways]
+        sizes = [terminal.GAP + min(item, column.most) for item, column in zip(widths, ways, strict=True)]
         fits = max(1, sum(sum(sizes[: place + 1]) <= room for place in range(fits)))
-    shown = sorted(down, key=lambda each: not any(rows[each][other] for other in across[:fits]))[:most]
-    columns = [*ways[:fits], *(Column(other, other, "ms", _time, wide=True) for other in across)]
+    shown = sorted(down, key=lambda entry: not any(rows[entry][item] for item in across[:fits]))[:most]
+    columns = [*ways[:fits], *(Column(item, item, "ms", _time, wide=True) for item in across)]
     nouns = ("machine", "model") if turned else ("model", "machine")
     left = dict(zip(nouns, (len(down) - len(shown), len(across) - fits), strict=True))
     more = listing([plural(count, f"more {noun}") for noun, count in left.items() if count])
     notes = [f"{more}: --format csv, or --output FILE.html"] if more else []
     return Table(
-        _title(of), next(iter(left)), columns, [Line.of(each, columns, rows[each]) for each in shown],
+        _title(of), next(iter(left)), columns, [Line.of(item, columns, rows[item]) for item in shown],
         notes=[*notes, *_caveats(of), *notes_beneath(of.noted, where)], fold=True,
     )  # fmt: skip
 
@@ -438,6 +452,11 @@ def _way(cell: CrossedCell | None, *, brief: bool) -> str:
 
 def _time(cell: CrossedCell | None) -> str:
     return ABSENT if cell is None or cell.word else milliseconds(cell.row.seconds_per_call)
+
+
+def _few_samples(of: Crossed, line: CrossedLine) -> str:
+    values = [of.names[value] for value, cell in line.cells.items() if FEW in doubts(cell.row)]
+    return FEW if len(values) == len(line.cells) else f"{FEW}: {listing(values)}" if values else ""
 
 
 def _fastest(line: CrossedLine) -> bool:
@@ -480,7 +499,8 @@ def _columns(of: Crossed, value: Any) -> list[Column]:
     against = f"vs {against if len(against) <= _LONGEST else 'first'}"
     shown = [column("ms", lambda cell: cell.word or milliseconds(cell.row.seconds_per_call))]
     if of.of_one and not first:
-        shown.append(column("per item" if of.axis == "batch" else against, lambda cell: cell.times, keep=1))
+        against, times = ("per item", "per_item") if of.axis == "batch" else (against, "times")
+        shown.append(column(against, attrgetter(times), keep=1))
     if of.of_models:
         way = "way" if of.axis == "precision" else "name"
         shown.append(column("way", lambda cell: "" if cell.word else getattr(cell.row, way), keep=2, numeric=False))
@@ -504,7 +524,7 @@ def _fields(cell: CrossedCell) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _data(found: Sequence[Crossed], axis: str) -> dict[str, Any]:
+def _data(crosseds: Sequence[Crossed], axis: str) -> dict[str, Any]:
     tables = [
         {
             "machine": "" if axis == "machine" else of.rows[0].machine,
@@ -514,14 +534,14 @@ def _data(found: Sequence[Crossed], axis: str) -> dict[str, Any]:
             ],
             "sentences": of.sentences,
         }
-        for of in found
+        for of in crosseds
     ]
     return {"schema": SCHEMA, "axis": axis, "tables": tables}
 
 
-def _csv(found: Sequence[Crossed], axis: str) -> tuple[list[str], list[list[object]]]:
+def _csv(crosseds: Sequence[Crossed], axis: str) -> tuple[list[str], list[list[object]]]:
     """A line for each cell."""
-    every = [(of, line, *each) for of in found for line in of.lines for each in line.cells.items()]
+    every = [(of, line, *item) for of in crosseds for line in of.lines for item in line.cells.items()]
     lines = [
         [cell.row.machine, cell.row.model, line.name, axis, value, *_fields(cell).values()]
         for _, line, value, cell in every

@@ -68,12 +68,12 @@ def front(values: Sequence[dict[str, Any]], key: str, *, less: bool, also: bool 
 
     ``less`` says whether less ``x`` is better, ``also`` whether less of the other one is.
     """
-    able = [each for each in values if each[key] is not None and each["filled"]]
+    able = [value for value in values if value[key] is not None and value["filled"]]
     across, up = (1 if less else -1), (1 if also else -1)
     found: list[dict[str, Any]] = []
-    for each in sorted(able, key=lambda each: (across * each["x"], up * each[key])):
-        if not found or up * each[key] < up * found[-1][key]:
-            found.append(each)
+    for entry in sorted(able, key=lambda item: (across * item["x"], up * item[key])):
+        if not found or up * entry[key] < up * found[-1][key]:
+            found.append(entry)
     return found
 
 
@@ -90,14 +90,19 @@ def panel(
 
     ``tooltip`` has keys and their titles, ``colours`` those of what the points have as ``colour``.
     """
-    known = [each for each in values if each[up.key] is not None]
-    ends = {each.key: each.domain([one[each.key] for one in known]) for each in (across, up)}
+    known = [value for value in values if value[up.key] is not None]
+    ends = {panel_axis.key: panel_axis.domain([one[panel_axis.key] for one in known]) for panel_axis in (across, up)}
     best = front(known, up.key, less=across.less, also=up.less)
-    order = sorted(known, key=lambda each: (not each["role"], each not in best, each["x"]))
-    known = sorted(beside(order, "label", ends, size), key=lambda each: bool(each["role"]))  # these lie on top
+    order = sorted(known, key=lambda item: (not item["role"], item not in best, item["x"]))
+    known = sorted(beside(order, "label", ends, size), key=lambda item: bool(item["role"]))  # these lie on top
     x, y = (
-        field(f"{each.key}:Q", title=_title(each, ends[each.key]), axis=axis, scale=_scale(ends[each.key]))
-        for each, axis in (
+        field(
+            f"{panel_axis.key}:Q",
+            title=_title(panel_axis, ends[panel_axis.key]),
+            axis=axis,
+            scale=_scale(ends[panel_axis.key]),
+        )
+        for panel_axis, axis in (
             (across, {"format": across.format, "tickCount": 6, "labelOverlap": True}),
             (up, _axis(up, ends[up.key])),
         )
@@ -142,11 +147,11 @@ def _axis(up: PanelAxis, ends: Ends) -> dict[str, Any]:
 
 def _looks(values: Sequence[dict[str, Any]], theme: Theme, colours: Mapping[str, str]) -> dict[str, Any]:
     """Colours for backends, shapes for precisions, the same in every panel of these values."""
-    backends = sorted({each["colour"] for each in values})
-    precisions = [each for each in (*PRECISIONS, *QUANTIZED) if each in {one["precision"] for one in values}]
+    backends = sorted({value["colour"] for value in values})
+    precisions = [item for item in (*PRECISIONS, *QUANTIZED) if item in {one["precision"] for one in values}]
     legend = {"title": None, "orient": "top"}
     grey = {"symbolFillColor": theme.faint, "symbolStrokeColor": theme.faint}
-    shades = {"domain": backends, "range": [colours[each] for each in backends]}
+    shades = {"domain": backends, "range": [colours[backend] for backend in backends]}
     shapes = {"domain": precisions, "range": SHAPES}
     return {
         "color": field("colour:N", scale=shades, legend={**legend, "columns": 4}),

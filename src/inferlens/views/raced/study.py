@@ -42,12 +42,12 @@ def document(study: Study, where: str) -> Document:
             "machine_load": mean_load(row.machine_load for row in shown),
             "values": [
                 {
-                    "value": each.value,
-                    "is_default": each.is_default,
-                    "verdict": each.verdict or None,
+                    "value": studied_value.value,
+                    "is_default": studied_value.is_default,
+                    "verdict": studied_value.verdict or None,
                     "row": row,
                 }
-                for each, row in zip(study.values, shown, strict=True)
+                for studied_value, row in zip(study.values, shown, strict=True)
             ],
         },
         csv=lambda: _csv(study, shown),
@@ -58,43 +58,47 @@ def document(study: Study, where: str) -> Document:
 def answer(study: Study) -> str:
     """What the option does, in a sentence."""
     knob = study.request.knob
-    found = {each.text: each.comparison for each in study.values if each.comparison}
+    found = {value.text: value.comparison for value in study.values if value.comparison}
     if not found:
-        able = any(each.is_default and CaseRuns(each.records).ranked for each in study.values)
+        able = any(value.is_default and CaseRuns(value.records).ranked for value in study.values)
         return f"{'No other value of' if able else 'Not even the default of'} {knob} ran with right outputs."
-    if {each.verdict for each in found.values()} == {"SAME"}:
+    if {comparison.verdict for comparison in found.values()} == {"SAME"}:
         return f"{knob} makes no difference (within {percent(study.threshold)})."
     faster = _fastest(study)
     value = faster.text if faster else max(found, key=lambda value: found[value].speedup or 0.0)
     interval = f" ({ratio_range(*ends(found[value].speedup_interval))})" if found[value].interval else ""
     said = f"{knob}={value} is {ratio(found[value].speedup)} its default{interval}"
-    if not faster and any(each.verdict == "UNDECIDED" for each in found.values()):
+    if not faster and any(comparison.verdict == "UNDECIDED" for comparison in found.values()):
         return f"{said}: not decided; more with --budget."
     return f"{said}." if faster or len(found) == 1 else f"No value of {knob} is faster than its default: {said}."
 
 
 def _fastest(study: Study) -> StudiedValue | None:
     """The fastest of the values that are faster than the default."""
-    faster = [each for each in study.values if each.verdict == "FASTER"]
-    return max(faster, key=lambda each: each.comparison.speedup or 0.0 if each.comparison else 0.0, default=None)
+    faster = [value for value in study.values if value.verdict == "FASTER"]
+    return max(
+        faster,
+        key=lambda studied_value: studied_value.comparison.speedup or 0.0 if studied_value.comparison else 0.0,
+        default=None,
+    )
 
 
 def _rows(study: Study) -> list[Row]:
     """A row for each value, its speed-up that against the default."""
-    every = {row.folder: row for row in rows([record for each in study.values for record in each.records])}
-    return [_against(each, every[each.records[0].case.folder]) for each in study.values]
+    every = {row.folder: row for row in rows([record for value in study.values for record in value.records])}
+    return [_against(value, every[value.records[0].case.folder]) for value in study.values]
 
 
 def _against(value: StudiedValue, row: Row) -> Row:
-    found = value.comparison
-    low, high = ends(found.speedup_interval) if found else (None, None)
+    comparison = value.comparison
+    low, high = ends(comparison.speedup_interval) if comparison else (None, None)
     return msgspec.structs.replace(
         row,
         is_reference=value.is_default,
-        speedup=1.0 if value.is_default else found.speedup if found else None,
+        speedup=1.0 if value.is_default else comparison.speedup if comparison else None,
         speedup_low=low,
         speedup_high=high,
-        sure=bool(found and found.interval),
+        sure=bool(comparison and comparison.interval),
     )
 
 
@@ -103,9 +107,9 @@ def _table(study: Study, shown: Sequence[Row], where: str) -> Table:
     columns = [_column(column) for column in COLUMNS if column.title in SHOWN]
     best, load = _fastest(study), mean_load(row.machine_load for row in shown)
     lines = []
-    for each, row in zip(study.values, shown, strict=True):
-        style = "dim" if not row.ok else "red" if row.agrees is False else "bold green" if each is best else ""
-        lines.append(Line.of(_name(each), columns, row, style=style))
+    for studied_value, row in zip(study.values, shown, strict=True):
+        style = "dim" if not row.ok else "red" if row.agrees is False else "bold green" if studied_value is best else ""
+        lines.append(Line.of(_name(studied_value), columns, row, style=style))
     return Table(
         headline(shown), request.name.replace(".", " "), columns, lines,
         answer=[answer(study)], sentences=[*filter(None, [load.sentence, _next(study, where)])], fold=True,
@@ -141,7 +145,9 @@ def _speedup(row: Row) -> str:
 
 def _csv(study: Study, shown: Sequence[Row]) -> tuple[list[str], list[list[object]]]:
     names, lines = fields_of(shown)
-    return ["value", *names], [[each.value, *line] for each, line in zip(study.values, lines, strict=True)]
+    return ["value", *names], [
+        [studied_value.value, *line] for studied_value, line in zip(study.values, lines, strict=True)
+    ]
 
 
 def picture(study: Study, format: str) -> str | bytes:
@@ -152,9 +158,14 @@ def picture(study: Study, format: str) -> str | bytes:
     """
     shown = _rows(study)
     values = [
-        {"value": _name(each), "speedup": row.speedup, "low": row.speedup_low or 1.0, "high": row.speedup_high or 1.0}
-        for each, row in zip(study.values, shown, strict=True)
-        if each.comparison or each.is_default
+        {
+            "value": _name(studied_value),
+            "speedup": row.speedup,
+            "low": row.speedup_low or 1.0,
+            "high": row.speedup_high or 1.0,
+        }
+        for studied_value, row in zip(study.values, shown, strict=True)
+        if studied_value.comparison or studied_value.is_default
     ]
     if len(values) < 2:
         raise InferlensError(f"There is nothing to draw. {answer(study)}")

@@ -53,8 +53,8 @@ _MEASURED = {
     "accuracy-drop": ("drop",), "memory": ("host_peak", "device_peak"),
 }  # fmt: skip
 _WORTH = (
-    Column("accuracy", "accuracy", "", lambda known: score(known.value, share=known.share) if known else ABSENT, 2),
-    Column("accuracy", "drop", "", lambda known: drop(known.drop) if known else ABSENT, 2),
+    Column("accuracy", "accuracy", "", lambda item: score(item.value, share=item.share) if item else ABSENT, 2),
+    Column("accuracy", "drop", "", lambda item: drop(item.drop) if item else ABSENT, 2),
 )
 _TRIED = (
     Column("", "vs the winner", "", lambda one: ratio(one.candidate.speedup), 0),
@@ -129,22 +129,22 @@ def tried_table(facts: Sequence[CandidateFacts], of: str = "") -> Table:
 
 def _as_data(tuned: Tuned, one: CandidateFacts) -> dict[str, Any]:
     """A candidate for programs."""
-    each, case = one.candidate, one.case
+    candidate, case = one.candidate, one.case
     return {
         "candidate": case.label,
         "backend": case.backend_label,
         "precision": case.precision,
-        "settings": " ".join(map(_spelled, each.settings)),
-        "speedup": each.speedup,
-        "low": each.low,
-        "high": each.high,
+        "settings": " ".join(map(_spelled, candidate.settings)),
+        "speedup": candidate.speedup,
+        "low": candidate.low,
+        "high": candidate.high,
         tuned.objective.name: one.objective,
         "error": one.error,
         "accuracy": one.accuracy.value if one.accuracy else None,
         "drop": one.accuracy.drop if one.accuracy else None,
         "memory": one.memory,
         "build": one.build,
-        "final": each.final,
+        "final": candidate.final,
         "outcome": one.came,
     }
 
@@ -156,7 +156,7 @@ def _screen(
 
     def blocks(most: int, fold: bool = True) -> list[Table | str]:
         found = _blocks(tuned, shown, facts, most)
-        return [each if isinstance(each, str) else changed(each, fold=fold) for each in found]
+        return [item if isinstance(item, str) else changed(item, fold=fold) for item in found]
 
     fewer = itertools.product(range(max(SHOWN, len(shown)), 0, -1), (True, False))
     return blocks(top) if top else fitting(itertools.starmap(blocks, fewer), screen) or blocks(1, fold=False)
@@ -181,7 +181,11 @@ def _blocks(
         for one in others[:more] if winner
     ]  # fmt: skip
     answer = [*answer_of(tuned, finals), *_against_bench(tuned, facts, finals)]
-    columns = [changed(each, wide=False) if fills and each.title.startswith("vs ") else each for each in table.columns]
+    if len(facts) < tuned.size:
+        answer.insert(1, f"Of {plural(tuned.size, 'candidate')}, {len(facts):,} were tried.")
+    columns = [
+        changed(column, wide=False) if fills and column.title.startswith("vs ") else column for column in table.columns
+    ]
     return [changed(table, columns=columns, lines=[*table.lines, *fills], answer=answer), *sentences(tuned, facts)]
 
 
@@ -190,15 +194,15 @@ def _columns(tuned: Tuned) -> list[Column]:
     names = [tuned.objective.name, *(limit.name for limit in tuned.constraints)]
     wanted = {column for name in names for column in _MEASURED.get(name, ())}
     columns = []
-    for each in COLUMNS[:-1]:
-        if each.title == "build":
-            columns.append(changed(each, wide=False, keep=4))
-        elif each.key == "p95" or {each.key, each.title} & wanted:
+    for column in COLUMNS[:-1]:
+        if column.title == "build":
+            columns.append(changed(column, wide=False, keep=4))
+        elif column.key == "p95" or {column.key, column.title} & wanted:
             columns.append(
-                changed(each, wide=each.key not in wanted and each.title not in wanted, keep=min(each.keep, 3))
+                changed(column, wide=column.key not in wanted and column.title not in wanted, keep=min(column.keep, 3))
             )
         else:
-            columns.append(each)
+            columns.append(column)
     barred = {record.case.label for record in tuned.finals if record.case.digest in tuned.aim.barred}
 
     def said(row: Row) -> str:
@@ -222,7 +226,7 @@ def _filling(record: Record, candidate: Candidate, winner: Row, table: Table, fi
     row = replace(
         row, is_reference=False, speedup=speedup, speedup_low=speedup / spread, speedup_high=speedup * spread, sure=True
     )
-    name = row.way if len({each.precision for each in finals}) > 1 else plain(record.case.way)
+    name = row.way if len({final.precision for final in finals}) > 1 else plain(record.case.way)
     line = Line.of(name, table.columns, row, indent="   ", style="dim")
     return changed(line, cells=[*line.cells[:-1], SEARCHED])
 
@@ -279,10 +283,10 @@ def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
     if tuned.advice:
         said.append(f"Advice that paid: {'; '.join(map(_advice, tuned.advice))}.")
     effects = sorted(tuned.effects, key=lambda effect: -(effect.speedup or 0.0))
-    said += _of_settings("What its settings do", [each for each in effects if each.chosen])
-    others = [each for each in effects if each.speedup and not each.chosen]
-    said += _of_settings("What others would do", [each for each in others if _differs(each)])
-    if same := [plain(_spelled(each.setting)) for each in others if not _differs(each)]:
+    said += _of_settings("What its settings do", [effect for effect in effects if effect.chosen])
+    others = [effect for effect in effects if effect.speedup and not effect.chosen]
+    said += _of_settings("What others would do", [effect for effect in others if _differs(effect)])
+    if same := [plain(_spelled(effect.setting)) for effect in others if not _differs(effect)]:
         said.append(f"Others of which no effect was seen: {_some(same, MOST_NAMES)}.")
     ended = "none of the rest promised more" if tuned.over else "a longer --budget tries more"
     finals = sum(one.candidate.final for one in facts)
@@ -314,7 +318,7 @@ def _of_settings(about: str, effects: Sequence[Effect]) -> list[str]:
 
 def _advice(advice: Advice) -> str:
     """What helped, and against what."""
-    settings = ", ".join(plain(_spelled(each)) if "=" in each else plain(each) for each in advice.settings.split(", "))
+    settings = ", ".join(plain(_spelled(part)) if "=" in part else plain(part) for part in advice.settings.split(", "))
     return f"{settings}, since {REASONS[advice.against].format(plain(advice.way))} ({ratio(advice.speedup)})"
 
 
@@ -343,12 +347,12 @@ def _spelled(setting: str) -> str:
 def left_out(untried: Sequence[Untried], said: str = "Not tried") -> list[str]:
     """Which backends and precisions were not tried, why in few words, and what would have them tried."""
     reasons: dict[str, list[str]] = {}
-    for each in untried:
-        flag = each.hint if each.hint.startswith(("--device", "--only")) else ""
-        flag = "inferlens doctor" if each.hint.startswith("pip ") else flag
-        why = each.why.removeprefix(f"{each.name.partition(' ')[0]} ").partition(": ")[0].rstrip(".")
-        asked = "--precision" if each.name in PRECISIONS else "--backend"
-        reasons.setdefault(flag or why or asked, []).append(each.name)
+    for item in untried:
+        flag = item.hint if item.hint.startswith(("--device", "--only")) else ""
+        flag = "inferlens doctor" if item.hint.startswith("pip ") else flag
+        why = item.why.removeprefix(f"{item.name.partition(' ')[0]} ").partition(": ")[0].rstrip(".")
+        asked = "--precision" if item.name in PRECISIONS else "--backend"
+        reasons.setdefault(flag or why or asked, []).append(item.name)
     line = ""
     for most in range(MOST_NAMES, 0, -1):
         line = f"{said}: {'; '.join(f'{_some(names, most)} ({plain(why)})' for why, names in reasons.items())}."
@@ -395,7 +399,7 @@ def tunings_document(every: Sequence[Tuned], reference: str | None = None, top: 
             for most in range(top or len(records), 0, -1)
         )
         found = next(tries) if top else fitting(tries, screen)
-        return found or [*(each.brief for each in answers(shown, whole=True)), *tunings_sentences(every)]
+        return found or [*(answer.brief for answer in answers(shown, whole=True)), *tunings_sentences(every)]
 
     return Document(
         blocks=blocks,
@@ -412,7 +416,9 @@ def _by_budget(blocks: Sequence[Table | str]) -> list[Table | str]:
     def longer(line: str) -> str:
         return f"{line.partition(':')[0]}: a longer --budget" if line.startswith("To decide") else line
 
-    return [each if isinstance(each, str) else changed(each, answer=list(map(longer, each.answer))) for each in blocks]
+    return [
+        block if isinstance(block, str) else changed(block, answer=list(map(longer, block.answer))) for block in blocks
+    ]
 
 
 def tunings_sentences(every: Sequence[Tuned]) -> list[str]:
@@ -425,8 +431,8 @@ def tunings_sentences(every: Sequence[Tuned]) -> list[str]:
     ended = "" if all(tuned.over for tuned in every) else ", until the time was over: more with --budget"
     took = duration(sum(tuned.seconds for tuned in every))
     said.append(f"Tried {tried:,} of {plural(size, 'candidate')} in {took}{ended}.")
-    in_all = [each for each in every[0].untried if all(each in tuned.untried for tuned in every)]
-    in_some = dict.fromkeys(each for tuned in every for each in tuned.untried if each not in in_all)
+    in_all = [untried for untried in every[0].untried if all(untried in tuned.untried for tuned in every)]
+    in_some = dict.fromkeys(untried for tuned in every for untried in tuned.untried if untried not in in_all)
     said += [*left_out(in_all), *left_out(list(in_some), "Not tried in some")]
     folders = [plain(tuned.folder) for tuned in every if tuned.folder]
     if folders:

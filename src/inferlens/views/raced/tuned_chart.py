@@ -14,6 +14,7 @@ from typing import Any
 
 from inferlens.analysis.tuned import WINNER, CandidateFacts, Tuned, facts_of
 from inferlens.errors import InferlensError
+from inferlens.spec.case import short_name
 from inferlens.units import error_size, mebibytes, plural, ratio, score
 from inferlens.views import picture
 from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH
@@ -52,7 +53,7 @@ def spec(
 
 
 def _model(tuned: Tuned) -> str:
-    return plain(tuned.trials[0].records[0].case.model.rpartition(":")[2])
+    return plain(short_name(tuned.trials[0].records[0].case.model))
 
 
 def _roles(tuned: Tuned, facts: Sequence[CandidateFacts], reference: str | None) -> dict[str, list[str]]:
@@ -88,13 +89,17 @@ def _chart(
         of_accuracy(metrics) if known else ERROR,
         replace(MEMORY, title="peak memory, of processes that did not export (MiB)"),
     ]
-    up = [each for each in up if each.key != tuned.objective.name and any(one[each.key] is not None for one in values)]
+    up = [
+        panel_axis
+        for panel_axis in up
+        if panel_axis.key != tuned.objective.name and any(one[panel_axis.key] is not None for one in values)
+    ]
     width = (WIDTH - BETWEEN * (len(up) - 1)) / max(len(up), 1)
     tooltip = (
         ("name", "candidate"), ("said", measure.title), ("speedup", "vs the winner"), ("error_said", "error"),
         *[("accuracy_said", "accuracy")] * known, ("memory_said", "memory (MiB)"), ("came", "what came of it"),
     )  # fmt: skip
-    panels = [panel(values, across, each, theme, (width, HEIGHT), tooltip, colours) for each in up]
+    panels = [panel(values, across, panel_axis, theme, (width, HEIGHT), tooltip, colours) for panel_axis in up]
     room = WIDTH + 2 * BETWEEN  # with what stands beside the axes
     (answer, *_), about = answer_of(tuned, finals_of(tuned)), without_middle(_about(tuned, facts), int(room / LETTER))
     said = wrap(plain(f"{_model(tuned)}: {answer.replace('  ', ' · ')}"), int((WIDTH + BETWEEN) / LETTER_OF_TITLE))

@@ -39,7 +39,7 @@ def render(document: Document, width: int = 0, color: bool = False) -> str:  # n
 
 def render_report(report: Report) -> str:
     """The page of a report, with links to its sections."""
-    links = "".join(f'<a href="#{each.name}">{_said(each.title)}</a>' for each in report.sections)
+    links = "".join(f'<a href="#{section.name}">{_said(section.title)}</a>' for section in report.sections)
     body = f"{_head(report.title, links)}<main>{fragment(report.sections, _ROWS)}</main>"
     return page(report.title, body, scripts=[script()])
 
@@ -108,10 +108,10 @@ def _environment() -> Any:
     environment.filters |= {
         "said": _said, "sentence": partial(_said, longest=_SENTENCE), "named": _named, "cell": _cell,
         "answered": _answered,
-        "kind": lambda each: type(each).__name__, "command": _COMMAND.match,
+        "kind": lambda item: type(item).__name__, "command": _COMMAND.match,
         "columns": _columns, "classes": _classes, "row": _row, "bars": _bars, "units": _units,
         "shape": _shape,
-        "drawn": _drawn, "link": lambda each: _link(each.data, each.kind),
+        "drawn": _drawn, "link": lambda item: _link(item.data, item.kind),
     }  # fmt: skip
     return environment
 
@@ -191,9 +191,9 @@ def _bars(table: Table) -> dict[int, Sequence[str]]:
     ]
     found = {place: [None if line.sums else number(line.cells[place]) for line in table.lines] for place in places}
     return {
-        place: [_bar(*each) for each in zip(numbers, longest(table, numbers), strict=True)]
+        place: [_bar(*item) for item in zip(numbers, longest(table, numbers), strict=True)]
         for place, numbers in found.items()
-        if sum(each is not None for each in numbers) > 1
+        if sum(item is not None for item in numbers) > 1
     }
 
 

@@ -18,7 +18,7 @@ _LONGEST = 200
 def render(document: Document, width: int = 0, color: bool = False) -> str:  # noqa: ARG001 - as every format
     """The document's tables and sentences."""
     blocks = (
-        block for each in document.blocks() for block in ([escape(each)] if isinstance(each, str) else _table(each))
+        block for item in document.blocks() for block in ([escape(item)] if isinstance(item, str) else _table(item))
     )
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -68,18 +68,18 @@ def render_report(report: Report, folder: str) -> tuple[str, dict[str, bytes]]:
     pictures: dict[str, bytes] = {}
 
     def written(blocks: Sequence[Block], level: int) -> Iterator[str]:
-        for each in blocks:
-            if isinstance(each, Section):
-                yield f"{'#' * level} {escape(each.title)}"
-                yield from written(each.blocks, level + 1)
-            elif isinstance(each, Picture):
-                pictures[f"{each.name}.svg"] = each.svg(False).encode()
-                yield f"![{escape(each.how)}]({folder}/{each.name}.svg)"
-                yield escape(each.how)
-            elif isinstance(each, Table):
-                yield from _table(chosen([each], None)[0])  # type: ignore[arg-type]
-            elif isinstance(each, str):
-                yield _command(each) or escape(each)
+        for block in blocks:
+            if isinstance(block, Section):
+                yield f"{'#' * level} {escape(block.title)}"
+                yield from written(block.blocks, level + 1)
+            elif isinstance(block, Picture):
+                pictures[f"{block.name}.svg"] = block.svg(False).encode()
+                yield f"![{escape(block.how)}]({folder}/{block.name}.svg)"
+                yield escape(block.how)
+            elif isinstance(block, Table):
+                yield from _table(chosen([block], None)[0])  # type: ignore[arg-type]
+            elif isinstance(block, str):
+                yield _command(block) or escape(block)
 
     text = [f"# {escape(report.title)}", *written(report.sections, 2)]
     return "\n\n".join(block for block in text if block) + "\n", pictures

@@ -64,7 +64,7 @@ def _paragraphs(table: Table, width: int, color: bool) -> Iterator[list[str]]:
         if not (table.whole and left and shown):
             break
     yield [_styled(line, "dim", color) for note in table.notes for line in wrap(plain(note), width)]
-    yield [line for each in table.sentences for line in wrap(plain(each), width)]
+    yield [line for sentence in table.sentences for line in wrap(plain(sentence), width)]
 
 
 def _fitting(table: Table, places: Sequence[int], width: int) -> tuple[list[int], list[int]]:
@@ -126,7 +126,7 @@ def _grid(table: Table, shown: Sequence[int], widths: Sequence[int], color: bool
         for place, column, width in zip(shown, columns, widths[1:], strict=True):
             text = line.cells[place] if column.numeric else plain(line.cells[place])
             row.append(wrap(text, width) if column.fold else [shorten(text, width)])
-        yield from (_styled(each, line.style, color) for each in _beside(row, widths, numeric))
+        yield from (_styled(item, line.style, color) for item in _beside(row, widths, numeric))
         if line.ends:
             yield rule
 
@@ -143,7 +143,7 @@ def _names(lines: Sequence[Line], width: int, fold: bool) -> Iterator[list[str]]
         clashes = [places for places in alike.values() if len({names[at] for at in places}) > 1]
         for places in clashes:
             begin = len(commonprefix([names[at] for at in places]))  # noqa: RUF071 - no paths
-            begins = [begin if at in places else each for at, each in enumerate(begins)]
+            begins = [begin if at in places else item for at, item in enumerate(begins)]
         if not clashes:
             break
     yield from found
@@ -152,7 +152,7 @@ def _names(lines: Sequence[Line], width: int, fold: bool) -> Iterator[list[str]]
 def _beside(cells: Sequence[Sequence[str]], widths: Sequence[int], numeric: Sequence[bool]) -> Iterator[str]:
     """Cells of several lines each, as lines."""
     for place in range(max(map(len, cells))):
-        texts = [each[place] if place < len(each) else "" for each in cells]
+        texts = [cell[place] if place < len(cell) else "" for cell in cells]
         padded = (
             " " * (width - cell_len(text)) + text if right else text + " " * (width - cell_len(text))
             for text, width, right in zip(texts, widths, numeric, strict=True)
@@ -245,7 +245,7 @@ def barred(document: Document, width: int, columns: str | None = None) -> Docume
         every = document.fitted(screen, tables=True)
         found = chosen(every, columns) if columns else every
         return [
-            each if isinstance(each, str) or not each.lines else _barred(each, width, bool(columns)) for each in found
+            item if isinstance(item, str) or not item.lines else _barred(item, width, bool(columns)) for item in found
         ]
 
     return replace(document, blocks=lambda: drawn(SCREEN), screen=drawn)
@@ -272,8 +272,8 @@ def _barred(table: Table, width: int, asked: bool) -> Table:
     room = min(max(width - min(names, width * 2 // 5) - taken - GAP, SHORTEST), LONGEST)
     numbers = figures[drawn]
     lines = [
-        replace(line, cells=["" if each is None else bar(each / most, room), *(line.cells[place] for place in beside)])
-        for line, each, most in zip(table.lines, numbers, longest(table, numbers), strict=True)
+        replace(line, cells=["" if item is None else bar(item / most, room), *(line.cells[place] for place in beside)])
+        for line, item, most in zip(table.lines, numbers, longest(table, numbers), strict=True)
     ]
     shown = [replace(table.columns[place], wide=False, fold=False) for place in beside]
     columns = [Column("", "", numeric=False, most=LONGEST), *shown]

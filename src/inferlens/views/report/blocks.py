@@ -30,8 +30,8 @@ class Picture:
 
     def numbers(self) -> Download | None:
         """The values as CSV, of six digits; none where there are none."""
-        names = list(dict.fromkeys(name for each in self.values for name in each))
-        lines = written(names, ([_short(each.get(name)) for name in names] for each in self.values))
+        names = list(dict.fromkeys(name for value in self.values for name in value))
+        lines = written(names, ([_short(value.get(name)) for name in names] for value in self.values))
         return Download(f"{self.name}.csv", self.how, "text/csv", lines.encode()) if names else None
 
 

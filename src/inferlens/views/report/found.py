@@ -112,7 +112,7 @@ def _inside(trace: Trace, rows: Ints, begin: int, end: int) -> Ints:
 def _boxes(trace: Trace, rows: Ints, depth: Ints, parts: NDArray[np.int64], begin: int, end: int) -> list[Box]:
     """Events as boxes; of short ones those that begin about the same time are one."""
     length, found = end - begin, list[Box]()
-    left, right = ((np.clip(each, begin, end) - begin) / length for each in (trace.begin[rows], trace.ends(rows)))
+    left, right = ((np.clip(item, begin, end) - begin) / length for item in (trace.begin[rows], trace.ends(rows)))
     took = trace.duration[rows] / SECOND
 
     def box(members: Ints) -> None:
@@ -181,20 +181,20 @@ def looked(paths: Sequence[Path]) -> Iterator[Looked]:
 def differences(traces: Sequence[Looked]) -> Iterator[Section]:
     """Each of them against the first of those whose names end in the same number, such as a batch size."""
     alike: dict[str, list[Looked]] = {}
-    for each in traces:
-        alike.setdefault("".join(re.findall(r"\d+$", each.name)), []).append(each)
+    for trace in traces:
+        alike.setdefault("".join(re.findall(r"\d+$", trace.name)), []).append(trace)
     for group in alike.values() if len(alike) < len(traces) else [traces]:
-        for each in group[1:]:
+        for item in group[1:]:
             base = group[0]
-            if not (base.analysis and base.overview and each.analysis and each.overview):
+            if not (base.analysis and base.overview and item.analysis and item.overview):
                 continue  # why not is said where it is shown by itself
             try:
-                views = [compared(base.analysis, each.analysis, view, Selection(top=ROWS)) for view in SHOWN]
+                views = [compared(base.analysis, item.analysis, view, Selection(top=ROWS)) for view in SHOWN]
             except InferlensError:
                 continue
-            title = f"{each.name} against {base.name}"
+            title = f"{item.name} against {base.name}"
             blocks = show.of([show.ShownTrace("", (), views)], SHOWN, everything=True, look=False).blocks()
-            pair = [(base.name, base.overview), (each.name, each.overview)]
+            pair = [(base.name, base.overview), (item.name, item.overview)]
             drawn = [picture(f"against-{title}", HOW, partial(step_chart.of_traces, pair))] if len(traces) > 2 else []
             yield Section(re.sub(r"\W+", "-", title), title, [*drawn, *blocks], folded=True)
 
@@ -230,13 +230,16 @@ class Found:
     @property
     def every(self) -> list[Record]:
         """All records, those of tunings' finals included."""
-        return [*self.records, *(record for each in self.tunings for record in each.finals)]
+        return [*self.records, *(record for tuning in self.tunings for record in tuning.finals)]
 
     @cached_property
     def colours(self) -> dict[str, str]:
         """The colour of each backend, in all charts of the page."""
-        tried = (record for each in self.tunings for trial in each.trials for record in trial.records)
-        cases = [*(each.case for each in (*self.every, *tried)), *(each.case for each in self.profiles.profiles)]
+        tried = (record for tuning in self.tunings for trial in tuning.trials for record in trial.records)
+        cases = [
+            *(record.case for record in (*self.every, *tried)),
+            *(profile.case for profile in self.profiles.profiles),
+        ]
         return colours_of(sorted({plain(case.backend_label) for case in cases}))
 
     @cached_property
@@ -276,11 +279,11 @@ def found_in(paths: Sequence[Path]) -> Found:
             found.problems.append(str(error))
     found.traces = list(dict.fromkeys(trace for path in paths for trace in several.traces_under(path)))
     files = [file for path in paths for file in files_under(path, KEPT)]
-    found.quantizations = [made for file in files if (made := read_one(file, read_quantization, found.problems))]
+    found.quantizations = [one for file in files if (one := read_one(file, read_quantization, found.problems))]
     for load in (_records, _profiles):
         load(found, [path for path in paths if path not in found.traces])
     # What a tuning left ready to be used is shown with it.
-    found.records = [each for each in found.records if found.folders.get(each.id) not in winners]
+    found.records = [record for record in found.records if found.folders.get(record.id) not in winners]
     if not (found.records or found.profiles.profiles or found.tunings or found.quantizations or found.traces):
         refuse_other_files(paths, READABLE, "record, profile, tuning or trace")
         what = f"There is nothing to report in {', '.join(map(str, paths))}. {' '.join(found.problems[:2])}"
@@ -316,13 +319,13 @@ FINDINGS = 3
 
 def answer(found: Found) -> Iterator[Block]:
     """What the traces come to: of one what bounds it and what to do, of several how long a step of each takes."""
-    able = [each for each in found.looked if each.overview]
+    able = [item for item in found.looked if item.overview]
     if len(able) == 1:
         first, *more = able[0].answer
         yield Table(able[0].name, "", (), (), answer=[first], sentences=more)
     elif able:
         said = _side_by_side(_overviews(found)).answer
-        advice = [(plain(each.name), finding) for each in able for finding in each.advice[:1]]
+        advice = [(plain(item.name), finding) for item in able for finding in item.advice[:1]]
         advice.sort(key=lambda pair: -(pair[1].seconds or 0.0))
         hints = [f"{name}: {finding.sentence} {finding.hint}" for name, finding in advice[:FINDINGS]]
         yield Table(plural(len(able), "trace"), "", (), (), answer=said[:1], sentences=[*said[1:], *hints])
@@ -335,19 +338,19 @@ def traces(found: Found) -> Iterator[Block]:
         yield picture("traces", HOW, partial(step_chart.of_traces, made))
         table = _side_by_side(made).tables[0]
         yield table.table() if isinstance(table, TraceTable) else table
-    for number, each in enumerate(found.looked, 1):
-        if each.problem:
-            yield each.problem
+    for number, item in enumerate(found.looked, 1):
+        if item.problem:
+            yield item.problem
         else:
-            yield Section(f"trace-{number}", each.name, each.blocks, folded=len(found.traces) > 1)
+            yield Section(f"trace-{number}", item.name, item.blocks, folded=len(found.traces) > 1)
     yield from differences(found.looked)
     if len(found.traces) > MOST:
         yield f"{plural(len(found.traces) - MOST, 'more trace')} not shown."
 
 
 def _overviews(found: Found) -> list[tuple[str, Overview]]:
-    return [(each.name, each.overview) for each in found.looked if each.overview]
+    return [(item.name, item.overview) for item in found.looked if item.overview]
 
 
 def _side_by_side(made: Sequence[tuple[str, Overview]]) -> TraceView:
-    return show.runs_of([several.run_of(*each) for each in made], None)
+    return show.runs_of([several.run_of(*item) for item in made], None)

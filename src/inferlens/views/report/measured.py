@@ -47,7 +47,7 @@ def spread(
 
     ``colours`` are those of backends, by their names.
     """
-    samples = {name: np.concatenate([np.asarray(each.samples) for each in run.series]) * 1e3 for name, run in ways}
+    samples = {name: np.concatenate([np.asarray(series.samples) for series in run.series]) * 1e3 for name, run in ways}
     low = min(float(values.min()) for values in samples.values())
     high = min(
         max(float(np.quantile(values, 0.999)) for values in samples.values()),
@@ -57,8 +57,8 @@ def spread(
     shades = {name: _colour(run, colours) for name, run in ways}
     edges = np.linspace(low - 0.02 * (high - low), high, BINS + 1)
     values = []
-    for name, found in samples.items():
-        counts, _ = np.histogram(np.minimum(found, high), edges)
+    for name, item in samples.items():
+        counts, _ = np.histogram(np.minimum(item, high), edges)
         for place in np.flatnonzero(counts):
             values.append({
                 "way": name, "from": edges[place], "to": edges[place + 1], "samples": int(counts[place]),
@@ -95,17 +95,17 @@ def over_time(
     """The latencies of each way in the order they were taken, its processes one after the other."""
     panels = []
     for place, (name, run) in enumerate(ways):
-        taken = [np.asarray(each.samples) * 1e3 for each in run.series if each.samples]
+        taken = [np.asarray(series.samples) * 1e3 for series in run.series if series.samples]
         whole = np.concatenate(taken)
-        done = np.cumsum([len(each) for each in taken])[:-1]
+        done = np.cumsum([len(item) for item in taken])[:-1]
         pieces = np.array_split(whole, min(POINTS, len(whole)))
         middles = [tuple(map(float, np.quantile(piece, [0.1, 0.5, 0.9]))) for piece in pieces]
         mine: list[dict[str, Any]] = [
             {"way": name, "at": 100 * (at + 0.5) / len(pieces), "low": low, "median": middle, "high": high}
             for at, (low, middle, high) in enumerate(middles)
         ]
-        most = max(float(np.quantile([each["high"] for each in mine], 0.98)), max(each["median"] for each in mine))
-        scale = {"domain": [min(each["low"] for each in mine) * 0.98, most * 1.02], "nice": False, "clamp": True}
+        most = max(float(np.quantile([item["high"] for item in mine], 0.98)), max(item["median"] for item in mine))
+        scale = {"domain": [min(item["low"] for item in mine) * 0.98, most * 1.02], "nice": False, "clamp": True}
         last = place == len(ways) - 1
         axis = {"format": ".0f", "tickCount": 5, "labels": last, "ticks": last}
         said = "share of its samples, in the order taken (%)" if last else None
@@ -147,12 +147,12 @@ def answer(found: Found) -> Iterator[Block]:
         yield from itertools.chain.from_iterable(map(_of_tuning, found.tunings))
     if len(tables) == 1:
         lines = answers(tables[0])
-        yield Table(headline(tables[0]), "", (), (), answer=[each.lines[0] for each in lines])
+        yield Table(headline(tables[0]), "", (), (), answer=[line.lines[0] for line in lines])
         yield from _more(tables[0], lines, found)
     elif tables:
         yield from _of_many(tables, found)
-        for number, each in enumerate(found.tunings, 1):
-            yield Section(f"tuned-{number}", f"Tuned: {_in_a_line(each)}", list(_of_tuning(each)), folded=True)
+        for number, tuned in enumerate(found.tunings, 1):
+            yield Section(f"tuned-{number}", f"Tuned: {_in_a_line(tuned)}", list(_of_tuning(tuned)), folded=True)
     if found.profiles.profiles:
         yield from _worth_acting_on(found)
     if not (found.tunings or found.records):
@@ -167,7 +167,7 @@ def _of_tuning(tuned: Tuned) -> Iterator[Block]:
     yield from said[1:]
     if finals:
         yield _costs(finals, ways(finals))
-    yield from (each for each in sentences(tuned, facts_of(tuned)) if each.startswith("Use"))
+    yield from (sentence for sentence in sentences(tuned, facts_of(tuned)) if sentence.startswith("Use"))
 
 
 def _in_a_line(tuned: Tuned) -> str:
@@ -180,26 +180,26 @@ def _in_a_line(tuned: Tuned) -> str:
 
 def _worth_acting_on(found: Found) -> Iterator[Table]:
     """The few findings that matter most, each in a sentence with what to try beneath it."""
-    for each in findings_of(found.judged, lines=WHOLE, brief=True, measured=found.rows).blocks():
-        if isinstance(each, Table) and each.lines:
-            lines = each.lines[:FINDINGS]
+    for block in findings_of(found.judged, lines=WHOLE, brief=True, measured=found.rows).blocks():
+        if isinstance(block, Table) and block.lines:
+            lines = block.lines[:FINDINGS]
             said = [" ".join(filter(None, [f"{line.name}." * bool(line.name), line.cells[1]])) for line in lines]
-            about = " ".join([f"{each.title}. {_BRACKETS}", *each.answer])
+            about = " ".join([f"{block.title}. {_BRACKETS}", *block.answer])
             yield Table("Worth acting on", "", (), (), about=about, sentences=said)
 
 
 def _more(table: Sequence[Row], lines: Sequence[AnswerLine], found: Found) -> Iterator[Block]:
     """What decides it, what the fastest costs beside its time, and the commands that use it and look into it."""
-    yield from dict.fromkeys(line for each in lines for line in each.lines[1:])
+    yield from dict.fromkeys(line for answer_line in lines for line in answer_line.lines[1:])
     yield _costs(table, ways(table))
     comparisons = by(table, "comparison")
-    leads = [each for each in leading(comparisons, names_of(table)).values() if each[0][1].id in found.folders]
-    for each in leads:
-        where = f" at {listing([where for where, _ in each])}" if len(leads) > 1 else ""
-        folder = shlex.quote(str(found.folders[each[0][1].id]))
+    leads = [item for item in leading(comparisons, names_of(table)).values() if item[0][1].id in found.folders]
+    for lead in leads:
+        where = f" at {listing([where for where, _ in lead])}" if len(leads) > 1 else ""
+        folder = shlex.quote(str(found.folders[lead[0][1].id]))
         yield f"Use it{where}: inferlens export --best {folder} --output deploy"
     weights = {record.id: record.model.weights_note for record in found.records}
-    yield from dict.fromkeys(filter(None, (weights[each[0][1].id] for each in leads)))
+    yield from dict.fromkeys(filter(None, (weights[lead[0][1].id] for lead in leads)))
     best = next((row for row in table if row.fastest), None)
     if best and not found.profiles.profiles:
         yield f"Where does the time go? {best.profile}"
@@ -213,7 +213,7 @@ def _of_many(tables: Sequence[Sequence[Row]], found: Found) -> Iterator[Block]:
         mine = [next(lines) for _ in by(table, "comparison")]
         if number <= MOST_ANSWERS:
             shared = mine[0].where.rpartition(", ")[0] + ", "  # model and machine, said once
-            said = " · ".join([mine[0].brief, *(each.brief.removeprefix(shared) for each in mine[1:])])
+            said = " · ".join([mine[0].brief, *(item.brief.removeprefix(shared) for item in mine[1:])])
             if len(mine) > MOST_BATCHES:
                 said = f"{shared}{plural(len(mine), 'batch size')}"
             yield Section(f"answer-{number}", said, list(_more(table, mine, found)), folded=True)
@@ -221,17 +221,17 @@ def _of_many(tables: Sequence[Sequence[Row]], found: Found) -> Iterator[Block]:
 
 def _index(tables: Sequence[Sequence[Row]]) -> Table:
     """The fastest way of each model, machine and batch size, side by side."""
-    found = [row for table in tables for each in by(table, "comparison") for row in each if row.place == 1]
+    found = [row for table in tables for item in by(table, "comparison") for row in item if row.place == 1]
     told = {"median", "items_per_second"}
     told |= {name for name in ("precision", "batch") if len({getattr(row, name) for row in found}) > 1}
-    plainly = [replace(each, wide=False, bars="") for each in COLUMNS]  # bars of unlike models compare nothing
+    plainly = [replace(column, wide=False, bars="") for column in COLUMNS]  # bars of unlike models compare nothing
     columns = [
-        *(each for each in plainly if each.key in ("precision", "batch") and each.key in told),
+        *(column for column in plainly if column.key in ("precision", "batch") and column.key in told),
         Column("way", "fastest", numeric=False, fold=True),
-        *(each for each in plainly if each.key in ("median", "items_per_second")),
-        *(each for each in plainly if each.title == "speed-up"),
+        *(column for column in plainly if column.key in ("median", "items_per_second")),
+        *(column for column in plainly if column.title == "speed-up"),
         Column("", "how sure", numeric=False, write=_sure),
-        *(each for each in plainly if each.title == "outputs" and any(row.outputs != "right" for row in found)),
+        *(column for column in plainly if column.title == "outputs" and any(row.outputs != "right" for row in found)),
         *([Column("device_name", "machine", numeric=False)] if len({row.machine for row in found}) > 1 else []),
     ]
     return Table("", "model", columns, [Line.of(_short(row), columns, row) for row in found])
@@ -248,12 +248,12 @@ def _short(row: Row) -> str:
 
 def _costs(table: Sequence[Row], names: dict[str, str]) -> Table:
     """The fastest of each comparison, the next one and the reference, by what may matter beside the latency."""
-    shown = [row for each in by(table, "comparison") for row in _first_of(each)]
+    shown = [row for item in by(table, "comparison") for row in _first_of(item)]
     told = {*_COSTS} - {"host_peak" if any(row.device_peak for row in shown) else "device_peak"}
     told -= {name for name in ("precision", "batch") if len({getattr(row, name) for row in shown}) == 1}
-    columns = [replace(each, wide=False, bars="") for each in COLUMNS if {each.key, each.title} & told]
+    columns = [replace(column, wide=False, bars="") for column in COLUMNS if {column.key, column.title} & told]
     best = [row for row in shown if row.fastest] or shown  # what is known of others alone tells no cost of theirs
-    columns = [each for each in columns if {each.text(row) for row in best} - {ABSENT, ""}]
+    columns = [column for column in columns if {column.text(row) for row in best} - {ABSENT, ""}]
     lines = [Line.of(names[row.id], columns, row, style="bold" if row.fastest else "") for row in shown]
     return Table("", "way", columns, lines)
 
@@ -269,7 +269,7 @@ def comparison(found: Found) -> Iterator[Block]:
     runs = {(run.first.id, machine_name(run.first.environment)): run for run in latest(found.records)}
     tables = by(found.rows, "table")
     for number, table in enumerate(tables, 1):
-        columns = [replace(each, wide=False) if each.title == "±" else each for each in COLUMNS]
+        columns = [replace(item, wide=False) if item.title == "±" else item for item in COLUMNS]
         load = mean_load(row.machine_load for row in table)
         yield replace(table_of(table, None, columns=columns), answer=(), notes=[*filter(None, [load.sentence])])
         if number <= MOST_CHARTS:
@@ -278,8 +278,8 @@ def comparison(found: Found) -> Iterator[Block]:
             yield from _samples(table, runs, number, found.colours)
     if len(tables) > MOST_CHARTS:
         yield f"Charts are of the first {MOST_CHARTS} models; 'inferlens plot' draws those of the others."
-    for number, each in enumerate(found.quantizations, 1):
-        quantized = of_quantization(each)
+    for number, quantization in enumerate(found.quantizations, 1):
+        quantized = of_quantization(quantization)
         shown = [block for block in quantized.blocks() if isinstance(block, Table)]
         yield Section(f"quantized-{number}", f"Layers that lose most · {quantized.title}", shown, folded=True)
 
@@ -295,7 +295,7 @@ def _charts(table: Sequence[Row], number: int, colours: dict[str, str], *, whole
     others = ("memory", "energy") if whole else ()
     costs += [
         cost for cost in others
-        if any(sum(against.drawable(row, cost) for row in each) > 2 for each in by(table, "comparison"))
+        if any(sum(against.drawable(row, cost) for row in item) > 2 for item in by(table, "comparison"))
     ]  # fmt: skip
     for cost in costs:
         drawing = partial(against.chart_of, table, cost, colours=colours)
@@ -308,7 +308,7 @@ def _samples(
     table: Sequence[Row], runs: dict[tuple[str, str], CaseRuns], number: int, colours: dict[str, str]
 ) -> Iterator[Block]:
     """How the samples of the fastest ways spread, and how they changed meanwhile: of one batch size."""
-    each = next((each for each in by(table, "comparison") if any(row.ranked and row.median for row in each)), [])
+    each = next((item for item in by(table, "comparison") if any(row.ranked and row.median for row in item)), [])
     able = [row for row in each if row.ranked and row.median][:MOST]
     names = names_of(each)
     known = [(names[row.id], run) for row in able if (run := runs[row.id, row.machine]).processes]

@@ -69,17 +69,17 @@ def partitions(found: Found) -> Iterator[Section]:
 
 
 def _parts(answers: Sequence[Answer]) -> list[Partition]:
-    return [each.result for each in answers if isinstance(each.result, Partition)]
+    return [item.result for item in answers if isinstance(item.result, Partition)]
 
 
 def _names(answers: Sequence[Answer]) -> list[str]:
-    shared, labels = partition.told_apart([each.case for each in answers])
+    shared, labels = partition.told_apart([item.case for item in answers])
     return labels if len(answers) > 1 else [" ".join(shared)]
 
 
 def _boxes(part: Partition) -> list[Box]:
     """A box for each segment; where the front end does not tell what is in one, all are as wide."""
-    sizes = [len(each.operators) for each in part.segments]
+    sizes = [len(segment.operators) for segment in part.segments]
     told = all(sizes)
     whole = sum(sizes) if told else len(sizes)
     boxes: list[Box] = []
@@ -88,7 +88,7 @@ def _boxes(part: Partition) -> list[Box]:
         engines += segment.runs_in == "TensorRT"
         name = f"engine {engines}" if segment.runs_in == "TensorRT" else "PyTorch"
         many = plural(size, "operator") if size else "operators not known"
-        modules = list(dict.fromkeys(each.module for each in segment.operators if each.module))
+        modules = list(dict.fromkeys(operator.module for operator in segment.operators if operator.module))
         where = f"{modules[0]} to {modules[-1]}" if len(modules) > 1 else "".join(modules)
         about = "; ".join(filter(None, (name, many, where)))
         wide = (size if told else 1) / whole
@@ -131,7 +131,7 @@ def _profiled(found: Found) -> Iterator[Block]:
     grouped = groups(loaded)
     yield from _modules(grouped)
     roofs = roofline.roofed(loaded)[:MOST_CASES]
-    drawn_roofs = [each for place, of in enumerate(roofs, 1) for each in plots.pictured(f"roofline-{place}", of)]
+    drawn_roofs = [item for place, of in enumerate(roofs, 1) for item in plots.pictured(f"roofline-{place}", of)]
     if drawn_roofs:
         yield Section("rooflines", "Rooflines", drawn_roofs, folded=len(roofs) > FEW)
     for level in LEVELS:
@@ -142,14 +142,14 @@ def _profiled(found: Found) -> Iterator[Block]:
                     blocks += plots.pictured(f"layers-{place}", layers_and_kernels.shown(level, [case], "time")[0])
                     drawn = _graph(case, place, room)
                     blocks += drawn
-                    room -= sum(len(each.svg(False)) for each in drawn if isinstance(each, Picture))
+                    room -= sum(len(item.svg(False)) for item in drawn if isinstance(item, Picture))
                 what = " · ".join([plain(case.name), *[case.headline] * (len(grouped) > 1)])
                 yield Section(f"{level}s-{place}", f"{level.capitalize()}s · {what}", blocks, folded=True)
 
 
 def _modules(grouped: Sequence[Sequence[ProfiledCase]]) -> Iterator[Section]:
     """Of each model with its inputs and machine the modules, as boxes and beneath them as a tree."""
-    boxes = {each.name: each for each in plots.icicles(grouped)}
+    boxes = {icicle.name: icicle for icicle in plots.icicles(grouped)}
     for number, group in enumerate(grouped, 1):
         head, *tree = modules.document([group], depth=DEEPEST).blocks()
         assert isinstance(head, Table)
@@ -202,7 +202,7 @@ def _repeated(records: Sequence[Record]) -> Iterator[str]:
     models: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         models.setdefault((record.case.model, machine_name(record.environment)), []).append(record)
-    said = dict.fromkeys(_repeat(mine) for mine in models.values())
+    said = dict.fromkeys(_repeat(model) for model in models.values())
     yield from list(said)[:MOST_REPEATED]
 
 
@@ -217,13 +217,13 @@ def _repeat(records: Sequence[Record]) -> str:
     backends = ",".join(dict.fromkeys(case.backend_label for case in cases))
     for backend in dict.fromkeys(case.backend for case in cases):
         mine = [case.options for case in cases if case.backend == backend]
-        for name in (name for name in mine[0] if all(name in each for each in mine)):
+        for name in (name for name in mine[0] if all(name in item for item in mine)):
             values = dict.fromkeys(
-                str(each[name]).lower() if each[name] in (True, False) else each[name] for each in mine
+                str(item[name]).lower() if item[name] in (True, False) else item[name] for item in mine
             )
             words += ["--option", f"{backend}.{name}={','.join(map(str, values))}"]
-    asked = next((each for each in records if not each.repeat), records[0])
-    words += budget_words(asked.budget, asked.repeats)
+    record = next((record for record in records if not record.repeat), records[0])
+    words += budget_words(record.budget, record.repeats)
     return plain(f"Repeat it: {command('bench', [model, '-b', backends, *words])}")
 
 
@@ -232,8 +232,8 @@ def environments(records: Sequence[Record]) -> Iterator[Table]:
     machines: dict[str, list[Record]] = {}
     for record in records:
         machines.setdefault(machine_name(record.environment), []).append(record)
-    for name, mine in machines.items():
-        yield _environment(name, mine)
+    for name, item in machines.items():
+        yield _environment(name, item)
 
 
 def _environment(name: str, records: Sequence[Record]) -> Table:
@@ -276,11 +276,11 @@ _FRONT = "The dashed line joins candidates that no other beats in both measures;
 
 def tuned(found: Found) -> Iterator[Block]:
     """Of each tuning its table, chart, and what was tried."""
-    for number, each in enumerate(found.tunings, 1):
-        *blocks, tried = one.document(each).blocks()
+    for number, tuned in enumerate(found.tunings, 1):
+        *blocks, tried = one.document(tuned).blocks()
         yield from blocks
         try:
-            document = spec(each, colours=found.colours)
+            document = spec(tuned, colours=found.colours)
         except InferlensError:
             pass  # nothing was timed
         else:

@@ -17,6 +17,7 @@ from inferlens.errors import InferlensError, check_choice
 from inferlens.trace import several
 from inferlens.trace.analysis import Analysis, load_analysis
 from inferlens.trace.columns import Columns
+from inferlens.trace.steps import WHOLE_TRACE
 from inferlens.units import duration, milliseconds, plural
 from inferlens.views.plain import plain
 from inferlens.views.table import FOR_PROGRAMS, FORMATS, Column, Document, Line, Table
@@ -143,13 +144,17 @@ def shown_of(
 
 def _compared(load: Load, path: Path, against: Path, views: Sequence[str], selection: Selection) -> ShownTrace:
     """What ``path`` is against the base."""
-    candidate, base = (_only(each) for each in (path, against))
+    candidate, base = (_only(item) for item in (path, against))
     before, after = load(base), load(candidate)
     made = [compared(before, after, view, selection) for view in views]
     notes = [*_notes(candidate, after), *_notes(base, before)]
     names = [_name(path), _name(against)]
     if names[0] == names[1]:  # such as trace.json.gz, in folders that tell them apart
-        names = [plain(str(each)) for each in (path, against)]
+        names = [plain(str(item)) for item in (path, against)]
+    whole = [WHOLE_TRACE in analysis.counted.names for analysis in (after, before)]
+    if whole[0] != whole[1]:
+        one, other = names if whole[0] else reversed(names)
+        notes.append(f"{one} has no marked steps: the whole of it is compared with one step of {other}.")
     return ShownTrace(f"{names[0]} against {names[1]}", (str(path), "--against", str(against)), made, notes)
 
 
@@ -199,7 +204,7 @@ def _of_folder(
         problems += [note for shown in every for note in shown.notes]
         return [ShownTrace(_name(folder), words, made, problems)]
     if why != "" and format != "json":  # the overview of runs is their table
-        every = [replace(one, views=[each for each, view in zip(one.views, views, strict=True) if view != "overview"])
+        every = [replace(one, views=[shown for shown, view in zip(one.views, views, strict=True) if view != "overview"])
                  for one in every]  # fmt: skip
     return [ShownTrace(_name(folder), words, made, problems), *every]
 
@@ -259,7 +264,8 @@ def _overview(analysis: Analysis) -> dict[str, Any]:
         for gpu in analysis.overview.gpus
     ]
     advice = [
-        {"what": each.hint, "evidence": each.sentence, "at_stake": each.seconds} for each in trace_findings(analysis)
+        {"what": trace_finding.hint, "evidence": trace_finding.sentence, "at_stake": trace_finding.seconds}
+        for trace_finding in trace_findings(analysis)
     ]
     return {**structs.asdict(analysis.overview), "gpus": gpus, "advice": advice}
 

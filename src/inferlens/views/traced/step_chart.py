@@ -22,7 +22,7 @@ MOST = 60  # bars
 LONGEST_NAME, LONGEST_LINE = 40, 110
 LEAST = 0.001  # of all bars: a part that nobody would see
 # Neighbours differ in lightness too.
-COLOURS = dict(zip(PARTS, (*(PALETTE[each] for each in (0, 1, 2, 8, 4, 5, 3)), GREY), strict=True))
+COLOURS = dict(zip(PARTS, (*(PALETTE[item] for item in (0, 1, 2, 8, 4, 5, 3)), GREY), strict=True))
 
 Bars = Sequence[tuple[str, Mapping[str, float]]]
 
@@ -35,7 +35,7 @@ def render(path: Path, format: str, *, step: str | None = None) -> str | bytes:
     """
 
     load = partial(load_analysis, step=step)
-    runs = ([(each.name, each) for each in several.traces_in(path)] or several.runs_in(path)) if path.is_dir() else []
+    runs = ([(item.name, item) for item in several.traces_in(path)] or several.runs_in(path)) if path.is_dir() else []
     if len(runs) > 1:
         made = [(name, load(file).overview) for name, file in runs]
         return drawn(partial(of_traces, made), format, path.name)
@@ -50,11 +50,11 @@ def of_steps(analysis: Analysis, name: str, theme: Theme) -> dict[str, Any]:
         label = f"{row['step']} ({row['note']})" if row["note"] else str(row["step"])
         taken[label] = taken.get(label, 0) + 1
         bars.append((label + f" #{taken[label]}" * (taken[label] > 1), row))
-    made = analysis.overview
-    part = max(made.parts, key=lambda part: made.parts[part])
-    share = percent(made.parts[part] / (made.step_time or 1.0))
-    gpus = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in made.gpus)
-    about = [listing([*gpus]), f"{plural(made.steps, 'traced step')} of {duration(made.step_time)}"]
+    overview = analysis.overview
+    part = max(overview.parts, key=lambda part: overview.parts[part])
+    share = percent(overview.parts[part] / (overview.step_time or 1.0))
+    gpus = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in overview.gpus)
+    about = [listing([*gpus]), f"{plural(overview.steps, 'traced step')} of {duration(overview.step_time)}"]
     about += [f"the first {MOST} are drawn"] if len(analysis.steps) > len(bars) and analysis.step is None else []
     answer = f"{without_middle(plain(name), LONGEST_NAME)}: {part} takes most of a step, {share}"
     return _chart(bars, "step", answer, " · ".join(filter(None, about)), theme)
@@ -62,12 +62,13 @@ def of_steps(analysis: Analysis, name: str, theme: Theme) -> dict[str, Any]:
 
 def of_traces(traces: Sequence[tuple[str, Overview]], theme: Theme) -> dict[str, Any]:
     """The mean step of each trace, by the traces' names."""
-    bars = [(without_middle(plain(name), LONGEST_NAME), made.parts) for name, made in traces[:MOST]]
-    fast, *_, slow = sorted(traces, key=lambda each: each[1].step_time)
+    bars = [(without_middle(plain(name), LONGEST_NAME), overview.parts) for name, overview in traces[:MOST]]
+    fast, *_, slow = sorted(traces, key=lambda trace: trace[1].step_time)
     ends = [
-        f"{duration(made.step_time)} ({without_middle(plain(name), LONGEST_NAME // 2)})" for name, made in (fast, slow)
+        f"{duration(overview.step_time)} ({without_middle(plain(name), LONGEST_NAME // 2)})"
+        for name, overview in (fast, slow)
     ]
-    gpus = dict.fromkeys(plain(gpu.name) for _, made in traces for gpu in made.gpus if gpu.name)
+    gpus = dict.fromkeys(plain(gpu.name) for _, overview in traces for gpu in overview.gpus if gpu.name)
     about = [listing([*gpus]), plural(len(traces), "trace"), *[f"the first {MOST} are drawn"] * (len(traces) > MOST)]
     answer = f"A traced step takes {' to '.join(ends)}"
     return _chart(bars, "trace", answer, " · ".join(filter(None, about)), theme)

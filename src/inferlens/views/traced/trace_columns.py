@@ -34,7 +34,7 @@ def shapes(value: str) -> str:
 def stack(value: str) -> str:
     """The innermost call of a stack that is not of PyTorch's own code."""
     calls = value.split(";")
-    return text(next((each for each in calls if not re.search(r"(^|/)torch/|^nn\.Module: ", each)), calls[0]))
+    return text(next((call for call in calls if not re.search(r"(^|/)torch/|^nn\.Module: ", call)), calls[0]))
 
 
 def strip(values: Sequence[float | None], most: float = 1.0) -> str:
@@ -42,7 +42,7 @@ def strip(values: Sequence[float | None], most: float = 1.0) -> str:
     known = np.array([value or 0.0 for value in values], dtype=np.float64)
     parts = np.array_split(known, min(STRIP, max(len(known), 1)))
     shares = (float(part.mean()) / (most or 1.0) for part in parts if len(part))
-    return "".join(_LEVELS[round(max(0.0, min(each, 1.0)) * (len(_LEVELS) - 1))] for each in shares)
+    return "".join(_LEVELS[round(max(0.0, min(item, 1.0)) * (len(_LEVELS) - 1))] for item in shares)
 
 
 def _bar(value: float | None) -> str:

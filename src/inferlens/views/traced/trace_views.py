@@ -89,9 +89,9 @@ def heaviest(rows: Sequence[Row], key: str, steps: int) -> list[str]:
     return [f"{percent(took / whole)} of {of} ({times}) is in {plain(found['path'])}."]
 
 
-def peak(device: memory.AllocatedMemory, held: Columns) -> str:
+def peak(device: memory.AllocatedMemory, columns: Columns) -> str:
     """The most memory that a device held, and who held most of it."""
-    rows = [row for row in held.rows() if row["device"] == device.name]
+    rows = [row for row in columns.rows() if row["device"] == device.name]
     first = max(rows, key=lambda row: row["held"], default=None)
     who = {memory.BEFORE: "from before the trace", memory.NO_OPERATOR: "for no operator"}
     part = (
@@ -188,7 +188,11 @@ class TraceTable:
         return Table(self.title, self.first, self.columns, lines, notes=more, sentences=self.sentences)
 
     def _of_a_step(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        sums = [each.key for each in self.columns if each.key == "calls" or each.unit == "ms"] if self.steps > 1 else []
+        sums = (
+            [column.key for column in self.columns if column.key == "calls" or column.unit == "ms"]
+            if self.steps > 1
+            else []
+        )
         return [{**row, **{key: row[key] / self.steps for key in sums if row[key] is not None}} for row in rows]
 
 
@@ -225,39 +229,42 @@ class Selection:
 
 
 def _overview(analysis: Analysis, _: Selection) -> TraceView:
-    made = analysis.overview
-    step = made.step_time or 1.0
-    idle = {cause: time / step for cause, time in made.idle.items()}
+    overview = analysis.overview
+    step = overview.step_time or 1.0
+    idle = {cause: time / step for cause, time in overview.idle.items()}
     busy = percent(max(0.0, 1 - sum(idle.values())))
-    advice = [plain(f"{place}. {each.sentence} {each.hint}") for place, each in enumerate(trace_findings(analysis), 1)]
-    rows = sum(seconds >= LEAST * step for seconds in made.parts.values())
-    fits = np.cumsum([len(wrap(each, _WIDTH)) for each in advice], dtype=int) <= _ROOM - rows
+    advice = [
+        plain(f"{place}. {finding.sentence} {finding.hint}")
+        for place, finding in enumerate(trace_findings(analysis), 1)
+    ]
+    rows = sum(seconds >= LEAST * step for seconds in overview.parts.values())
+    fits = np.cumsum([len(wrap(item, _WIDTH)) for item in advice], dtype=int) <= _ROOM - rows
     left = len(advice) - max(int(fits.sum()), 1)
-    said = [_BOUND[made.bound].format(busy=busy, host=percent(made.waiting / step))]
+    said = [_BOUND[overview.bound].format(busy=busy, host=percent(overview.waiting / step))]
     said += advice[: len(advice) - max(left, 0)]
-    names = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in made.gpus)
+    names = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in overview.gpus)
     marked = WHOLE_TRACE not in analysis.counted.names
-    length = f"of {duration(made.step_time)}"
+    length = f"of {duration(overview.step_time)}"
     which = (
-        f"{plural(made.steps, 'traced step')} {length}"
+        f"{plural(overview.steps, 'traced step')} {length}"
         if marked
         else f"no marked steps: the whole trace {length} counts as one"
     )
     about = [listing([*names]), which]
-    about += [f"{plural(made.left_out, 'step')} cut off"] if made.left_out else []
-    parts = _shares("parts", "", "a step's time", made.parts, step)
-    if not made.gpus:
+    about += [f"{plural(overview.left_out, 'step')} cut off"] if overview.left_out else []
+    parts = _shares("parts", "", "a step's time", overview.parts, step)
+    if not overview.gpus:
         data = operators(analysis)
         times, of = _on_gpu(analysis, data)
         said[1:1] = most(zip(data.columns["name"], times, strict=True), of)
         return TraceView(" · ".join(filter(None, about)), said, [parts], _look(analysis))
     more = [f"{plural(left, 'more piece')} of advice"] if left > 0 else []
-    more += [f"{plural(len(made.gpus) - 1, 'more GPU')}"] if len(made.gpus) > 1 else []
-    beneath = [*_causes(made.bound, idle), *tensor_cores(made.gpus[0])]
+    more += [f"{plural(len(overview.gpus) - 1, 'more GPU')}"] if len(overview.gpus) > 1 else []
+    beneath = [*_causes(overview.bound, idle), *tensor_cores(overview.gpus[0])]
     tables = [
         replace(parts, sentences=[*beneath, *([f"({', '.join(more)}: --format json)"] if more else [])]),
-        TraceTable("gpus", "GPUs", "GPU", trace_columns.GPUS, _gpus(made), wide=True),
-        replace(_shares("idle", "Why the GPU is idle", "cause", made.idle, step), wide=True),
+        TraceTable("gpus", "GPUs", "GPU", trace_columns.GPUS, _gpus(overview), wide=True),
+        replace(_shares("idle", "Why the GPU is idle", "cause", overview.idle, step), wide=True),
     ]
     return TraceView(" · ".join(about), said, tables, _look(analysis))
 
@@ -279,12 +286,18 @@ _KERNELS, _LAUNCHERS, _MODULES, _STEPS = (
 _OPERATORS, _SHAPES_OF = "--view operators", "--view operators --by shapes"
 # Options of a view, the question that it answers, and whether it has anything to show.
 _LOOKS: dict[str, tuple[str, Callable[[Analysis], Any]]] = {
-    _KERNELS: ("Which kernels take it?", lambda each: len(each.trace.gpu)),
-    _LAUNCHERS: ("Who launches them?", lambda each: (each.launch_links.operator >= 0).any()),
-    _MODULES: ("Of which modules?", lambda each: any(path != NO_MODULE for path in module_tree(each).columns["path"])),
-    _OPERATORS: ("Which operators take it?", lambda each: each.costs.is_operator.any()),
-    _SHAPES_OF: ("Of which shapes?", lambda each: any(each.trace.texts[code] for code in {*each.trace.scopes.shapes})),
-    _STEPS: ("What is in a step?", lambda each: len(each.steps)),
+    _KERNELS: ("Which kernels take it?", lambda analysis: len(analysis.trace.gpu)),
+    _LAUNCHERS: ("Who launches them?", lambda analysis: (analysis.launch_links.operator >= 0).any()),
+    _MODULES: (
+        "Of which modules?",
+        lambda analysis: any(path != NO_MODULE for path in module_tree(analysis).columns["path"]),
+    ),
+    _OPERATORS: ("Which operators take it?", lambda analysis: analysis.costs.is_operator.any()),
+    _SHAPES_OF: (
+        "Of which shapes?",
+        lambda analysis: any(analysis.trace.texts[code] for code in {*analysis.trace.scopes.shapes}),
+    ),
+    _STEPS: ("What is in a step?", lambda analysis: len(analysis.steps)),
 }
 
 
@@ -294,14 +307,14 @@ def _look(analysis: Analysis, *views: str) -> tuple[str, str]:
     return next(((_LOOKS[view][0], view) for view in views or pace if _LOOKS[view][1](analysis)), ("", ""))
 
 
-def _gpus(made: Overview) -> Columns:
+def _gpus(overview: Overview) -> Columns:
     rows = []
-    for gpu in made.gpus:
-        known = gpu.properties
+    for gpu in overview.gpus:
+        device_properties = gpu.properties
         name = f"{gpu.device}: {gpu.name}" if gpu.name else f"GPU {gpu.device}"
-        capability = known.compute_capability if known and known.major else ABSENT
-        size = (known.multiprocessors, known.memory) if known else (None, None)
-        rows.append((name, *(getattr(gpu, each) for each in USE), capability, *size))
+        capability = device_properties.compute_capability if device_properties and device_properties.major else ABSENT
+        size = (device_properties.multiprocessors, device_properties.memory) if device_properties else (None, None)
+        rows.append((name, *(getattr(gpu, item) for item in USE), capability, *size))
     return Columns.named(("name", *USE, "compute_capability", "multiprocessors", "memory"), rows)
 
 
@@ -369,21 +382,25 @@ def _modules(analysis: Analysis, selection: Selection) -> TraceView:
 
 
 def _memory(analysis: Analysis, selection: Selection) -> TraceView:
-    devices = sorted(memory.devices(analysis), key=lambda each: -each.peak)
+    devices = sorted(memory.devices(analysis), key=lambda device: -device.peak)
     top = TOP - 1 - len(devices) if selection.top == TOP else selection.top  # beneath the devices' own rows
-    held, curve = memory.holders(analysis), memory.curves(analysis)
+    columns, curve = memory.holders(analysis), memory.curves(analysis)
     lines = []
-    for each in devices:
-        levels = [row["allocated"] for row in curve.rows() if row["device"] == each.name]
-        row = {"peak": each.peak, "time": each.time, "strip": trace_columns.strip(levels, each.peak)}
-        lines.append(Line.of(each.name, trace_columns.PEAKS, row))
-    table = TraceTable("holders", "", "held at the peak by", trace_columns.HOLDERS, held, "operator", top=top)
+    for allocated_memory in devices:
+        levels = [row["allocated"] for row in curve.rows() if row["device"] == allocated_memory.name]
+        row = {
+            "peak": allocated_memory.peak,
+            "time": allocated_memory.time,
+            "strip": trace_columns.strip(levels, allocated_memory.peak),
+        }
+        lines.append(Line.of(allocated_memory.name, trace_columns.PEAKS, row))
+    table = TraceTable("holders", "", "held at the peak by", trace_columns.HOLDERS, columns, "operator", top=top)
     tables: list[TraceTable | Table] = [
         Table("", "device", trace_columns.PEAKS, lines),
         table,
         TraceTable("curve", "Memory over time", "time", trace_columns.CURVE, curve, _moment, wide=True),
     ]
-    said = peak(devices[0], held) if devices else "The trace has no memory events: profile with profile_memory=True."
+    said = peak(devices[0], columns) if devices else "The trace has no memory events: profile with profile_memory=True."
     return TraceView(f"memory{_in_steps(analysis)}", [said], tables, _look(analysis))
 
 
@@ -404,7 +421,8 @@ def _steps(analysis: Analysis, selection: Selection) -> TraceView:
     took = {part: sum(row[part] for row in rows) for part in PARTS}
     most = [part for part in sorted(PARTS, key=lambda part: -took[part])[:_PARTS] if took[part]]
     columns = [
-        replace(each, wide=each.wide or (each.key in PARTS and each.key not in most)) for each in trace_columns.STEPS
+        replace(column, wide=column.wide or (column.key in PARTS and column.key not in most))
+        for column in trace_columns.STEPS
     ]
     table = TraceTable("steps", "", "step", columns, data, "step", top=selection.top, rank="time")
     slowest = max(rows, key=lambda row: float(row["time"]))["step"] if rows else ""
@@ -509,10 +527,10 @@ def _shared(view: str, before: Analysis, after: Analysis, data: Columns | None =
     if view == "operators":
         return data is not None and several.BOTH in data.columns["state"]
     first, second = (
-        set(module_tree(each).columns["path"]) - {NO_MODULE}
+        set(module_tree(analysis).columns["path"]) - {NO_MODULE}
         if view == "modules"
-        else set(each.trace.names_of(each.trace.rows(Category.KERNEL)))
-        for each in (before, after)
+        else set(analysis.trace.names_of(analysis.trace.rows(Category.KERNEL)))
+        for analysis in (before, after)
     )
     return not first.isdisjoint(second)
 
@@ -579,5 +597,5 @@ def _sum(data: Columns) -> str:
 
 def _states(data: Columns) -> str:
     states = list(data.columns["state"])
-    both, new, gone = (states.count(each) for each in (several.BOTH, several.NEW, several.GONE))
+    both, new, gone = (states.count(item) for item in (several.BOTH, several.NEW, several.GONE))
     return f"{both:,} in both, {new:,} new, {gone:,} gone"

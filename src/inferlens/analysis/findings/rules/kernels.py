@@ -17,31 +17,37 @@ _TRADE = "A trade of accuracy for time, so check the outputs"
 
 
 @rule("tensor-cores-unused", of="profile")
-def tensor_cores_unused(seen: Evidence) -> Iterator[Finding]:
+def tensor_cores_unused(evidence: Evidence) -> Iterator[Finding]:
     """Kernels know it; shapes alone tell only that tensor cores are used badly or not at all."""
-    odd = seen.layers(each for each in seen.parts if seen.multiple and _is_odd(each, seen.multiple))
-    some: Pieces[TimedLayer] | Pieces[TimedKernel] = _without_tensor_cores(seen) if seen.launched else odd
-    if not seen.multiple or not some or some.share < thresholds.NO_TENSOR_CORES:
+    odd = evidence.layers(part for part in evidence.parts if evidence.multiple and _is_odd(part, evidence.multiple))
+    some: Pieces[TimedLayer] | Pieces[TimedKernel] = _without_tensor_cores(evidence) if evidence.launched else odd
+    if not evidence.multiple or not some or some.share < thresholds.NO_TENSOR_CORES:
         return
     what = "{layers:#layer} may use tensor cores badly, or not at all"
-    if seen.launched:
+    if evidence.launched:
         what = "{calls:#kernel call} of convolutions and matrix products {calls:uses|use} no tensor cores"
-        paths = {path for each in _without_tensor_cores(seen) for path in each.kernel.modules}
-        odd = seen.layers(each for each in odd if paths.intersection(each.layer.modules))
-    sizes = few((f"{each.name} ({' to '.join(map(str, channels_of(each)))})" for each in odd), 1)
-    pad = f"make channels and features multiples of {seen.multiple} by padding" if odd else ""
-    order = seen.hint("channels_last").ask if any(each.family == "convolution" for each in some) else ""
+        paths = {
+            path
+            for without_tensor_core in _without_tensor_cores(evidence)
+            for path in without_tensor_core.kernel.modules
+        }
+        odd = evidence.layers(timed_layer for timed_layer in odd if paths.intersection(timed_layer.layer.modules))
+    sizes = few((f"{timed_layer.name} ({' to '.join(map(str, channels_of(timed_layer)))})" for timed_layer in odd), 1)
+    pad = f"make channels and features multiples of {evidence.multiple} by padding" if odd else ""
+    order = evidence.hint("channels_last").ask if any(item.family == "convolution" for item in some) else ""
     yield found(
         what + ": {much}{where}" + ("; channels of {sizes} are no multiples of {multiple}." if odd else "."),
-        {"multiple": seen.multiple}, some, sizes=sizes,
-        hint=seen.advice(pad, "try channels-last order" if order else "", asks=[order], others="try another backend"),
+        {"multiple": evidence.multiple}, some, sizes=sizes,
+        hint=evidence.advice(pad, "try channels-last order" if order else "",
+        asks=[order], others="try another backend"),
     )  # fmt: skip
 
 
-def _without_tensor_cores(seen: Evidence) -> Pieces[TimedKernel]:
-    return seen.kernels([
-        each for each in seen.launched
-        if each.family in DENSE and each.kernel.tensor_cores is False and could_use_tensor_cores(each.kernel.name)
+def _without_tensor_cores(evidence: Evidence) -> Pieces[TimedKernel]:
+    return evidence.kernels([
+        timed_kernel for timed_kernel in evidence.launched
+        if timed_kernel.family in DENSE and timed_kernel.kernel.tensor_cores is False
+        and could_use_tensor_cores(timed_kernel.kernel.name)
     ])  # fmt: skip
 
 
@@ -53,16 +59,16 @@ def _is_odd(of: TimedLayer, multiple: int) -> bool:
 
 
 @rule("tf32-off", of="profile", hint=f"TF32 (of an engine, when it is built). {_TRADE}.")
-def tf32_off(seen: Evidence) -> Iterator[Finding]:
+def tf32_off(evidence: Evidence) -> Iterator[Finding]:
     """An accuracy trade-off, and said to be one."""
-    hint = seen.hint("tf32")
-    if not seen.on_gpu or hint.asked or seen.precision != "fp32" or seen.capability < FIRST["tf32"]:
+    hint = evidence.hint("tf32")
+    if not evidence.on_gpu or hint.asked or evidence.precision != "fp32" or evidence.capability < FIRST["tf32"]:
         return
-    dense = seen.layers(each for each in seen.parts if each.family in DENSE)
-    some: Pieces[TimedLayer] | Pieces[TimedKernel] = _without_tensor_cores(seen) if seen.launched else dense
+    dense = evidence.layers(part for part in evidence.parts if part.family in DENSE)
+    some: Pieces[TimedLayer] | Pieces[TimedKernel] = _without_tensor_cores(evidence) if evidence.launched else dense
     if some.share < thresholds.TF32:
         return
-    rates = next((each.ceilings.rates for each in seen.profiles if each.ceilings), {})
+    rates = next((profile.ceilings.rates for profile in evidence.profiles if profile.ceilings), {})
     slow, fast = rates.get("fp32"), rates.get("tf32")
     won = some.seconds * (1 - slow / fast) if slow and fast and 0 < slow < fast else None
     yield found(
@@ -70,7 +76,7 @@ def tf32_off(seen: Evidence) -> Iterator[Finding]:
         {"seconds": some.seconds, "fp32 rate": slow, "tf32 rate": fast},
         subject="convolutions and matrix products", seconds=won, whole=some.run, share=some.share, much=some.much,
         gain=f", {fast / slow:.1f} times as fast" if won and slow and fast else "",
-        hint=f"{_TRADE}: {seen.command(hint.ask)}" if hint.ask else "",
+        hint=f"{_TRADE}: {evidence.command(hint.ask)}" if hint.ask else "",
     )  # fmt: skip
 
 
@@ -79,13 +85,17 @@ def tf32_off(seen: Evidence) -> Iterator[Finding]:
     of="profile",
     hint="Keep constants in buffers of the model; call neither .item() nor .cpu() in forward.",
 )
-def host_copies(seen: Evidence) -> Iterator[Finding]:
+def host_copies(evidence: Evidence) -> Iterator[Finding]:
     """Copies as the profiler names them, ``Memcpy HtoD (Pageable -> Device)``, or a backend's copying layers."""
-    copies = tuple(each for each in seen.launched if each.kind == "copy" and _ACROSS.search(each.kernel.name))
-    layers = seen.layers(each for each in seen.parts if each.family == "copy")
-    of = "the call" if seen.latency else "the profiled call"
-    some = Pieces(copies, seen.call or 0.0, of, seen.call) if copies else layers
-    if seen.on_gpu and seen.case.io != "host" and some.share >= thresholds.LAYOUT:
+    copies = tuple(
+        timed_kernel
+        for timed_kernel in evidence.launched
+        if timed_kernel.kind == "copy" and _ACROSS.search(timed_kernel.kernel.name)
+    )
+    layers = evidence.layers(part for part in evidence.parts if part.family == "copy")
+    of = "the call" if evidence.latency else "the profiled call"
+    some = Pieces(copies, evidence.call or 0.0, of, evidence.call) if copies else layers
+    if evidence.on_gpu and evidence.case.io != "host" and some.share >= thresholds.LAYOUT:
         yield found(
             "{copies:,} {copies:copy|copies} between host and GPU {copies:takes|take} {much}{where}.",
             {"copies": some.calls, "seconds": some.seconds},
@@ -95,31 +105,35 @@ def host_copies(seen: Evidence) -> Iterator[Finding]:
 
 
 @rule("tiny-kernels", of="profile")
-def tiny_kernels(seen: Evidence) -> Iterator[Finding]:
+def tiny_kernels(evidence: Evidence) -> Iterator[Finding]:
     """A kernel of a few microseconds mostly starts and ends."""
-    kernels = seen.kernels([each for each in seen.launched if each.kind == "kernel"])
-    tiny = seen.kernels([e for e in kernels if 0 < e.seconds / max(e.kernel.calls, 1) < thresholds.TINY])
+    kernels = evidence.kernels([timed_kernel for timed_kernel in evidence.launched if timed_kernel.kind == "kernel"])
+    tiny = evidence.kernels([e for e in kernels if 0 < e.seconds / max(e.kernel.calls, 1) < thresholds.TINY])
     if tiny.calls >= thresholds.FEW_LAUNCHES and tiny.share >= thresholds.TINY_SHARE:
         yield found(
             "{tiny:,} of {calls:#kernel call} last {mean:duration} on average, and take {much}.",
             {"tiny": tiny.calls, "calls": kernels.calls, "mean": tiny.seconds / tiny.calls}, tiny,
             subject=plural(tiny.calls, "kernel call"),
-            hint=seen.advice(others="a backend that fuses more of them"),
+            hint=evidence.advice(others="a backend that fuses more of them"),
         )  # fmt: skip
 
 
 @rule("few-blocks", of="profile")
-def few_blocks(seen: Evidence) -> Iterator[Finding]:
+def few_blocks(evidence: Evidence) -> Iterator[Finding]:
     """A multiprocessor without a block has nothing to do."""
-    few = [each for each in seen.launched if each.kind == "kernel" and 0 < each.blocks < seen.multiprocessors]
-    some = seen.kernels(few)
+    few = [
+        timed_kernel
+        for timed_kernel in evidence.launched
+        if timed_kernel.kind == "kernel" and 0 < timed_kernel.blocks < evidence.multiprocessors
+    ]
+    some = evidence.kernels(few)
     if some.share >= thresholds.FEW_BLOCKS:
         fills = "For latency, another backend may split the work further; a larger batch fills it"
-        fills = "A larger batch fills it" if seen.rivals else fills
-        idle = sum(each.seconds * (1 - each.blocks / seen.multiprocessors) for each in some)
+        fills = "A larger batch fills it" if evidence.rivals else fills
+        idle = sum(timed_kernel.seconds * (1 - timed_kernel.blocks / evidence.multiprocessors) for timed_kernel in some)
         yield found(
             "{calls:#kernel call} {calls:has|have} too few blocks for {multiprocessors} multiprocessors: {much}, with "
             "{empty:percent} of the GPU empty.",
-            {"idle": idle, "multiprocessors": seen.multiprocessors}, some, seconds=idle, empty=idle / some.seconds,
-            hint=f"{fills}: {seen.command(larger=True)}",
+            {"idle": idle, "multiprocessors": evidence.multiprocessors}, some, seconds=idle, empty=idle / some.seconds,
+            hint=f"{fills}: {evidence.command(larger=True)}",
         )  # fmt: skip

@@ -53,37 +53,39 @@ class RecordEvidence:
 
 
 @rule("", of="record")
-def machine(seen: RecordEvidence) -> Iterator[Finding]:
+def machine(record_evidence: RecordEvidence) -> Iterator[Finding]:
     """Report what disturbed the samples, in the words of :mod:`inferlens.analysis.interference`."""
-    if cause := record_load(seen.record).cause:
+    if cause := record_load(record_evidence.record).cause:
         yield found("{message}", message=cause, hint=WAIT, code="busy")
-    for marks in (seen.record.marks, seen.record.window_marks):
-        for each in mark.warnings(marks) if marks else ():
-            yield found("{message}", message=each.message, hint=each.advice, code=each.code)
+    for marks in (record_evidence.record.marks, record_evidence.record.window_marks):
+        for warning in mark.warnings(marks) if marks else ():
+            yield found("{message}", message=warning.message, hint=warning.advice, code=warning.code)
 
 
 @rule("not-finite", of="record", hint="See the log beside the record: the clock is not to be trusted.")
-def not_finite(seen: RecordEvidence) -> Iterator[Finding]:
+def not_finite(record_evidence: RecordEvidence) -> Iterator[Finding]:
     """Samples that are no times."""
-    count = seen.series.not_finite
+    count = record_evidence.series.not_finite
     if count:
         yield found("{samples:#sample} {samples:is|are} negative or not finite, and left out.", {"samples": count})
 
 
 @rule("", of="record")
-def series(seen: RecordEvidence) -> Iterator[Finding]:
+def series(record_evidence: RecordEvidence) -> Iterator[Finding]:
     """What speaks against the interval of the median, or the median itself."""
-    samples, for_median = seen.series.samples, seen.series.for_median
-    for each in diagnostics(for_median if len(for_median) >= LEAST_SAMPLES else samples) if samples else ():
-        if each.code in OF_THE_SERIES and not (IN_TURNS in seen.record.facts and each.code in UNSTEADY):
-            code, hint, template = OF_THE_SERIES[each.code]
-            yield found(template, {"value": each.value}, hint=hint, code=code)
+    samples, for_median = record_evidence.series.samples, record_evidence.series.for_median
+    for diagnostic in diagnostics(for_median if len(for_median) >= LEAST_SAMPLES else samples) if samples else ():
+        if diagnostic.code in OF_THE_SERIES and not (
+            IN_TURNS in record_evidence.record.facts and diagnostic.code in UNSTEADY
+        ):
+            code, hint, template = OF_THE_SERIES[diagnostic.code]
+            yield found(template, {"value": diagnostic.value}, hint=hint, code=code)
 
 
 @rule("not-reached", of="record", hint="A longer --max-time, or a quieter machine.")
-def not_reached(seen: RecordEvidence) -> Iterator[Finding]:
+def not_reached(record_evidence: RecordEvidence) -> Iterator[Finding]:
     """The time was up before the median was known as well as was asked for; by default nobody asked."""
-    budget, samples = seen.record.budget, seen.series.samples
+    budget, samples = record_evidence.record.budget, record_evidence.series.samples
     if not samples or budget.iterations is not None or budget.seconds is not None:
         return
     width = half_width(samples)
@@ -95,11 +97,11 @@ def not_reached(seen: RecordEvidence) -> Iterator[Finding]:
 
 
 @rule("uneven-throughput", of="record", hint="Measure it again on a quieter machine.")
-def uneven_throughput(seen: RecordEvidence) -> Iterator[Finding]:
+def uneven_throughput(record_evidence: RecordEvidence) -> Iterator[Finding]:
     """How far the median of the windows of throughput may be off; of few windows, how far they differ from it."""
-    rates = steady_samples(seen.record, "throughput").for_median
+    rates = steady_samples(record_evidence.record, "throughput").for_median
     middle = median(rates) if rates else 0.0
-    if middle > 0 and IN_TURNS not in seen.record.facts:  # there it is of the same calls as the latency
+    if middle > 0 and IN_TURNS not in record_evidence.record.facts:  # there it is of the same calls as the latency
         width = half_width(rates)
         if math.isinf(width):  # too few for an interval
             width = max(max(rates) - middle, middle - min(rates)) / middle
@@ -109,9 +111,9 @@ def uneven_throughput(seen: RecordEvidence) -> Iterator[Finding]:
 
 
 @rule("slow-throughput", of="record", hint="Measure again, with --mode throughput; until then trust the latency.")
-def slow_throughput(seen: RecordEvidence) -> Iterator[Finding]:
+def slow_throughput(record_evidence: RecordEvidence) -> Iterator[Finding]:
     """Calls back to back cannot take longer than one after another, but for a disturbance or a wrong clock."""
-    rates, latency = steady_samples(seen.record, "throughput").for_median, seen.series.for_median
+    rates, latency = steady_samples(record_evidence.record, "throughput").for_median, record_evidence.series.for_median
     if rates and latency:
         share = median(rates) * median(latency)
         if share < SLOW_RATE:
@@ -125,17 +127,17 @@ def share_if_partly(record: Record) -> float | None:
 
 
 @rule("partly-quantized", of="record", hint="inferlens profile shows which layers stayed as they were.")
-def partly_quantized(seen: RecordEvidence) -> Iterator[Finding]:
+def partly_quantized(record_evidence: RecordEvidence) -> Iterator[Finding]:
     """A model that was quantized here, of which most is computed as before."""
-    share = share_if_partly(seen.record)
+    share = share_if_partly(record_evidence.record)
     if share is not None:
         yield found("Only {share:percent} of the multiply-adds are quantized.", share=share)
 
 
 @rule("less-accurate", of="record", hint="More calibration data, other ranges, or --keep for the layers that lose it.")
-def less_accurate(seen: RecordEvidence) -> Iterator[Finding]:
+def less_accurate(record_evidence: RecordEvidence) -> Iterator[Finding]:
     """Answers that are worth less than those of fp32, by more than chance."""
-    accuracy, known = seen.record.accuracy, worth(seen.record.accuracy)
+    accuracy, known = record_evidence.record.accuracy, worth(record_evidence.record.accuracy)
     sure = known and known.drop_interval and known.drop_interval.low > 0
     drop = measured_drop(accuracy) or 0.0
     if accuracy and sure and drop > LESS_ACCURATE:
@@ -143,20 +145,20 @@ def less_accurate(seen: RecordEvidence) -> Iterator[Finding]:
 
 
 @rule("at-chance", of="record", hint="Are weights random, or labels numbered otherwise?")
-def at_chance(seen: RecordEvidence) -> Iterator[Finding]:
+def at_chance(record_evidence: RecordEvidence) -> Iterator[Finding]:
     """fp32 itself is seldom right, and no more often than who always answers the commonest label."""
-    accuracy = seen.record.accuracy
+    accuracy = record_evidence.record.accuracy
     if accuracy and accuracy.commonest and (hits := accuracy.reference_values):
-        known = share_interval(sum(hits), len(hits))
-        if known.low <= accuracy.commonest and known.high < AT_CHANCE:
+        interval = share_interval(sum(hits), len(hits))
+        if interval.low <= accuracy.commonest and interval.high < AT_CHANCE:
             yield found("fp32's {metric} is chance.", metric=accuracy.metric)
 
 
 @rule("random-calibration", of="record", hint="Give real data to --calibration.")
-def random_calibration(seen: RecordEvidence) -> Iterator[Finding]:
+def random_calibration(record_evidence: RecordEvidence) -> Iterator[Finding]:
     """Ranges that were found with noise fit no data."""
-    facts = seen.record.facts
-    if seen.record.case.calibration == "random" and facts.get("calibrated", "quantized_share" in facts):
+    facts = record_evidence.record.facts
+    if record_evidence.record.case.calibration == "random" and facts.get("calibrated", "quantized_share" in facts):
         yield found("Calibrated with noise, not with data.")
 
 
@@ -165,16 +167,19 @@ def random_calibration(seen: RecordEvidence) -> Iterator[Finding]:
     of="record",
     hint="Keep inputs and outputs on the GPU (--io device) where the application can, or make them smaller.",
 )
-def copy_bound(seen: RecordEvidence) -> Iterator[Finding]:
+def copy_bound(record_evidence: RecordEvidence) -> Iterator[Finding]:
     """Copies take as long as the inference."""
-    if bound_by(seen.record) == "copies":
+    if bound_by(record_evidence.record) == "copies":
         yield found("Bound by copies between host and GPU.")
 
 
 @rule("gpu-floor", of="record", hint="Compare it with other GPU times alone; inferlens profile has the kernels' own.")
-def gpu_floor(seen: RecordEvidence) -> Iterator[Finding]:
+def gpu_floor(record_evidence: RecordEvidence) -> Iterator[Finding]:
     """How much of a short GPU time is launch and events; older records do not know."""
-    kernel, gpu = seen.record.facts.get(EMPTY_KERNEL), steady_samples(seen.record, "GPU time").for_median
+    kernel, gpu = (
+        record_evidence.record.facts.get(EMPTY_KERNEL),
+        steady_samples(record_evidence.record, "GPU time").for_median,
+    )
     floor = kernel.get("gpu_seconds") if isinstance(kernel, dict) else None
     if isinstance(floor, float) and gpu and floor >= GPU_FLOOR * median(gpu) > 0:
         yield found(
@@ -184,8 +189,8 @@ def gpu_floor(seen: RecordEvidence) -> Iterator[Finding]:
 
 
 @rule("weights-unwrapped", of="record")
-def weights_unwrapped(seen: RecordEvidence) -> Iterator[Finding]:
+def weights_unwrapped(record_evidence: RecordEvidence) -> Iterator[Finding]:
     """Report how weights were taken out of a checkpoint; :class:`ModelFacts` has it in parentheses."""
-    weights = seen.record.model.weights if seen.record.model else ""
+    weights = record_evidence.record.model.weights if record_evidence.record.model else ""
     if weights.endswith(")"):
         yield found("Weights came from the {weights}.", weights=weights.replace(" (", ", ").removesuffix(")"))

@@ -231,118 +231,133 @@ class TraceRule(NamedTuple):
     hint: str
 
 
-def _data_loader(seen: TraceEvidence) -> Part:
-    name = next((n for n in seen.trace.strings if "MultiProcessingDataLoader" in n), "")
+def _data_loader(trace_evidence: TraceEvidence) -> Part:
+    name = next((n for n in trace_evidence.trace.strings if "MultiProcessingDataLoader" in n), "")
     how = "more num_workers, or a larger prefetch_factor" if name else "num_workers of DataLoader"
-    return seen.seconds(seen.gaps["data-loader"]) if seen.on_gpu else seen.parts["data loader"], {"how": how}
+    return trace_evidence.seconds(
+        trace_evidence.gaps["data-loader"]
+    ) if trace_evidence.on_gpu else trace_evidence.parts["data loader"], {"how": how}
 
 
-def _set_up(seen: TraceEvidence) -> Part:
-    trace, sums = seen.trace, Counter[str]()
-    for name, time in zip(trace.names_of(seen.set_up), trace.duration[seen.set_up].tolist(), strict=True):
+def _set_up(trace_evidence: TraceEvidence) -> Part:
+    trace, sums = trace_evidence.trace, Counter[str]()
+    for name, time in zip(
+        trace.names_of(trace_evidence.set_up), trace.duration[trace_evidence.set_up].tolist(), strict=True
+    ):
         sums[name] += time
     most = next((name for name, _ in sums.most_common(1)), "")
-    return seen.seconds(seen.gaps["set-up"]), {"calls": len(seen.set_up), "most": most}
+    return trace_evidence.seconds(trace_evidence.gaps["set-up"]), {"calls": len(trace_evidence.set_up), "most": most}
 
 
-def _synchronising(seen: TraceEvidence) -> Part:
-    trace, rows = seen.trace, seen.waiting
-    place = seen.analysis.launch_links.innermost(trace.thread[rows], trace.begin[rows], Category.OPERATOR)
+def _synchronising(trace_evidence: TraceEvidence) -> Part:
+    trace, rows = trace_evidence.trace, trace_evidence.waiting
+    place = trace_evidence.analysis.launch_links.innermost(trace.thread[rows], trace.begin[rows], Category.OPERATOR)
     most = Counter(trace.names_of(trace.scopes.row[place[place >= 0]])).most_common(1)
-    gaps = seen.gaps["synchronising"]
+    gaps = trace_evidence.gaps["synchronising"]
     by = f", most by {most[0][0]}" if most else ""
-    return seen.seconds(gaps), {"calls": max(round(len(gaps) / seen.count), 1), "by": by}
+    return trace_evidence.seconds(gaps), {"calls": max(round(len(gaps) / trace_evidence.count), 1), "by": by}
 
 
-def _copies(seen: TraceEvidence) -> Part:
-    across = seen.where(_ACROSS.search)
-    words = seen.words(across)
-    alone = Intervals.of(seen.trace, seen.rows[across]).without(seen.analysis.parts["kernel"])
+def _copies(trace_evidence: TraceEvidence) -> Part:
+    across = trace_evidence.where(_ACROSS.search)
+    words = trace_evidence.words(across)
+    intervals = Intervals.of(trace_evidence.trace, trace_evidence.rows[across]).without(
+        trace_evidence.analysis.parts["kernel"]
+    )
     pinned = "Pinned" in words["longest"]
     how = "on a stream beside the kernels" if pinned else "from and to pinned memory (pin_memory, non_blocking=True)"
-    return seen.seconds(alone), {**words, "how": how}
+    return trace_evidence.seconds(intervals), {**words, "how": how}
 
 
-def _attention(seen: TraceEvidence) -> Part:
-    whole, inner = seen.attention
-    softmaxes = inner & seen.of_family("softmax")
-    part = np.where(inner, 1.0, 1 - seen.vectors)
-    return seen.saves(whole, part), {**seen.words(whole), "calls": seen.words(softmaxes)["calls"]}
+def _attention(trace_evidence: TraceEvidence) -> Part:
+    whole, inner = trace_evidence.attention
+    softmaxes = inner & trace_evidence.of_family("softmax")
+    part = np.where(inner, 1.0, 1 - trace_evidence.vectors)
+    return trace_evidence.saves(whole, part), {
+        **trace_evidence.words(whole),
+        "calls": trace_evidence.words(softmaxes)["calls"],
+    }
 
 
-def _misaligned(seen: TraceEvidence) -> Part:
-    narrow = (seen.vectors < 1) & ~seen.attention[0]
-    words = seen.words(narrow)
+def _misaligned(trace_evidence: TraceEvidence) -> Part:
+    narrow = (trace_evidence.vectors < 1) & ~trace_evidence.attention[0]
+    words = trace_evidence.words(narrow)
     multiple = MULTIPLES.get(kernel_precision(words["longest"]), 4)
     built, older = _BUILT_FOR.search(words["longest"]), ""
-    devices = seen.trace.about.devices
+    devices = trace_evidence.trace.about.devices
     if built and devices:
-        number = next(int(_GENERATIONS.get(each, each)) for each in built.groups() if each)
+        number = next(int(_GENERATIONS.get(group, group)) for group in built.groups() if group)
         own = 10 * devices[0].major + devices[0].minor
         older = f", built for sm_{number} and not for this GPU's sm_{own}" if number < own else ""
-    return seen.saves(narrow, 1 - seen.vectors), {**words, "multiple": multiple, "older": older}
+    return trace_evidence.saves(narrow, 1 - trace_evidence.vectors), {**words, "multiple": multiple, "older": older}
 
 
-def _tensor_cores_unused(seen: TraceEvidence) -> Part:
-    devices = seen.trace.about.devices
-    unused = seen.of_family(*DENSE) & seen.where(lambda n: uses_tensor_cores(n) is False and could_use_tensor_cores(n))
+def _tensor_cores_unused(trace_evidence: TraceEvidence) -> Part:
+    devices = trace_evidence.trace.about.devices
+    unused = trace_evidence.of_family(*DENSE) & trace_evidence.where(
+        lambda n: uses_tensor_cores(n) is False and could_use_tensor_cores(n)
+    )
     major = devices[0].major if devices else 0
     how = "fp16, bf16 (autocast) or TF32 (torch.set_float32_matmul_precision('high'))"
-    words = {**seen.words(unused), "how": how if major >= 8 else "fp16 (autocast)"}
-    return seen.saves(unused) if major >= 7 else 0.0, words
+    words = {**trace_evidence.words(unused), "how": how if major >= 8 else "fp16 (autocast)"}
+    return trace_evidence.saves(unused) if major >= 7 else 0.0, words
 
 
-def _elementwise(seen: TraceEvidence) -> Part:
-    own = seen.of_family(*POINTWISE) & seen.where(lambda name: not name.startswith("triton_"))
-    return seen.saves(own, (~seen.longest_of_runs(own)).astype(float)), seen.words(own)
+def _elementwise(trace_evidence: TraceEvidence) -> Part:
+    own = trace_evidence.of_family(*POINTWISE) & trace_evidence.where(lambda name: not name.startswith("triton_"))
+    return trace_evidence.saves(own, (~trace_evidence.longest_of_runs(own)).astype(float)), trace_evidence.words(own)
 
 
-def _moves(seen: TraceEvidence) -> Part:
-    moves = seen.of_family(*_MOVES)
-    words = seen.words(moves)
+def _moves(trace_evidence: TraceEvidence) -> Part:
+    moves = trace_evidence.of_family(*_MOVES)
+    words = trace_evidence.words(moves)
     layout = family_of(words["longest"]) == "layout"
     fused = "Copy, convert and join tensors less, or fuse that: torch.compile"
     how = "Keep one memory order: channels_last in model and inputs" if layout else fused
-    return seen.saves(moves), {**words, "how": how}
+    return trace_evidence.saves(moves), {**words, "how": how}
 
 
-def _small(seen: TraceEvidence) -> Part:
-    kernels = (seen.trace.category[seen.rows] == Category.KERNEL) & seen.on_gpu
-    small = kernels & (seen.taken < thresholds.TINY * SECOND)
-    words = {**seen.words(small), "all": seen.words(kernels)["calls"]}
-    return seen.saves(small) if words["calls"] >= thresholds.FEW_LAUNCHES else 0.0, words
+def _small(trace_evidence: TraceEvidence) -> Part:
+    kernels = (trace_evidence.trace.category[trace_evidence.rows] == Category.KERNEL) & trace_evidence.on_gpu
+    small = kernels & (trace_evidence.taken < thresholds.TINY * SECOND)
+    words = {**trace_evidence.words(small), "all": trace_evidence.words(kernels)["calls"]}
+    return trace_evidence.saves(small) if words["calls"] >= thresholds.FEW_LAUNCHES else 0.0, words
 
 
-def _not_filled(seen: TraceEvidence) -> Part:
-    uses = [gpu for gpu in seen.analysis.gpu_use if gpu.sm_efficiency is not None and seen.bound == "GPU"]
-    gpu = min(uses, key=lambda each: each.sm_efficiency or 0.0, default=None)
+def _not_filled(trace_evidence: TraceEvidence) -> Part:
+    uses = [
+        gpu
+        for gpu in trace_evidence.analysis.gpu_use
+        if gpu.sm_efficiency is not None and trace_evidence.bound == "GPU"
+    ]
+    gpu = min(uses, key=lambda us: us.sm_efficiency or 0.0, default=None)
     if gpu is None or (gpu.sm_efficiency or 0.0) >= thresholds.FILLED * gpu.utilization:
         return 0.0, {}
     filled = gpu.sm_efficiency or 0.0
     words = {"device": gpu.device, "busy": gpu.utilization, "filled": filled}
-    return (gpu.utilization - filled) * seen.step, words
+    return (gpu.utilization - filled) * trace_evidence.step, words
 
 
-def _products(seen: TraceEvidence) -> Part:
+def _products(trace_evidence: TraceEvidence) -> Part:
     """At most half of what takes most, where other rules about work save less."""
-    dense = seen.of_family(*DENSE, "attention")
-    words = seen.words(dense)
+    dense = trace_evidence.of_family(*DENSE, "attention")
+    words = trace_evidence.words(dense)
     name = words["longest"]
-    lower = LOWER.get(kernel_precision(name), "") if seen.on_gpu else "bf16"
+    lower = LOWER.get(kernel_precision(name), "") if trace_evidence.on_gpu else "bf16"
     speaks = lower and words["part"] >= thresholds.MOSTLY and not _LOW.search(name)
-    half = seen.saves(dense, 0.5) if speaks and uses_tensor_cores(name) is not False else 0.0
+    half = trace_evidence.saves(dense, 0.5) if speaks and uses_tensor_cores(name) is not False else 0.0
     others = (_attention, _misaligned, _tensor_cores_unused, _elementwise, _moves)
-    last = half > sum(part(seen)[0] for part in others)
-    device = "cuda" if seen.on_gpu else "cpu"
+    last = half > sum(part(trace_evidence)[0] for part in others)
+    device = "cuda" if trace_evidence.on_gpu else "cpu"
     return half if last else 0.0, {**words, "lower": lower, "device": device}
 
 
-def _outside(seen: TraceEvidence) -> Part:
-    if seen.on_gpu:
+def _outside(trace_evidence: TraceEvidence) -> Part:
+    if trace_evidence.on_gpu:
         how = "Prepare inputs and read outputs in other threads or processes"
-        return seen.seconds(seen.gaps["outside-operators"]), {"who": "The GPU waits", "how": how}
+        return trace_evidence.seconds(trace_evidence.gaps["outside-operators"]), {"who": "The GPU waits", "how": how}
     how = "Compile the model (torch.compile), or raise the batch"
-    return seen.parts["other"], {"who": "Time passes", "how": how}
+    return trace_evidence.parts["other"], {"who": "Time passes", "how": how}
 
 
 # What is saved at most stands behind each sentence.
@@ -353,7 +368,7 @@ RULES = (
               "Warm up before the trace, and keep memory between steps."),
     TraceRule("synchronising", _synchronising, "The GPU runs out of work in {calls:#wait} of the host a step{by}",
               "Wait for the GPU less often: no .item(), .cpu() or print of a tensor."),
-    TraceRule("communication", lambda seen: (seen.parts["communication"], {}),
+    TraceRule("communication", lambda trace_evidence: (trace_evidence.parts["communication"], {}),
               "Devices exchange data while no other kernel runs",
               "Communicate while kernels run: larger buckets, gradients sent as they come."),
     TraceRule("copies", _copies, "No kernel runs during copies between host and GPU, most in {most}",
@@ -387,15 +402,16 @@ RULES = (
 
 
 @rule("", of="trace")
-def traces(seen: TraceEvidence) -> Iterator[Finding]:
+def traces(trace_evidence: TraceEvidence) -> Iterator[Finding]:
     """Every row of the table whose part is worth a line."""
-    for each in RULES:
-        seconds, words = each.part(seen)
-        share = seconds / seen.step
+    for item in RULES:
+        seconds, words = item.part(trace_evidence)
+        share = seconds / trace_evidence.step
         if share > thresholds.WORTH:
             yield found(
-                each.sentence.replace("{what}", words.get("what", "")) + ": at most {share:percent} of a step "
+                item.sentence.replace("{what}", words.get("what", "")) + ": at most {share:percent} of a step "
                 "({time:duration}) to save.",
-                {"time": seconds, "share": share}, code=each.code, subject=each.code, seconds=seconds, whole=seen.step,
-                share=share, hint=found(each.hint, **words).sentence, **words,
+                {"time": seconds, "share": share}, code=item.code, subject=item.code, seconds=seconds,
+                whole=trace_evidence.step,
+                share=share, hint=found(item.hint, **words).sentence, **words,
             )  # fmt: skip

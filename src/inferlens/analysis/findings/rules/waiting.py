@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 @rule("doubtful-profile", of="profile", about="trust", hint="Shares say where to look, not what can be won.")
-def doubtful_profile(seen: Evidence) -> Iterator[Finding]:
+def doubtful_profile(evidence: Evidence) -> Iterator[Finding]:
     """What was profiled is not quite what runs unprofiled."""
-    stretched = seen.layered is not None and not kernels_alone(seen.layered)
-    account = seen.table.reconciliation if seen.table and stretched else None
+    stretched = evidence.layered is not None and not kernels_alone(evidence.layered)
+    account = evidence.table.reconciliation if evidence.table and stretched else None
     if account and account.cost is not None and account.unprofiled:
         slower = min(account.cost, account.cost_low or account.cost) >= thresholds.COST
         if slower or max(account.cost, account.cost_high or account.cost) <= thresholds.FASTER:
@@ -34,21 +34,21 @@ def doubtful_profile(seen: Evidence) -> Iterator[Finding]:
                 {"cost": account.cost, "profiled": account.profiled, "untouched": account.unprofiled},
                 subject="the layers",
             )
-    if seen.latency and seen.busy >= thresholds.GPU_COST * seen.latency:
+    if evidence.latency and evidence.busy >= thresholds.GPU_COST * evidence.latency:
         yield found(
             "Kernel times are doubtful: the GPU works {busy:duration} of a profiled call, an unprofiled call takes "
             "{latency:duration}.",
-            {"busy": seen.busy, "latency": seen.latency},
+            {"busy": evidence.busy, "latency": evidence.latency},
             subject="the kernels",
         )
 
 
 @rule("unstable", of="profile", about="trust", hint="Look for what else runs on the machine; more --runs.")
-def unstable(seen: Evidence) -> Iterator[Finding]:
+def unstable(evidence: Evidence) -> Iterator[Finding]:
     """Runs that differ."""
-    whole = seen.table.reconciliation.whole if seen.table else None
+    whole = evidence.table.reconciliation.whole if evidence.table else None
     if whole and whole.p95 is not None and 0 < thresholds.RUN_SPREAD * whole.median <= whole.p95:
-        scale = seen.table.runs.whole_scale if seen.table else 1.0
+        scale = evidence.table.runs.whole_scale if evidence.table else 1.0
         yield found(
             "Profiled runs vary: their 95th percentile is {p95:duration}, {times:ratio} their median.",
             {"p95": whole.p95 / scale, "median": whole.median / scale},
@@ -84,7 +84,7 @@ def host_bound(seen: RecordEvidence | Evidence | TraceEvidence) -> Iterator[Find
             )  # fmt: skip
     elif seen.record and bound_by(seen.record) == "host":
         latency, enqueue = (
-            median(steady_samples(seen.record, each).for_median) for each in ("latency", "enqueue time")
+            median(steady_samples(seen.record, name).for_median) for name in ("latency", "enqueue time")
         )
         yield found(
             "Bound by the host: enqueueing a call takes about as long as the call.",
@@ -115,6 +115,6 @@ def bound_by(record: Record) -> str:
     if not (latency and enqueue and gpu):
         return ""
     copies = [steady_samples(record, metric).for_median for metric in ("H2D time", "D2H time")]
-    if all(copies) and sum(median(each) for each in copies) >= COPY_BOUND * median(gpu):
+    if all(copies) and sum(median(copy) for copy in copies) >= COPY_BOUND * median(gpu):
         return "copies"
     return "host" if enqueueing_takes_all(median(enqueue), median(latency)) else "GPU"

@@ -1,0 +1,150 @@
+"""Outputs of today that a change of the code keeps: of commands that read files, and of functions for Python.
+
+Each line of tests/golden/commands.txt is run in this process, and its output is compared with a file in
+tests/golden/outputs; large ones are packed. ``python -m tests.test_golden`` writes the files again, and with words only
+those whose names have one of them. Of pictures the words and values are compared; of a command after ``keys:``, which
+measures, the keys of its JSON. What goes to standard error is not compared.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import lzma
+import re
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import inferlens
+from tests.commands import inferlens as run
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES, GOLDEN, OUTPUTS = ROOT / "examples", ROOT / "tests" / "golden", ROOT / "tests" / "golden" / "outputs"
+PACKED_FROM = 60_000  # bytes
+LONG_NUMBER = re.compile(r"(?<![\w.])\d+\.\d{8,}(?:e[+-]?\d+)?(?!\w)")  # its last digits depend on the processor
+RECORDS = (("record.json", "Record"), ("profile-*.json", "Profile"), ("trials.jsonl", "Record"))
+# What records of the past have and records of today do not.
+RETIRED = re.compile(
+    r"\.(machine\.(costs|forgotten|governor|before\.idle_\w+|cpu\.(frequency_mean|frequency_min|memory_wait)"
+    r"|gpu\.(memory_clock|power|power_basis|power_window))|(window_)?marks\.(repeat|why|unseen)|budget\.stop)"
+)
+
+
+def name_of(command: str) -> str:
+    """Return the name of the file with the output of a command."""
+    ending = re.search(r"\b(json|csv|md)$", command)
+    name = re.sub(r"examples/|tests/[\w/]+/(?=\w)|--view overview,operators,kernels,modules,memory\S*", "", command)
+    name = re.sub(r"[^A-Za-z0-9_.]+", "-", re.sub(r"--json$|--format (?:json|csv)$|-o \S+$", "", name)).strip("-")
+    return f"{name}.{ending[1] if ending else 'txt'}"
+
+
+def output(command: str, folder: Path) -> str:
+    """Return what a command prints, and what it writes to the file or folder that it names."""
+    words = shlex.split(command.removeprefix("keys: "))
+    done = run(*words, cwd=folder)
+    assert "Traceback" not in done.stderr, done.stderr
+    if command.startswith("keys: "):
+        return "\n".join(sorted(set(re.findall(r'"([^"]+)":', done.stdout)))) + "\n"
+    files = [folder / words[place + 1] for place, word in enumerate(words) if word in ("-o", "--plot", "--trace")]
+    text = done.stdout + "".join(map(written, [*files, *sorted(folder.glob("*-pictures/*.svg"))]))
+    return text if done.returncode == 0 else f"{text}exit code {done.returncode}\n"
+
+
+def written(path: Path) -> str:
+    """Return the text of a file, the words and values of a picture, or the names of the files in a folder."""
+    if path.is_dir():
+        return "".join(f"{file.relative_to(path)}\n" for file in sorted(path.rglob("*")))
+    text = path.read_text("utf-8") if path.exists() else ""
+    words = re.findall(r'aria-label="([^"]*)"|<text[^>]*>([^<]*)<', text)
+    return text if path.suffix != ".svg" else "".join(f"{label or word}\n" for label, word in words)
+
+
+def records() -> dict[str, Any]:
+    loaded = inferlens.load_records(EXAMPLES / "cpu/quantized", EXAMPLES / "h200/five-ways")
+    fastest = [[record.id for record in part.equally_fast] for part in loaded.comparisons]
+    return {"answer": loaded.answer, "fastest": fastest, "table": loaded.to_polars().to_dicts()}
+
+
+def trace() -> dict[str, Any]:
+    loaded = inferlens.load_trace(next(EXAMPLES.glob("h200/traces/pytorch_bs1/*")))
+    frames = [loaded.operators(), loaded.kernels(), loaded.modules(), loaded.memory(), loaded.steps()]
+    return {"overview": loaded.overview(), "frames": [frame.to_dicts() for frame in frames]}
+
+
+PYTHON = {
+    "python-records.json": records,
+    "python-compare.json": lambda: inferlens.compare(EXAMPLES / "h200/default", EXAMPLES / "h200/by-hand"),
+    "python-findings.json": lambda: [*map(inferlens.findings, inferlens.load_profiles(EXAMPLES).profiles)],
+    "python-trace.json": trace,
+}
+COMMANDS = {name_of(command): command for command in (GOLDEN / "commands.txt").read_text("utf-8").splitlines()}
+NAMES = [*COMMANDS, *PYTHON]
+
+
+def make(name: str) -> str:
+    """Return the text of an output, without paths and digits of this machine."""
+    with tempfile.TemporaryDirectory() as temporary:
+        for link in ("examples", "tests"):
+            (Path(temporary) / link).symlink_to(ROOT / link)
+        if name in COMMANDS:
+            text = output(COMMANDS[name], Path(temporary))
+        else:
+            text = msgspec.json.format(msgspec.json.encode(PYTHON[name](), enc_hook=str), indent=1).decode() + "\n"
+    return LONG_NUMBER.sub(lambda number: f"{float(number[0]):.10g}", text.replace(str(ROOT), "ROOT"))
+
+
+def read(path: Path) -> str:
+    """Return the text of a file, packed or not; empty if there is none."""
+    packed = path.with_name(f"{path.name}.xz")
+    data = lzma.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes() if path.exists() else b""
+    return data.decode()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_output_is_as_stored(name: str) -> None:
+    before, after = read(OUTPUTS / name).splitlines(), make(name).splitlines()
+    if before != after:
+        lines = list(difflib.unified_diff(before, after, "stored", "now", n=2, lineterm=""))
+        pytest.fail("\n".join([COMMANDS.get(name, name), *lines[:60], f"{len(lines)} lines differ"]), pytrace=False)
+
+
+@pytest.mark.parametrize(("pattern", "struct"), [*RECORDS, ("quantized-*.json", "Quantization")])
+def test_stored_records_are_encoded_as_they_were(pattern: str, struct: str) -> None:
+    for path in [file for folder in (EXAMPLES, GOLDEN) for file in folder.rglob(f"{pattern}*")]:
+        text = read(path.with_name(path.name.removesuffix(".xz")))
+        rounds = map(json.loads, filter(None, text.split("\n")[1:] if "trials" in pattern else ()))
+        for before in [record for one in rounds for record in one["records"]] or [json.loads(text)]:
+            record = msgspec.json.decode(json.dumps(before), type=getattr(inferlens, struct))
+            missing = set(lost(before, json.loads(msgspec.json.encode(record))))
+            assert {place for place in missing if not RETIRED.fullmatch(place)} == set(), path
+
+
+def lost(before: Any, after: Any, path: str = "") -> list[str]:
+    """Return the paths of values that are not the same any more; new keys are allowed."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        parts = [(key, value, after.get(key, "?")) for key, value in before.items()]
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        parts = [("[]", *pair) for pair in zip(before, after, strict=True)]
+    else:
+        return [] if before == after else [path]
+    return [place for key, old, new in parts for place in lost(old, new, f"{path}.{key}")]
+
+
+if __name__ == "__main__":
+    OUTPUTS.mkdir(exist_ok=True)
+    for name in NAMES:
+        wanted = not sys.argv[1:] or any(word in name for word in sys.argv[1:])
+        if wanted and (text := make(name)) != read(OUTPUTS / name):
+            files = {False: OUTPUTS / name, True: OUTPUTS / f"{name}.xz"}
+            packed = len(text) >= PACKED_FROM
+            files[packed].write_bytes(lzma.compress(text.encode(), preset=9) if packed else text.encode())
+            files[not packed].unlink(missing_ok=True)
+            print(f"Wrote {name}")
+    for path in [path for path in OUTPUTS.iterdir() if path.name.removesuffix(".xz") not in NAMES]:
+        path.unlink()
