@@ -20,13 +20,14 @@ from inferlens.errors import Unsupported
 from inferlens.execution import child as processes
 from inferlens.execution.child import Outcome
 from inferlens.execution.protocol import Observer, PlannedCase
+from inferlens.execution.resume import request_hash
 from inferlens.execution.run import measuring_order
 from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.tasks import BenchmarkJob, Reference
 from inferlens.measure.monitor import quiet
 from inferlens.models.model import ModelInfo
 from inferlens.record.machine import MachineLog
-from inferlens.record.record import Record
+from inferlens.record.record import CUT_SHORT, Record
 from inferlens.record.store import alone_in
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
@@ -379,3 +380,88 @@ def test_two_runs_at_once_of_a_model_do_not_share_a_folder(tmp_path: Path) -> No
     assert not list((tmp_path / "demo").iterdir())
     (record,) = inferlens.bench("fake:demo", **words)
     assert record.status == "ok"
+
+
+# The same command again.
+
+
+def fake(folder: Path, latencies: str, **words: Any) -> tuple[list[Record], list[str]]:
+    """Measure cases of the fake backend; return the records, and the remarks about them."""
+    remarks: list[str] = []
+    ear = words.pop("observer", Observer())
+    ear.remark = remarks.append
+    words = {"backend": "fake:steady", "warmup": 2, "max_time": "0.3s", **words}
+    records = inferlens.bench("fake:demo", option=f"fake.latency={latencies}", output=folder, observer=ear, **words)
+    return list(records), remarks
+
+
+def ids(records: list[Record]) -> set[str]:
+    return {record.id for record in records}
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_complete_command_that_is_repeated_measures_nothing_unless_it_is_asked_to(tmp_path: Path) -> None:
+    first, remarks = fake(tmp_path, "4,4.6")
+    assert remarks == []
+    second, remarks = fake(tmp_path, "4,4.6")
+    assert ids(second) == ids(first)
+    assert remarks == ["All cases were measured here before; --rerun measures them again."]
+    third, remarks = fake(tmp_path, "4,4.6", rerun=True)
+    assert (ids(third) & ids(first), remarks) == (set(), [])
+    assert ids(inferlens.load_records(tmp_path).records) == ids(first) | ids(third)
+    longer, _ = fake(tmp_path, "4,4.6", iterations=7)
+    assert not ids(longer) & ids(first + third), "another request"
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_case_that_is_added_joins_the_race(tmp_path: Path) -> None:
+    first, _ = fake(tmp_path, "4,4.6")
+    second, remarks = fake(tmp_path, "4,4.6,3.9")
+    assert ids(first) < ids(second)
+    assert remarks == ["2 of 3 cases were measured here before; --rerun measures them again."]
+    assert len({record.run for record in second}) == 1
+    added = [record.repeat for record in second if record.case.options["latency"] == 3.9]
+    assert added[0] == 0
+    assert min(added[1:]) > max(record.repeat for record in first)
+
+
+class StopsAfter(Observer):
+    """Interrupts a run after so many records."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def done(self, record: Record, folder: Path) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_an_interrupted_command_goes_on(tmp_path: Path, after: int) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        fake(tmp_path, "4,4.6", observer=StopsAfter(after))
+    left = ids(inferlens.load_records(tmp_path).records)
+    records, remarks = fake(tmp_path, "4,4.6")
+    assert left <= ids(records)
+    assert ids(records) == ids(inferlens.load_records(tmp_path).records)
+    assert (len(remarks), len({record.run for record in records})) == (1, 1)
+    assert not any(CUT_SHORT in record.facts for record in records)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_case_that_failed_and_one_with_another_file_are_measured_again(tmp_path: Path) -> None:
+    words = {"option": ["fake.latency=4", "fake.trouble=none,raise"], "output": tmp_path, "quick": True}
+    words |= {"backend": "fake:steady", "iterations": 5}
+    right, _ = inferlens.bench("fake:demo", **words)
+    again = inferlens.bench("fake:demo", **words)
+    assert {record.status: record.id == right.id for record in again} == {"ok": True, "failed": False}
+    assert ids(list(again)) == ids(inferlens.load_records(tmp_path).records)
+    data = tmp_path / "data.npz"
+    plans = []
+    for content in (b"1", b"2"):
+        data.write_bytes(content)
+        plan = Plan(model=("fake:demo",), weights=str(data))
+        plans.append(request_hash("bench", plan, "fake:demo", None))
+    assert plans[0] != plans[1]

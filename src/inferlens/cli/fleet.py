@@ -13,7 +13,7 @@ from inferlens.units import plural
 from inferlens.views.table import Column, Document, Line, Table
 
 if TYPE_CHECKING:
-    from inferlens.execution.remote import Fleet
+    from inferlens.execution.commands import Fleet
 
 FILE = "A TOML file with options of a plan, objectives, and a table for each machine."
 DRY_RUN = "List what would be measured on each machine; measure nothing."
@@ -31,7 +31,7 @@ def fleet(
     results/OBJECTIVE/MODEL/. The same command continues where it was stopped, and tries unreachable machines again.
     """
     from inferlens.cli.bench import measured
-    from inferlens.execution.remote import Fleet
+    from inferlens.execution.commands import Fleet
 
     found = Fleet(file)
     if dry_run:

@@ -87,6 +87,7 @@ def profile(
     keep: options.Keep = None,
     trust: options.Trust = None,
     rebuild: Annotated[bool | None, typer.Option("--rebuild", help=REBUILD)] = None,
+    rerun: options.Rerun = None,
     seed: options.Seed = None,
     level: Annotated[str | None, typer.Option(help=LEVEL, show_default="layer")] = None,
     runs: Annotated[int | None, typer.Option(help="Profiled calls of each case.", min=1, show_default="50")] = None,
@@ -103,9 +104,7 @@ def profile(
     warmup: Annotated[int | None, _traces("Steps then traced and not kept.", min=0, show_default="1")] = None,
     active: Annotated[int | None, _traces("Steps in a trace.", min=1, show_default="3")] = None,
     repeat: Annotated[int | None, _traces("Traces of each case.", min=1, show_default="1")] = None,
-    stacks: Annotated[
-        bool | None, _traces("Keep the operators' Python stacks, and the calls of modules.", "--stacks")
-    ] = None,
+    stacks: Annotated[bool | None, _traces("Keep Python stacks, and the calls of modules.", "--stacks")] = None,
     memory: Annotated[bool | None, _traces("Keep what was allocated.", "--memory")] = None,
     shapes: Annotated[bool | None, _traces("Keep the shapes of the operators' inputs.", "--shapes")] = None,
     tensorboard: Annotated[Path | None, _traces(BOARD, metavar="DIR")] = None,
@@ -121,13 +120,13 @@ def profile(
     words = {
         "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
         "threads": threads, "python": python, "option": option, "input": input, "dim": dim, "weights": weights,
-        "calibration": calibration, "keep": keep, "trust": trust, "seed": seed, "rebuild": rebuild,
+        "calibration": calibration, "keep": keep, "trust": trust, "seed": seed, "rebuild": rebuild, "rerun": rerun,
         "mode": "latency", "max_time": max_time, "timeout": timeout, "wait": wait, "output": output, **where,
     }  # fmt: skip
     counts = {"skip": skip, "warmup": warmup, "active": active, "repeat": repeat}
     wanted = {**counts, "stacks": stacks, "memory": memory, "shapes": shapes, "tensorboard": tensorboard}
     if torch_profiler:
-        refuse({"level": level, "runs": runs, "max_time": max_time, "file": file, **where}, "with")
+        refuse({"level": level, "runs": runs, "max_time": max_time, "rerun": rerun, "file": file, **where}, "with")
         take(read_plan(words), {"wait": wanted.pop("skip"), **wanted})
         return
     refuse(wanted, "without")

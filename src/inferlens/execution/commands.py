@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+import inferlens
 from inferlens.analysis.tuned import Tuned
+from inferlens.errors import InferlensError, check_choice
 from inferlens.execution import profile as profiling
 from inferlens.execution import remote, run, tune
 from inferlens.execution.cases import ModelHandle, cases_of, model_handle
 from inferlens.execution.profile import RUNS, levels_of, profile_file
 from inferlens.execution.protocol import Observer, PlannedCase
 from inferlens.execution.space import SearchSelection, SearchSpace, explore, search_selection
+from inferlens.record.files import sha256, write_whole
 from inferlens.record.layer_profile import Level, Profile
 from inferlens.record.record import Record
-from inferlens.record.store import LoadedProfiles, load_profiles
-from inferlens.spec.plan import Duration, Numbers, Plan, Texts, Where, count
+from inferlens.record.store import LoadedProfiles, load_profiles, made
+from inferlens.spec.plan import WORDS, Duration, Numbers, Plan, Texts, Where, count, texts, toml_words
 
 _NOT_OF_PLAN = (
     "model",
@@ -156,3 +162,75 @@ def profile(
         plan = Plan.from_words({**words, "mode": "latency", "model": model.spec})
         profiles = run_profile(plan, levels, runs, observer or Observer(), model)
     return load_profiles(*(profile_file(folder, own.level) for own, folder in profiles))
+
+
+# A fleet: a plan on several machines for several objectives. The same file continues with the parts that are not done.
+
+OBJECTIVES = ("latency", "throughput")
+EXPECTED = "a table such as [machines.lab] with the words of a plan that hold there, as ray = '10.0.0.5:6379'"
+
+
+@dataclass(frozen=True)
+class FleetPart:
+    """A plan on one machine for one objective, which is an ordinary run of ``bench``."""
+
+    machine: str
+    objective: str
+    plan: Plan
+
+
+class Fleet:
+    """The parts of a fleet file, and which of them are done.
+
+    Raises InferlensError if the file cannot be read, or a word in it means nothing.
+    """
+
+    def __init__(self, file: Path) -> None:
+        words = toml_words(file, "fleet")
+        for name in words:
+            check_choice("word of a fleet", name, ("machines", "objectives", *sorted(WORDS)))
+        machines = words.pop("machines", None)
+        if (
+            not isinstance(machines, dict)
+            or not machines
+            or not all(isinstance(table, dict) for table in machines.values())
+        ):
+            raise InferlensError(f"The fleet {file} names no machines.", expected=EXPECTED)
+        self.objectives = tuple(dict.fromkeys(texts(words.pop("objectives", ())))) or OBJECTIVES[:1]
+        for objective in self.objectives:
+            check_choice("objective of a fleet", objective, OBJECTIVES)
+        self.output = Path(str(words.pop("output", "results")))
+        self.parts = [
+            FleetPart(name, objective, self._plan(name, {**words, **own}, objective))
+            for objective in self.objectives
+            for name, own in machines.items()
+        ]
+        data = msgspec.json.encode([inferlens.__version__, words, machines], order="sorted")
+        self._file = self.output / f".fleet-{sha256(data)[:12]}.json"
+        self.done: list[str] = msgspec.json.decode(self._file.read_bytes()) if self._file.exists() else []
+
+    def _plan(self, machine: str, words: Mapping[str, Any], objective: str) -> Plan:
+        if wrong := next((name for name in ("mode", "output") if name in words), None):
+            raise InferlensError(f"A fleet has no '{wrong}' of a machine or plan.", hint="objectives, and one output")
+        try:
+            plan = Plan.from_words({**words, "mode": objective, "output": str(self.folder(objective))})
+            return msgspec.structs.replace(plan, recommended=True)
+        except InferlensError as error:
+            what = f"For the machine '{machine}', {objective}: {error.what}"
+            raise InferlensError(what, expected=error.expected, hint=error.hint) from error
+
+    def folder(self, objective: str) -> Path:
+        """Return the folder of the records of an objective."""
+        return self.output / objective
+
+    def left(self) -> list[FleetPart]:
+        """Return the parts that are not done."""
+        return [part for part in self.parts if f"{part.machine} {part.objective}" not in self.done]
+
+    def finish(self, part: FleetPart) -> None:
+        """Note that a part is done; after the last one the same file begins anew."""
+        self.done.append(f"{part.machine} {part.objective}")
+        if self.left():
+            write_whole(made(self.output) / self._file.name, msgspec.json.encode(self.done))
+        else:
+            self._file.unlink(missing_ok=True)

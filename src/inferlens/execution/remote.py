@@ -4,7 +4,7 @@ This is an outer program over the same runs: it divides a plan into parts, start
 records back. Cases that do the same work are a *race*, and stay on one worker: cases that are compared ran on the same
 device. Records are on disk here as soon as a worker reports them. If a worker is lost, another one does the rest.
 
-A launcher is a class of the entry-point group ``inferlens.launchers``. A :class:`Fleet` is a plan on several machines.
+A launcher is a class of the entry-point group ``inferlens.launchers``.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-import inferlens
 from inferlens.analysis.interference.samples import latencies
 from inferlens.analysis.tuned import Tuned
 from inferlens.backends.availability import nvml_open
-from inferlens.errors import InferlensError, Unsupported, check_choice
+from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child, worker
 from inferlens.execution.cases import ModelHandle, cases_of, estimator, live_files
 from inferlens.execution.profile import check_repeats, has_profiles, profile_cases, profile_file, profiles_of
@@ -47,12 +46,11 @@ from inferlens.execution.tasks import TaskContext
 from inferlens.execution.tune import TuningRequest, narrowed, parts_of, size_folder, tune_one
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.measure.monitor.gpu import visible
-from inferlens.record.files import sha256, write_whole
 from inferlens.record.layer_profile import Level, Profile
 from inferlens.record.record import VISIBLE, Record
-from inferlens.record.store import BEST, TRIALS, TUNING, Store, made, safe_name
+from inferlens.record.store import BEST, TRIALS, TUNING, Store, safe_name
 from inferlens.registry import Registry
-from inferlens.spec.plan import LOCAL, WORDS, Plan, Where, texts, toml_words
+from inferlens.spec.plan import LOCAL, Plan, Where
 from inferlens.stats.quantiles import median
 from inferlens.units import plural, ratio
 
@@ -772,75 +770,3 @@ def balanced(seconds: Sequence[float], count: int) -> list[list[int]]:
     for place in sorted(range(len(seconds)), key=lambda place: -seconds[place]):
         min(groups, key=took).append(place)
     return [sorted(group) for group in sorted(groups, key=took, reverse=True) if group]
-
-
-# A fleet: a plan on several machines for several objectives.
-
-OBJECTIVES = ("latency", "throughput")
-EXPECTED = "a table such as [machines.lab] with the words of a plan that hold there, as ray = '10.0.0.5:6379'"
-
-
-@dataclass(frozen=True)
-class FleetPart:
-    """A plan on one machine for one objective, which is an ordinary run of ``bench``."""
-
-    machine: str
-    objective: str
-    plan: Plan
-
-
-class Fleet:
-    """The parts of a fleet file, and which of them are done.
-
-    Raises InferlensError if the file cannot be read, or a word in it means nothing.
-    """
-
-    def __init__(self, file: Path) -> None:
-        words = toml_words(file, "fleet")
-        for name in words:
-            check_choice("word of a fleet", name, ("machines", "objectives", *sorted(WORDS)))
-        machines = words.pop("machines", None)
-        if (
-            not isinstance(machines, dict)
-            or not machines
-            or not all(isinstance(table, dict) for table in machines.values())
-        ):
-            raise InferlensError(f"The fleet {file} names no machines.", expected=EXPECTED)
-        self.objectives = tuple(dict.fromkeys(texts(words.pop("objectives", ())))) or OBJECTIVES[:1]
-        for objective in self.objectives:
-            check_choice("objective of a fleet", objective, OBJECTIVES)
-        self.output = Path(str(words.pop("output", "results")))
-        self.parts = [
-            FleetPart(name, objective, self._plan(name, {**words, **own}, objective))
-            for objective in self.objectives
-            for name, own in machines.items()
-        ]
-        data = msgspec.json.encode([inferlens.__version__, words, machines], order="sorted")
-        self._file = self.output / f".fleet-{sha256(data)[:12]}.json"
-        self.done: list[str] = msgspec.json.decode(self._file.read_bytes()) if self._file.exists() else []
-
-    def _plan(self, machine: str, words: Mapping[str, Any], objective: str) -> Plan:
-        if wrong := next((name for name in ("mode", "output") if name in words), None):
-            raise InferlensError(f"A fleet has no '{wrong}' of a machine or plan.", hint="objectives, and one output")
-        try:
-            plan = Plan.from_words({**words, "mode": objective, "output": str(self.folder(objective))})
-            return msgspec.structs.replace(plan, recommended=True)
-        except InferlensError as error:
-            what = f"For the machine '{machine}', {objective}: {error.what}"
-            raise InferlensError(what, expected=error.expected, hint=error.hint) from error
-
-    def folder(self, objective: str) -> Path:
-        """Return the folder of the records of an objective."""
-        return self.output / objective
-
-    def left(self) -> list[FleetPart]:
-        """Return the parts that are not done."""
-        return [part for part in self.parts if f"{part.machine} {part.objective}" not in self.done]
-
-    def finish(self, part: FleetPart) -> None:
-        """Note that a part is done; after the last one the same file begins anew."""
-        self.done.append(f"{part.machine} {part.objective}")
-        if self.left():
-            write_whole(made(self.output) / self._file.name, msgspec.json.encode(self.done))
-        else:
-            self._file.unlink(missing_ok=True)
