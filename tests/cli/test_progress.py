@@ -206,5 +206,5 @@ def test_from_python_a_terminal_shows_the_progress_and_nothing_else_does(
     assert capsys.readouterr().err == ""
     out = io.StringIO()
     monkeypatch.setattr(screen, "errors", lambda: Console(file=out, force_terminal=True, width=100))
-    inferlens.bench("fake:demo", **words)
+    inferlens.bench("fake:demo", rerun=True, **words)
     assert "fake:fast" in out.getvalue()

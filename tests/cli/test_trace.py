@@ -206,7 +206,7 @@ def test_against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [*shown["tables"]] == ["parts", "idle", "operators", "kernels", "modules", "execution"]
     assert shown["trace"] == "b.json against a.json"
     assert shown["answer"][:2] == [
-        "CaseTrace step: 600 -> 400 µs. Kernels: 300 -> 130 µs.",
+        "Traced step: 600 -> 400 µs. Kernels: 300 -> 130 µs.",
         "Tracing slows the host: inferlens bench measures the speed.",
     ]
     assert "Kernels, copies and fills: 340 -> 130 µs a step; 1 in both, 1 new, 2 gone." in shown["answer"]
