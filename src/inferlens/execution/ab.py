@@ -23,13 +23,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from inferlens.analysis.accuracy import accuracy_of, worth_of_two
-from inferlens.analysis.compare.ab_result import ABResult, ABRule, End, notes_of
-from inferlens.analysis.compare.ab_steps import ABSteps
-from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, read
-from inferlens.analysis.compare.environment_diff import differences
-from inferlens.analysis.objective import value
-from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis.ab_result import ABResult, ABRule, ABSteps, End, notes_of
+from inferlens.analysis.comparison import MISSING, WRONG, Side, Verdict, differences, read
+from inferlens.analysis.measures import accuracy_of, accuracy_pair, measure_value
+from inferlens.analysis.samples import CaseRuns
 from inferlens.backends import BACKENDS, reference_of
 from inferlens.backends.base import TOLERANCES, merged
 from inferlens.errors import InferlensError
@@ -330,7 +327,7 @@ class ABRun:
             run=self.scheduler.state.run,
             output=self.scheduler.plan.output,
             outputs=self.outputs,
-            accuracy=worth_of_two(*(accuracy_of(CaseRuns(tuple(records))) for records in self._records)),
+            accuracy=accuracy_pair(*(accuracy_of(CaseRuns(tuple(records))) for records in self._records)),
             revisions=self._revisions,
             odds=odds,
             **self._of_environments(),
@@ -341,7 +338,7 @@ class ABRun:
         a, b = (planned.case.python for planned in self.pair)
         if a == b or not all(self._records):
             return {}
-        costs = [{name: value(CaseRuns(tuple(records)), name) for name in COSTS} for records in self._records]
+        costs = [{name: measure_value(CaseRuns(tuple(records)), name) for name in COSTS} for records in self._records]
         first, second = (records[0] for records in self._records)
         return {"differences": differences([(first, second)]), "costs": (costs[0], costs[1])}
 

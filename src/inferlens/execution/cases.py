@@ -35,7 +35,7 @@ from inferlens.record.record import IN_TURNS, Environment, Record
 from inferlens.record.store import load_records, safe_name
 from inferlens.spec.case import AXES, FLAGS, MAX_TIME, QUANTIZED, Axis, Case, split_label
 from inferlens.spec.plan import Plan, refuse_unknown
-from inferlens.stats.quantiles import median
+from inferlens.stats.samples import median
 from inferlens.units import listing, plural
 
 EVERY_VARIANT = "all"

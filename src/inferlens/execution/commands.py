@@ -4,34 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 import inferlens
-from inferlens.analysis.tuned import Tuned
+from inferlens.analysis.tuning import Tuned
 from inferlens.errors import InferlensError, check_choice
 from inferlens.execution import profile as profiling
 from inferlens.execution import remote, run, tune
 from inferlens.execution.cases import ModelHandle, cases_of, model_handle
-from inferlens.execution.profile import RUNS, levels_of, profile_file
+from inferlens.execution.profile import levels_of, profile_file
 from inferlens.execution.protocol import Observer, PlannedCase
 from inferlens.execution.space import SearchSelection, SearchSpace, explore, search_selection
 from inferlens.record.files import sha256, write_whole
 from inferlens.record.layer_profile import Level, Profile
 from inferlens.record.record import Record
 from inferlens.record.store import LoadedProfiles, load_profiles, made
-from inferlens.spec.plan import WORDS, Duration, Numbers, Plan, Texts, Where, count, texts, toml_words
-
-_NOT_OF_PLAN = (
-    "model",
-    "example_inputs",
-    "level",
-    "runs",
-    "observer",
-)  # keywords that are no words of a plan
+from inferlens.spec.commands import own_options
+from inferlens.spec.options import texts
+from inferlens.spec.plan import WORDS, Plan, Where, toml_words
 
 
 def run_bench(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> list[Record]:
@@ -80,88 +73,32 @@ def bench_model(model: Any, example_inputs: Any, words: Mapping[str, Any], obser
 
 def tune_model(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer | None) -> list[Tuned]:
     """Tune what :func:`inferlens.tune` is given; ``words`` are its keywords."""
-    left = dict(words)
-    own = [left.pop(name) for name in ("objective", "within", "budget", "space", "only", "without")]
+    own, others = own_options("tune", words)
     with model_handle(model, example_inputs) as handle:
-        request, selection = tune_request(Plan.from_words({**left, "model": handle.spec}), *own)
+        request, selection = tune_request(Plan.from_words({**others, "model": handle.spec}), own)
         return run_tune(request, selection, observer or Observer(), handle)
 
 
-def tune_request(
-    plan: Plan,
-    objective: str,
-    within: Texts,
-    budget: Duration,
-    space: str | PathLike[str] | None,
-    only: Texts,
-    without: Texts,
-) -> tuple[tune.TuningRequest, SearchSelection]:
-    """Return the request and the part of the search space that words mean; they are the keywords of ``tune``."""
-    request = tune.tuning_request(plan, objective, within, budget)
-    return request, search_selection(space, only, without, request.measures)
+def tune_request(plan: Plan, own: Mapping[str, Any]) -> tuple[tune.TuningRequest, SearchSelection]:
+    """Return the request and the part of the search space that the own options of ``tune`` mean."""
+    request = tune.tuning_request(plan, own["objective"], own["within"], own["budget"])
+    return request, search_selection(own["space"], own["only"], own["without"], request.measures)
 
 
-def profile(
-    model: Any,
-    example_inputs: Any = None,
-    *,
-    level: Any = "layer",
-    runs: int = RUNS,
-    backend: Texts | None = None,
-    precision: Texts | None = None,
-    batch: Numbers | None = None,
-    device: Texts | None = None,
-    threads: Numbers | None = None,
-    python: Texts | None = None,
-    io: Texts | None = None,
-    cold: bool = False,
-    rotate: bool = False,
-    option: Texts | Mapping[str, Any] | None = None,
-    input: Texts | None = None,
-    dim: Texts | Mapping[str, Numbers] | None = None,
-    weights: str | PathLike[str] | None = None,
-    calibration: str | PathLike[str] | None = None,
-    keep: Texts | None = None,
-    trust: bool = False,
-    rebuild: bool = False,
-    rerun: bool = False,
-    seed: int = 0,
-    iterations: int | None = None,
-    seconds: Duration | None = None,
-    max_time: Duration | None = None,
-    warmup: int | None = None,
-    timeout: Duration | None = None,
-    wait: Duration | None = None,
-    devices: Texts | None = None,
-    ray: str | None = None,
-    on: Texts | None = None,
-    output: str | PathLike[str] = "results",
-    observer: Observer | None = None,
+def profile_model(
+    model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer | None
 ) -> LoadedProfiles:
-    """Profile a model on the backends of this machine.
+    """Profile what :func:`inferlens.profile` is given; ``words`` are its keywords. ``model`` may be a live module.
 
-    Other keywords are those of :func:`inferlens.bench`.
-
-    Args:
-        model: a name, a file, a factory, or a live ``nn.Module``; a list of names for several models.
-        example_inputs: of a live module, as of :func:`inferlens.bench`.
-        level: ``layer``, ``kernel``, or both; ``module`` is another word for ``layer``: layers are traced to modules.
-        runs: profiled calls of each case and level.
-        observer: hears what happens; by default nothing is shown.
-
-    Returns:
-        One profile for each case and level, failed ones included; ``print`` shows a summary. They are on disk too,
-        beside the records.
-
-    Raises InferlensError if the model or a keyword means nothing. A case that cannot be profiled says why in its
+    Raises InferlensError if the model or the words mean nothing. A case that cannot be profiled says why in its
     profile.
     """
-    words = {name: value for name, value in locals().items() if name not in _NOT_OF_PLAN}
-    levels, runs = levels_of(level), count("runs", runs)
-    with model_handle(model, example_inputs) as model:
-        plan = Plan.from_words({**words, "mode": "latency", "model": model.spec})
-        profiles = run_profile(plan, levels, runs, observer or Observer(), model)
-    return load_profiles(*(profile_file(folder, own.level) for own, folder in profiles))
+    own, others = own_options("profile", words)
+    levels, runs = levels_of(own["level"]), own["runs"]
+    with model_handle(model, example_inputs) as handle:
+        plan = Plan.from_words({**others, "mode": "latency", "model": handle.spec})
+        profiles = run_profile(plan, levels, runs, observer or Observer(), handle)
+    return load_profiles(*(profile_file(folder, profile.level) for profile, folder in profiles))
 
 
 # A fleet: a plan on several machines for several objectives. The same file continues with the parts that are not done.

@@ -30,10 +30,9 @@ import msgspec
 import numpy as np
 
 from inferlens.backends import BACKENDS
-from inferlens.backends.abilities import Builder, Deployer, Partitioner, Saver
 from inferlens.backends.availability import found
-from inferlens.backends.base import Backend, Preparation, Runner
-from inferlens.backends.quantized import BESIDE
+from inferlens.backends.base import Backend, Builder, Deployer, Partitioner, Preparation, Runner, Saver
+from inferlens.backends.onnx.quantize import BESIDE
 from inferlens.errors import InferlensError, Unsupported, library, suggestion, unwritable
 from inferlens.execution import child
 from inferlens.execution.cases import ModelHandle, cases_on, find, probe
@@ -139,7 +138,7 @@ def partition(case: Case, **more: Any) -> TaskResult[Partition]:
 
 
 def able(ability: type[ABC]) -> list[str]:
-    """Return the names of the backends that have an ability, such as :class:`inferlens.backends.abilities.Builder`."""
+    """Return the names of the backends that have an ability, such as :class:`inferlens.backends.base.Builder`."""
     return [name for name in BACKENDS.names() if issubclass(BACKENDS.get(name), ability)]
 
 

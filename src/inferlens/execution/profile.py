@@ -26,11 +26,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS, reference_of
-from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.availability import imported
-from inferlens.backends.onnx.modules import origins
-from inferlens.backends.profiling import kernel_runs
-from inferlens.backends.profiling.traced_runs import STEP, Tracing, write_steps
+from inferlens.backends.base import LayerProfiler
+from inferlens.backends.onnx.graph import origins
+from inferlens.backends.profiling import kernels as kernel_runs
+from inferlens.backends.profiling.traces import STEP, Tracing, write_steps
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child
 from inferlens.execution.cases import ModelHandle, cases_of, live_files
@@ -48,7 +48,7 @@ from inferlens.record.store import LOG, claimed, safe_name, save_profile
 from inferlens.record.work import Ceilings, Work
 from inferlens.spec.case import Case, environment_of
 from inferlens.spec.plan import Plan, known
-from inferlens.stats.quantiles import median
+from inferlens.stats.samples import median
 from inferlens.trace import Category, Trace, read
 from inferlens.trace.steps import Intervals
 from inferlens.trace.trace import Ints

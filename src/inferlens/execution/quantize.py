@@ -18,12 +18,11 @@ from typing import Any, cast
 import numpy as np
 from msgspec.structs import replace
 
-from inferlens.analysis.accuracy import worth
+from inferlens.analysis.measures import score_accuracy
 from inferlens.backends import BACKENDS
-from inferlens.backends.abilities import Quantizer
-from inferlens.backends.base import Capabilities, Inputs, Outputs, Preparation, Runner
-from inferlens.backends.onnx.layer_errors import SAMPLES as FEW
-from inferlens.backends.onnx.layer_errors import ranked
+from inferlens.backends.base import Capabilities, Inputs, Outputs, Preparation, Quantizer, Runner
+from inferlens.backends.onnx.quantize import SAMPLES as FEW
+from inferlens.backends.onnx.quantize import ranked
 from inferlens.errors import InferlensError, check_choice
 from inferlens.execution.cases import (
     ModelHandle,
@@ -50,7 +49,7 @@ from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 from inferlens.spec.keep import keep_of, kept
 from inferlens.spec.objective import MEASURES, Constraint
 from inferlens.spec.plan import Duration, Plan, Texts
-from inferlens.stats.output_error import cosine, flat, relative_l2
+from inferlens.stats.samples import cosine, flat, relative_l2
 from inferlens.units import parse_duration
 
 SAMPLES = 64  # that outputs are compared on
@@ -230,13 +229,13 @@ class QuantizationSearch:
         pair = beside(self.job.accuracy, own, "fp32", self.reference)
         if not pair.values:
             raise InferlensError(pair.reason or "The accuracy is not known.", hint="--within error=1e-2")
-        known = worth(pair)
+        known = score_accuracy(pair)
         assert known
         return {
             "metric": pair.metric,
             "accuracy": known.value,
             "reference_accuracy": float(np.mean(pair.reference_values)) if pair.reference_values else 1.0,
-            "accuracy_share": known.share,
+            "accuracy_share": known.is_share,
             "accuracy_drop": known.drop,
             "accuracy_drop_low": known.drop_interval.low if known.drop_interval else None,
             "accuracy_drop_high": known.drop_interval.high if known.drop_interval else None,

@@ -20,7 +20,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from inferlens.analysis.race import FinalsAim, Race, race
-from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis.samples import CaseRuns
 from inferlens.execution.protocol import PlannedCase
 from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, USUAL, MeasureOptions, Process, Scheduler
 from inferlens.limits import memory_left

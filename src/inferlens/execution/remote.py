@@ -29,8 +29,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.interference.samples import latencies
-from inferlens.analysis.tuned import Tuned
+from inferlens.analysis.samples import latencies
+from inferlens.analysis.tuning import Tuned
 from inferlens.backends.availability import nvml_open
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child, worker
@@ -51,7 +51,7 @@ from inferlens.record.record import VISIBLE, Record
 from inferlens.record.store import BEST, TRIALS, TUNING, Store, safe_name
 from inferlens.registry import Registry
 from inferlens.spec.plan import LOCAL, Plan, Where
-from inferlens.stats.quantiles import median
+from inferlens.stats.samples import median
 from inferlens.units import plural, ratio
 
 RACES_A_PART = 5  # at most, where all take as long

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.tuned import Trial
+from inferlens.analysis.tuning import Trial
 from inferlens.errors import InferlensError
 from inferlens.execution.cases import ModelHandle
 from inferlens.execution.protocol import Observer, PlannedCase, remove_results

@@ -26,8 +26,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.interference.energy import cpu_energy_per_item, energy_per_item
-from inferlens.analysis.interference.mark import mark
+from inferlens.analysis.interference import cpu_energy_per_item, energy_per_item, mark_samples
 from inferlens.backends import BACKENDS
 from inferlens.execution import child
 from inferlens.execution.cases import environment_by
@@ -566,11 +565,11 @@ def interference_of(
     calls, windows = _timed(result, "latency"), _timed(result, "throughput")
     if log is None or not (calls or windows):
         return Interference(memory=memory)
-    marks = mark(calls.begins, calls.values, log) if calls else None
+    marks = mark_samples(calls.begins, calls.values, log) if calls else None
     window_marks = None
     if windows:
         seconds = [windows.calls / rate for rate in windows.values]
-        window_marks = mark(windows.begins, seconds, log, least=LEAST_WINDOWS)
+        window_marks = mark_samples(windows.begins, seconds, log, least=LEAST_WINDOWS)
     spans = [one for one in (calls, windows) if one]
     energy = Energy(reason=NO_ENERGY) if interleaved else _energy(case, result, calls or windows, log)
     return Interference(

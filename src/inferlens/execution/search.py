@@ -22,10 +22,9 @@ from statistics import mean
 
 from msgspec.structs import replace
 
-from inferlens.analysis.bottleneck import bottleneck
-from inferlens.analysis.objective import violations
+from inferlens.analysis.measures import bottleneck, violations
 from inferlens.analysis.race import log_cost
-from inferlens.analysis.tuned import Advice, Candidate, Effect, Trial, Untried
+from inferlens.analysis.tuning import Advice, Candidate, Effect, Trial, Untried
 from inferlens.backends import BACKENDS, importable
 from inferlens.execution.space import (
     SearchSelection,
@@ -39,8 +38,8 @@ from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS, Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan
-from inferlens.stats.gaussian_process import Belief, Observed, Point, believe, setting_effects
 from inferlens.stats.intervals import normal_quantile
+from inferlens.stats.search_model import Belief, Observed, Point, believe, setting_effects
 
 LEAST_GAIN = 0.004  # expected, as a share: less is not worth a process
 LEAST_SHARE = 0.3  # of what the first of a round promises for its cost: what promises less waits until more is known

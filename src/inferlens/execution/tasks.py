@@ -27,9 +27,9 @@ from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import TOLERANCES, Backend, Inputs, Outputs, Preparation, Runner
-from inferlens.backends.host_io import HostIo
-from inferlens.backends.profiling.kernel_runs import kernel_families
-from inferlens.backends.profiling.layer_runs import clocked_runs
+from inferlens.backends.profiling.kernels import kernel_families
+from inferlens.backends.profiling.layers import clocked_runs
+from inferlens.backends.pytorch.runner import HostIo
 from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
 from inferlens.execution.cases import LATENCY_SHARE
 from inferlens.execution.protocol import (
@@ -67,7 +67,7 @@ from inferlens.record.record import (
     Status,
 )
 from inferlens.spec.case import MAX_TIME, Budget, Case, TensorSpec
-from inferlens.stats.quantiles import median
+from inferlens.stats.samples import median
 from inferlens.units import duration, plural
 
 

@@ -29,9 +29,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.objective import miss, value, violations, with_export
+from inferlens.analysis.measures import includes_export, measure_value, violation_factors, violations
 from inferlens.analysis.race import FinalsAim, Race, RaceAnswer, log_cost
-from inferlens.analysis.tuned import TUNED, Trial, Tuned, keep
+from inferlens.analysis.tuning import TUNED, Trial, Tuned, keep
 from inferlens.backends import BACKENDS, importable
 from inferlens.backends.base import THREADS
 from inferlens.errors import InferlensError, check_choice
@@ -87,9 +87,9 @@ from inferlens.spec.case import AXES, Budget, Case, Option
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Duration, Plan, Texts, Where, as_plan, count, texts
 from inferlens.stats.comparison import Comparison
-from inferlens.stats.gaussian_process import Point
 from inferlens.stats.intervals import ends
 from inferlens.stats.race_rule import LEAST_ROUNDS
+from inferlens.stats.search_model import Point
 from inferlens.units import listing, parse_duration, ratio, ratio_range
 
 TIMED = ("latency", "latency.p95", "latency.p99", "throughput")
@@ -324,11 +324,11 @@ class Tuner:
 
     def _without_export(self, planned: PlannedCase, record: Record, number: int) -> Record:
         """Return the record; if its process exported the model, with the memory of a second process, which did not."""
-        if self._on_gpu or "memory" not in self.measures or not record.ranked or not with_export(record):
+        if self._on_gpu or "memory" not in self.measures or not record.ranked or not includes_export(record):
             return record
         again, _ = self.scheduler.measure(planned, number, self.options)
         self.scheduler.discard([again])
-        if not again.ranked or with_export(again):
+        if not again.ranked or includes_export(again):
             return record
         return replace(record, memory=again.memory, facts={**record.facts, MEMORY_APART: True})
 
@@ -352,12 +352,12 @@ class Tuner:
     def _learn(self, search: Search, records: Sequence[Record]) -> None:
         """Add the records of a round to the search; candidates whose limits are unknown are out."""
         limits, point = self.request.constraints, self.candidates.point
-        able = [record for record in records if record.ranked and math.inf not in miss(record, limits)]
+        able = [record for record in records if record.ranked and math.inf not in violation_factors(record, limits)]
         for record in records:
             if record.ranked:
                 self.first.setdefault(record.case.digest, record)
         aim = self.request.objective
-        if self.first and all(value(record, aim.name) is None for record in self.first.values()):
+        if self.first and all(measure_value(record, aim.name) is None for record in self.first.values()):
             raise InferlensError(f"The {aim.measure.title} is not known on this machine.", hint="another aim for --for")
         self.seconds = seconds_by(map(_from_export, self.first.values()), self.scheduler.plan)
         logs: dict[Point, float | None] = {point(record.case): None for record in records}
@@ -392,7 +392,7 @@ class Tuner:
 
     def _nearest(self) -> list[Case]:
         """Return the case that breaks the limits least, for when none keeps them."""
-        able = sorted(self.first.values(), key=lambda record: miss(record, self.request.constraints))
+        able = sorted(self.first.values(), key=lambda record: violation_factors(record, self.request.constraints))
         return [record.case for record in able[:1]]
 
     def _rank(self, case: Case) -> tuple[bool, float]:

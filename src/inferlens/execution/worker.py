@@ -20,7 +20,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from inferlens.backends.profiling import nvtx_ranges
+from inferlens.backends.clocks import NVTX_VARIABLE
 from inferlens.execution.cases import capabilities, interpreter_environment, look_up_models
 from inferlens.execution.child import InterleavedTurn
 from inferlens.execution.protocol import Event, Order, TurnRequest, from_json
@@ -29,7 +29,7 @@ from inferlens.measure.series import Turn
 from inferlens.models.sources import own_code
 
 PR_SET_PDEATHSIG = 1
-PROFILED = {"LD_PRELOAD", "CUDA_INJECTION64_PATH", nvtx_ranges.VARIABLE}  # Nsight writes as a process ends
+PROFILED = {"LD_PRELOAD", "CUDA_INJECTION64_PATH", NVTX_VARIABLE}  # Nsight writes as a process ends
 Task = Callable[[Any, Any], Any]  # called with a job and a ``TaskContext``
 
 

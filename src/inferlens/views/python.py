@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints, overload
 
 import msgspec
 
-from inferlens.analysis.runs import case_and_machine, each_run
+from inferlens.analysis.samples import case_and_machine, split_runs
 from inferlens.errors import InferlensError, library
 from inferlens.record.display import Displayed
 from inferlens.record.record import Record, machine_name
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-    from inferlens.analysis.tuned import Effect, Tuned
+    from inferlens.analysis.tuning import Effect, Tuned
     from inferlens.execution.deploy import Deployed
 
 
@@ -128,7 +128,7 @@ class Records(Displayed, Sequence[Record]):
     @property
     def runs(self) -> list[Records]:
         """The records of each run, the oldest run first; of several runs of a case the table shows the newest."""
-        return [self._with(item) for item in each_run(self.records)]
+        return [self._with(item) for item in split_runs(self.records)]
 
     @property
     def fastest(self) -> Record:

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.findings.notes import OF_THE_END
-from inferlens.analysis.interference.load import mean_load
-from inferlens.analysis.runs import each_run, latest
+from inferlens.analysis.interference import mean_load
+from inferlens.analysis.notes import OUTCOME_LEVELS
+from inferlens.analysis.samples import latest, split_runs
 from inferlens.record.record import AGREEMENT, Record, machine_name
 from inferlens.spec.case import bare
 from inferlens.units import (
@@ -160,7 +160,7 @@ def check_columns(columns: str | None) -> None:
 def _run_by_run(records: Sequence[Record], reference: str | None) -> tuple[list[Row], list[str]]:
     """The rows of each run, and which runs have no such ``reference``, and so their own."""
     found, lacking = [], []
-    for part in each_run(records):
+    for part in split_runs(records):
         shown, begun = rows(part), part[0].created
         if reference and any(fits(row, reference) for row in shown):
             shown = rows(part, reference)
@@ -168,7 +168,7 @@ def _run_by_run(records: Sequence[Record], reference: str | None) -> tuple[list[
             day = begun[:16].replace("T", " ")
             lacking.append(f"The run of {day} has no '{reference}', and shows its own reference.")
         found += [msgspec.structs.replace(row, run=begun) for row in shown]
-    if len(lacking) == len(each_run(records)):
+    if len(lacking) == len(split_runs(records)):
         rows(records, reference)  # refuses what no run has
     return found, lacking
 
@@ -392,7 +392,7 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
     """
     load = mean_load(row.machine_load for row in table)
     notes = {note.code: note for row in reversed(table) for note in row.notes}
-    silent = {*OF_THE_END, *["busy", "disturbed"] * load.busy}
+    silent = {*OUTCOME_LEVELS, *["busy", "disturbed"] * load.busy}
     codes = dict.fromkeys(note.code for row in table for note in row.notes if note.code not in silent)
     whose = {code: [row for row in table if code in {note.code for note in row.notes}] for code in codes}
     marks = {mark for row in shown for mark in (row.outputs, remark(row, builds=False))}
@@ -416,7 +416,7 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
     more = [f"{rest} more"] if rest and lines else []
     more += ["why outputs are wrong"] if any(row.ok and row.agrees is False for row in shown) else []
     if more and where is not None:
-        text = f"{listing(more)}: inferlens notes {where or 'RESULTS'}"
+        text = f"{listing(more)}: inferlens show {where or 'RESULTS'} --view notes"
         if lines and len(lines[-1]) + len(text) + 3 <= WIDTH:
             lines[-1] += f" ({text})"
         else:
@@ -434,7 +434,10 @@ def _next(shown: Sequence[Row], where: str | None, *, then: bool = True) -> list
     if best is None or not then:
         return log
     lines = [*log, f"Where does the time go? {best.profile}"]
-    more = [f"A picture: inferlens plot {where}", f"Precisions side by side: inferlens show {where} --by precision"]
+    more = [
+        f"A chart: inferlens show {where} --plot chart.svg",
+        f"Precisions side by side: inferlens show {where} --by precision",
+    ]
     for command in more[: len({row.precision for row in shown if row.ok})]:
         if len(lines[-1]) + len(command) + 3 <= WIDTH:
             lines[-1] += f" · {command}"
@@ -475,7 +478,7 @@ def _speedup(row: Row) -> str:
 def remark(row: Row, *, builds: bool = True) -> str:
     """Why it did not run, or what makes its number doubtful, or what it costs to build."""
     if not row.ok:
-        why = next(note.message for note in row.notes if note.code in OF_THE_END)
+        why = next(note.message for note in row.notes if note.code in OUTCOME_LEVELS)
         return plain(f"{why} Try: {row.hint}" if row.hint else why)
     words = [note.message for note in row.notes if note.code == "plain-way"]
     words += [word for word in doubts(row) if word != row.outputs]

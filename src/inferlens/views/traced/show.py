@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import structs
 
-from inferlens.analysis.findings import trace_findings
+from inferlens.analysis.trace_findings import trace_findings
 from inferlens.errors import InferlensError, check_choice
 from inferlens.trace import several
 from inferlens.trace.analysis import Analysis, load_analysis
