@@ -17,9 +17,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -52,6 +51,7 @@ from inferlens.measure.monitor.quiet import wait_for_quiet
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import Agreement, Record
 from inferlens.spec.case import Case, TensorSpec, environment_of
+from inferlens.spec.commands import own_options
 from inferlens.spec.plan import Duration, Plan, Texts, option_values, texts, words_of
 from inferlens.stats.comparison import Comparison
 from inferlens.stats.race_rule import LEAST_VERDICT_ROUNDS, MOST_ROUNDS
@@ -66,61 +66,21 @@ def ab(
     b: str | None = None,
     example_inputs: Any = None,
     *,
-    checkout: Texts | None = None,
-    python: Texts | None = None,
-    backend: str | None = None,
-    precision: str | None = None,
-    batch: int | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    io: str | None = None,
-    cold: bool | None = None,
-    rotate: bool | None = None,
-    option: Texts | Mapping[str, Any] | None = None,
-    input: Texts | None = None,
-    dim: Texts | Mapping[str, int | str] | None = None,
-    weights: str | PathLike[str] | None = None,
-    calibration: str | PathLike[str] | None = None,
-    accuracy: str | PathLike[str] | None = None,
-    trust: bool | None = None,
-    seed: int | None = None,
-    metric: Literal["latency", "throughput", "GPU time"] = "latency",
-    threshold: float | str = 0.02,
-    level: float | str = 0.95,
-    max_rounds: int = 20,
-    within: Duration = 600.0,
-    wait: Duration = 0.0,
-    iterations: int | None = None,
-    seconds: Duration | None = None,
-    max_time: Duration | None = None,
-    warmup: int | None = None,
-    timeout: Duration | None = None,
-    output: str | PathLike[str] = "results",
     observer: Observer | None = None,
     on_round: Callable[[ABResult], None] = lambda _: None,
+    **words: Any,
 ) -> ABResult:
-    """Measure two things in turns, until it is decided which is faster or time is over::
-
-        ab("resnet18", "pytorch", "onnxruntime:cpu fp16")
-        ab("mypackage.models:build", checkout=("../old", "."))
-        ab("resnet18", "onnxruntime", python=("old/bin/python", "new/bin/python"))
-
-    Args:
-        model, a, b: a name, a file, a factory or a live ``nn.Module``, and two cases in words; or two models.
-        checkout: folders that the model's code is imported from; with one, the other is the working directory.
-        python: interpreters of two environments; with one, the other is this one. See :func:`ab_steps` for more.
-        backend: of a side that names none; by default the one that reference outputs come from.
-        threshold, level: the smallest difference that matters, and how sure the verdict is to be.
-        wait: time to wait for a quiet machine first, which is no time of the rounds.
-        max_rounds, within: rounds at most, each a process of A and one of B; and seconds, or text such as ``"10m"``.
-            The others are those of :func:`inferlens.bench`, of both sides; what a case says takes precedence.
+    """Measure two things in turns, as :func:`inferlens.ab` describes; ``words`` are the options of ``inferlens ab``.
 
     Raises InferlensError for bad input, or models of different inputs. A side that fails is a verdict, not an error.
     """
-    words = {name: value for name, value in locals().items() if name in _SHARED and value is not None}
-    rule = ABRule.from_words(metric, threshold, level, max_rounds, within)
-    sides, observer = side_specs(model, a, b, _sides(checkout), _sides(python)), observer or Observer()
-    _wait(wait, observer, device)
+    own, words = own_options("ab", words)
+    rule = ABRule.from_words(own["metric"], own["threshold"], own["level"], own["max_rounds"], own["within"])
+    sides = side_specs(model, a, b, _sides(own["checkout"]), _sides(own["python"]))
+    observer = observer or Observer()
+    _wait(words.pop("wait", 0.0), observer, words.get("device"))
+    if own["backend"]:
+        words["backend"] = own["backend"]
     return _measure(sides, example_inputs, words, rule, observer, on_round)
 
 
@@ -137,18 +97,9 @@ def ab_steps(
     on_round: Callable[[ABSteps], None] = lambda _: None,
     **words: Any,
 ) -> ABSteps:
-    """Measure a case in several environments, each against the one before: which change made it slower, or faster::
+    """Measure a case in several environments, each against the one before, as :func:`inferlens.ab_steps` describes.
 
-        ab_steps("resnet18", "onnxruntime", python=("old/bin/python", "one_more/bin/python", "new/bin/python"))
-
-    Args:
-        model, case, example_inputs: as of :func:`ab`.
-        python: interpreters of the environments, in the order in which one became the other.
-        within: seconds for all of it, or text such as ``"10m"``.
-        wait: as of :func:`ab`.
-        words: others of :func:`ab`.
-
-    Raises InferlensError for bad input. A side that fails is a verdict, not an error.
+    ``within`` is the time for all of it. Raises InferlensError for bad input. A side that fails is a verdict.
     """
     pythons, observer = _sides(python), observer or Observer()
     if len(pythons) < 2:
@@ -177,13 +128,6 @@ def _wait(wait: Duration, observer: Observer, device: str | None) -> None:
     """Wait for a quiet machine, if that is asked for."""
     if limit := parse_duration(str(wait)):
         wait_for_quiet(limit, observer.remark, observer.doing, gpu=device != "cpu")
-
-
-_SHARED = (
-    "backend", "precision", "batch", "device", "threads", "io", "cold", "rotate", "option", "input", "dim",
-    "weights", "calibration", "accuracy", "trust", "seed", "iterations", "seconds", "max_time", "warmup",
-    "timeout", "output",
-)  # fmt: skip
 
 
 def _measure(

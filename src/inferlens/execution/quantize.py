@@ -10,8 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from os import PathLike
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,9 +45,10 @@ from inferlens.models.sources.onnx import onnx_graph, onnx_types, weight_files
 from inferlens.record.quantization import LayerError, OutputError, Quantization, Written, save
 from inferlens.record.store import safe_name
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
+from inferlens.spec.commands import own_options
 from inferlens.spec.keep import keep_of, kept
 from inferlens.spec.objective import MEASURES, Constraint
-from inferlens.spec.plan import Duration, Plan, Texts
+from inferlens.spec.plan import Plan
 from inferlens.stats.samples import cosine, flat, relative_l2
 from inferlens.units import parse_duration
 
@@ -258,52 +258,18 @@ def _same_top1(ours: Sequence[Outputs], theirs: Sequence[Outputs]) -> float | No
 
 
 def quantize(
-    model: Any,
-    example_inputs: Any = None,
-    *,
-    to: str = "int8",
-    calibration: str | PathLike[str],
-    backend: str | None = None,
-    device: str | None = None,
-    output: str | PathLike[str] | None = None,
-    keep: Texts | None = None,
-    errors: bool = False,
-    within: str | None = None,
-    accuracy: str | PathLike[str] | None = None,
-    batch: int | str | None = None,
-    option: Texts | Mapping[str, Any] | None = None,
-    input: Texts | None = None,
-    dim: Texts | Mapping[str, int | str] | None = None,
-    weights: str | PathLike[str] | None = None,
-    trust: bool = False,
-    rebuild: bool = False,
-    seed: int = 0,
-    timeout: Duration = "1h",
-    phase: Callable[[str], None] = lambda _: None,
+    model: Any, example_inputs: Any = None, *, phase: Callable[[str], None] = lambda _: None, **words: Any
 ) -> Quantization:
-    """Quantize a model to a file, and run and compare the file; other keywords are those of :func:`inferlens.bench`.
+    """Quantize a model to a file, and run and compare the file; ``words`` are the options of ``inferlens quantize``.
 
-    Args:
-        model: a name, a file, a factory, or a live ``nn.Module``.
-        to: ``int8`` or ``fp8``.
-        backend: what the file is for, and runs it if it can here; by default the first that can on the device.
-        output: the file; by default the model's name, with the precision, in the working directory.
-        errors: whether to measure the error of each layer.
-        within: a limit that the file keeps, ``error=1e-2`` or ``accuracy-drop=0.5%``; layers stay as they are for it.
-        accuracy: data with labels, or a function, that answers are evaluated on.
-        timeout: seconds that it may take in all, or a text such as ``"1h"``.
-        phase: called with the name of each phase.
-
-    Raises:
-        InferlensError: if the model or the keywords mean nothing, or it cannot be quantized.
+    Raises InferlensError if the model or the words mean nothing, or the model cannot be quantized.
     """
-    limit = limit_of(within, accuracy)
-    words = {
-        "precision": to, "calibration": calibration, "keep": keep, "batch": batch, "option": option, "input": input,
-        "dim": dim, "weights": weights, "trust": trust, "seed": seed,
-    }  # fmt: skip
-    with model_handle(model, example_inputs) as model:
-        planned = _planned({**words, "model": model.spec}, backend, device, to, model)
+    own, words = own_options("quantize", words)
+    to, within, output, errors, timeout = (own[name] for name in ("to", "within", "output", "errors", "timeout"))
+    accuracy, device = (words.pop(name, None) for name in ("accuracy", "device"))
+    limit, rebuild = limit_of(within or None, accuracy), words.pop("rebuild", False)
+    with model_handle(model, example_inputs) as handle:
+        planned = _planned({**words, "precision": to, "model": handle.spec}, own["backend"], device, to, handle)
         case = planned.case
         suffix = cast("type[Quantizer]", BACKENDS.get(case.backend)).quantized_as
         path = Path(output) if output else Path(f"{safe_name(planned.model.name)}.{to}{suffix}")
@@ -313,7 +279,8 @@ def quantize(
         result = write_with(
             path, "quantize", QuantizeJob, Quantization, Quantizer, case,
             reference=planned.reference, errors=errors, limit=limit, accuracy=str(accuracy or ""),
-            trust=trust, rebuild=rebuild, live=model.live, timeout=parse_duration(str(timeout)), phase=phase,
+            trust=words.get("trust", False), rebuild=rebuild, live=handle.live,
+            timeout=parse_duration(str(timeout)), phase=phase,
         )  # fmt: skip
     assert result.value
     quantization = replace(result.value, path=str(path) if result.value.path else "", limit=within or "")
