@@ -13,7 +13,7 @@ import torch
 from onnx import TensorProto
 
 import inferlens
-from inferlens.execution.deploy.quantize import limit_of
+from inferlens.execution.quantize import limit_of
 from inferlens.record.quantization import Quantization
 from inferlens.views.profiled.quantized import document
 from inferlens.views.records import WIDTH

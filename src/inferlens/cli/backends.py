@@ -75,7 +75,7 @@ def doctor(*, wide: bool = False, json: bool = False, output: Path | None = None
     With --wide also why precisions are missing, all libraries, and what else a backend has, such as plugins.
     """
     from inferlens.backends import BACKENDS
-    from inferlens.execution.survey import probe
+    from inferlens.execution.cases import probe
     from inferlens.measure import environment
 
     here = environment.collect()

@@ -21,7 +21,7 @@ from inferlens.views.plain import plain
 from inferlens.views.table import Column, Document, Line, Screen, Table, text
 
 if TYPE_CHECKING:
-    from inferlens.execution.trace import Traced
+    from inferlens.execution.profile import CaseTrace
     from inferlens.spec.plan import Plan
     from inferlens.views.rows import Row
 
@@ -93,7 +93,7 @@ def profile(
     own, others = own_options("profile", words)
     others["mode"] = "latency"
     if traces.pop("torch_profiler", False):
-        alone = ("level", "runs", "max_time", "iterations", "seconds", "devices", "ray", "on")
+        alone = ("level", "runs", "rerun", "max_time", "iterations", "seconds", "devices", "ray", "on")
         refuse([name for name in alone if name in words] + ["file"] * (file is not None), "with")
         if "warmup" in others:
             traces["warmup"] = count("warmup", others.pop("warmup"), least=0)
@@ -107,7 +107,8 @@ def profile(
 def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | None) -> None:
     """Profile every case, and show what fits on a screen; the file gets the whole table of modules."""
     from inferlens.cli.progress import Bar
-    from inferlens.execution.profile import levels_of, run
+    from inferlens.execution.commands import run_profile
+    from inferlens.execution.profile import levels_of
     from inferlens.views.profiled.cases import groups
     from inferlens.views.profiled.findings import document as findings_document
     from inferlens.views.profiled.findings import judged, precision_lines
@@ -116,7 +117,7 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
 
     levels = levels_of(level)
     with Bar(screen.errors()) as bar:
-        profiles = run(plan, levels, runs, bar)
+        profiles = run_profile(plan, levels, runs, bar)
     folders = [folder for _, folder in profiles]
     loaded = screen.profiles(folders)
     cases, above = groups(loaded), folders[0].parent
@@ -157,13 +158,13 @@ def take(plan: Plan, options: Mapping[str, Any]) -> None:
     """Take traces of every case, and say where they are and how to look at them; exit with 1 if there are none."""
     from inferlens.backends.profiling.traces import Tracing
     from inferlens.cli.progress import Bar
-    from inferlens.execution.trace import run
+    from inferlens.execution.profile import trace_cases
 
     given = {name: value for name, value in options.items() if value is not None}
     board = given.pop("tensorboard", None)
     traces = []
     with Bar(screen.errors()) as bar:
-        for trace in run(plan, Tracing(**given), Path(board) if board else None, bar):
+        for trace in trace_cases(plan, Tracing(**given), Path(board) if board else None, bar):
             traces.append(trace)
             ran = trace.status == "ok"
             ending = f"a step took {duration(trace.step)}" if ran else f"{trace.status}: {trace.reason}"
@@ -177,23 +178,23 @@ def take(plan: Plan, options: Mapping[str, Any]) -> None:
     screen.note(f"Look at them: inferlens trace {files[-1]}{against}; https://ui.perfetto.dev{more}")
 
 
-def trace_table(traces: Sequence[Traced]) -> Table:
+def trace_table(traces: Sequence[CaseTrace]) -> Table:
     """Return a row for each case: the time of a step and of an unprofiled call, and its trace."""
 
-    def size(trace: Traced) -> str:
+    def size(trace: CaseTrace) -> str:
         return byte_count(sum(file.stat().st_size for file in trace.files) if trace.files else None)
 
-    def events(shown: Sequence[Any]) -> str:
-        return f"{sum(part.events for part in shown):,}" if shown else ABSENT
+    def events(contents: Sequence[Any]) -> str:
+        return f"{sum(part.events for part in contents):,}" if contents else ABSENT
 
-    def files(trace: Traced) -> str:
+    def files(trace: CaseTrace) -> str:
         return text(" ".join(map(str, trace.files)) or trace.status)
 
     columns = (
         Column("step", "step", "ms", milliseconds, 0),
         Column("untraced", "unprofiled", "ms", milliseconds, 2),
         Column("cost", "cost", "", ratio, 3),
-        Column("shown", "events", "", events, 4),
+        Column("contents", "events", "", events, 4),
         Column("", "size", "", size, 5),
         Column("", "trace", "", files, 1, numeric=False, fold=True),
     )
@@ -201,12 +202,12 @@ def trace_table(traces: Sequence[Traced]) -> Table:
     return Table("", "case", columns, lines, notes=trace_notes(traces))
 
 
-def trace_notes(traces: Sequence[Traced]) -> list[str]:
+def trace_notes(traces: Sequence[CaseTrace]) -> list[str]:
     """Return what traces do not show, why there are none, and what else a reader must know; a sentence each."""
     notes: list[str] = []
     for trace in traces:
         texts = [f"{warning.message} {warning.advice}" for warning in trace.warnings]
-        texts += [note for part in trace.shown for note in part.notes]
+        texts += [note for part in trace.contents for note in part.notes]
         if trace.status != "ok":
             hint = f" Try: {trace.hint}" if trace.hint else ""
             log = f" What it printed: {trace.log}" if trace.log else ""

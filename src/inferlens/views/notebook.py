@@ -15,7 +15,7 @@ from inferlens.analysis.evidence import Finding, Findings
 from inferlens.analysis.findings import findings
 from inferlens.analysis.loaded_trace import LoadedTrace, load_trace
 from inferlens.analysis.tuning import Tuned
-from inferlens.execution.deploy.call import Deployed, load
+from inferlens.execution.deploy import Deployed, load
 from inferlens.record.display import Struct, draw, short
 from inferlens.record.layer_profile import Profile
 from inferlens.record.quantization import Quantization

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import polars
 
     from inferlens.analysis.tuning import Effect, Tuned
-    from inferlens.execution.deploy.call import Deployed
+    from inferlens.execution.deploy import Deployed
 
 
 class Records(Displayed, Sequence[Record]):
@@ -248,12 +248,12 @@ class Tuning(Records):
         Raises:
             InferlensError: if there is no winner, or several, or it cannot run here as it was measured.
         """
-        from inferlens.execution.deploy.call import load
-        from inferlens.execution.survey import named
+        from inferlens.execution.cases import model_handle
+        from inferlens.execution.deploy import load
 
         record = self.fastest
         found = load_records(self._only.folder)[0]
-        with named(*self.model) if record.case.model.startswith("live:") else nullcontext() as model:
+        with model_handle(*self.model) if record.case.model.startswith("live:") else nullcontext() as model:
             return load(found, Path(self._only.folder), rebuild=rebuild, trust=trust, copy=copy, model=model)
 
     @property

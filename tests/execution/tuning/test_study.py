@@ -9,8 +9,7 @@ import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.execution.protocol import Observer
-from inferlens.execution.tuning import study
-from inferlens.execution.tuning.study import Study
+from inferlens.execution.tune import Study, study, study_request
 from inferlens.record.record import Record
 from inferlens.record.store import load_records
 from inferlens.spec.plan import Plan
@@ -30,7 +29,7 @@ class Nothing(Observer):
 
 def studied(folder: Path, text: str, observer: Observer | None = None, budget: float = 3600.0, **words: Any) -> Study:
     plan = Plan.from_words({"model": "fake:demo", "warmup": 2, "output": str(folder), "mode": "latency", **words})
-    return study.run(study.requested(plan, text, budget), observer or Observer())
+    return study(study_request(plan, text, budget), observer or Observer())
 
 
 def test_each_value_is_set_against_the_default(tmp_path: Path) -> None:
@@ -135,5 +134,5 @@ def test_what_cannot_be_studied_is_refused_before_anything_runs(
 @pytest.mark.parametrize(("text", "message"), [("threads=1", "Several backends have threads"), ("knob_a=1", "no knob")])
 def test_the_fake_backend_is_not_offered_for_other_models(text: str, message: str) -> None:
     with pytest.raises(InferlensError, match=message) as refused:
-        study.requested(Plan.from_words({"model": "resnet18"}), text, 1.0)
+        study_request(Plan.from_words({"model": "resnet18"}), text, 1.0)
     assert "fake" not in f"{refused.value.sentence} {refused.value.hint}"

@@ -21,13 +21,14 @@ from inferlens.analysis.tuning import TRIALS, Trial, Tuned, facts_of, load_tuned
 from inferlens.backends.base import Preparation, Runner
 from inferlens.backends.fake import BEST, Fake
 from inferlens.errors import InferlensError
-from inferlens.execution import rounds, worker
+from inferlens.execution import race as rounds
+from inferlens.execution import resume as trial_log
+from inferlens.execution import tasks
+from inferlens.execution import tune as tuning
 from inferlens.execution.protocol import Observer
-from inferlens.execution.tuning import trial_log
-from inferlens.execution.tuning import tune as tuning
-from inferlens.execution.tuning.several import run_each
-from inferlens.execution.tuning.space import tried
-from inferlens.execution.tuning.tune import Request
+from inferlens.execution.space import search_selection
+from inferlens.execution.tune import TuningRequest
+from inferlens.execution.tune import tune as run_tune
 from inferlens.measure import environment
 from inferlens.models.model import Model
 from inferlens.record.record import Record
@@ -63,8 +64,8 @@ def tune(folder: Path, observer: Observer | None = None, budget: float = 3600.0,
     objective = Objective.parse(words.pop("objective", "latency"))
     only = words.pop("only", ("fake:steady", "fake:fast", "fp32"))
     plan = Plan.from_words({"model": "fake:demo", "warmup": 2, "output": str(folder), **words})
-    request = Request(plan=plan, objective=objective, constraints=Constraint.parse_all(limits), budget=budget)
-    (tuned,) = run_each(request, tried(only=only), observer or Observer())
+    request = TuningRequest(plan=plan, objective=objective, constraints=Constraint.parse_all(limits), budget=budget)
+    (tuned,) = run_tune(request, search_selection(only=only), observer or Observer())
     return tuned
 
 
@@ -333,7 +334,7 @@ def test_memory_that_exporting_takes_is_not_the_models(
         return prepare(self, model, case, preparation)
 
     monkeypatch.setattr(Fake, "prepare", export)
-    monkeypatch.setattr(worker, "host_peak", lambda: 2**31 if exporting and exporting[-1] else 2**29)
+    monkeypatch.setattr(tasks, "host_peak", lambda: 2**31 if exporting and exporting[-1] else 2**29)
     tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"), **words)
     assert tuned.missed == ()
     assert best_of(tuned).options == ({"knob_a": 1} if "limits" in words else {})

@@ -19,8 +19,8 @@ from inferlens.analysis.tuning import TUNED, WINNER, Tuned, Untried, facts_of, l
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Capabilities, Support
 from inferlens.errors import InferlensError
-from inferlens.execution.tuning.outcome import untried
-from inferlens.execution.tuning.space import tried
+from inferlens.execution.search import skipped
+from inferlens.execution.space import search_selection
 from inferlens.record.record import encode
 from inferlens.record.store import TRIALS
 from inferlens.spec.plan import Plan
@@ -221,7 +221,7 @@ def test_where_nothing_here_tells_a_limit_the_answer_says_that_it_breaks_it(tmp_
 
 def left_out(able: Any, asked: Any = MappingProxyType({}), **words: Any) -> dict[str, Untried]:
     plan = Plan.from_words({"model": RESNET.spec, **asked})
-    return {each.name: each for each in untried(space(able, RESNET, words, **asked), tried(**words), plan)}
+    return {each.name: each for each in skipped(space(able, RESNET, words, **asked), search_selection(**words), plan)}
 
 
 def test_what_was_not_tried_says_why_and_what_would_have_it_tried() -> None:

@@ -21,7 +21,7 @@ from inferlens.views.rows import Row, rows
 from inferlens.views.table import Column, Document, Line, Table
 
 if TYPE_CHECKING:
-    from inferlens.execution.tuning.study import StudiedValue, Study
+    from inferlens.execution.tune import StudiedValue, Study
 
 SCHEMA = "inferlens.study/1"
 WIDTH, HEIGHT = 640, 280  # of the picture, in pixels

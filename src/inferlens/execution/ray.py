@@ -1,8 +1,8 @@
 """Workers on a Ray cluster: each part is a task that asks for the accelerator it needs, and Ray decides where it runs.
 
-There it is done by the same code as here, into a scratch folder. Each record is sent back as soon as it is made, with
-the files of its folder that are not too large, and is kept here. Ray is not asked to try again: a task that is lost
-with its node is begun anew by us, with what has come back.
+There the same code runs as here, into a scratch folder. Each record is sent back as soon as it is made, with the files
+of its folder that are not too large. Ray does not try again: a task that is lost with its node is begun anew by
+``remote``, with the records that have come back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -26,10 +26,19 @@ from msgspec.structs import replace
 import inferlens
 from inferlens.backends.clocks import NVTX_VARIABLE
 from inferlens.errors import InferlensError, library, one_of
-from inferlens.execution.child_process import Outcome
-from inferlens.execution.launching.launcher import Launcher, P, Part, Worker, WorkerLost
-from inferlens.execution.launching.local import cards, shares
-from inferlens.execution.protocol import Answered, Event, Found, Observer, Order, PartJob, Told, from_json, result_of
+from inferlens.execution import remote, worker
+from inferlens.execution.child import Outcome
+from inferlens.execution.protocol import (
+    Event,
+    Observer,
+    Order,
+    RemoteEvent,
+    TaskAnswer,
+    Value,
+    from_json,
+    result_from_json,
+)
+from inferlens.execution.remote import Launcher, RemoteJob, Worker, WorkerLost, core_shares, gpu_cards
 from inferlens.measure.interpreter import code
 from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.reasons import reason
@@ -48,7 +57,7 @@ TRIES = "RAY_gcs_server_port_wait_time_s"  # Ray's word for how often it tries t
 
 
 class Needs(Struct, frozen=True):
-    """What a kind of worker asks of Ray, and how many there may be at a time; 0: as many as Ray has room for."""
+    """The resources of a kind of worker, and how many there may be at a time; 0: as many as Ray has room for."""
 
     kind: str
     accelerator: str = ""
@@ -57,8 +66,14 @@ class Needs(Struct, frozen=True):
     most: int = 0
 
 
-class OnRay(Launcher):
-    """Tasks on a cluster: one that is there, or one on this machine for as long as the plan runs."""
+class TaskStatus(Struct, frozen=True):
+    """The status of the result of a task."""
+
+    status: str = "ok"
+
+
+class RayLauncher(Launcher):
+    """Offers tasks on a cluster: an existing one, or one on this machine for as long as the plan runs."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -68,7 +83,7 @@ class OnRay(Launcher):
         self._streams: list[Any] = []
         self._lock = threading.Lock()
 
-    def __enter__(self) -> OnRay:
+    def __enter__(self) -> RayLauncher:
         self.ray: Any = library("ray", extra="ray")
         if not self.ray.is_initialized():
             self._connect()
@@ -117,11 +132,11 @@ class OnRay(Launcher):
             ours.gcs_error_subscriber.close()
 
     def workers(self, most: int) -> Sequence[Worker]:
-        """See :class:`Launcher`; those for which there is no room wait with Ray."""
+        """See :class:`Launcher`; workers without room wait in Ray."""
         return [RayWorker(self, needs) for needs in self.needs for _ in range(min(most, needs.most or most))]
 
-    def begun(self, order: bytes, files: Mapping[str, bytes], needs: Needs) -> Any:
-        """The stream of what happens to a part that Ray is given."""
+    def start(self, order: bytes, files: Mapping[str, bytes], needs: Needs) -> Any:
+        """Start a part in Ray; return the stream of its events."""
         own = self.environment.get("env_vars", {})
         variables = {name: own.get(name, os.environ.get(name)) for name in VARIABLES_PASSED}
         folder = "" if "working_dir" in self.environment else os.getcwd()
@@ -142,25 +157,26 @@ class OnRay(Launcher):
 
 
 class RayWorker(Worker):
-    """One task at a time, wherever Ray has it run."""
+    """Runs one task at a time, wherever Ray chooses."""
 
-    def __init__(self, launcher: OnRay, needs: Needs) -> None:
+    def __init__(self, launcher: RayLauncher, needs: Needs) -> None:
         self.launcher, self.needs, self.kind = launcher, needs, needs.kind
 
-    def do(self, part: Part[P, Found], job: P, observer: Observer) -> Found:
+    def do(self, task: str, job: RemoteJob, returns: type[Value], observer: Observer) -> Value:
         """See :class:`Worker`."""
         ray, output = self.launcher.ray, Path(job.plan.output)
         carried = {file: Path(file).read_bytes() for file in job.live.values()}
-        stream = self.launcher.begun(msgspec.json.encode(Order.of(part, job)), carried, self.needs)
+        stream = self.launcher.start(msgspec.json.encode(Order.of(task, job)), carried, self.needs)
         places: dict[str, Path] = {}
         try:
             for reference in stream:
                 data, relative, files = ray.get(reference)
                 event = from_json(data, Event)
-                if isinstance(event, Answered):
-                    return Outcome(result_of(part, bytes(event.result))).found("A part of the plan failed")
-                if isinstance(event, Told):
-                    _hear(event, relative, files, output, places, observer)
+                if isinstance(event, TaskAnswer):
+                    outcome: Outcome[Value] = Outcome(result_from_json(event.result, returns))
+                    return outcome.value("A part of the plan failed")
+                if isinstance(event, RemoteEvent):
+                    _repeat(event, relative, files, output, places, observer)
         except (ray.exceptions.RuntimeEnvSetupError, ray.exceptions.RayTaskError) as error:
             if isinstance(cause := getattr(error, "cause", None), OSError):  # such as a full disk: of this node alone
                 raise WorkerLost(str(cause)) from error
@@ -173,18 +189,22 @@ class RayWorker(Worker):
         raise WorkerLost("its task ended without an answer")
 
 
-def _hear(
-    told: Told, relative: str, files: Mapping[str, bytes], output: Path, places: dict[str, Path], observer: Observer
+def _repeat(
+    call: RemoteEvent,
+    relative: str,
+    files: Mapping[str, bytes],
+    output: Path,
+    places: dict[str, Path],
+    observer: Observer,
 ) -> None:
-    """Passes on what an observer was told there, once its files are here."""
-    arguments = told.opened()
-    if told.what == "done":
-        record, _ = arguments
+    """Repeat a call of an observer on a node here, once its files are here."""
+    if call.method == "done":
+        record, _ = call.decoded()
         place = places[relative] = Store(output).claim(record.case, record.model.name)
         _write(place, files)
         Store.save(place, record)
         observer.done(record, place)
-    elif told.what == "kept":
+    elif call.method == "kept":
         place = places.get(relative, output / relative)
         if relative in places or "" in files:
             _write(place, files)
@@ -195,7 +215,7 @@ def _hear(
             fresh.replace(place)
         observer.kept(place)
     else:
-        getattr(observer, told.what)(*arguments)
+        call.repeat_for(observer)
 
 
 def _write(place: Path, files: Mapping[str, bytes]) -> None:
@@ -206,7 +226,7 @@ def _write(place: Path, files: Mapping[str, bytes]) -> None:
 
 
 def needs_of(on: Sequence[str], nodes: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> list[Needs]:
-    """What workers ask of Ray for ``--on``, from what its nodes have.
+    """Return the resources of workers for ``--on``, from those of the nodes.
 
     A worker with a GPU takes its share of the node's CPUs. One without takes more than half of those of the largest
     node: no node has two at a time, which would disturb each other. Raises InferlensError for what no node has; or
@@ -222,8 +242,8 @@ def needs_of(on: Sequence[str], nodes: Sequence[Mapping[str, Any]], devices: Seq
         if len(there) > 1:
             hint = f"--on {there[0]}, or --on {','.join(there)} for all cases on each"
             raise InferlensError(f"The cluster has {', '.join(there)}.", hint=hint)
-        return [Needs("", there[0] if there else "", 1, _share(gpus))]
-    found = []
+        return [Needs("", there[0] if there else "", 1, _cpu_share(gpus))]
+    needs = []
     for words in on:
         name, _, number = words.partition(":")
         having = [each for each in resources if f"{ACCELERATOR}{name}" in each and each.get("GPU")]
@@ -234,11 +254,11 @@ def needs_of(on: Sequence[str], nodes: Sequence[Mapping[str, Any]], devices: Seq
             raise InferlensError(
                 f"'{words}' is not valid for on.", expected="such as H200, or H200:2 for two at a time"
             )
-        found.append(Needs(name if len(on) > 1 else "", name, 1, _share(having), int(number or 0)))
-    return found
+        needs.append(Needs(name if len(on) > 1 else "", name, 1, _cpu_share(having), int(number or 0)))
+    return needs
 
 
-def _share(resources: Sequence[Mapping[str, float]]) -> int:
+def _cpu_share(resources: Sequence[Mapping[str, float]]) -> int:
     return max(1, min(int(each.get("CPU", 1)) // max(1, int(each["GPU"])) for each in resources))
 
 
@@ -263,16 +283,14 @@ def _check_answers(address: str) -> None:
 def serve(
     order: bytes, files: Mapping[str, bytes], folder: str, variables: Mapping[str, str | None], code_there: str
 ) -> Iterator[tuple[Any, ...]]:
-    """Does a part on a node, and gives what happens as it happens.
+    """Do a part on a node, and yield its events.
 
     Args:
-        files: files that it needs beside those that are there, by their paths.
+        files: files that it needs beside those of the node, by their paths.
         folder: the working directory, if there is such a folder.
-        variables: those of the environment; one that is None is not set, whatever Ray has set.
-        code_there: that of the command: what is measured by other code is not measured alike.
+        variables: environment variables; one that is None is not set, whatever Ray has set.
+        code_there: the hash of the code of the command: other code may measure in another way.
     """
-    from inferlens.execution import worker
-
     if code_there != code():
         what = f"The node {socket.gethostname()} has another Inferlens: its code is not that of this one."
         raise InferlensError(what, expected=f"one Inferlens on every node; there it is {inferlens.__version__}")
@@ -292,13 +310,13 @@ def serve(
         kept = Path.home() / ".cache" / "inferlens" / ".cache"  # from part to part
         kept.mkdir(parents=True, exist_ok=True)
         (output / ".cache").symlink_to(kept)
-        task, job = msgspec.json.decode(order, type=Order).opened()
-        assert isinstance(job, PartJob)
-        moved = Order.of(task, replace(job, plan=replace(job.plan, output=str(output))))
+        part = msgspec.json.decode(order, type=Order)
+        job = from_json(part.job, get_type_hints(remote.TASKS[part.task])["job"])
+        moved = Order.of(part.task, replace(job, plan=replace(job.plan, output=str(output))))
 
         def work() -> None:
             try:
-                worker.do(moved, events.put)
+                worker.perform(moved, events.put, task_of=remote.TASKS.__getitem__)
             finally:
                 events.put(None)
 
@@ -306,52 +324,52 @@ def serve(
         thread.start()
         known: set[str] = set()
         while (event := events.get()) is not None:
-            if isinstance(event, Answered) and result_of(task, bytes(event.result)).status != "ok":
+            if isinstance(event, TaskAnswer) and msgspec.json.decode(event.result, type=TaskStatus).status != "ok":
                 _check_room(output)
-            if isinstance(event, (Told, Answered)):
+            if isinstance(event, (RemoteEvent, TaskAnswer)):
                 yield _packed(event, output, known)
         thread.join()
 
 
 def _check_room(scratch: Path) -> None:
-    """What fails on a node whose disk is full is no fault of the part. Raises OSError if it is."""
+    """Raise OSError if the disk of the node is full: then a failure is no fault of the part."""
     try:
         (scratch / ".room").write_bytes(bytes(ROOM))
     except OSError as error:
         raise OSError(error.errno, error.strerror, f"{socket.gethostname()}:{scratch}") from error
 
 
-def _packed(event: Told | Answered, output: Path, known: set[str]) -> tuple[bytes, str, dict[str, bytes]]:
-    """An event as it travels: with a path below the scratch folder, and the files there."""
+def _packed(event: RemoteEvent | TaskAnswer, output: Path, known: set[str]) -> tuple[bytes, str, dict[str, bytes]]:
+    """Return an event as JSON, with a path below the scratch folder, and the files there."""
     relative, files = "", {}
-    if isinstance(event, Told) and event.what in ("done", "kept"):
-        path = Path(event.opened()[-1]).resolve()
+    if isinstance(event, RemoteEvent) and event.method in ("done", "kept"):
+        path = Path(event.decoded()[-1]).resolve()
         relative = str(path.relative_to(output))
-        if event.what == "done":
+        if event.method == "done":
             known.add(relative)
         files = _read(path, limited=relative in known)
     return msgspec.json.encode(event), relative, files
 
 
 def _read(path: Path, *, limited: bool) -> dict[str, bytes]:
-    """The content of a file, or of the files of a folder, by their paths in it; of a record's the small ones."""
+    """Return the content of a file, or of the files of a folder by their paths; of a record's folder the small ones."""
     if path.is_file():
         return {"": path.read_bytes()}
-    every = sorted((file for file in path.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
-    found, size = {}, 0
-    for file in every:
+    sorted_files = sorted((file for file in path.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    files, size = {}, 0
+    for file in sorted_files:
         more = file.stat().st_size
         if limited and (file.name == RECORD or more > LARGEST or size + more > MOST):
             continue
         size += more
-        found[str(file.relative_to(path))] = file.read_bytes()
-    return found
+        files[str(file.relative_to(path))] = file.read_bytes()
+    return files
 
 
 def _isolate() -> None:
-    """Names the GPU that Ray has given by its UUID, and keeps to the CPUs that are its share of the node's."""
+    """Name the GPU that Ray has given by its UUID, and keep to a share of the CPUs of the node."""
     given = os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    here = cards()  # all of the node
+    here = gpu_cards()  # all of the node
     if given is None:
         return
     first = given.split(",")[0].strip()
@@ -362,4 +380,4 @@ def _isolate() -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = here[index].uuid
     if hasattr(os, "sched_setaffinity"):
         with suppress(InferlensError):  # fewer cores than GPUs
-            os.sched_setaffinity(0, shares(here, sorted(usable_cpus()))[index])
+            os.sched_setaffinity(0, core_shares(here, sorted(usable_cpus()))[index])
