@@ -52,7 +52,7 @@ def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
     """Name, values, default and description of each option of a backend."""
     import msgspec
 
-    from inferlens.backends.base import values_of
+    from inferlens.backends.base import option_values
 
     hints = get_type_hints(backend.options, include_extras=True)
     rows = []
@@ -61,7 +61,7 @@ def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
         description = next((extra.description for extra in extras if isinstance(extra, msgspec.Meta)), "") or ""
         default = "" if field.default is None else str(field.default)
         default = default.lower() if isinstance(field.default, bool) else default
-        rows.append((field.name, values_of(kind), default, description))
+        rows.append((field.name, option_values(kind), default, description))
     return rows
 
 
@@ -97,7 +97,7 @@ def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> I
     if lacks:
         yield _table("", "does not work", ("because", "what helps"), lacks)
     there = {f"{name}:{one.variant}" for name, each in works.items() for one in each.supports}
-    untried = [f"{name}:{each}" for name in can for each in BACKENDS.get(name).not_run_by_us]
+    untried = [f"{name}:{each}" for name in can for each in BACKENDS.get(name).untested_variants]
     if untried := [name for name in untried if name in there]:
         yield f"Not run by us, only checked against public sources: {listing(untried)}."
     gpus = [f"{gpu.name}, {byte_count(gpu.memory)}" for gpu in here.gpus]

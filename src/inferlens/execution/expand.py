@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from inferlens.backends import BACKENDS, importable, reference_of
+from inferlens.backends import BACKENDS, importable_backends, reference_backend
 from inferlens.backends.base import Capabilities
 from inferlens.errors import InferlensError, Unsupported, one_of, suggestion
 from inferlens.models.model import InputsAtBatch, ModelInfo
@@ -49,7 +49,7 @@ class Planned:
                 case, model=origin.model, weights=origin.weights, seed=origin.seed, inputs=case.inputs or origin.inputs
             )  # its own example, if it has one, is not in the compiled file
         format = self.found.origin_format or self.found.format
-        backend = reference_of(format)
+        backend = reference_backend(format)
         if not backend:
             return None
         variant, options = BACKENDS.get(backend).reference_for[format]
@@ -141,7 +141,7 @@ def _cases(
     for backend, variant in _backends(plan, model, capabilities, plan.device or (default,)):
         for device in plan.device or (_device_for(capabilities[backend], variant, default),):
             unasked = plan.recommended and not plan.backend and model.format == "module"
-            if unasked and device in BACKENDS.get(backend).left_out_on:
+            if unasked and device in BACKENDS.get(backend).excluded_devices:
                 continue
             chosen = variant if variant is not None else _default_variant(model, capabilities[backend], device)
             known = {"precision": model.precision, "batch": batch, "device": device}
@@ -214,7 +214,7 @@ def _backends(
     plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabilities], devices: tuple[str, ...]
 ) -> Iterator[tuple[str, str | None]]:
     """Backends and variants the plan means; a variant of ``None`` is the default one of the device."""
-    reference = reference_of(model.format)
+    reference = reference_backend(model.format)
     here = {
         name: [support.variant for support in can.takes(model.format) if support.device in devices]
         for name, can in capabilities.items()
@@ -269,7 +269,7 @@ def check_words(plan: Plan) -> None:
     for name, values in plan.option.items():
         backend, dot, option = name.partition(".")
         if not dot:
-            having = [each.name for each in importable() if name in each.options.__struct_fields__]
+            having = [each.name for each in importable_backends() if name in each.options.__struct_fields__]
             hint = f"--option {having[0]}.{name}={values[0] if values else 'VALUE'}" if having else ""
             raise InferlensError(
                 f"The option '{name}' names no backend.",

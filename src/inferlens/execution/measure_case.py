@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from inferlens.backends.base import TOLERANCES, Inputs, Outputs, Preparation, Runner
 from inferlens.backends.profiling.kernels import kernel_families
-from inferlens.backends.pytorch.runner import HostIo
+from inferlens.backends.pytorch.runner import HostIoRunner
 from inferlens.errors import InferlensError
 from inferlens.execution.protocol import CaseJob
 from inferlens.execution.worker import Child
@@ -153,9 +153,9 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
     start = buffers(model.module) if KEEPS_STATE in job.reference.behavior else {}
     runner = child.prepare(model)
     _warn_of_one_shape(model, child)
-    if alone := child.backend.times_kernels(case, built=job.built):  # nothing else may use the device meanwhile
+    if alone := child.backend.times_kernels(case, cached=job.built):  # nothing else may use the device meanwhile
         _wait(job, child)
-    with HostIo(runner) if case.io == "host" else runner as runner:
+    with HostIoRunner(runner) if case.io == "host" else runner as runner:
         child.runner = runner
         feeding = Feeding(runner, model, case, arrays, child.preparation, renews=_renews(job))
         child.turn.ready(gpu=case.device != "cpu")

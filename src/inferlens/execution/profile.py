@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.backends.base import LayerProfiler
-from inferlens.backends.onnx.graph import origins
+from inferlens.backends.onnx.graph import read_nodes
 from inferlens.backends.profiling import kernels as kernel_runs
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child_process
@@ -71,7 +71,7 @@ def profile_case(job: ProfileJob, child: Child) -> Profiled:
         if job.case.device != "cuda":
             what = f"Kernels are what a GPU runs, and {label} runs on the {job.case.device} here."
             raise Unsupported(what, hint="--level layer, or --device cuda")
-        kernel_runs.check()
+        kernel_runs.check_profiler()
     model = child.load()
     child.found = found = Profiled(work=count_work(model, job.case, makers))
     runner = child.prepare(model)
@@ -82,12 +82,12 @@ def profile_case(job: ProfileJob, child: Child) -> Profiled:
         with child.preparation.phase("steady state"):
             if isinstance(runner, LayerProfiler) and job.level == "layer":
                 return replace(found, layers=runner.profile_layers(feed, job.runs))
-            return replace(found, kernels=kernel_runs.kernels_of(runner, feed, job.runs, label))
+            return replace(found, kernels=kernel_runs.trace_kernels(runner, feed, job.runs, label))
 
 
 def makers(path: Path) -> dict[str, tuple[str, ...]]:
     """Of each tensor in an ONNX file, by its name, the paths of the modules whose operator makes it."""
-    return {name: node.modules for node in origins(path).nodes for name in node.outputs}
+    return {name: node.modules for node in read_nodes(path).nodes for name in node.outputs}
 
 
 def profile(

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from inferlens.backends import BACKENDS, reference_of
-from inferlens.backends.base import TOLERANCES, merged
+from inferlens.backends import BACKENDS, reference_backend
+from inferlens.backends.base import TOLERANCES, merge_capabilities
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import EVERY_VARIANT, Planned, backends_named
 from inferlens.execution.measure_case import Reference
@@ -119,7 +119,7 @@ def planned_pair(
     check_interpreters(side.python for side in asked)
     infos = _infos(asked, models)
     labels = [
-        side.words.get("backend") or shared.get("backend") or reference_of(found[0].format)
+        side.words.get("backend") or shared.get("backend") or reference_backend(found[0].format)
         for side, found in zip(asked, infos, strict=True)
     ]
     backends = [label.partition(":")[0] for label in labels]
@@ -143,7 +143,7 @@ def planned_pair(
         plans.append(Plan.from_words({**words, "backend": label, "option": {**its, **own}}))
     names = list(dict.fromkeys(name for plan in plans for name in backends_named(plan)))
     able = {python: probe(names, python) for python in dict.fromkeys(side.python for side in asked)}
-    anywhere = {name: merged([can[name] for can in able.values()]) for name in names}
+    anywhere = {name: merge_capabilities([can[name] for can in able.values()]) for name in names}
     looked: dict[object, tuple[list[ModelInfo], InferlensError | None]] = {}
     for plan, model in zip(plans, models, strict=True):  # of two backends that are fed alike once
         if _loaded(plan) not in looked:

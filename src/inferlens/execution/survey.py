@@ -19,7 +19,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS
-from inferlens.backends.base import Absence, Capabilities, merged
+from inferlens.backends.base import Absence, Capabilities, merge_capabilities
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child_process
 from inferlens.execution.expand import Planned, backends_named, check_words, expand, refuse_if_none_runs
@@ -125,7 +125,9 @@ def surveyed(plan: Plan, model: Named | None = None) -> list[Surveyed]:
     known = next(filter(None, models), None)
     if known is None:
         raise next(filter(None, errors))
-    anywhere = able[0] if len(able) == 1 else {name: merged([can[name] for can in able]) for name in able[0]}
+    anywhere = (
+        able[0] if len(able) == 1 else {name: merge_capabilities([can[name] for can in able]) for name in able[0]}
+    )
     refusals = [unsupported(why) if why else None for why in errors]
     return [
         Surveyed(its_plan, its or known, can, anywhere, why)

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from inferlens.backends import BACKENDS, reference_of
-from inferlens.backends.availability import imported
-from inferlens.backends.profiling.traces import STEP, Tracing, write_steps
+from inferlens.backends import BACKENDS, reference_backend
+from inferlens.backends.availability import import_library
+from inferlens.backends.profiling.traces import STEP_SPAN, Tracing, write_steps
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import CaseJob, Observer, TaskResult, refused
@@ -72,7 +72,7 @@ class Files(Struct, frozen=True, kw_only=True):
 
 def trace_case(job: TraceJob, child: Child) -> Files:
     """Trace the case. Raises Unsupported without PyTorch, and InferlensError if the profiler wrote no steps."""
-    _, missing = imported("torch", "PyTorch", "torch")
+    _, missing = import_library("torch", "PyTorch", "torch")
     if missing:
         raise Unsupported(f"Traces are torch.profiler's. {missing.reason}", hint=missing.hint)
     from torch.profiler import ProfilerActivity, supported_activities
@@ -94,7 +94,7 @@ def trace_case(job: TraceJob, child: Child) -> Files:
 def content_of(name: str, trace: Trace) -> TraceContent:
     """What a trace file, ``name``, shows."""
     rows = trace.rows(Category.ANNOTATION)
-    steps = rows[trace.starting(rows, STEP)]
+    steps = rows[trace.starting(rows, STEP_SPAN)]
     return TraceContent(
         name=name,
         steps=tuple((trace.duration[steps] / 1e9).tolist()),
@@ -174,7 +174,7 @@ def run_name(case: Case, format: Format) -> str:
     backend = BACKENDS.get(case.backend)
     words = [backend.short or case.backend]
     words += [case.variant] if case.variant not in ("", backend.variants[0]) else []
-    words += [] if case.backend == reference_of(format) and case.precision == "fp32" else [case.precision]
+    words += [] if case.backend == reference_backend(format) and case.precision == "fp32" else [case.precision]
     words += [f"bs{case.batch}"] * (case.batch is not None) + [case.device] * (case.device != "cuda")
     words += [f"t{case.threads}"] * (case.threads is not None)
     words += [word.replace(" ", "") for word in case.call_mode] + [environment_of(case.python)] * bool(case.python)

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Backend, Preparation, Runner
 from inferlens.backends.clocks import NVTX_VARIABLE
-from inferlens.backends.profiling.layers import clocked_runs
+from inferlens.backends.profiling.layers import time_runs
 from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
 from inferlens.execution.interleaver import Shared
 from inferlens.execution.protocol import (
@@ -123,7 +123,7 @@ class Child:
         feed = runner.place(inputs.make_inputs(model, self.job.case.seed))
         self.infer_first(runner, feed)
         with self.preparation.phase("warm-up"):
-            return feed, clocked_runs(runner, feed, calls).whole
+            return feed, time_runs(runner, feed, calls).whole
 
     def progress(self, share: float) -> None:
         """Says which share of the steady state is done."""

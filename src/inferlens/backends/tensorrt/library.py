@@ -1,6 +1,6 @@
-"""The two flavours of TensorRT behind one seam: TensorRT itself, and TensorRT for RTX, which has the same interface.
+"""The two flavours of TensorRT, which have the same interface: TensorRT and TensorRT for RTX; and their options.
 
-What a flavour can do is asked of its module, not of its version number. No other file here imports either library.
+Abilities of a flavour are read from its module, not from its version. No other file here imports either library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from inferlens.backends.availability import imported, warn_unheeded
+from inferlens.backends.availability import import_library, warn_ignored_options
 from inferlens.backends.base import Absence, Preparation
 from inferlens.errors import InferlensError, Unsupported, one_line, suggestion
 from inferlens.models.provenance import Provenance
@@ -26,7 +26,7 @@ from inferlens.record.record import Gpu
 from inferlens.spec.case import Case, TensorSpec
 
 
-class Kind(NamedTuple):
+class FlavourKind(NamedTuple):
     """A flavour's module, its name for people, and the extra that installs it."""
 
     module: str
@@ -34,21 +34,21 @@ class Kind(NamedTuple):
     extra: str
 
 
-KINDS = {
-    "trt": Kind("tensorrt", "TensorRT", "tensorrt"),
-    "rtx": Kind("tensorrt_rtx", "TensorRT for RTX", "tensorrt-rtx"),
+FLAVOURS = {
+    "trt": FlavourKind("tensorrt", "TensorRT", "tensorrt"),
+    "rtx": FlavourKind("tensorrt_rtx", "TensorRT for RTX", "tensorrt-rtx"),
 }
-OTHERS = "a machine with a GPU, or --backend tensorrt:rtx"
+GPU_HINT = "a machine with a GPU, or --backend tensorrt:rtx"
 SEVERITIES = ("internal error", "error", "warning")
 # Logged after every other error on a machine without a driver; not a cause.
-ECHO = re.compile(r"\[checkMacros\.cpp::catchCudaError::\d+\]")
+ECHOED_ERROR = re.compile(r"\[checkMacros\.cpp::catchCudaError::\d+\]")
 # Plugins that were loaded, by flavour and path: once for the whole process. An empty path stands for TensorRT's own.
-_loaded: set[tuple[str, Path]] = set()
+_loaded_plugins: set[tuple[str, Path]] = set()
 
 
 @dataclass(frozen=True)
 class Flavour:
-    """One flavour of TensorRT as it is installed here: the module, its name, its name for people, its version."""
+    """An installed flavour of TensorRT."""
 
     variant: str
     key: str
@@ -63,7 +63,7 @@ class Flavour:
 
     @property
     def strongly_typed_only(self) -> bool:
-        """Whether precisions are the network's alone, with no flags that let the builder lower them."""
+        """Whether the builder cannot lower precisions."""
         return self.jit or not hasattr(self.module.BuilderFlag, "FP16")  # TensorRT for RTX 1.4 has flags it ignores
 
     @property
@@ -73,7 +73,7 @@ class Flavour:
 
     @property
     def targets(self) -> dict[str, Any]:
-        """Compute capabilities (``8.9``) that engines can be built for without such a GPU; empty if none."""
+        """Compute capabilities (``8.9``) to build for without such a GPU."""
         known = getattr(self.module, "ComputeCapability", None)
         if known is None or not hasattr(self.module.IBuilderConfig, "set_compute_capability"):
             return {}
@@ -81,23 +81,23 @@ class Flavour:
         return {f"{name[2:-1]}.{name[-1]}": value for name, value in names.items()}
 
 
-def flavour(variant: str) -> Flavour:
-    """The flavour of a variant, its library imported."""
-    found = find(variant)
+def load_flavour(variant: str) -> Flavour:
+    """Return the flavour of a variant. Raise Unsupported if it is missing."""
+    found = find_flavour(variant)
     if isinstance(found, Absence):
         raise Unsupported(found.reason, hint=found.hint)
     return found
 
 
-def find(variant: str) -> Flavour | Absence:
-    """The flavour of a variant, or why it is not here, with the hint; never raises for a missing library."""
-    kind = KINDS[variant]
+def find_flavour(variant: str) -> Flavour | Absence:
+    """Return the flavour of a variant, or its absence; never raises for a missing library."""
+    kind = FLAVOURS[variant]
     other: Any = sys.modules.get(kind.module)
     alias = Path(getattr(other, "__file__", None) or kind.module).parent.name == "tensorrt_rtx" != kind.module
     if alias:  # Torch-TensorRT for RTX puts TensorRT for RTX under the name ``tensorrt`` as well
         del sys.modules[kind.module]
     try:
-        module, absence = imported(kind.module, kind.name, kind.extra)
+        module, absence = import_library(kind.module, kind.name, kind.extra)
     finally:
         if alias:
             sys.modules[kind.module] = other
@@ -107,7 +107,7 @@ def find(variant: str) -> Flavour | Absence:
 
 
 def current_gpu() -> Gpu | None:
-    """The GPU in use, as PyTorch describes it; ``None`` where there is none, or no PyTorch to ask."""
+    """Return the GPU in use, as PyTorch describes it, or ``None``."""
     try:
         import torch
     except ImportError:
@@ -120,36 +120,36 @@ def current_gpu() -> Gpu | None:
     return Gpu(name=str(gpu.name), memory=int(gpu.total_memory), compute_capability=f"{gpu.major}.{gpu.minor}")
 
 
-def words(text: str) -> tuple[str, ...]:
-    """The values of an option that takes several, joined by ``+``."""
+def option_words(text: str) -> tuple[str, ...]:
+    """Return the values of an option that takes several, joined by ``+``."""
     return tuple(word.strip() for word in text.split("+") if word.strip())
 
 
-def targets(named: tuple[str, ...], flavour: Flavour, gpu: Gpu | None) -> tuple[str, ...]:
-    """The named compute capabilities to build for, in ascending order; empty is the GPU here."""
+def resolve_targets(requested: tuple[str, ...], flavour: Flavour, gpu: Gpu | None) -> tuple[str, ...]:
+    """Return the requested compute capabilities in ascending order; empty is the GPU here."""
     known = flavour.targets
-    if not named and gpu is None:
+    if not requested and gpu is None:
         raise Unsupported(
             f"There is no GPU here that {flavour.name} could build an engine for.",
-            hint=f"--option tensorrt.compute_capability={'+'.join(known)}, or some of these" if known else OTHERS,
+            hint=f"--option tensorrt.compute_capability={'+'.join(known)}, or some of these" if known else GPU_HINT,
         )
-    if unknown := [name for name in named if name not in known]:
+    if unknown := [name for name in requested if name not in known]:
         raise Unsupported(
             f"{flavour.title} cannot build for compute capability {', '.join(unknown)}.",
             expected=f"some of {', '.join(known)}" if known else "the GPU of the machine",
             hint="leave the option out on a machine with such a GPU: it builds for the GPU there",
         )
-    return tuple(name for name in known if name in named)
+    return tuple(name for name in known if name in requested)
 
 
-def log(flavour: Flavour) -> Any:
-    """A new logger, whose ``errors`` are texts in order; it must outlive what it is given to."""
+def new_logger(flavour: Flavour) -> Any:
+    """Return a new logger with a list of ``errors``; it must outlive the objects that it is given to."""
     return _log_class(flavour.module)()
 
 
 @functools.lru_cache(maxsize=2)
 def _log_class(module: Any) -> Any:
-    """The class of a module's loggers, which must be a subclass of the module's own."""
+    """Return the class of a module's loggers, which must be a subclass of the module's own."""
 
     class _Log(module.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -170,9 +170,9 @@ def _log_class(module: Any) -> Any:
     return _Log
 
 
-def condensed(errors: list[str], otherwise: str = "no reason given") -> str:
-    """Return the reasons of the errors on one line, each once."""
-    texts = ["\n".join(line for line in error.splitlines() if not ECHO.search(line)) for error in errors]
+def error_summary(errors: list[str], otherwise: str = "no reason given") -> str:
+    """Return the distinct reasons of the errors on one line."""
+    texts = ["\n".join(line for line in error.splitlines() if not ECHOED_ERROR.search(line)) for error in errors]
     return "; ".join(dict.fromkeys(reason(text) for text in texts if text.strip())) or otherwise
 
 
@@ -180,8 +180,8 @@ def condensed(errors: list[str], otherwise: str = "no reason given") -> str:
 
 
 def plugin_files(libraries: str) -> tuple[Path, ...]:
-    """The files of libraries of plugins, paths joined by ``+``; nothing is loaded."""
-    paths = tuple(Path(name).resolve() for name in words(libraries))
+    """Return the files of plugin libraries, paths joined by ``+``, without loading them."""
+    paths = tuple(Path(name).resolve() for name in option_words(libraries))
     for path in paths:
         if not path.is_file():
             raise InferlensError(
@@ -191,18 +191,18 @@ def plugin_files(libraries: str) -> tuple[Path, ...]:
 
 
 def load_plugins(flavour: Flavour, libraries: str) -> None:
-    """Loads libraries of plugins, paths joined by ``+``, and TensorRT's own plugins; each once for the process."""
+    """Load plugin libraries, paths joined by ``+``, and TensorRT's own plugins, once per process."""
     for path in (Path(), *plugin_files(libraries)):
-        if (flavour.key, path) not in _loaded:
+        if (flavour.key, path) not in _loaded_plugins:
             if path == Path():
-                flavour.module.init_libnvinfer_plugins(log(flavour), "")
+                flavour.module.init_libnvinfer_plugins(new_logger(flavour), "")
             else:
                 _load_library(flavour, path)
-            _loaded.add((flavour.key, path))
+            _loaded_plugins.add((flavour.key, path))
 
 
 def registered_plugins(flavour: Flavour) -> list[str]:
-    """Plugins that are registered, TensorRT's own among them, as ``name 1`` or ``namespace::name 1`` (the version)."""
+    """Return the registered plugins, as ``name 1`` or ``namespace::name 1`` (the version)."""
     load_plugins(flavour, "")
     found = flavour.module.get_plugin_registry().all_creators
     names = {f"{getattr(item, 'plugin_namespace', '')}::{item.name} {item.plugin_version}" for item in found}
@@ -224,7 +224,7 @@ def _load_library(flavour: Flavour, path: Path) -> None:
 # Options. Several values in one option are joined by ``+``, profiles by ``;``, since commas make axes of a plan.
 
 # TensorRT for RTX 1.6 gave the same engine, byte for byte, at every value of these (docs/tensorrt.md).
-OF_TACTICS = ("optimization_level", "max_num_tactics", "tactic_sources", "avg_timing_iterations", "sparsity")
+TACTIC_OPTIONS = ("optimization_level", "max_num_tactics", "tactic_sources", "avg_timing_iterations", "sparsity")
 LARGEST = 2**31 - 2
 Compatible = Literal["none", "ampere_plus", "same_compute_capability"]
 Verbosity = Literal["detailed", "layer_names_only", "none"]
@@ -276,22 +276,22 @@ class TensorRTOptions(Struct, frozen=True, forbid_unknown_fields=True):
     streams: Annotated[int, Meta(description="calls side by side for throughput, each with its own context", ge=1)] = 1
 
 
-def heeded(jit: bool) -> tuple[str, ...]:
-    """The options that an engine from a file has; ``jit``: of a flavour that compiles kernels when it runs."""
+def runtime_options(jit: bool) -> tuple[str, ...]:
+    """Return the options that an engine from a file has; ``jit`` is as of :class:`Flavour`."""
     return ("profile", "cuda_graph", "streams", "plugins", *(["timing_cache"] * jit))
 
 
-def warn_of_tactics(options: TensorRTOptions, flavour: Flavour, preparation: Preparation) -> None:
-    """Warns of options for the choice of tactics where none are timed."""
+def warn_tactic_options(options: TensorRTOptions, flavour: Flavour, preparation: Preparation) -> None:
+    """Warn of tactic options where no tactics are timed."""
     if flavour.jit:
-        warn_unheeded(options, OF_TACTICS, f"{flavour.name} times no tactics.", preparation)
+        warn_ignored_options(options, TACTIC_OPTIONS, f"{flavour.name} times no tactics.", preparation)
 
 
-def warn_of_built(case: Case, provenance: Provenance | None, flavour: Flavour, preparation: Preparation) -> None:
-    """Warns of options of the builder for an engine from a file, unless it was built with those values."""
+def warn_build_options(case: Case, provenance: Provenance | None, flavour: Flavour, preparation: Preparation) -> None:
+    """Warn of build options for an engine from a file that was not built with those values."""
     own = msgspec.structs.asdict(TensorRTOptions()) | (provenance.options if provenance is not None else {})
     for name, value in case.options.items():
-        if name not in heeded(flavour.jit) and own.get(name) != value:
+        if name not in runtime_options(flavour.jit) and own.get(name) != value:
             preparation.warn("no-effect", f"{name} does nothing: the engine is built already.", "Leave it out there.")
 
 
@@ -301,13 +301,15 @@ def warn_of_built(case: Case, provenance: Provenance | None, flavour: Flavour, p
 
 Shape = tuple[int, ...]
 Profile = dict[str, tuple[Shape, Shape, Shape]]
-FORM = "MIN/OPT/MAX, such as 1x3x224x224/2x3x224x224/16x3x224x224; several inputs as a=1x8/1x8/4x8+b=1x8/1x8/4x8; \
+PROFILE_FORM = (
+    "MIN/OPT/MAX, such as 1x3x224x224/2x3x224x224/16x3x224x224; several inputs as a=1x8/1x8/4x8+b=1x8/1x8/4x8; \
 several profiles joined by ;"
-_SHAPE = re.compile(r"^(scalar|[1-9]\d*(x[1-9]\d*)*)$")
+)
+SHAPE_TEXT = re.compile(r"^(scalar|[1-9]\d*(x[1-9]\d*)*)$")
 
 
-def profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, ...]:
-    """Profiles as shapes by input name, in the order of the inputs; one, of the inputs' own, if ``text`` is empty."""
+def parse_profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, ...]:
+    """Return profiles as shapes by input name; one with the inputs' own shapes if ``text`` is empty."""
     own: Profile = {spec.name: spec.profile for spec in specs}
     parts = text.split(";") if text.strip() else []
     found = tuple({**own, **_profile(part, specs)} for part in parts) or (own,)
@@ -315,13 +317,13 @@ def profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, ...]:
         if min(least, default=0) < 0:
             raise InferlensError(
                 one_line(f"Sizes of the input '{name}' are free ({shape_text(least)}), and no profile gives them."),
-                expected=FORM,
+                expected=PROFILE_FORM,
             )
     return found
 
 
-def check_shapes(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorSpec, ...]) -> None:
-    """Checks that the profile that runs takes the shapes that are measured."""
+def check_profile(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorSpec, ...]) -> None:
+    """Check that the profile that runs takes the shapes that are measured."""
     if index >= len(profiles):
         raise Unsupported(f"There is no profile {index}: the engine has {len(profiles)}, counted from 0.")
     for spec in specs:
@@ -334,8 +336,8 @@ def check_shapes(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorS
             )
 
 
-def spread(specs: tuple[TensorSpec, ...], profiles: tuple[Profile, ...]) -> tuple[TensorSpec, ...]:
-    """The inputs with the range of sizes that all the profiles take together: what the graph is exported for."""
+def spread_inputs(specs: tuple[TensorSpec, ...], profiles: tuple[Profile, ...]) -> tuple[TensorSpec, ...]:
+    """Return the inputs with the range of sizes over all profiles, for which the graph is exported."""
     found = []
     for spec in specs:
         triples = [profile[spec.name] for profile in profiles]
@@ -347,7 +349,7 @@ def spread(specs: tuple[TensorSpec, ...], profiles: tuple[Profile, ...]) -> tupl
 
 
 def shape_text(shape: Shape) -> str:
-    """A shape as text, ``?`` where a size is free, such as ``?x3x224x224``."""
+    """Return a shape as text, ``?`` where a size is free, such as ``?x3x224x224``."""
     return "x".join("?" if size < 0 else str(size) for size in shape) or "scalar"
 
 
@@ -357,7 +359,7 @@ def _profile(text: str, specs: tuple[TensorSpec, ...]) -> Profile:
     for part in text.split("+"):
         name, equals, shapes = part.strip().rpartition("=")
         if not equals and len(specs) > 1:
-            raise InferlensError(f"'{part.strip()}' does not say which input it is for.", expected=FORM)
+            raise InferlensError(f"'{part.strip()}' does not say which input it is for.", expected=PROFILE_FORM)
         name = name.strip() if equals else specs[0].name
         if name not in known:
             hint = one_line(suggestion(name, known))
@@ -368,8 +370,8 @@ def _profile(text: str, specs: tuple[TensorSpec, ...]) -> Profile:
 
 def _shapes(text: str, spec: TensorSpec) -> tuple[Shape, Shape, Shape]:
     words = [word.strip() for word in text.split("/")]
-    if len(words) not in (1, 3) or not all(_SHAPE.match(word) for word in words):
-        raise InferlensError(f"'{text}' is not a profile of '{one_line(spec.name)}'.", expected=FORM)
+    if len(words) not in (1, 3) or not all(SHAPE_TEXT.match(word) for word in words):
+        raise InferlensError(f"'{text}' is not a profile of '{one_line(spec.name)}'.", expected=PROFILE_FORM)
     parsed = [() if word == "scalar" else tuple(map(int, word.split("x"))) for word in words]
     least, best, most = parsed * 3 if len(parsed) == 1 else parsed
     if len(best) != len(spec.shape) or not _within(least, best, most):

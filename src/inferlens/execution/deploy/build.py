@@ -54,7 +54,7 @@ def build_engines(job: FileJob, child: Child) -> BuildReport:
 
 def deploy_model(job: FileJob, child: Child) -> None:
     """Writes what the backend's script loads; what was measured, unless it is to be built anew."""
-    child.preparation.kept_only = not job.rebuild
+    child.preparation.cached_only = not job.rebuild
     cast("Deployer", child.backend).deploy(child.load(), job.case, child.preparation, Path(job.path))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from inferlens.backends.availability import found
+from inferlens.backends.availability import is_installed
 from inferlens.backends.base import Preparation, Runner
 from inferlens.errors import InferlensError, library, suggestion
 from inferlens.execution import child_process
@@ -160,8 +160,8 @@ def load(
         raise refusal
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="inferlens-")))
-        preparation = Preparation(scratch, way.cache or scratch, trust=trust, exported=way.exported)
-        preparation.kept_only = not rebuild
+        preparation = Preparation(scratch, way.cache or scratch, trust=trust, export_folder=way.exported)
+        preparation.cached_only = not rebuild
         loaded = _model(way, trust=trust, rebuild=rebuild)
         fast = Deployed(way, way.backend.prepare(loaded, way.case, preparation), stack, copy=copy)
     arrays = inputs.make_inputs(loaded, way.case.seed)
@@ -185,7 +185,7 @@ def _model(way: Chosen, *, trust: bool, rebuild: bool) -> Model:
     """The model that was measured; its random weights leave PyTorch's generator as it was."""
     if way.known:
         return resolve.exported(way.case, way.known)
-    with library("torch", extra="torch").random.fork_rng(devices=[]) if found("torch") else nullcontext():
+    with library("torch", extra="torch").random.fork_rng(devices=[]) if is_installed("torch") else nullcontext():
         model = resolve.load(way.case, trust=trust, live=way.live)
     if not rebuild:
         way.check_weights(model.weights_sha256)

@@ -42,7 +42,7 @@ class ScriptJob(CaseJob, frozen=True, kw_only=True):
 
 def measured_outputs(job: ReferenceJob, child: Child) -> ReferenceRun:
     """Write the outputs of what was measured, unless it is to be built anew."""
-    child.preparation.kept_only = not job.rebuild
+    child.preparation.cached_only = not job.rebuild
     return reference(job, child)
 
 
@@ -96,7 +96,7 @@ def write(
         raise Unsupported(f"What {way.case.backend_label} runs is in no file.", expected=f"a case of {hint}")
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise InferlensError(f"{output} is there already.", expected="a new folder, or an empty one")
-    path = output / f"model{way.backend.deployed_as(way.case)}"
+    path = output / f"model{way.backend.deploy_suffix(way.case)}"
     try:
         words["cache"] = way.cache or build.CACHE
         given = {"known": way.known, "exported": str(way.exported or ""), "trust": trust, "rebuild": rebuild, **words}

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 from inferlens.analysis.accuracy import worth
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Capabilities, Inputs, Outputs, Preparation, Quantizer, Runner
-from inferlens.backends.onnx.quantize import SAMPLES as FEW
-from inferlens.backends.onnx.quantize import ranked
+from inferlens.backends.onnx.quantize import LAYER_SAMPLES as FEW
+from inferlens.backends.onnx.quantize import rank_layers
 from inferlens.errors import InferlensError, check_choice
 from inferlens.execution.deploy.build import CACHE, FileJob, able, written
 from inferlens.execution.expand import Planned, check_words, default_device, expand, refuse_if_none_runs
@@ -173,7 +173,7 @@ class Trying:
         size = max(self.count // len(self.feeds), 1)
         feeds = self.feeds[: math.ceil(FEW / size)]
         with self.child.preparation.phase("quantize"):
-            return ranked(self.plain, self.model, replace(self.job.case, keep=""), self._aside(), feeds)
+            return rank_layers(self.plain, self.model, replace(self.job.case, keep=""), self._aside(), feeds)
 
     def search(self, names: Sequence[str]) -> Written:
         """The attempt that keeps the fewest of these layers, the first ones, and the limit; else the nearest to it."""
@@ -205,7 +205,9 @@ class Trying:
     def _aside(self) -> Preparation:
         """For what is no part of the case, and says nothing of it."""
         own = self.child.preparation
-        return Preparation(own.folder / "aside", own.cache, own.began, own.now, trust=True, exported=own.exported)
+        return Preparation(
+            own.folder / "aside", own.cache, own.on_phase, own.now, trust=True, export_folder=own.export_folder
+        )
 
     def _outputs(self, runner: Runner) -> list[Outputs]:
         def answer(feed: Inputs) -> Outputs:
@@ -298,7 +300,7 @@ def quantize(
     with named(model, example_inputs) as model:
         planned = _planned({**words, "model": model.spec}, backend, device, to, model)
         case = planned.case
-        suffix = cast("type[Quantizer]", BACKENDS.get(case.backend)).quantized_as
+        suffix = cast("type[Quantizer]", BACKENDS.get(case.backend)).quantized_suffix
         path = Path(output) if output else Path(f"{safe_name(planned.found.name)}.{to}{suffix}")
         if path.suffix != suffix:
             what = f"{case.backend} writes what it quantizes to {suffix} files, not to {path.name}."

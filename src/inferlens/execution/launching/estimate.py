@@ -76,5 +76,5 @@ def build_factor(case: Case) -> float:
         case = backend.effective(case)
     except InferlensError:  # of a record from elsewhere
         return 1.0
-    acting = {knob.name: knob.build for knob in backend.knobs if knob.setting(case) is not None and knob.fits(case)}
+    acting = {knob.name: knob.build for knob in backend.knobs if knob.value_in(case) is not None and knob.fits(case)}
     return math.prod(acting.values()) * backend.slow_variants.get(case.variant or "", 1.0)

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from inferlens.backends.availability import nvml_open
+from inferlens.backends.availability import open_nvml
 from inferlens.errors import InferlensError
 from inferlens.execution import child_process
 from inferlens.execution.launching.launcher import Launcher, P, Part, Worker, WorkerLost
@@ -139,7 +139,7 @@ class OnCard(Worker):
 
 def cards() -> list[Card]:
     """The GPUs of this machine that may be used, in the order of nvidia-smi or of ``CUDA_VISIBLE_DEVICES``."""
-    with suppress(Exception), nvml_open() as nvml:  # a missing library and a missing driver mean the same
+    with suppress(Exception), open_nvml() as nvml:  # a missing library and a missing driver mean the same
         return [Card(str(nvml.nvmlDeviceGetName(each)), str(nvml.nvmlDeviceGetUUID(each)), _near(nvml, each))
                 for each in visible(nvml)]  # fmt: skip
     return []

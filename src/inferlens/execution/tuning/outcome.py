@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from inferlens.analysis.objective import violations
 from inferlens.analysis.race import log_cost
 from inferlens.analysis.tuned import Candidate, Effect, Trial, Untried
-from inferlens.backends import BACKENDS, importable
+from inferlens.backends import BACKENDS, importable_backends
 from inferlens.execution.tuning.space import Space, Tried, as_asked, asked_for, combined
 from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS, Case
@@ -149,8 +149,10 @@ def untried(space: Space, what: Tried, plan: Plan) -> tuple[Untried, ...]:
     within = _words(asked_for(plan, what))
     labels = [each.case.backend_label for each in space.families]
     refused = [each.case.backend_label for each in space.refused]
-    every = [f"{each.name}:{variant}".rstrip(":") for each in importable() for variant in each.variants]
-    others = {each.name for each in importable() if [*each.reference_for] != [each.name]}  # that takes its own alone
+    every = [f"{each.name}:{variant}".rstrip(":") for each in importable_backends() for variant in each.variants]
+    others = {
+        each.name for each in importable_backends() if [*each.reference_for] != [each.name]
+    }  # that takes its own alone
     whole = others - {label.partition(":")[0] for label in (*labels, *refused)}
     names = [each for each in every if each.partition(":")[0] in others - whole and each not in (*labels, *refused)]
     alike = {name for each in space.families for name in names if _runs_as(name, each.case) == each.case.backend_label}

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 import psutil
 
-from inferlens.backends import BACKENDS, importable, reference_of
+from inferlens.backends import BACKENDS, importable_backends, reference_backend
 from inferlens.backends.base import THREADS, Backend, Capabilities, Knob
 from inferlens.errors import InferlensError, Unsupported, check_choice
 from inferlens.execution.expand import EVERY_VARIANT, Planned, check_words, default_device
@@ -93,12 +93,12 @@ class Space:
     def able(self, case: Case) -> list[Knob]:
         """The knobs that may do something in the case's family."""
         knobs = self.knobs.get(case.backend, ())
-        return [knob for knob in knobs if msgspec.structs.replace(knob, needs=(), without=()).fits(case)]
+        return [knob for knob in knobs if msgspec.structs.replace(knob, needs=(), excludes=()).fits(case)]
 
     def settings(self, case: Case) -> dict[str, Option]:
         """What tells a candidate from its family."""
         knobs = self.knobs.get(case.backend, ())
-        return {knob.name: value for knob in knobs if (value := knob.setting(case)) is not None}
+        return {knob.name: value for knob in knobs if (value := knob.value_in(case)) is not None}
 
     def family(self, case: Case) -> Case:
         """The family of a candidate."""
@@ -263,8 +263,8 @@ def _beside(name: str, case: Case, space: Space) -> dict[str, Option | None]:
     for each in brought:  # which grows: what it needs may need others
         needed = itertools.chain.from_iterable(knob.needs for knob in knobs if knob.name == each)
         brought += [need for need in needed if need in values and need not in (*before, *brought)]
-    excluded = {other for knob in knobs if knob.name in brought for other in knob.without}
-    excluded |= {knob.name for knob in knobs if not {*knob.without}.isdisjoint(brought)}
+    excluded = {other for knob in knobs if knob.name in brought for other in knob.excludes}
+    excluded |= {knob.name for knob in knobs if not {*knob.excludes}.isdisjoint(brought)}
     return {need: values[need][0] for need in brought} | dict.fromkeys(excluded & before.keys())
 
 
@@ -278,7 +278,7 @@ def _linked(names: Collection[str], knobs: Sequence[Knob]) -> list[set[str]]:
     """Names of knobs in groups: those that need or exclude each other are in one."""
     groups = [{name} for name in names]
     for knob in knobs:
-        linked = {knob.name, *knob.needs, *knob.without}
+        linked = {knob.name, *knob.needs, *knob.excludes}
         together = [group for group in groups if group & linked]
         groups = [*(group for group in groups if not group & linked), *([set().union(*together)] if together else [])]
     return groups
@@ -311,7 +311,7 @@ def _widened(plan: Plan, model: ModelInfo, able: Mapping[str, Capabilities], wha
     for name in able:
         labels = _labels(BACKENDS.get(name))
         backends += [f"{name}:{EVERY_VARIANT}"] if labels <= what.labels else sorted(labels & what.labels)
-    fixed = model.precision in QUANTIZED or not reference_of(model.format)  # quantized or compiled already
+    fixed = model.precision in QUANTIZED or not reference_backend(model.format)  # quantized or compiled already
     data = plan.calibration and {each for can in able.values() for one in can.supports for each in one.quantizes}
     quantized = tuple(each for each in QUANTIZED if each in (*plan.precision, *(data or ())))
     own = (model.precision,) if fixed else (*PRECISIONS, *quantized)
@@ -323,7 +323,9 @@ def _widened(plan: Plan, model: ModelInfo, able: Mapping[str, Capabilities], wha
 def _names(knobs: Mapping[str, Sequence[Knob]]) -> Names:
     """What every word of ``only`` and ``without`` means."""
     names: dict[str, tuple[Kind, frozenset[str]]] = {}
-    for backend in sorted(importable(), key=lambda each: "fake" in each.reference_for):  # so that errors list it last
+    for backend in sorted(
+        importable_backends(), key=lambda each: "fake" in each.reference_for
+    ):  # so that errors list it last
         labels = _labels(backend)
         names |= {label: (FAMILY, frozenset([label])) for label in sorted(labels)}
         names[backend.name] = (FAMILY, labels)
@@ -353,7 +355,7 @@ def _knobs(said: Any, cpus: int) -> dict[str, tuple[Knob, ...]]:
     cores = psutil.cpu_count(logical=False) if cpus == psutil.cpu_count() else None
     given = _values_given(said)
     found = {}
-    for backend in importable():
+    for backend in importable_backends():
         knobs = list(backend.knobs)
         if not any(knob.name == THREADS for knob in knobs):
             counts = dict.fromkeys((cpus // 2, cpus, 1) if cpus > 1 else ())
@@ -379,7 +381,7 @@ def _values_given(said: Any) -> dict[tuple[str, str], tuple[Any, ...]]:
             check_choice("backend", name, BACKENDS.names())
             given |= {(name, option): listed(values) for option, values in each.items()}
             continue
-        options = {backend.name: (THREADS, *backend.options.__struct_fields__) for backend in importable()}
+        options = {backend.name: (THREADS, *backend.options.__struct_fields__) for backend in importable_backends()}
         check_choice("knob", name, sorted(set().union(*options.values())))
         given |= {(backend, name): listed(each) for backend, known in options.items() if name in known}
     return given

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from inferlens.analysis.race import Race
 from inferlens.analysis.tuned import Trial
-from inferlens.backends import BACKENDS, importable
+from inferlens.backends import BACKENDS, importable_backends
 from inferlens.backends.base import THREADS
 from inferlens.errors import InferlensError, check_choice
 from inferlens.execution.expand import Planned, backends_named, check_words, refuse_if_none_runs
@@ -209,7 +209,7 @@ class SweepRule(BaseRule):
 def _only_backend_with(knob: str, plan: Plan) -> str:
     """The one backend of the plan that has the knob; the fake one only where it or a model of it is named."""
     named, asked = backends_named(plan), {each.partition(":")[0] for each in (*plan.backend, *plan.model)}
-    able = [each for each in importable() if each.name in named]
+    able = [each for each in importable_backends() if each.name in named]
     able = [each for each in able if "fake" not in each.reference_for or each.name in asked]
     options = {each.name: (THREADS, *each.options.__struct_fields__) for each in able}
     check_choice("knob", knob, sorted(set().union(*options.values())))
