@@ -67,7 +67,7 @@ def open_nvml(nvml: Any = None) -> Iterator[Any]:
 
 def cuda_absence(torch: Any) -> Absence | None:
     """Return why PyTorch cannot use a GPU, or ``None``."""
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if torch.cuda.is_available():
             return None
@@ -76,8 +76,8 @@ def cuda_absence(torch: Any) -> Absence | None:
     if not has_gpu():
         return NO_GPU
     why = "no NVIDIA GPU is visible to PyTorch"
-    if heard:  # PyTorch's own words, such as that the driver is too old
-        why += f": {reason(str(heard[0].message))}"
+    if caught:  # PyTorch's own words, such as that the driver is too old
+        why += f": {reason(str(caught[0].message))}"
     return Absence("", why, "check nvidia-smi, the driver and CUDA_VISIBLE_DEVICES", device="cuda")
 
 

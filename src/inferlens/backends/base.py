@@ -50,9 +50,9 @@ def arrays_in_order(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array
     unknown = sorted(set(inputs) - set(names))
     missing = [name for name in names if name not in inputs]
     if unknown or missing:
-        what = f"The model has no input '{unknown[0]}'." if unknown else f"The input '{missing[0]}' is missing."
+        message = f"The model has no input '{unknown[0]}'." if unknown else f"The input '{missing[0]}' is missing."
         hint = suggestion(unknown[0], names) if unknown else ""
-        raise InferlensError(what, expected=f"arrays named {', '.join(names)}", hint=hint)
+        raise InferlensError(message, expected=f"arrays named {', '.join(names)}", hint=hint)
     return [inputs[name] for name in names]
 
 
@@ -178,28 +178,30 @@ class Capabilities(Struct, frozen=True, kw_only=True):
             return Unsupported("On the CPU every call begins and ends on the host.", hint="without --io host")
         formats = on_device[0].formats or self.formats
         if model_info.format not in formats:
-            what = f"{case.backend_label} cannot run a model of format '{model_info.format}'."
-            return Unsupported(what, expected=f"format {', '.join(formats)}")
+            message = f"{case.backend_label} cannot run a model of format '{model_info.format}'."
+            return Unsupported(message, expected=f"format {', '.join(formats)}")
         return self._precision_refusal(case, model_info, on_device[0])
 
     def _precision_refusal(self, case: Case, model_info: ModelInfo, support: Support) -> Unsupported | None:
         precisions = support.precisions
         keys = (f"{case.variant}/{case.device}/{case.precision}", f"{case.device}/{case.precision}")
-        why = next((f": {self.limits[key]}" for key in keys if key in self.limits), "")
+        reason = next((f": {self.limits[key]}" for key in keys if key in self.limits), "")
         if case.precision not in precisions:
             hint = f"--precision {','.join(name for name in precisions if name not in QUANTIZED)}"
-            return Unsupported(f"{case.backend_label} does not run {case.precision} on {case.device}{why}.", hint=hint)
+            return Unsupported(
+                f"{case.backend_label} does not run {case.precision} on {case.device}{reason}.", hint=hint
+            )
         if model_info.origin and model_info.precision != case.precision:
-            what = f"The model was compiled for {model_info.precision}, not for {case.precision}."
-            return Unsupported(what, hint=f"--precision {model_info.precision}")
+            message = f"The model was compiled for {model_info.precision}, not for {case.precision}."
+            return Unsupported(message, hint=f"--precision {model_info.precision}")
         if case.precision in support.quantizes and model_info.precision not in QUANTIZED:
             if case.calibration or not support.needs_data(case):
                 return keep_refusal(case, support.keeps, model_info.precision)
-            what = f"To quantize a model to {case.precision} takes data to calibrate it with."
-            return Unsupported(what, hint="--calibration DATA, or random for its speed alone")
+            message = f"To quantize a model to {case.precision} takes data to calibrate it with."
+            return Unsupported(message, hint="--calibration DATA, or random for its speed alone")
         if case.precision in QUANTIZED and model_info.precision != case.precision:
             return Unsupported(
-                f"The model is not quantized to {case.precision}, and models are run here as they are{why}.",
+                f"The model is not quantized to {case.precision}, and models are run here as they are{reason}.",
                 hint="an ONNX file with QuantizeLinear and DequantizeLinear nodes",
             )
         return keep_refusal(case, support.keeps, model_info.precision)
@@ -385,13 +387,13 @@ class Backend(ABC):
     @classmethod
     def parse_options(cls, case: Case) -> Any:
         """Return ``case.options`` as ``cls.options``. Raise InferlensError for unknown options and wrong types."""
-        known = cls.options.__struct_fields__
+        names = cls.options.__struct_fields__
         for name in case.options:
-            if name not in known:
+            if name not in names:
                 raise InferlensError(
                     f"Backend '{cls.name}' has no option '{name}'.",
-                    expected=f"one of {', '.join(sorted(known)) or 'none'}",
-                    hint=suggestion(name, {*known, *FLAGS}, spelled=FLAGS) or f"inferlens backends {cls.name}",
+                    expected=f"one of {', '.join(sorted(names)) or 'none'}",
+                    hint=suggestion(name, {*names, *FLAGS}, spelled=FLAGS) or f"inferlens backends {cls.name}",
                 )
         try:
             return msgspec.convert(case.options, cls.options, strict=False)
@@ -409,9 +411,9 @@ class Backend(ABC):
 
         Subclasses override it where two variants do the same. It imports nothing. Raises as :meth:`parse_options`.
         """
-        given, default = cls.parse_options(case), cls.options()
-        names = [name for name in sorted(case.options) if getattr(given, name) != getattr(default, name)]
-        return msgspec.structs.replace(case, options={name: getattr(given, name) for name in names})
+        options, default = cls.parse_options(case), cls.options()
+        names = [name for name in sorted(case.options) if getattr(options, name) != getattr(default, name)]
+        return msgspec.structs.replace(case, options={name: getattr(options, name) for name in names})
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:  # noqa: ARG003

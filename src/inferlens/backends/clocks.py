@@ -293,15 +293,13 @@ def nvtx_range(name: str) -> AbstractContextManager[Any]:
     """Return a range around the body, or nothing where ranges are off."""
     if not nvtx_enabled():
         return nullcontext()
-    made: AbstractContextManager[Any] = library("nvtx", extra="nvtx").annotate(name, domain=NVTX_DOMAIN)
-    return made
+    annotation: AbstractContextManager[Any] = library("nvtx", extra="nvtx").annotate(name, domain=NVTX_DOMAIN)
+    return annotation
 
 
 def nvtx_push_pop() -> tuple[Callable[[str], Any], Callable[[], Any]]:
     """Return a function that begins a named range and one that ends the last range, for use in hooks."""
     if not nvtx_enabled():
         return lambda _: None, lambda: None
-    module_type = library("nvtx", extra="nvtx")
-    return lambda name: module_type.push_range(name, domain=NVTX_DOMAIN), lambda: module_type.pop_range(
-        domain=NVTX_DOMAIN
-    )
+    nvtx = library("nvtx", extra="nvtx")
+    return lambda name: nvtx.push_range(name, domain=NVTX_DOMAIN), lambda: nvtx.pop_range(domain=NVTX_DOMAIN)

@@ -201,10 +201,10 @@ class FakeRunner(Runner, LayerProfiler):
 
     def _with_mistakes(self, scores: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Return the scores, of which one in so many samples has those of the next class."""
-        every = round(1 / self._options.mistakes) if self._options.mistakes else 0
-        places = np.arange(self._sample_count, self._sample_count + len(scores)) + 1
+        interval = round(1 / self._options.mistakes) if self._options.mistakes else 0
+        positions = np.arange(self._sample_count, self._sample_count + len(scores)) + 1
         self._sample_count += len(scores)
-        wrong = places % every == 0 if every else np.zeros(len(scores), bool)
+        wrong = positions % interval == 0 if interval else np.zeros(len(scores), bool)
         return np.where(wrong[:, None], np.roll(scores, 1, axis=1), scores)
 
     def profile_layers(self, feed: Inputs, runs: int) -> Layers:

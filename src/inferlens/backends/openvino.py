@@ -157,11 +157,11 @@ class OpenVino(Backend, Quantizer, Deployer):
         """Write an IR: a graph, its weights in a second file, and its provenance."""
         plain = onnx_file(model, case, preparation, "fp32")
         preparation.export_folder = plain.parent  # not once more
-        made = quantized_ir(plain, model, case, preparation)
-        shutil.copyfile(made, path)
-        shutil.copyfile(made.with_suffix(".bin"), path.with_suffix(".bin"))
+        quantized = quantized_ir(plain, model, case, preparation)
+        shutil.copyfile(quantized, path)
+        shutil.copyfile(quantized.with_suffix(".bin"), path.with_suffix(".bin"))
         provenance.write(path, provenance.of(path, "OpenVINO IR", model, case))
-        with OpenVinoRunner(made, model, case, preparation, self.parse_options(case), plain):
+        with OpenVinoRunner(quantized, model, case, preparation, self.parse_options(case), plain):
             return plain
 
     def deploy_suffix(self, case: Case) -> str:
@@ -200,15 +200,15 @@ class OpenVinoRunner(Runner, LayerProfiler):
     def __enter__(self) -> OpenVinoRunner:
         with self.preparation.phase("build"):
             self.compile()
-        facts, told = self.preparation.facts, self.compiled.get_property
-        facts["threads"] = told("INFERENCE_NUM_THREADS")
-        facts["streams"] = told("NUM_STREAMS")
-        facts["inference_precision"] = told("INFERENCE_PRECISION_HINT").get_type_name()
+        facts, get_property = self.preparation.facts, self.compiled.get_property
+        facts["threads"] = get_property("INFERENCE_NUM_THREADS")
+        facts["streams"] = get_property("NUM_STREAMS")
+        facts["inference_precision"] = get_property("INFERENCE_PRECISION_HINT").get_type_name()
         if self.plain:
             share = int8_share(self.compiled, self.plain, self.model)
             check_share(share, self.model, self.case, self.preparation, "OpenVINO computes no product in int8")
         for name in SWITCHES:
-            facts[name] = bool(told(name.upper()))
+            facts[name] = bool(get_property(name.upper()))
         for name in ("inference_precision", *SWITCHES):
             if getattr(self.options, name) not in (None, "case", "dynamic", facts[name]):
                 warn_no_effect(self.preparation, name, "this CPU")
@@ -237,9 +237,9 @@ class OpenVinoRunner(Runner, LayerProfiler):
         with unsupported_on_error("OpenVINO cannot compile the graph"):
             self.compiled = core.compile_model(graph, "CPU", self._properties())
         self.request = self.compiled.create_infer_request()
-        known = {spec.name for spec in self.model.inputs}
+        input_names = {spec.name for spec in self.model.inputs}
         # Name and type of each of the inputs.
-        self._ports = [(min(port.names & known), port.element_type.to_dtype()) for port in self.compiled.inputs]
+        self._ports = [(min(port.names & input_names), port.element_type.to_dtype()) for port in self.compiled.inputs]
 
     def place(self, inputs: Inputs) -> list[Any]:
         """Return tensors over copies of the arrays, in the graph's types and order."""
@@ -247,9 +247,9 @@ class OpenVinoRunner(Runner, LayerProfiler):
         arrays = zip(names, arrays_in_order(inputs, self.model.inputs), strict=True)
         return self._tensors({name: np.array(array, copy=True) for name, array in arrays})
 
-    def take(self, given: Mapping[str, Any]) -> list[Any]:
+    def take(self, inputs: Mapping[str, Any]) -> list[Any]:
         """Return tensors over the arrays themselves, where those have the graph's types."""
-        return self._tensors(on_host(given))
+        return self._tensors(on_host(inputs))
 
     def give(self, outputs: Any) -> Any:
         return one_or_all([*outputs.values()])
@@ -359,7 +359,7 @@ def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation)
     nncf = library("nncf", extra="quantize")
     keep = kept_nodes(path, case)
     key = cache_key(model, case, *keep, f"nncf {nncf.__version__}", f"openvino {openvino.__version__}")
-    made = preparation.cache / FOLDER / key / "openvino.xml"
+    quantized_path = preparation.cache / FOLDER / key / "openvino.xml"
 
     def write(written: Path, _: PhaseNote) -> None:
         logging.getLogger("nncf").setLevel(logging.ERROR)
@@ -380,7 +380,7 @@ def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation)
             )
             openvino.save_model(quantized, str(written), compress_to_fp16=False)
 
-    return cached_file(made, preparation, write)
+    return cached_file(quantized_path, preparation, write)
 
 
 def _has_attention(graph: Any) -> bool:
@@ -416,17 +416,17 @@ def int8_share(compiled: Any, path: Path, model: Model) -> float | None:
     shares = product_shares(loaded)
     if not any(node.op_type in PRODUCTS for node in loaded.graph.node):
         return 0.0
-    found: set[str] = set()
+    quantized_outputs: set[str] = set()
     for notes in map(node_information, compiled.get_runtime_model().get_ordered_ops()):
-        made = {
+        outputs = {
             onnx_node.outputs[0]
             for onnx_node in original_nodes(notes["originalLayersNames"], notes["layerType"], graph)
         }
-        if notes["layerType"] == "Subgraph" and any(shares.get(name) for name in made):
+        if notes["layerType"] == "Subgraph" and any(shares.get(name) for name in outputs):
             return None
         if notes.get("runtimePrecision") in ("i8", "u8"):
-            found |= made
-    return sum(shares.get(name, 0.0) for name in found) if shares else None
+            quantized_outputs |= outputs
+    return sum(shares.get(name, 0.0) for name in quantized_outputs) if shares else None
 
 
 # Layers, from the counters of a request whose model was compiled with ``PERF_COUNT``.
@@ -478,24 +478,24 @@ def profile_nodes(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
         raise Unsupported("OpenVINO counts for each of several streams by itself.", hint="hint=latency, streams=1")
     counters: list[NodeCounter] = []
     described: dict[str, Any] = {}  # of the first model: some names are others in the next
-    clocked, done = NO_RUNS, 0
+    clocked, count = NO_RUNS, 0
 
     def after() -> None:
-        nonlocal done
-        done += 1
+        nonlocal count
+        count += 1
         info = runner.request.profiling_info
         if not counters:
             counters.extend(NodeCounter(node.node_name, node.node_type) for node in info)
         if [node.node_type for node in info] != [counter.kind for counter in counters]:
             raise Unsupported("OpenVINO compiled the same model into different graphs, so runs cannot be put together.")
         for counter, node in zip(counters, info, strict=True):
-            counter.update(node, done, keep=done > WARMUP_RUNS)
+            counter.update(node, count, keep=count > WARMUP_RUNS)
 
     while len(clocked.whole) < runs:
         runner.compile_anew()
         nodes = runner.compiled.get_runtime_model().get_ordered_ops()
         described = described or {node.get_friendly_name(): node for node in nodes}
-        done = 0
+        count = 0
         time_runs(runner, feed, WARMUP_RUNS, after)
         clocked += time_runs(runner, feed, min(MEASURED_RUNS, runs - len(clocked.whole)), after)
     graph = read_nodes(path)
@@ -544,11 +544,11 @@ def original_nodes(names: str, kind: str, graph: OnnxNodes) -> list[OnnxNode]:
     A convolution with a folded normalization has a new name and the names of the nodes behind it. For such a product by
     ``kind``, the product before these nodes is added.
     """
-    known = {**graph.by_output, **graph.by_name}
-    found = [known[name] for part in names.split(",") if (name := original_name(part, known))]
-    if kind in PRODUCT_KINDS and found and not any(node.kind in PRODUCTS for node in found):
-        found += graph.product_before(found[0])
-    return graph.in_graph_order(found)
+    by_name = {**graph.by_output, **graph.by_name}
+    nodes = [by_name[name] for part in names.split(",") if (name := original_name(part, by_name))]
+    if kind in PRODUCT_KINDS and nodes and not any(node.kind in PRODUCTS for node in nodes):
+        nodes += graph.product_before(nodes[0])
+    return graph.in_graph_order(nodes)
 
 
 def original_name(name: str, nodes: Collection[str]) -> str:
@@ -565,20 +565,20 @@ def port_tensors(port: Any, ran: set[str]) -> list[Tensor]:
     all its inputs.
     """
     source = port.get_source_output()
-    found: list[Any] = []
-    open_ = [source]
-    while open_:
-        output = open_.pop()
+    written: list[Any] = []
+    pending = [source]
+    while pending:
+        output = pending.pop()
         node = output.get_node()
         inputs = [item.get_source_output() for item in node.inputs()]
         if node.get_friendly_name() in ran or not inputs:
-            found.append(output)
+            written.append(output)
         else:
             varying = [item for item in inputs if node_information(item.get_node()).get("layerType") != "Const"]
-            open_ += reversed(varying or inputs[:1])
-    if len(found) == 1:
-        return [msgspec.structs.replace(port_tensor(source), name=port_tensor(found[0]).name)]
-    return [port_tensor(item) for item in found]
+            pending += reversed(varying or inputs[:1])
+    if len(written) == 1:
+        return [msgspec.structs.replace(port_tensor(source), name=port_tensor(written[0]).name)]
+    return [port_tensor(item) for item in written]
 
 
 def port_tensor(port: Any) -> Tensor:

@@ -110,8 +110,8 @@ class TorchScript(Backend, Saver, Deployer):
         if model.format == "exported" and case.variant == "script":
             raise Unsupported("An exported program has no source to script.", hint="--backend torchscript:trace")
         if case.variant == "script" and hasattr(type(model.module), "takes_names"):
-            what = "Inputs by name are passed on by code that TorchScript cannot script."
-            raise Unsupported(what, hint="--backend torchscript:trace, or example inputs as a tuple")
+            message = "Inputs by name are passed on by code that TorchScript cannot script."
+            raise Unsupported(message, hint="--backend torchscript:trace, or example inputs as a tuple")
         if options.optimize_for_inference and preparation.level == "layer":
             raise Unsupported(f"{OPTIMISED_NOTE}.", hint="--option torchscript.freeze=true")
         return ScriptRunner(model, case, preparation, options)
@@ -168,8 +168,8 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
         """Trace or script, then freeze and optimise as asked, or refuse with TorchScript's reason."""
         import torch
 
-        variant, other = self.case.variant, "script" if self.case.variant == "trace" else "trace"
-        hint = f"--backend torchscript:{other}"
+        variant, alternative = self.case.variant, "script" if self.case.variant == "trace" else "trace"
+        hint = f"--backend torchscript:{alternative}"
         with (
             ignore_deprecations(),
             unsupported_on_error(f"TorchScript cannot {variant} '{self.model.name}'", hint=hint),
@@ -205,8 +205,8 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
             self.preparation.facts["torchscript"] = "loaded as TorchScript, neither traced nor scripted here"
             # What was frozen has its weights as constants, which stay where and what they were.
             if not hasattr(module, "training") and (self.case.device != "cpu" or self.case.precision != "fp32"):
-                what = "This TorchScript archive was frozen: its weights are fp32 constants on the CPU."
-                raise Unsupported(what, hint="an archive saved without torch.jit.freeze, or fp32 on the CPU")
+                message = "This TorchScript archive was frozen: its weights are fp32 constants on the CPU."
+                raise Unsupported(message, hint="an archive saved without torch.jit.freeze, or fp32 on the CPU")
             return module
         self.preparation.facts["torchscript"] = {"trace": "traced", "script": "scripted"}[self.case.variant]
         if self.case.variant == "script":
@@ -217,7 +217,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
         import torch
 
         feed, state = self.seeded_feed(), buffers(module)
-        with warnings.catch_warnings(record=True) as heard:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", torch.jit.TracerWarning)
             try:
@@ -228,7 +228,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
                 traced = torch.jit.trace(flat_outputs(module), feed, check_trace=False, strict=False)
         restore(module, state)  # which tracing has changed, and a file would keep
         # Values that became constants. Mostly they are shapes and harmless; where not, the outputs disagree.
-        self.preparation.facts["trace_warnings"] = [reason(str(warning.message)) for warning in heard]
+        self.preparation.facts["trace_warnings"] = [reason(str(warning.message)) for warning in caught]
         return traced
 
 
@@ -328,7 +328,7 @@ class ScriptNames(OperatorNames):
             file = Path(folder, "execution.json")
             observer = torch.profiler.ExecutionTraceObserver().register_callback(str(file))
             root = trace_single_run(runner, feed, on_gpu=on_gpu, execution_trace_observer=observer).root
-            seen = trace_tensors(file.read_bytes()) if file.is_file() else {}
+            tensors_by_call = trace_tensors(file.read_bytes()) if file.is_file() else {}
         nodes = nodes_of(torch.jit.last_executed_optimized_graph(), modules)
         self._unnamed = frozen and not modules.names_seen
         self.unknown_reason = FROZEN if self._unnamed else NO_NAMES
@@ -337,7 +337,7 @@ class ScriptNames(OperatorNames):
         calls = self.calls(root)
         numbers = {id(operator): call for call, operator in number_calls(root.walk())}
         self._layers = {
-            call: self._layer(operator.name, node, seen.get(numbers[id(operator)], ((), ())))
+            call: self._layer(operator.name, node, tensors_by_call.get(numbers[id(operator)], ((), ())))
             for (call, operator), node in zip(calls, match_nodes([name for (name, _), _ in calls], nodes), strict=True)
         }
 
@@ -349,32 +349,32 @@ class ScriptNames(OperatorNames):
             )
         )
 
-    def name_layers(self, taken: Mapping[Call, LayerTimes]) -> dict[Call, Layer]:
+    def name_layers(self, times: Mapping[Call, LayerTimes]) -> dict[Call, Layer]:
         """Name layers by module and operator, with a number among equals; a loop's turns share a layer."""
         count: Counter[str] = Counter()
         alike: dict[Any, Layer] = {}
-        found = {}
-        for call in taken:
+        layers = {}
+        for call in times:
             layer = self._layers.get(call) or Layer(name="", kind=short_kind(call[0]), operators=(call[0],))
             key = (call[0], layer.modules, layer.inputs) if self._loops else call
             if key not in alike:
                 name = "/".join(filter(None, (layer.modules[0] if layer.modules else "", layer.kind)))
                 count[name] += 1
                 alike[key] = replace(layer, name=name if count[name] == 1 else f"{name} #{count[name]}")
-            found[call] = alike[key]
+            layers[call] = alike[key]
         self._without_tensors = sum(not layer.outputs for layer in alike.values())
-        return found
+        return layers
 
     def absent(self) -> dict[str, str]:
         count = self._without_tensors
         return {"tensors": f"not known of {count} operators that were fused."} if count else {}
 
     def _layer(self, name: str, node: ExecutedNode | None, tensors: Tensors) -> Layer:
-        known = node.paths if node and not self._unnamed else ()
+        paths = node.paths if node and not self._unnamed else ()
         return Layer(
             name="",
             kind=short_kind(name),
-            modules=tuple(dict.fromkeys(path for path in known if path is not None)),
+            modules=tuple(dict.fromkeys(path for path in paths if path is not None)),
             operators=tuple(dict.fromkeys(node.kinds)) if node else (name,),
             inputs=tensors[0],
             outputs=tensors[1],
@@ -383,16 +383,16 @@ class ScriptNames(OperatorNames):
 
 def nodes_of(block: Any, modules: ModulePaths) -> list[ExecutedNode]:
     """Return the nodes of the graph that ran, or of a block in it, in order."""
-    found = []
+    result = []
     for node in block.nodes():
         kind, parts = node.kind(), [node]
         if kind == GROUP:
             parts = [item for item in node.g("Subgraph").nodes() if item.kind() != "prim::Constant"]
         blocks = [nodes_of(inner, modules) for inner in node.blocks()]
-        found.append(
+        result.append(
             ExecutedNode(kind, tuple(part.kind() for part in parts), tuple(map(modules.node_path, parts)), blocks)
         )
-    return found
+    return result
 
 
 def walk(nodes: list[ExecutedNode]) -> Iterator[ExecutedNode]:
@@ -403,14 +403,14 @@ def walk(nodes: list[ExecutedNode]) -> Iterator[ExecutedNode]:
             yield from walk(block)
 
 
-def filter_nodes(nodes: list[ExecutedNode], words: set[str]) -> list[ExecutedNode]:
+def filter_nodes(nodes: list[ExecutedNode], names: set[str]) -> list[ExecutedNode]:
     """Return the nodes with these names, and those that contain such nodes."""
-    found = []
+    result = []
     for node in nodes:
-        blocks = [filter_nodes(block, words) for block in node.blocks]
-        if any(blocks) or node.name in words:
-            found.append(ExecutedNode(node.name, node.kinds, node.paths, blocks if any(blocks) else []))
-    return found
+        blocks = [filter_nodes(block, names) for block in node.blocks]
+        if any(blocks) or node.name in names:
+            result.append(ExecutedNode(node.name, node.kinds, node.paths, blocks if any(blocks) else []))
+    return result
 
 
 def match_nodes(names: list[str], nodes: list[ExecutedNode]) -> list[ExecutedNode | None]:
@@ -423,51 +423,51 @@ def match_nodes(names: list[str], nodes: list[ExecutedNode]) -> list[ExecutedNod
     alike: defaultdict[str, list[ExecutedNode]] = defaultdict(list)
     for node in walk(nodes):
         alike[node.name].append(node)
-    count, done = Counter(words), Counter[str]()
+    count, used = Counter(words), Counter[str]()
     followed: dict[int, ExecutedNode] = {}
     if any(len(alike[word]) != count[word] for word in count):
-        seen = [place for place, word in enumerate(words) if alike[word]]
-        ways = follow_paths(filter_nodes(nodes, set(words)), [words[place] for place in seen], {0: (0, None)})
-        _, way = ways.get(len(seen), (0, None))
-        for place in reversed(seen if way else []):
-            way, followed[place] = way
-    found: list[ExecutedNode | None] = []
+        places = [place for place, word in enumerate(words) if alike[word]]
+        paths = follow_paths(filter_nodes(nodes, set(words)), [words[place] for place in places], {0: (0, None)})
+        _, path = paths.get(len(places), (0, None))
+        for place in reversed(places if path else []):
+            path, followed[place] = path
+    result: list[ExecutedNode | None] = []
     for place, word in enumerate(words):
-        found.append(alike[word][done[word]] if len(alike[word]) == count[word] else followed.get(place))
-        done[word] += 1
-    return found
+        result.append(alike[word][used[word]] if len(alike[word]) == count[word] else followed.get(place))
+        used[word] += 1
+    return result
 
 
-def follow_paths(nodes: list[ExecutedNode], words: list[str], ways: Paths) -> Paths:
+def follow_paths(nodes: list[ExecutedNode], words: list[str], paths: Paths) -> Paths:
     """Return paths through ``nodes`` that explain the calls ``words``.
 
     A branch takes the nodes of one of its blocks, a loop its own any number of times. Of paths that explain as many
     calls, the one that skips the fewest nodes is kept; of all paths, the best MAX_PATHS.
     """
     for node in nodes:
-        after: Paths = dict(ways) if node.name == LOOP else {}
-        turn = ways
+        after: Paths = dict(paths) if node.name == LOOP else {}
+        turn = paths
         while turn and node.blocks:
             more = [
-                way
+                path
                 for block in node.blocks
-                for way in follow_paths(block, words, turn).items()
-                if _keep_better(after, *way)
+                for path in follow_paths(block, words, turn).items()
+                if _keep_better(after, *path)
             ]
             turn = dict(more) if node.name == LOOP else {}
         if not node.blocks:
-            for at, (passed, item) in ways.items():
+            for at, (passed, item) in paths.items():
                 _keep_better(after, at, (passed + 1, item))
                 if at < len(words) and words[at] == node.name:
                     _keep_better(after, at + 1, (passed, (item, node)))
-        ways = dict(sorted(after.items(), key=lambda way: way[1][0])[:MAX_PATHS])
-    return ways
+        paths = dict(sorted(after.items(), key=lambda path: path[1][0])[:MAX_PATHS])
+    return paths
 
 
-def _keep_better(ways: Paths, at: int, way: tuple[int, Any]) -> bool:
-    better = at not in ways or way[0] < ways[at][0]
+def _keep_better(paths: Paths, at: int, path: tuple[int, Any]) -> bool:
+    better = at not in paths or path[0] < paths[at][0]
     if better:
-        ways[at] = way
+        paths[at] = path
     return better
 
 
@@ -484,21 +484,21 @@ def trace_tensors(execution: bytes) -> dict[Call, Tensors]:
         return {}
     begin = max((node["id"] for node in nodes if node["name"] == RUN_SPAN), default=0)
     count: Counter[str] = Counter()
-    found = {}
+    by_call = {}
     for node in nodes:
         if node["id"] >= begin:
-            found[node["name"], count[node["name"]]] = value_tensors(node["inputs"]), value_tensors(node["outputs"])
+            by_call[node["name"], count[node["name"]]] = value_tensors(node["inputs"]), value_tensors(node["outputs"])
             count[node["name"]] += 1
-    return found
+    return by_call
 
 
 def value_tensors(values: dict[str, list[Any]]) -> tuple[Tensor, ...]:
     """Return the tensors among some values, those in lists too."""
-    found: list[Tensor] = []
+    result: list[Tensor] = []
     for shape, kind in zip(values["shapes"], values["types"], strict=False):
         several = kind.startswith("GenericList[Tensor")
         dtype = kind.removeprefix("GenericList[").partition(",")[0].removeprefix("Tensor(").rstrip(")]")
         if kind.startswith("Tensor(") or several:
             shapes = [item for item in (shape if several else [shape]) if isinstance(item, list)]
-            found += [Tensor(shape=tuple(shape), dtype=TYPES.get(dtype, dtype)) for shape in shapes]
-    return tuple(tensor for tensor in found if "nullptr" not in tensor.dtype)
+            result += [Tensor(shape=tuple(shape), dtype=TYPES.get(dtype, dtype)) for shape in shapes]
+    return tuple(tensor for tensor in result if "nullptr" not in tensor.dtype)

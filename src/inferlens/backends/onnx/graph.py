@@ -49,10 +49,10 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
             f"'{model.spec}' is TorchScript, which cannot be exported to ONNX.", hint="the model that it was made from"
         )
     with exclusive(preparation.export_lock) if preparation.export_lock else nullcontext() as shared:
-        if shared and (made := Path(shared.read())).is_file():
+        if shared and (shared_path := Path(shared.read())).is_file():
             with preparation.phase("export") as noted:
                 noted.note = "shared"
-            return made
+            return shared_path
         with preparation.phase("export"):
             preparation.folder.mkdir(parents=True, exist_ok=True)
             cast(model.module, precision)
@@ -171,8 +171,10 @@ def check_shapes(declared: Iterable[tuple[str, Iterable[Any]]], specs: tuple[Ten
     """
     graph = {name: tuple(shape) for name, shape in declared}
     if set(graph) != {spec.name for spec in specs}:
-        given = ", ".join(spec.name for spec in specs)
-        raise Unsupported(f"The ONNX graph has the inputs {', '.join(graph)}, the model was described with {given}.")
+        described = ", ".join(spec.name for spec in specs)
+        raise Unsupported(
+            f"The ONNX graph has the inputs {', '.join(graph)}, the model was described with {described}."
+        )
     for spec in specs:
         own = graph[spec.name]
         sizes = [size if isinstance(fixed, int) else fixed for fixed, size in zip(own, spec.shape, strict=False)]
@@ -245,14 +247,14 @@ class OnnxNodes:
 
     def nodes_between(self, outputs: Iterable[str], stops: set[str]) -> list[OnnxNode]:
         """Return the nodes that compute ``outputs`` from the tensors in ``stops`` and the graph's inputs."""
-        found: dict[tuple[str, ...], OnnxNode] = {}
-        open_ = list(outputs)
-        while open_:
-            node = self.by_output.get(open_.pop())
-            if node is not None and node.outputs not in found:
-                found[node.outputs] = node
-                open_ += [name for name in node.inputs if name not in stops]
-        return self.in_graph_order(found.values())
+        nodes: dict[tuple[str, ...], OnnxNode] = {}
+        pending = list(outputs)
+        while pending:
+            node = self.by_output.get(pending.pop())
+            if node is not None and node.outputs not in nodes:
+                nodes[node.outputs] = node
+                pending += [name for name in node.inputs if name not in stops]
+        return self.in_graph_order(nodes.values())
 
 
 def read_nodes(path: Path) -> OnnxNodes:
@@ -278,13 +280,13 @@ def kept_nodes(path: Path, case: Case) -> tuple[str, ...]:
         return ()
     nodes = read_nodes(path).nodes
     names = [node.name for node in nodes]
-    found: set[str] = set()
+    selected: set[str] = set()
     for layer in kept(case):
         named = [node.name for node in nodes if node.name == layer or is_inside(node, layer)]
         if not named:
             raise unknown_layer(layer, dict.fromkeys([*module_paths(nodes), *names]))
-        found.update(named)
-    return tuple(name for name in names if name in found)
+        selected.update(named)
+    return tuple(name for name in names if name in selected)
 
 
 def is_inside(node: OnnxNode, path: str) -> bool:

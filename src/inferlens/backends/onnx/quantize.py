@@ -96,11 +96,11 @@ def quantized_onnx(
     """
     onnxruntime = library("onnxruntime", extra="onnx")
     if (own := onnx_file_precision(path)) != "fp32":
-        what = f"{path.name} is in {own}, and what is quantized here is a graph in fp32."
-        raise Unsupported(what, hint="the model that it was made from")
+        message = f"{path.name} is in {own}, and what is quantized here is a graph in fp32."
+        raise Unsupported(message, hint="the model that it was made from")
     key = cache_key(model, case, ranges, onnxruntime.__version__)
     calibrated = preparation.cache / FOLDER / key
-    made = calibrated / f"{dialect.name}-{_digest(repr(dialect), *sorted(keep))[:8]}.onnx"
+    quantized = calibrated / f"{dialect.name}-{_digest(repr(dialect), *sorted(keep))[:8]}.onnx"
 
     def write(written: Path, noted: PhaseNote) -> None:
         plain = written.with_name("plain.onnx")
@@ -109,14 +109,14 @@ def quantized_onnx(
             if dialect.dynamic:
                 _quantize_dynamic(plain, written, dialect, keep)
             else:
-                found = _ranges(plain, calibrated / "calibration.json", ranges, model, case, preparation, noted)
-                _quantize(plain, written, dialect, found, keep)
+                tensor_ranges = _ranges(plain, calibrated / "calibration.json", ranges, model, case, preparation, noted)
+                _quantize(plain, written, dialect, tensor_ranges, keep)
 
-    cached_file(made, preparation, write)
+    cached_file(quantized, preparation, write)
     products = " or ".join(operator for operator in dialect.operators if operator in PRODUCTS)
-    share, why = quantized_share(made, model.inputs), f"no {products} has weights"
+    share, why = quantized_share(quantized, model.inputs), f"no {products} has weights"
     check_share(share, model, case, preparation, why, calibrated=not dialect.dynamic)
-    return made
+    return quantized
 
 
 def needs_quantizing(model: Model, case: Case) -> bool:
@@ -163,35 +163,37 @@ def fold(path: Path, written: Path) -> None:
 
     shape_inference = library("onnxruntime.quantization.shape_inference", extra="onnx")
     # Of a graph by its name, weights in files beside it are looked for in a folder where they are not.
-    given = onnx.load(str(path)) if weight_files(path, onnx_graph(path)) else str(path)
-    shape_inference.quant_pre_process(given, str(written), skip_symbolic_shape=True)
+    model = onnx.load(str(path)) if weight_files(path, onnx_graph(path)) else str(path)
+    shape_inference.quant_pre_process(model, str(written), skip_symbolic_shape=True)
 
 
 def _flat_biases(graph: Any) -> bool:
     """Give biases one dimension, and return whether any had more."""
     biases = {node.input[2] for node in graph.node if node.op_type == "Gemm" and len(node.input) > 2}
-    found = [item for item in graph.initializer if item.name in biases and len(item.dims) == 2 and item.dims[0] == 1]
-    for bias in found:
+    flattened = [
+        item for item in graph.initializer if item.name in biases and len(item.dims) == 2 and item.dims[0] == 1
+    ]
+    for bias in flattened:
         bias.dims[:] = bias.dims[1:]
-    return bool(found)
+    return bool(flattened)
 
 
 # Ranges, which are every dialect's
 
 
 def _ranges(
-    plain: Path, path: Path, how: str, model: Model, case: Case, preparation: Preparation, noted: PhaseNote
+    plain: Path, path: Path, method: str, model: Model, case: Case, preparation: Preparation, noted: PhaseNote
 ) -> Ranges:
     """Return the range of every tensor that some dialect may quantize, from the cache or newly calibrated."""
     if path.exists() and not preparation.rebuild:
         noted.note = "ranges cached"
         return {name: (low, high) for name, (low, high) in json.loads(path.read_text("utf-8")).items()}
-    found = calibrated_ranges(plain, calibration_feeds(model, case), how)
-    write_whole(path, json.dumps(found, indent=0).encode())
-    return found
+    ranges = calibrated_ranges(plain, calibration_feeds(model, case), method)
+    write_whole(path, json.dumps(ranges, indent=0).encode())
+    return ranges
 
 
-def calibrated_ranges(path: Path, feeds: Iterator[Any], how: str = "minmax") -> Ranges:
+def calibrated_ranges(path: Path, feeds: Iterator[Any], method: str = "minmax") -> Ranges:
     """Return the lowest and highest value of every operator's tensors over all feeds; see :data:`METHODS`."""
     from onnxruntime.quantization import CalibrationMethod, calibrate, registry
 
@@ -201,7 +203,7 @@ def calibrated_ranges(path: Path, feeds: Iterator[Any], how: str = "minmax") -> 
             path,
             operators,
             augmented_model_path=str(Path(folder) / "augmented.onnx"),
-            calibrate_method=getattr(CalibrationMethod, METHODS[how]),
+            calibrate_method=getattr(CalibrationMethod, METHODS[method]),
         )
         for feed in feeds:  # one by one: the values of each are in memory until they are counted
             calibrator.collect_data(SimpleNamespace(get_next=iter([feed, None]).__next__))
@@ -239,13 +241,13 @@ def _quantize(plain: Path, written: Path, dialect: Dialect, ranges: Ranges, keep
     )
     quantizer.quantize_model()
     quantizer.model.topological_sort()
-    made = quantizer.model.model
+    quantized = quantizer.model.model
     if "Add" in dialect.operators:
-        _fuse_sums(made.graph)
+        _fuse_sums(quantized.graph)
         quantizer.model.clean_initializers()
     if dialect.rest == "fp16":
-        made = library("onnxruntime.transformers.float16", extra="onnx").convert_float_to_float16(made)
-    onnx.save(made, str(written))
+        quantized = library("onnxruntime.transformers.float16", extra="onnx").convert_float_to_float16(quantized)
+    onnx.save(quantized, str(written))
 
 
 def _quantize_dynamic(plain: Path, written: Path, dialect: Dialect, keep: Sequence[str]) -> None:
@@ -287,8 +289,8 @@ def _fuse_sums(graph: Any) -> None:
     makers = {name: node for node in graph.node for name in node.output}
 
     def maker(node: Any, kind: str) -> Any:
-        made = makers.get(node.input[0]) if node is not None and node.input else None
-        return made if made is not None and made.op_type == kind else None
+        producer = makers.get(node.input[0]) if node is not None and node.input else None
+        return producer if producer is not None and producer.op_type == kind else None
 
     for node in [node for node in graph.node if node.op_type == "Add"]:
         for place, read in enumerate(makers.get(name) for name in node.input):
@@ -352,8 +354,8 @@ def _is_quantized(name: str, makers: dict[str, Any]) -> bool:
 def cache_key(model: Model, case: Case, *made_with: str) -> str:
     """Return a digest of everything that a quantized model depends on, options and versions included."""
     data = model.samples.digest if model.samples else f"{case.calibration} {case.seed}"
-    given = (model.spec, model.weights_sha256, model.source, *map(str, model.inputs), data)
-    return _digest(*given, "7 bits" * seven_bits(), *made_with)
+    parts = (model.spec, model.weights_sha256, model.source, *map(str, model.inputs), data)
+    return _digest(*parts, "7 bits" * seven_bits(), *made_with)
 
 
 def _digest(*parts: str) -> str:
@@ -409,24 +411,24 @@ def layer_errors(
     shares = product_shares(inferred(plain, inputs))
     layers = group_by_layer([node for node in read_nodes(plain).nodes if node.name in switched.switches])
     expected = [switched.run(feed, ()) for feed in feeds]
-    found = []
+    errors = []
     for name, nodes in layers.items():
-        alone = [switched.run(feed, [node.name for node in nodes]) for feed in feeds]
+        actual = [switched.run(feed, [node.name for node in nodes]) for feed in feeds]
         kinds = tuple(dict.fromkeys(node.kind for node in nodes))
         share = sum(shares.get(node.outputs[0], 0.0) for node in nodes)
-        found.append(LayerError(name, kinds, share, _error(alone, expected)))
-    return sorted(found, key=lambda layer: -layer.error)
+        errors.append(LayerError(name, kinds, share, _error(actual, expected)))
+    return sorted(errors, key=lambda layer: -layer.error)
 
 
 def group_by_layer(nodes: Sequence[OnnxNode]) -> dict[str, list[OnnxNode]]:
     """Return nodes by their module's path, or by their own name if that module contains other modules."""
     inner = {node: next((path for path in node.modules if path), "") for node in nodes}
     paths = {*inner.values()}
-    found: dict[str, list[OnnxNode]] = {}
+    layers: dict[str, list[OnnxNode]] = {}
     for node, path in inner.items():
         around = any(item.startswith(f"{path}.") for item in paths)
-        found.setdefault(node.name if around or not path else path, []).append(node)
-    return found
+        layers.setdefault(node.name if around or not path else path, []).append(node)
+    return layers
 
 
 class SwitchedGraph:
@@ -439,13 +441,13 @@ class SwitchedGraph:
         import onnx
         import onnxruntime
 
-        model, given = onnx.load(str(quantized)), onnx.load(str(plain))
+        model, plain_model = onnx.load(str(quantized)), onnx.load(str(plain))
         self.switches: dict[str, set[str]] = {}
-        self._tensors = _insert_switches(model, given)
-        for node in given.graph.node:
-            beside = {name for name in (*node.input, *node.output) if name in self._tensors}
-            if beside.intersection(node.input) and node.op_type not in (*VIEWS, *ABSORBED, *SELECTING):
-                self.switches[node.name] = beside
+        self._tensors = _insert_switches(model, plain_model)
+        for node in plain_model.graph.node:
+            tensors = {name for name in (*node.input, *node.output) if name in self._tensors}
+            if tensors.intersection(node.input) and node.op_type not in (*VIEWS, *ABSORBED, *SELECTING):
+                self.switches[node.name] = tensors
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         with tempfile.TemporaryDirectory() as folder:
@@ -464,35 +466,37 @@ def _switch_name(place: int) -> str:
     return f"inferlens_quantized_{place}"
 
 
-def _insert_switches(model: Any, given: Any) -> list[str]:
+def _insert_switches(model: Any, plain_model: Any) -> list[str]:
     """Add a switch after every DequantizeLinear node and return the plain names of the switched tensors."""
     from onnx import TensorProto, helper
 
     graph = model.graph
-    makers = {name: node for node in graph.node for name in node.output}
-    here = {node.name for node in graph.node}
-    own = {node.name: node for node in given.graph.node}
-    given_makers = {name: node for node in given.graph.node for name in node.output}
-    floats = {item.name: item for item in given.graph.initializer}
+    producers = {name: node for node in graph.node for name in node.output}
+    present = {node.name for node in graph.node}
+    plain_nodes = {node.name: node for node in plain_model.graph.node}
+    plain_producers = {name: node for node in plain_model.graph.node for name in node.output}
+    floats = {item.name: item for item in plain_model.graph.initializer}
     read = {  # of what is dequantized, the tensor that the same operator reads in the plain graph
-        name: own[node.name].input[place]
+        name: plain_nodes[node.name].input[place]
         for node in graph.node
-        if node.name in own
+        if node.name in plain_nodes
         for place, name in enumerate(node.input)
-        if name in makers and makers[name].op_type == "DequantizeLinear" and place < len(own[node.name].input)
-    } | {item.name: item.name for item in given.graph.output}
+        if name in producers
+        and producers[name].op_type == "DequantizeLinear"
+        and place < len(plain_nodes[node.name].input)
+    } | {item.name: item.name for item in plain_model.graph.output}
     names: list[str] = []
     nodes: list[Any] = []
     for node in graph.node:
         nodes.append(node)
-        made = node.output[0]
-        if node.op_type != "DequantizeLinear" or made not in read:
+        output = node.output[0]
+        if node.op_type != "DequantizeLinear" or output not in read:
             continue
-        source, name = makers.get(node.input[0]), read[made]
+        source, name = producers.get(node.input[0]), read[output]
         if source is not None and source.op_type == "QuantizeLinear":
             raw = source.input[0]
-            before = given_makers.get(name)
-            if before is not None and before.op_type in ABSORBED and before.name not in here:
+            before = plain_producers.get(name)
+            if before is not None and before.op_type in ABSORBED and before.name not in present:
                 absorbed = [raw, *before.input[1:]]
                 raw = f"{name}_plain"
                 if name not in names:
@@ -503,9 +507,9 @@ def _insert_switches(model: Any, given: Any) -> list[str]:
             continue  # without its values in fp32 it stays as it is
         if name not in names:
             names.append(name)
-        node.output[0] = f"{made}_rounded"
+        node.output[0] = f"{output}_rounded"
         flag = _switch_name(names.index(name))
-        nodes.append(helper.make_node("Where", [flag, node.output[0], raw], [made], f"{made}_switch"))
+        nodes.append(helper.make_node("Where", [flag, node.output[0], raw], [output], f"{output}_switch"))
     del graph.node[:]
     graph.node.extend(nodes)
     for name in names:
@@ -550,22 +554,22 @@ def check_share(
     preparation.facts["calibrated"] = calibrated
 
 
-def cached_file(made: Path, preparation: Preparation, write: Callable[[Path, PhaseNote], None]) -> Path:
+def cached_file(path: Path, preparation: Preparation, write: Callable[[Path, PhaseNote], None]) -> Path:
     """Return the quantized file ``path`` of the cache; if it is missing, ``write`` makes it in a scratch folder.
 
     Files with its stem, such as weights, are moved first, so that the file is never there without them.
     """
     with preparation.phase("quantize") as noted:
-        if made.exists() and not preparation.rebuild:
+        if path.exists() and not preparation.rebuild:
             noted.note = "cached"
-            return made
-        made.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=made.parent) as scratch:
-            written = Path(scratch) / made.name
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+            written = Path(scratch) / path.name
             write(written, noted)
-            for path in sorted(written.parent.glob(f"{made.stem}.*"), key=lambda path: path == written):
-                path.rename(made.with_name(path.name))
-    return made
+            for part in sorted(written.parent.glob(f"{path.stem}.*"), key=lambda part: part == written):
+                part.rename(path.with_name(part.name))
+    return path
 
 
 def recorded_file(preparation: Preparation, suffix: str) -> Path | None:
@@ -574,17 +578,17 @@ def recorded_file(preparation: Preparation, suffix: str) -> Path | None:
     return next(path.glob(f"*{suffix}"), None) if path.name else None
 
 
-def keep_with_record(preparation: Preparation, made: Path) -> Path:
+def keep_with_record(preparation: Preparation, path: Path) -> Path:
     """Link a cached quantized file and those of its stem into the record's folder, and return ``path``."""
     if preparation.already_built:
-        return made
+        return path
     folder = preparation.folder / BESIDE
     folder.mkdir(parents=True, exist_ok=True)
-    for path in sorted(made.parent.glob(f"{made.stem}.*")):
-        (folder / path.name).unlink(missing_ok=True)  # of the same case, prepared once more
+    for part in sorted(path.parent.glob(f"{path.stem}.*")):
+        (folder / part.name).unlink(missing_ok=True)  # of the same case, prepared once more
         try:
-            os.link(path, folder / path.name)  # which takes no room
+            os.link(part, folder / part.name)  # which takes no room
         except OSError:
-            shutil.copyfile(path, folder / path.name)
-        preparation.keep(folder / path.name, BESIDE if path == made else f"{BESIDE} weights")
-    return made
+            shutil.copyfile(part, folder / part.name)
+        preparation.keep(folder / part.name, BESIDE if part == path else f"{BESIDE} weights")
+    return path

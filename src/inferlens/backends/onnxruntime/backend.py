@@ -248,8 +248,8 @@ def _graph_file(model: Model, case: Case, preparation: Preparation, options: Onn
     if needs_quantizing(model, case):
         path = onnx_file(model, case, preparation, "fp32")
         dialect = cpu_dialect(dynamic=options.quantize == "dynamic")
-        made = quantized_onnx(path, model, case, preparation, dialect, options.ranges, kept_nodes(path, case))
-        return keep_with_record(preparation, made)
+        quantized_path = quantized_onnx(path, model, case, preparation, dialect, options.ranges, kept_nodes(path, case))
+        return keep_with_record(preparation, quantized_path)
     if (
         model.format == "onnx"
         and model.path is not None

@@ -127,23 +127,23 @@ def last_runs(events: list[ProfileEvent], runs: int) -> list[tuple[int, list[Pro
         (event for event in events if event.cat == "Node" and event.name.endswith(EVENT_SUFFIX)),
         key=lambda event: (event.ts, -event.dur),
     )
-    found = [(run.ts, [node for node in nodes if run.ts <= node.ts and node.end <= run.end]) for run in begun]
-    if len(begun) < runs or not all(inside for _, inside in found):
-        whole = sum(bool(inside) for _, inside in found)
+    runs_found = [(run.ts, [node for node in nodes if run.ts <= node.ts and node.end <= run.end]) for run in begun]
+    if len(begun) < runs or not all(inside for _, inside in runs_found):
+        whole = sum(bool(inside) for _, inside in runs_found)
         raise Unsupported(
             f"ONNX Runtime's profile has {whole} of {runs} runs.", hint="fewer runs, or a shorter warm-up"
         )
-    return found
+    return runs_found
 
 
 def times_by_node(runs: list[tuple[int, list[ProfileEvent]]]) -> list[tuple[ProfileEvent, LayerTimes]]:
     """Return the first event and the times of each node, in the order of their first begins."""
-    found: dict[tuple[str, str, str], tuple[ProfileEvent, LayerTimes]] = {}
+    nodes: dict[tuple[str, str, str], tuple[ProfileEvent, LayerTimes]] = {}
     for number, (begin, events) in enumerate(runs):
         for event, own in zip(events, own_durations(events), strict=True):
-            _, taken = found.setdefault(event.key, (event, LayerTimes()))
-            taken.add(number, own / 1e6, (event.ts - begin) / 1e6)
-    return list(found.values())
+            _, times = nodes.setdefault(event.key, (event, LayerTimes()))
+            times.add(number, own / 1e6, (event.ts - begin) / 1e6)
+    return list(nodes.values())
 
 
 def own_durations(events: list[ProfileEvent]) -> list[int]:
@@ -152,9 +152,9 @@ def own_durations(events: list[ProfileEvent]) -> list[int]:
     ``events`` are in the order of their begins.
     """
     own = [event.dur for event in events]
-    open_: defaultdict[int, list[int]] = defaultdict(list)
+    enclosing: defaultdict[int, list[int]] = defaultdict(list)
     for place, event in enumerate(events):
-        outer = open_[event.tid]
+        outer = enclosing[event.tid]
         while outer and events[outer[-1]].end < event.end:
             outer.pop()
         if outer and events[outer[-1]].ts < event.ts:
@@ -199,14 +199,16 @@ def node_tensors(
     An omitted input has an empty name in the graph, and no shape. Weights that ONNX Runtime has packed have no shape
     either: they come before unpacked ones and after the first input. Tensors that nodes write cannot be weights.
     """
-    found = [(TYPES.get(kind, kind), tuple(shape)) for entry in shapes for kind, shape in entry.items()]
-    given = [name for name in names if name]
-    weights = [name for name in given[1:] if name not in written]
-    packed = set(weights[: max(len(given) - len(found), 0)])
-    named = [name for name in given if name not in packed]
-    if len(named) != len(found):
-        named = [""] * len(found)
-    return tuple(Tensor(name=name, shape=shape, dtype=kind) for name, (kind, shape) in zip(named, found, strict=True))
+    profiled = [(TYPES.get(kind, kind), tuple(shape)) for entry in shapes for kind, shape in entry.items()]
+    present = [name for name in names if name]
+    weights = [name for name in present[1:] if name not in written]
+    packed = set(weights[: max(len(present) - len(profiled), 0)])
+    named = [name for name in present if name not in packed]
+    if len(named) != len(profiled):
+        named = [""] * len(profiled)
+    return tuple(
+        Tensor(name=name, shape=shape, dtype=kind) for name, (kind, shape) in zip(named, profiled, strict=True)
+    )
 
 
 class Fusion:
@@ -248,8 +250,8 @@ class Fusion:
         """Return the modules of the node before a conversion, or else of its readers."""
         node = self._optimised.by_name[name]
         while (maker := self._optimised.by_output.get(node.inputs[0])) is not None and maker.name != name:
-            if found := module_paths(self.sources(maker.name)):
-                return found
+            if modules := module_paths(self.sources(maker.name)):
+                return modules
             node = maker
         readers = self._readers.get(self._optimised.by_name[name].outputs[0], [])
         while len(readers) == 1 and not self.sources(readers[0].name):
@@ -310,8 +312,8 @@ class Fusion:
 
     def _original_of_blocked(self, node: OnnxNode) -> OnnxNode | None:
         """Return the original of a node in blocked order: the last of its kind before the tensor in its name."""
-        tensor, found = BLOCKED_NAME.subn("", node.name.removeprefix(CAST_PREFIX))
-        maker = self._original.by_output.get(tensor) if found else None
+        tensor, count = BLOCKED_NAME.subn("", node.name.removeprefix(CAST_PREFIX))
+        maker = self._original.by_output.get(tensor) if count else None
         while maker is not None and maker.kind != node.kind:
             maker = self._original.by_output.get(maker.inputs[0]) if maker.inputs else None
         return maker
@@ -324,12 +326,12 @@ class Fusion:
         """Name the remaining outputs by the original of their node, or the tensor in the node's name."""
         for node in self._optimised.nodes:
             own = self._original_node(node)
-            tensor, found = BLOCKED_NAME.subn("", node.name.removeprefix(CAST_PREFIX))
+            tensor, count = BLOCKED_NAME.subn("", node.name.removeprefix(CAST_PREFIX))
             for place, output in enumerate(node.outputs):
                 if output in self._original_names:
                     continue
                 if own is not None and place < len(own.outputs):
                     self._original_names[output] = own.outputs[place]
-                elif found and tensor in self._original.by_output:
+                elif count and tensor in self._original.by_output:
                     self._original_names[output] = tensor
         self._follow_inserted()

@@ -269,10 +269,10 @@ class OnnxRunner(Runner):
             for part in loaded.get_provider_graph_assignment_info()
             for node in part.get_nodes()
         ]
-        found = self.preparation.facts["nodes_by_provider"] = dict(Counter(provider for provider, _ in nodes))
+        counts = self.preparation.facts["nodes_by_provider"] = dict(Counter(provider for provider, _ in nodes))
         if self.provider.device == "cpu":
             return
-        for name in (name for name in PROVIDER_OPTIONS if name not in found):
+        for name in (name for name in PROVIDER_OPTIONS if name not in counts):
             warn_ignored_options(self.options, PROVIDER_OPTIONS[name], f"no node runs on the {name}.", self.preparation)
         strays = Counter(kind for provider, kind in nodes if provider == "CPUExecutionProvider")
         if strays:
@@ -334,9 +334,9 @@ class CpuRunner(OnnxRunner, LayerProfiler):
             binding.bind_output(node.name)  # allocated by the first run, written to again by the next
         return BoundInputs(binding, [*values.values()])
 
-    def take(self, given: Mapping[str, Any]) -> dict[str, Array]:
+    def take(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Return plain arrays: a single call writes new outputs in less time than a binding takes."""
-        return self.arrays(on_host(given))
+        return self.arrays(on_host(inputs))
 
     def infer(self, feed: BoundInputs | dict[str, Array]) -> Any:
         if isinstance(feed, dict):
@@ -406,11 +406,11 @@ class CudaRunner(OnnxRunner):
             for name, kind in self._types
         }
 
-    def take(self, given: Mapping[str, Any]) -> DeviceFeed:
+    def take(self, inputs: Mapping[str, Any]) -> DeviceFeed:
         """Return the tensors themselves; a call copies them into the bound ones."""
         import torch
 
-        return {name: torch.as_tensor(given[name]) for name in self._inputs}
+        return {name: torch.as_tensor(inputs[name]) for name in self._inputs}
 
     def give(self, outputs: list[Any]) -> Any:
         return one_or_all(outputs)

@@ -149,16 +149,16 @@ def trace_kernels(runner: Runner, feed: Any, runs: int, label: str = "the backen
         runner.infer(feed)
         runner.synchronize()
     clocked = NO_RUNS
-    found: list[TracedRun] = []
-    for several, traced in trace_runs(runner, feed, runs, on_gpu=True, scopes=origins.scopes() if origins else None):
-        clocked += several
-        found += traced
-    if not any(run.events for run in found):
+    traced_runs: list[TracedRun] = []
+    for batch, traced in trace_runs(runner, feed, runs, on_gpu=True, scopes=origins.scopes() if origins else None):
+        clocked += batch
+        traced_runs += traced
+    if not any(run.events for run in traced_runs):
         raise Unsupported(
             f"torch.profiler saw nothing run on the GPU in {runs} runs.",
             hint="no other profiler in this process, and a PyTorch built with CUPTI",
         )
-    return kernels_of_runs(found, gpu_limits(), origins, label=label, started=clocked.started)
+    return kernels_of_runs(traced_runs, gpu_limits(), origins, label=label, started=clocked.started)
 
 
 def check_profiler() -> None:
@@ -201,18 +201,18 @@ def kernels_of_runs(
     same = len({tuple(event.gpu_launch.name for event in run.events) for run in runs}) == 1
     if not same:
         absent["order"] = DIFFERENT_RUNS
-    asked: dict[tuple[GpuLaunch, ...], KernelSources] = {}  # once for runs that are alike
-    found: dict[Any, tuple[KernelOrigin, list[list[TracedEvent]]]] = {}
+    sources: dict[tuple[GpuLaunch, ...], KernelSources] = {}  # once for runs that are alike
+    by_key: dict[Any, tuple[KernelOrigin, list[list[TracedEvent]]]] = {}
     for number, run in enumerate(runs):
         launched = tuple(event.gpu_launch for event in run.events)
-        if kernel_origins and launched not in asked:
-            asked[launched] = kernel_origins.kernel_sources(launched)
-            absent |= asked[launched].absent
-        origins = asked[launched].origins if kernel_origins else (KernelOrigin(),) * len(launched)
+        if kernel_origins and launched not in sources:
+            sources[launched] = kernel_origins.kernel_sources(launched)
+            absent |= sources[launched].absent
+        origins = sources[launched].origins if kernel_origins else (KernelOrigin(),) * len(launched)
         for place, (event, item, origin) in enumerate(zip(run.events, launched, origins, strict=True)):
             key = place if same else (item.name, item.grid, item.block, item.operator, origin)
-            found.setdefault(key, (origin, [[] for _ in runs]))[1][number].append(event)
-    kernels = list(found.values())
+            by_key.setdefault(key, (origin, [[] for _ in runs]))[1][number].append(event)
+    kernels = list(by_key.values())
     if not same:
         kernels.sort(key=lambda kernel: min(event.begin for events in kernel[1] for event in events))
     return Kernels(
@@ -228,29 +228,29 @@ def kernels_of_runs(
     )
 
 
-def _kernel(each: Sequence[Sequence[TracedEvent]], origin: KernelOrigin, gpu: GpuLimits) -> Kernel:
+def _kernel(events_by_run: Sequence[Sequence[TracedEvent]], origin: KernelOrigin, gpu: GpuLimits) -> Kernel:
     """Return one kernel from its events in every run; the first event gives its shape."""
-    event = next(events[0] for events in each if events)
+    event = next(events[0] for events in events_by_run if events)
     launched = event.gpu_launch
     is_kernel = launched.kind == KERNEL
     shape = (launched.block, event.registers, event.shared_memory)
-    known = occupancy.achieved(gpu, launched.grid, *shape) if is_kernel else None
-    begins = tuple(max(min(event.begin for event in events), 0) / 1e9 for events in each if events)
+    occupied = occupancy.achieved(gpu, launched.grid, *shape) if is_kernel else None
+    begins = tuple(max(min(event.begin for event in events), 0) / 1e9 for events in events_by_run if events)
     return Kernel(
         name=launched.name,
         kind=launched.kind,
         layer=origin.layer,
         operator=launched.operator,
         modules=origin.modules,
-        times=tuple(sum(event.time for event in events) / 1e9 for events in each),
-        begins=begins if all(each) else (),
-        calls=max(map(len, each)),
+        times=tuple(sum(event.time for event in events) / 1e9 for events in events_by_run),
+        begins=begins if all(events_by_run) else (),
+        calls=max(map(len, events_by_run)),
         grid=launched.grid,
         block=launched.block,
         registers=event.registers,
         shared_memory=event.shared_memory,
         occupancy=occupancy.theoretical(gpu, *shape) if is_kernel else None,
-        achieved=event.occupancy if known is None else known,
+        achieved=event.occupancy if occupied is None else occupied,
         tensor_cores=is_kernel and tensor_cores.uses_tensor_cores(launched.name),
         stream=launched.stream,
     )
@@ -281,19 +281,19 @@ def module_scopes(module: Any) -> Iterator[None]:
     import torch
 
     paths = {id(part): quote(path) for path, part in module.named_modules()}
-    open_: list[tuple[int, Any]] = []
+    entered: list[tuple[int, Any]] = []
 
     def entering(part: Any, _: Any) -> None:
         path = paths.get(id(part))
         if path is not None:
             scope = torch.profiler.record_function(SCOPE + path)
             scope.__enter__()
-            open_.append((id(part), scope))
+            entered.append((id(part), scope))
 
     def leaving(part: Any, *_: Any) -> None:
         # Also called where the forward failed; a module whose own entering failed has opened nothing.
-        if open_ and open_[-1][0] == id(part):
-            open_.pop()[1].__exit__(None, None, None)
+        if entered and entered[-1][0] == id(part):
+            entered.pop()[1].__exit__(None, None, None)
 
     with hooked(entering, leaving):
         yield
@@ -301,12 +301,12 @@ def module_scopes(module: Any) -> Iterator[None]:
 
 def sources_by_scope(launched: Sequence[GpuLaunch]) -> KernelSources:
     """Return the innermost module around each launch of a run that was traced with :func:`module_scopes`."""
-    found = []
+    origins = []
     for item in launched:
         paths = [unquote(name.removeprefix(SCOPE)) for name in item.scopes if name.startswith(SCOPE)]
-        found.append(KernelOrigin(paths[-1], (paths[-1],)) if paths else KernelOrigin())
-    outside = sum(not kernel_origin.modules for kernel_origin in found)
-    return KernelSources(tuple(found), {"modules": NO_MODULE.format(outside, len(found))} if outside else {})
+        origins.append(KernelOrigin(paths[-1], (paths[-1],)) if paths else KernelOrigin())
+    outside = sum(not kernel_origin.modules for kernel_origin in origins)
+    return KernelSources(tuple(origins), {"modules": NO_MODULE.format(outside, len(origins))} if outside else {})
 
 
 def eager_kernels(module: Any, call: Callable[..., Any], feed: Sequence[Any]) -> MatchedKernels:
@@ -327,16 +327,18 @@ def layers_of_kernels(kernels: Kernels, layers: Iterable[Layer]) -> Layers:
     for kernel in kernels.kernels:
         owned = bool(kernel.layer or kernel.modules)
         parts.setdefault((kernel.layer if owned else kernel.operator or kernel.name, owned), []).append(kernel)
-    found = [(layer, parts.pop((layer.name, True), [])) for layer in layers]
+    owned_layers = [(layer, parts.pop((layer.name, True), [])) for layer in layers]
     for (name, _), own in parts.items():
         calls = sum(kernel.calls for kernel in own)
-        found.append((Layer(name=name, kind=own[0].kind, modules=own[0].modules, calls=calls), own))
+        owned_layers.append((Layer(name=name, kind=own[0].kind, modules=own[0].modules, calls=calls), own))
     timed: list[tuple[float, Layer]] = []
     begin, begins = 0.0, (0.0,) * len(kernels.whole)
-    for layer, own in found:
+    for layer, own in owned_layers:
         if own:
-            every = zip(*(kernel.begins for kernel in own), strict=True) if all(kernel.begins for kernel in own) else ()
-            begins = tuple(map(min, every))
+            begins_by_run = (
+                zip(*(kernel.begins for kernel in own), strict=True) if all(kernel.begins for kernel in own) else ()
+            )
+            begins = tuple(map(min, begins_by_run))
             begin = begins[0] if begins else begin
         names = list(dict.fromkeys(kernel.name for kernel in own))
         layer = replace(
@@ -386,37 +388,35 @@ class OperatorNames(ABC):
         """Return the operators of a run that are layers."""
 
     @abstractmethod
-    def name_layers(self, taken: Mapping[Call, LayerTimes]) -> dict[Call, Layer]:
+    def name_layers(self, times: Mapping[Call, LayerTimes]) -> dict[Call, Layer]:
         """Return the layer of each call, without times, in execution order; calls of one name share a layer."""
 
     def absent(self) -> dict[str, str]:
         """Return what else is unknown, and why; called after :meth:`name_layers`."""
         return {}
 
-    def absences(self, unknown: int, what: str) -> dict[str, str]:
+    def absences(self, count: int, noun: str) -> dict[str, str]:
         """Return everything that is unknown, given how many have no module."""
-        return (
-            {"modules": f"not known for {unknown} {what}: {self.unknown_reason}"} if unknown else {}
-        ) | self.absent()
+        return ({"modules": f"not known for {count} {noun}: {self.unknown_reason}"} if count else {}) | self.absent()
 
 
 def trace_layers(runner: Runnable, names: OperatorNames, feed: Any, runs: int, *, on_gpu: bool) -> Layers:
     """Time the layers in ``runs`` calls of ``runner.infer(feed)``; on a GPU those that launch kernels."""
     clocked = NO_RUNS
-    taken: dict[Call, LayerTimes] = {}
-    for several, traced in trace_runs(runner, feed, runs, on_gpu=on_gpu):
+    times: dict[Call, LayerTimes] = {}
+    for batch, traced in trace_runs(runner, feed, runs, on_gpu=on_gpu):
         for number, run in enumerate(traced, start=len(clocked.whole)):
-            _add_run(taken, names, run.root, number, on_gpu=on_gpu)
-        clocked += several
-    together: dict[str, tuple[Layer, LayerTimes]] = {}
-    for call, layer in names.name_layers(taken).items():
-        if layer.name in together:
-            together[layer.name][1].add_times(taken[call])
+            _add_run(times, names, run.root, number, on_gpu=on_gpu)
+        clocked += batch
+    merged: dict[str, tuple[Layer, LayerTimes]] = {}
+    for call, layer in names.name_layers(times).items():
+        if layer.name in merged:
+            merged[layer.name][1].add_times(times[call])
         else:
-            together[layer.name] = layer, taken[call]
+            merged[layer.name] = layer, times[call]
     layers = [
         replace(layer, details={"kernels": list(item.kernels)} if item.kernels else {}, **item.timing(runs))
-        for layer, item in together.values()
+        for layer, item in merged.values()
     ]
     return clocked.layers(
         layers,
@@ -433,30 +433,30 @@ def trace_kernel_sources(runner: Runnable, names: OperatorNames, feed: Any) -> M
 
 def kernels_below(root: TracedOperator, names: OperatorNames) -> MatchedKernels:
     """Return the kernels below a traced operator, as :func:`trace_kernel_sources`."""
-    taken: dict[Call, LayerTimes] = {}
-    operators = _add_run(taken, names, root, 0, on_gpu=True)
-    known = names.name_layers(taken)
-    found = [(event, known[call]) for call, operator in operators for event in operator.all_kernels()]
-    found.sort(key=lambda item: item[0].begin)
-    absent = names.absences(sum(not layer.modules for _, layer in found), f"of {len(found)} kernels")
+    times: dict[Call, LayerTimes] = {}
+    operators = _add_run(times, names, root, 0, on_gpu=True)
+    layers_by_call = names.name_layers(times)
+    events = [(event, layers_by_call[call]) for call, operator in operators for event in operator.all_kernels()]
+    events.sort(key=lambda item: item[0].begin)
+    absent = names.absences(sum(not layer.modules for _, layer in events), f"of {len(events)} kernels")
     absent.pop("tensors", None)  # kernels have none
-    calls = Counter(known[call].name for call, _ in operators)
-    layers = {layer.name: replace(layer, calls=calls[layer.name]) for _, layer in found}
-    kernels = [(event.gpu_launch, KernelOrigin(layer.name, layer.modules)) for event, layer in found]
+    calls = Counter(layers_by_call[call].name for call, _ in operators)
+    layers = {layer.name: replace(layer, calls=calls[layer.name]) for _, layer in events}
+    kernels = [(event.gpu_launch, KernelOrigin(layer.name, layer.modules)) for event, layer in events]
     return MatchedKernels(kernels, absent, tuple(layers.values()))
 
 
 def _add_run(
-    taken: dict[Call, LayerTimes], names: OperatorNames, root: TracedOperator, run: int, *, on_gpu: bool
+    times: dict[Call, LayerTimes], names: OperatorNames, root: TracedOperator, run: int, *, on_gpu: bool
 ) -> list[tuple[Call, TracedOperator]]:
     """Add the times of a run's layers; on a GPU layers are the operators that launch kernels."""
     calls = [call for call in names.calls(root) if not on_gpu or any(call[1].all_kernels())]
     for call, operator in calls:
-        each = taken.setdefault(call, LayerTimes())
+        layer_times = times.setdefault(call, LayerTimes())
         kernels = list(operator.all_kernels()) if on_gpu else []
         begin = max(min(event.begin for event in kernels), 0) / 1e9 if on_gpu else operator.begin
-        each.add(run, sum(event.time for event in kernels) / 1e9 if on_gpu else operator.time, begin)
-        each.kernels.update(dict.fromkeys(event.gpu_launch.name for event in kernels))
+        layer_times.add(run, sum(event.time for event in kernels) / 1e9 if on_gpu else operator.time, begin)
+        layer_times.kernels.update(dict.fromkeys(event.gpu_launch.name for event in kernels))
     return calls
 
 
@@ -465,10 +465,10 @@ def outermost_operators(root: TracedOperator, is_layer: Callable[[TracedOperator
 
     A kernel that no layer launched, such as one of a CUDA graph, becomes an operator of its own.
     """
-    found = [TracedOperator(event.gpu_launch.name, kernels=[event]) for event in root.kernels]
+    operators = [TracedOperator(event.gpu_launch.name, kernels=[event]) for event in root.kernels]
     for operator in root.children:
-        found += [operator] if is_layer(operator) else outermost_operators(operator, is_layer)
-    return found
+        operators += [operator] if is_layer(operator) else outermost_operators(operator, is_layer)
+    return operators
 
 
 def number_calls(
@@ -476,9 +476,9 @@ def number_calls(
 ) -> list[tuple[Call, TracedOperator]]:
     """Return each operator with its call: its name, changed by ``name``, and its number among equal names."""
     count: Counter[str] = Counter()
-    found = []
+    calls = []
     for operator in operators:
-        called = name(operator.name)
-        found.append(((called, count[called]), operator))
-        count[called] += 1
-    return found
+        changed = name(operator.name)
+        calls.append(((changed, count[changed]), operator))
+        count[changed] += 1
+    return calls

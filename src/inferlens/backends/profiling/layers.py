@@ -26,8 +26,8 @@ from inferlens.record.layer_profile import Layer, Layers, Tensor
 def check_level(preparation: Preparation, *, replays: bool = False) -> None:
     """Refuse to profile a runner that was prepared to be timed, or that ``replays`` a CUDA graph."""
     if preparation.level not in ("layer", "kernel"):
-        what = "The runner was prepared to be timed, not to be profiled."
-        raise Unsupported(what, expected="the level 'layer' or 'kernel'")
+        message = "The runner was prepared to be timed, not to be profiled."
+        raise Unsupported(message, expected="the level 'layer' or 'kernel'")
     if replays:
         raise Unsupported("A CUDA graph replays kernels and has no layers.", hint="without cuda_graph")
 
@@ -45,11 +45,11 @@ class LayerTimes(Struct):
         self.begins.setdefault(run, begin)
         self.calls[run] = self.calls.get(run, 0) + calls
 
-    def add_times(self, other: LayerTimes) -> None:
+    def add_times(self, later: LayerTimes) -> None:
         """Add the times of another call, which is later in each run."""
-        for run, seconds in other.times.items():
-            self.add(run, seconds, other.begins[run], other.calls[run])
-        self.kernels.update(other.kernels)
+        for run, seconds in later.times.items():
+            self.add(run, seconds, later.begins[run], later.calls[run])
+        self.kernels.update(later.kernels)
 
     def timing(self, runs: int) -> dict[str, Any]:
         return {
@@ -137,8 +137,8 @@ class HostMarks:
 
     def read(self) -> list[float]:
         """Return the seconds from the first mark to each, and forget them."""
-        taken, self._times = self._times, []
-        return [(moment - taken[0]) / 1e9 for moment in taken]
+        times, self._times = self._times, []
+        return [(moment - times[0]) / 1e9 for moment in times]
 
 
 class GpuMarks:
@@ -170,30 +170,30 @@ def time_modules(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: b
     paths, modules = zip(*module.named_modules(), strict=True)  # a module that has several paths goes by its first
     moments = GpuMarks(2 * len(modules) + 1) if on_gpu else HostMarks()
     marks: list[int] = []
-    taken: dict[int, LayerTimes] = {}
+    times: dict[int, LayerTimes] = {}
     run = itertools.count()
 
     def after() -> None:
-        add_own_times(taken, next(run), marks, moments.read()[1:])
+        add_own_times(times, next(run), marks, moments.read()[1:])
         marks.clear()
         moments.take()
 
     with timing_hooks(list(modules), marks, moments.take, paths):
         moments.take()
         clocked = time_runs(runner, feed, runs, after)
-    known = {layer.name: layer for layer in layers}
-    for index in sorted(taken):  # what only a later call called
+    by_path = {layer.name: layer for layer in layers}
+    for index in sorted(times):  # what only a later call called
         path = paths[index]
-        known.setdefault(path, Layer(name=path, kind=type(modules[index]).__name__, modules=(path,)))
-    timed = {paths[index]: item.timing(runs) for index, item in taken.items()}
-    layers = [replace(layer, **timed[name]) for name, layer in known.items() if name in timed]
+        by_path.setdefault(path, Layer(name=path, kind=type(modules[index]).__name__, modules=(path,)))
+    timed = {paths[index]: item.timing(runs) for index, item in times.items()}
+    layers = [replace(layer, **timed[name]) for name, layer in by_path.items() if name in timed]
     return clocked.layers(layers, clock=GPU_CLOCK if on_gpu else HOST_CLOCK, absent=absent, on_gpu=on_gpu)
 
 
 def module_layers(runner: Runnable, module: Any, feed: Any) -> tuple[list[Layer], dict[str, str]]:
     """Return the modules that one call calls, in order and without times, and what is unknown of them."""
     paths, modules = zip(*module.named_modules(), strict=True)
-    seen, calls = observe_modules(runner, list(modules), feed)
+    observed, calls = observe_modules(runner, list(modules), feed)
     layers = [
         Layer(
             name=paths[index],
@@ -203,29 +203,29 @@ def module_layers(runner: Runnable, module: Any, feed: Any) -> tuple[list[Layer]
             outputs=outputs,
             calls=calls[index],
         )
-        for index, (inputs, outputs) in seen.items()
+        for index, (inputs, outputs) in observed.items()
     ]
     # An exported program has modules in name only, and calls but its own check.
-    alone = len(paths) > 1 and sum(layer.name != EXPORTED_CHECK for layer in layers) < 2
-    return layers, {"modules": NO_MODULES} if alone else {}
+    flat = len(paths) > 1 and sum(layer.name != EXPORTED_CHECK for layer in layers) < 2
+    return layers, {"modules": NO_MODULES} if flat else {}
 
 
-def add_own_times(taken: dict[int, LayerTimes], run: int, marks: list[int], moments: list[float]) -> None:
+def add_own_times(times: dict[int, LayerTimes], run: int, marks: list[int], moments: list[float]) -> None:
     """Add the own times of each module in one run, by its number.
 
     ``marks`` are the number of a module where it was entered, ``~number`` where it was left, in order; ``moments`` are
     the seconds since the run began.
     """
-    open_: list[list[float]] = []  # of each module that was entered: when, and the time of those it called
+    entered: list[list[float]] = []  # of each module that was entered: when, and the time of those it called
     for mark, moment in zip(marks, moments, strict=True):
         if mark >= 0:
-            open_.append([moment, 0.0])
+            entered.append([moment, 0.0])
             continue
-        begin, inside = open_.pop()
+        begin, inside = entered.pop()
         own = max(moment - begin - inside, 0.0)  # rounding may leave less than nothing
-        taken.setdefault(~mark, LayerTimes()).add(run, own, begin)
-        if open_:
-            open_[-1][1] += moment - begin
+        times.setdefault(~mark, LayerTimes()).add(run, own, begin)
+        if entered:
+            entered[-1][1] += moment - begin
 
 
 def timing_hooks(
@@ -259,24 +259,24 @@ def observe_modules(
     runner: Runnable, modules: list[Any], feed: Any
 ) -> tuple[dict[int, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]], Counter[int]]:
     """Return each called module's inputs and outputs, by its number, in an untimed call, and its calls."""
-    seen: dict[int, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
+    observed: dict[int, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
     numbers = {id(module): index for index, module in enumerate(modules)}
     entered: list[int] = []
 
     def entering(module: Any, _: Any) -> None:
         if id(module) in numbers:
             entered.append(numbers[id(module)])
-            seen.setdefault(entered[-1], ((), ()))
+            observed.setdefault(entered[-1], ((), ()))
 
     def leaving(module: Any, arguments: Any, named: Any, result: Any = None) -> None:
         index = numbers.get(id(module))
-        if index is not None and seen[index] == ((), ()):
-            seen[index] = value_tensors((arguments, named)), value_tensors(result)
+        if index is not None and observed[index] == ((), ()):
+            observed[index] = value_tensors((arguments, named)), value_tensors(result)
 
     with hooked(entering, leaving):
         runner.infer(feed)
         runner.synchronize()
-    return seen, Counter(entered)
+    return observed, Counter(entered)
 
 
 def value_tensors(value: Any) -> tuple[Tensor, ...]:

@@ -110,8 +110,8 @@ def profiler(*, on_gpu: bool, **more: Any) -> Iterator[Any]:
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
-        with profile(activities=activities, **more) as made:
-            yield made
+        with profile(activities=activities, **more) as running:
+            yield running
 
 
 def trace_runs(
@@ -136,13 +136,13 @@ def trace_runs(
                 clocked = time_runs(SpannedRunner(runner), feed, min(RUNS_PER_TRACE, runs))
             profile.export_chrome_trace(str(file))
             del profile
-            found = read_runs(read(file))
-            if len(found) != len(clocked.whole):
+            traced = read_runs(read(file))
+            if len(traced) != len(clocked.whole):
                 raise Unsupported(
-                    f"torch.profiler kept {len(found)} of {len(clocked.whole)} runs.", hint="fewer --runs"
+                    f"torch.profiler kept {len(traced)} of {len(clocked.whole)} runs.", hint="fewer --runs"
                 )
-            runs -= len(found)
-            yield clocked, found
+            runs -= len(traced)
+            yield clocked, traced
 
 
 def trace_single_run(runner: Runnable, feed: Any, *, on_gpu: bool, **more: Any) -> TracedRun:
@@ -167,7 +167,7 @@ def read_runs(trace: Trace) -> list[TracedRun]:
     spans = [
         int(row) for row in trace.rows(Category.ANNOTATION) if trace.name_of(row).split(" ")[:2] == RUN_SPAN.split()
     ]
-    found = []
+    runs = []
     for span in sorted(spans, key=lambda row: int(trace.begin[row])):
         begin, end = int(trace.begin[span]), int(trace.begin[span] + trace.duration[span])
         places = order[(moment[order] >= begin) & (moment[order] < end)]
@@ -185,7 +185,7 @@ def read_runs(trace: Trace) -> list[TracedRun]:
         for place in places.tolist():
             events.append(_event(trace, place, launchers, begin, int(moment[place]) - begin))
             operators.get(launchers.innermost(place), operators[NONE]).kernels.append(events[-1])
-        found.append(
+        runs.append(
             TracedRun(
                 begin=trace.about.base + begin,
                 whole=(end - begin) / 1e9,
@@ -195,7 +195,7 @@ def read_runs(trace: Trace) -> list[TracedRun]:
                 root=operators[NONE],
             )
         )
-    return found
+    return runs
 
 
 class _LaunchScopes:

@@ -162,8 +162,8 @@ class EagerRunner(TorchRunner, LayerProfiler, KernelTracer):
             return time_modules(self, self.model.module, feed, runs, on_gpu=self.case.device == "cuda")
         inputs = feed if self.graph is None else self.graph.inputs
         layers, absent = module_layers(CallRunner(self._call), self.model.module, inputs)
-        found = layers_of_kernels(trace_kernels(self, feed, runs), layers)
-        return structs.replace(found, absent=found.absent | absent)
+        timed = layers_of_kernels(trace_kernels(self, feed, runs), layers)
+        return structs.replace(timed, absent=timed.absent | absent)
 
     def scopes(self) -> AbstractContextManager[Any]:
         return module_scopes(self.model.module)
@@ -222,7 +222,7 @@ def fuse(module: Any, feed: Sequence[Any]) -> int:
         with hooked(entering, leaving), Reading():
             outputs = module(*feed)
         read(list(flatten(outputs)))
-        found = {
+        folded = {
             norm: first
             for norm in norms
             if norm in before
@@ -230,12 +230,12 @@ def fuse(module: Any, feed: Sequence[Any]) -> int:
             and calls[norm] == calls[first] == reads[first] == 1
             and not {norm, first} & own
         }
-        for norm, first in found.items():
+        for norm, first in folded.items():
             first.weight, first.bias = fuse_conv_bn_weights(
                 first.weight, first.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
             )
     for part in parts:
         for name, child in list(part._modules.items()):
-            if child in found:
+            if child in folded:
                 setattr(part, name, nn.Identity())
-    return len(found)
+    return len(folded)

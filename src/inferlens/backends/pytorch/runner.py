@@ -183,8 +183,8 @@ class TorchRunner(Runner):
         """Return the context in which the call is built and run."""
         import torch
 
-        made: AbstractContextManager[Any] = torch.inference_mode()
-        return made
+        mode: AbstractContextManager[Any] = torch.inference_mode()
+        return mode
 
     def settings(self) -> Any:
         return torch_settings(threads=self.case.threads, tf32=self.tf32, cudnn_benchmark=self.cudnn_benchmark)
@@ -251,9 +251,9 @@ class TorchRunner(Runner):
             self._tensor_on_device(input_tensor(array, spec, self._stored_precision)) for array, spec in arrays
         )
 
-    def take(self, given: Mapping[str, Any]) -> Feed:
+    def take(self, inputs: Mapping[str, Any]) -> Feed:
         """Return the tensors themselves, where type, device and memory order are those of :meth:`place`."""
-        return tuple([converted_tensor(given[name], *form) for name, form in self._input_formats])
+        return tuple([converted_tensor(inputs[name], *form) for name, form in self._input_formats])
 
     @cached_property
     def _input_formats(self) -> list[tuple[str, tuple[Any, Any, Any]]]:
@@ -451,12 +451,12 @@ def export_dimensions(module: Any, specs: tuple[TensorSpec, ...]) -> Any:
         return None
     from torch.export import Dim
 
-    known: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for spec in specs:
         least, _, most = spec.profile
         for index, name in dynamic_sizes(spec).items():
-            known.setdefault(name, Dim(name, min=least[index], max=most[index]))
-    dimensions = tuple({index: known[name] for index, name in dynamic_sizes(spec).items()} for spec in specs)
+            by_name.setdefault(name, Dim(name, min=least[index], max=most[index]))
+    dimensions = tuple({index: by_name[name] for index, name in dynamic_sizes(spec).items()} for spec in specs)
     kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
     return (dimensions,) if inspect.Parameter.VAR_POSITIONAL in kinds else dimensions
 

@@ -140,12 +140,12 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         path = self._onnx_file(model, case, preparation, options)
 
         def content() -> bytes:
-            made = cached_engine(EngineJob(path, model, case, flavour, options, current_gpu()), preparation)
+            engine = cached_engine(EngineJob(path, model, case, flavour, options, current_gpu()), preparation)
             preparation.facts["engine"] = {
-                "bytes": len(made.content), "sha256": made.provenance.file_sha256,
-                "build_seconds": made.provenance.build_seconds, "cached": made.cached,
+                "bytes": len(engine.content), "sha256": engine.provenance.file_sha256,
+                "build_seconds": engine.provenance.build_seconds, "cached": engine.cached,
             }  # fmt: skip
-            return made.content
+            return engine.content
 
         return EngineRunner(
             content, model, case, preparation, flavour, options, path, host_code=options.version_compatible

@@ -86,9 +86,9 @@ class EngineJob:
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
         """The optimization profiles, checked to take the model's inputs."""
-        found = parse_profiles(self.options.profiles, self.model.inputs)
-        check_profile(found, self.options.profile, self.model.inputs)
-        return found
+        parsed = parse_profiles(self.options.profiles, self.model.inputs)
+        check_profile(parsed, self.options.profile, self.model.inputs)
+        return parsed
 
     @cached_property
     def targets(self) -> tuple[str, ...]:
@@ -162,38 +162,38 @@ def cached_engine(job: EngineJob, preparation: Preparation) -> BuiltEngine:
     with preparation.phase("build") as phase:
         path = preparation.cache / FOLDER / f"{job.key}.engine"
         fresh = preparation.rebuild or (job.timings and not job.timings.is_file())  # a build writes that file
-        kept = None if fresh else _read_cached(path)
-        if kept is not None:
+        cached = None if fresh else _read_cached(path)
+        if cached is not None:
             phase.note = "cached"
-            return BuiltEngine(kept[0], _with_job(kept[1], job), path, cached=True)
+            return BuiltEngine(cached[0], _with_job(cached[1], job), path, cached=True)
         if preparation.cached_only:
-            what = "The engine that was measured is not there any more, and another one may be slower."
-            raise Unsupported(what, hint="rebuild=True, or --rebuild on the command line")
+            message = "The engine that was measured is not there any more, and another one may be slower."
+            raise Unsupported(message, hint="rebuild=True, or --rebuild on the command line")
         content, provenance = build(job, job.timings)
         write_engine(path, content, provenance)
         return BuiltEngine(content, provenance, path, cached=False)
 
 
-def write_engine(path: Path, content: bytes, made: Provenance) -> None:
+def write_engine(path: Path, content: bytes, engine_provenance: Provenance) -> None:
     """Write an engine, and its provenance with the engine's hash."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, content)
-        provenance.write(path, made)
+        provenance.write(path, engine_provenance)
     except OSError as error:
         raise unwritable(path, error, "a folder with room that you may write to") from error
 
 
 def _provenance(job: EngineJob, content: bytes, seconds: float, outputs: tuple[TensorSpec, ...]) -> Provenance:
     """Return the provenance of a new engine; inputs are the model's, outputs the engine's (-1: a free size)."""
-    made = provenance.of(
+    new = provenance.of(
         content, KIND, job.model, job.case,
         onnx_sha256=job.onnx_sha256, flavour=job.flavour.name, version=job.flavour.version,
         libraries={job.flavour.key: job.flavour.version}, gpu=job.gpu.name if job.gpu else "",
         compute_capability=job.gpu.compute_capability if job.gpu else "", targets=job.targets, outputs=outputs,
         profiles=job.profiles, build_seconds=seconds,
     )  # fmt: skip
-    return _with_job(made, job)
+    return _with_job(new, job)
 
 
 def _with_job(provenance: Provenance, job: EngineJob) -> Provenance:
@@ -216,10 +216,10 @@ def _read_cached(path: Path) -> tuple[bytes, Provenance] | None:
     """Return a cached engine and its provenance; ``None`` if it is missing, damaged or being replaced."""
     try:
         content = path.read_bytes()
-        made = provenance.read(path, content)
+        stored = provenance.read(path, content)
     except (InferlensError, OSError):
         return None
-    return None if made is None else (content, made)
+    return None if stored is None else (content, stored)
 
 
 # Engines in files, and repeated builds: noise in what the builder times makes builds differ.
@@ -240,8 +240,8 @@ def build_to(
         preparation.warn("no-effect", why, "Leave it out here, and give it to what runs the engine.")
     build_series, shared, cached = BuildSeries(), BuildSeries(), False
     if builds <= 1:
-        made = cached_engine(job, preparation)
-        content, provenance, cached = made.content, made.provenance, made.cached
+        engine = cached_engine(job, preparation)
+        content, provenance, cached = engine.content, engine.provenance, engine.cached
     else:
         with preparation.phase("build"):
             content, provenance = build_series.add(job, builds, None, examine)
@@ -272,7 +272,7 @@ class BuildSeries:
         self, job: EngineJob, count: int, timings: Path | None, examine: Examine | None
     ) -> tuple[bytes, Provenance]:
         """Build ``count`` engines and return the first, with its provenance."""
-        made = []
+        engines = []
         for _ in range(count):
             content, provenance = build(job, timings)
             layers, gpu_seconds = examine(content) if examine else ([], None)
@@ -289,31 +289,31 @@ class BuildSeries:
             if examine:
                 tactics = (next((str(layer[key]) for key in TACTIC_KEYS if layer.get(key)), "") for layer in layers)
                 self.layers.append(dict(zip((str(layer.get("Name")) for layer in layers), tactics, strict=True)))
-            made.append((content, provenance))
-        return made[0]
+            engines.append((content, provenance))
+        return engines[0]
 
     @property
     def differences(self) -> tuple[LayerDifference, ...]:
         names = list(dict.fromkeys(name for layers in self.layers for name in layers))
-        found = (LayerDifference(name, tuple(layers.get(name, "") for layers in self.layers)) for name in names)
-        return tuple(layer_difference for layer_difference in found if len(set(layer_difference.tactics)) > 1)
+        differences = (LayerDifference(name, tuple(layers.get(name, "") for layers in self.layers)) for name in names)
+        return tuple(layer_difference for layer_difference in differences if len(set(layer_difference.tactics)) > 1)
 
-    def findings(self, how: str) -> list[str]:
+    def findings(self, suffix: str) -> list[str]:
         if not self.builds:
             return []
         kinds = len({build.sha256 for build in self.builds})
         same = "are the same, byte for byte" if kinds == 1 else f"gave {kinds} different engines"
-        found = [f"{units.plural(len(self.builds), 'build')}{how} {same}."]
+        sentences = [f"{units.plural(len(self.builds), 'build')}{suffix} {same}."]
         if self.layers:
             most = max(len(layers) for layers in self.layers)
-            found.append(f"{len(self.differences)} of {units.plural(most, 'layer')} differ{how}.")
+            sentences.append(f"{len(self.differences)} of {units.plural(most, 'layer')} differ{suffix}.")
         times = [build.gpu_seconds for build in self.builds if build.gpu_seconds is not None]
         if times:
-            apart = units.significant((max(times) / min(times) - 1) * 100, 2)
-            found.append(
-                f"GPU time{how}: {units.duration(min(times))} to {units.duration(max(times))}, {apart} % apart."
+            percent = units.significant((max(times) / min(times) - 1) * 100, 2)
+            sentences.append(
+                f"GPU time{suffix}: {units.duration(min(times))} to {units.duration(max(times))}, {percent} % apart."
             )
-        return found
+        return sentences
 
 
 def engine_examiner(job: EngineJob, preparation: Preparation) -> Examine:
@@ -389,18 +389,18 @@ def parse_network(path: Path, flavour: Flavour, *, weakly_typed: bool = False) -
             f"Networks of {flavour.title} are strongly typed: precisions are those of the graph.",
             hint="no weakly_typed; --precision fp16 exports the graph in fp16",
         )
-    trt, heard = flavour.module, new_logger(flavour)
-    builder = trt.Builder(heard)
+    trt, logger = flavour.module, new_logger(flavour)
+    builder = trt.Builder(logger)
     if builder is None:
-        raise Unsupported(f"{flavour.title} does not start: {error_summary(heard.errors)}")
+        raise Unsupported(f"{flavour.title} does not start: {error_summary(logger.errors)}")
     typed = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
     definition = builder.create_network(0 if weakly_typed or typed is None else 1 << int(typed))
-    parser = trt.OnnxParser(definition, heard)
+    parser = trt.OnnxParser(definition, logger)
     if not parser.parse_from_file(str(path)):
         raise _refusal(path, parser, flavour)
     if not definition.num_layers or not definition.num_outputs:  # the parser takes an empty file for an empty graph
         raise Unsupported(f"{path} is not an ONNX graph, or is empty.", expected="an ONNX file with nodes and outputs")
-    return Network(flavour, heard, builder, definition, parser, weakly_typed)
+    return Network(flavour, logger, builder, definition, parser, weakly_typed)
 
 
 def _spec(tensor: Any) -> TensorSpec:
@@ -411,16 +411,16 @@ def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
     """Return the error for a file that the parser refused: the first node, its operator, its module, the reason."""
     try:
         errors = [parser.get_error(index) for index in range(parser.num_errors)]
-        found = [(error.desc().strip(), error.node_name(), error.node_operator()) for error in errors]
+        failures = [(error.desc().strip(), error.node_name(), error.node_operator()) for error in errors]
     except UnicodeDecodeError:  # names that are no text
-        found = []
-    if not found or any(item in text for text, *_ in found for item in UNREADABLE_TEXTS):
+        failures = []
+    if not failures or any(item in text for text, *_ in failures for item in UNREADABLE_TEXTS):
         return Unsupported(
             f"{flavour.name} cannot read {path}: it is no ONNX file, or cut short or damaged.", hint="export it again"
         )
-    text, name, operator = found[0]
-    said = error_summary([text.replace(f"Invalid Node - {name}", "", 1)], "the parser gives no reason")
-    reason = "it has no such operator" if NO_OPERATOR_TEXT.search(text) else said
+    text, name, operator = failures[0]
+    summary = error_summary([text.replace(f"Invalid Node - {name}", "", 1)], "the parser gives no reason")
+    reason = "it has no such operator" if NO_OPERATOR_TEXT.search(text) else summary
     module = ""
     with suppress(Exception):  # this only adds to a message
         module = read_nodes(path).by_name[name].modules[-1]
@@ -493,8 +493,8 @@ def save_timing_cache(config: Any, path: Path) -> None:
 
 def _check_options(network: Network, options: TensorRTOptions) -> None:
     flavour, level = network.flavour, options.hardware_compatible
-    known = getattr(flavour.module, "HardwareCompatibilityLevel", None)
-    if level != "none" and (flavour.jit or not hasattr(known, level.upper())):
+    levels = getattr(flavour.module, "HardwareCompatibilityLevel", None)
+    if level != "none" and (flavour.jit or not hasattr(levels, level.upper())):
         targets = f"--option tensorrt.compute_capability={'+'.join(flavour.targets)}" if flavour.jit else ""
         raise Unsupported(f"{flavour.title} has no hardware compatibility '{level}'.", hint=targets)
     if options.max_num_tactics and not hasattr(flavour.module.IBuilderConfig, "max_num_tactics"):
@@ -521,9 +521,9 @@ def _set_flags(network: Network, config: Any, options: TensorRTOptions, precisio
             (config.set_flag if on else config.clear_flag)(flag)
 
 
-def _tactic_sources(known: Any, text: str) -> int:
+def _tactic_sources(source_type: Any, text: str) -> int:
     """Return tactic sources as TensorRT's bit mask."""
-    members = {name.lower(): value for name, value in known.__members__.items()}
+    members = {name.lower(): value for name, value in source_type.__members__.items()}
     mask = 0
     for name in option_words(text.lower()):
         if name not in members and name != "none":
@@ -575,37 +575,37 @@ def check_engine_file(
     Options without a profile get the one that the engine was built to run.
     """
     path = cast("Path", model.path)
-    made = provenance.read(path)
-    check_engine(path, made, flavour, None)
-    warn_build_options(case, made, flavour, preparation)
-    if made is None:
+    stored = provenance.read(path)
+    check_engine(path, stored, flavour, None)
+    warn_build_options(case, stored, flavour, preparation)
+    if stored is None:
         preparation.warn(
             "unknown-origin",
             "What this engine was built from is not known, nor its precision; its outputs are not checked.",
             "Build it with inferlens build, which writes that beside it.",
         )
         return None, options
-    if made.options.get("version_compatible") and not preparation.trust:
+    if stored.options.get("version_compatible") and not preparation.trust:
         raise InferlensError(
             f"{path} was built for later versions as well, so it holds code of its own, which runs when it is opened.",
             hint=TRUST_HINT,
         )
-    libraries = one_line(str(made.options.get("plugins") or ""))
+    libraries = one_line(str(stored.options.get("plugins") or ""))
     if libraries and "plugins" not in case.options:
         raise InferlensError(
             f"{path} was built with plugins of {libraries}, which are code and loaded only if they are named.",
             hint=f"--option tensorrt.plugins={libraries}",
         )
-    own = made.options.get("profile")
-    if "profile" not in case.options and isinstance(own, int) and 0 <= own < len(made.profiles):
+    own = stored.options.get("profile")
+    if "profile" not in case.options and isinstance(own, int) and 0 <= own < len(stored.profiles):
         options = msgspec.structs.replace(options, profile=own)
-    if all(spec.name in profile for spec in model.inputs for profile in made.profiles) and made.profiles:
-        check_profile(made.profiles, options.profile, model.inputs)
+    if all(spec.name in profile for spec in model.inputs for profile in stored.profiles) and stored.profiles:
+        check_profile(stored.profiles, options.profile, model.inputs)
     preparation.facts["built"] = {
-        "flavour": made.flavour, "version": made.version, "gpu": made.gpu, "seconds": made.build_seconds,
-        "options": made.options, "model": made.case.model,
+        "flavour": stored.flavour, "version": stored.version, "gpu": stored.gpu, "seconds": stored.build_seconds,
+        "options": stored.options, "model": stored.case.model,
     }  # fmt: skip
-    return made, options
+    return stored, options
 
 
 def check_engine(path: Path, provenance: Provenance | None, flavour: Flavour, gpu: Gpu | None) -> None:
@@ -658,11 +658,11 @@ def _check_with_runtime(path: Path, flavour: Flavour, gpu: Gpu) -> None:
     trt: Any = flavour.module
     if not hasattr(trt.Runtime, "get_engine_validity"):
         return
-    heard = new_logger(flavour)
+    logger = new_logger(flavour)
     with path.open("rb") as file:
-        validity, causes = trt.Runtime(heard).get_engine_validity(file.read(SIZE))
+        validity, causes = trt.Runtime(logger).get_engine_validity(file.read(SIZE))
     members = trt.EngineInvalidityDiagnostics.__members__
     named = [name.lower().replace("_", " ") for name, word in members.items() if int(causes) & int(word)]
     if validity == trt.EngineValidity.INVALID and named != ["unsupported cc"]:
-        why = ", ".join(named) or error_summary(heard.errors)
+        why = ", ".join(named) or error_summary(logger.errors)
         raise Unsupported(f"{path} cannot run here, on {gpu.name} with {flavour.title}: {why}.", hint=AGAIN)

@@ -143,9 +143,9 @@ def precision_of(entry: dict[str, Any], tensors: Sequence[Tensor]) -> str:
 
     Myelin's own kernels convert internally, and their names do not say so.
     """
-    told = kernel_precision(str(entry.get("TacticName") or ""))
-    if told or str(entry.get("TacticName", "")).startswith("__myl_"):
-        return told
+    precision = kernel_precision(str(entry.get("TacticName") or ""))
+    if precision or str(entry.get("TacticName", "")).startswith("__myl_"):
+        return precision
     return first_precision(tensor.dtype for tensor in tensors)
 
 
@@ -181,11 +181,11 @@ def add_times(layers: Sequence[Layer], reports: Sequence[Report], lookup: Lookup
             "The runtime reports no times of layers.", hint="--level kernel, which does not need its help"
         )
     reported = dict.fromkeys(key for run in runs for key in run)
-    found = dict(zip(number_times([(layer.name, 0.0) for layer in layers]), layers, strict=True))
-    found |= {key: inspected_layers([key[0]], lookup)[0] for key in reported if key not in found}
+    by_key = dict(zip(number_times([(layer.name, 0.0) for layer in layers]), layers, strict=True))
+    by_key |= {key: inspected_layers([key[0]], lookup)[0] for key in reported if key not in by_key}
     return tuple(
         replace(layer, times=tuple(run.get(key, 0.0) / 1e3 for run in runs)) if key in reported else layer
-        for key, layer in found.items()
+        for key, layer in by_key.items()
     )
 
 
@@ -199,11 +199,11 @@ def use_inspector_names(report: Report, layers: Sequence[Layer]) -> Report:
 def number_times(report: Report) -> dict[tuple[str, int], float]:
     """Return the times of a report by name and number among equal names."""
     count: Counter[str] = Counter()
-    found = {}
+    numbered = {}
     for name, time in report:
-        found[name, count[name]] = max(time, 0.0)
+        numbered[name, count[name]] = max(time, 0.0)
         count[name] += 1
-    return found
+    return numbered
 
 
 @functools.lru_cache(maxsize=2)
@@ -260,12 +260,12 @@ def kernel_sources(launched: Sequence[GpuLaunch], layers: Sequence[Layer], absen
     ]
     names = [launched[place].name for place in places]
     owners = narrow_owners(names, align_kernels(names, layers))
-    found = [KernelOrigin()] * len(launched)
+    origins = [KernelOrigin()] * len(launched)
     for place, layers_of in zip(places, owners, strict=True):
         modules = dict.fromkeys(path for layer in layers_of for path in layer.modules)
-        found[place] = KernelOrigin(" + ".join(layer.name for layer in layers_of), tuple(modules))
+        origins[place] = KernelOrigin(" + ".join(layer.name for layer in layers_of), tuple(modules))
     joint = sum(len(layers_of) != 1 for layers_of in owners)
-    return KernelSources(tuple(found), absent | ({"layers": SHARED_NOTE.format(joint, len(owners))} if joint else {}))
+    return KernelSources(tuple(origins), absent | ({"layers": SHARED_NOTE.format(joint, len(owners))} if joint else {}))
 
 
 def tactic(layer: Layer) -> str:
@@ -283,25 +283,28 @@ def align_kernels(kernels: Sequence[str], layers: Sequence[Layer]) -> list[Owner
 
     Kernels are names in launch order; synchronization layers are skipped.
     """
-    able = [layer for layer in layers if not is_synchronization(layer)]
-    found: list[Owners] = []
+    candidates = [layer for layer in layers if not is_synchronization(layer)]
+    owners: list[Owners] = []
     begin, above = 0, 0
-    for place, index in [*longest_common_pairs(kernels, [tactic(layer) for layer in able]), (len(kernels), len(able))]:
-        between, count = able[above:index], place - begin
-        found += [(layer,) for layer in between] if count == len(between) else [tuple(between)] * count
+    for place, index in [
+        *longest_common_pairs(kernels, [tactic(layer) for layer in candidates]),
+        (len(kernels), len(candidates)),
+    ]:
+        between, count = candidates[above:index], place - begin
+        owners += [(layer,) for layer in between] if count == len(between) else [tuple(between)] * count
         if place < len(kernels):
-            found.append((able[index],))
+            owners.append((candidates[index],))
         begin, above = place + 1, index + 1
-    return found
+    return owners
 
 
 def narrow_owners(kernels: Sequence[str], owners: Sequence[Owners]) -> list[Owners]:
     """Return fewer layers for each kernel where products tell them apart; shared layers are one object."""
-    found: list[Owners] = []
+    narrowed: list[Owners] = []
     for _, stretch in groupby(zip(kernels, owners, strict=True), key=lambda pair: id(pair[1])):
         names, layers = zip(*stretch, strict=True)
-        found += _split_at_products(names, layers[0])
-    return found
+        narrowed += _split_at_products(names, layers[0])
+    return narrowed
 
 
 def _split_at_products(kernels: Sequence[str], layers: Owners) -> list[Owners]:
@@ -310,12 +313,12 @@ def _split_at_products(kernels: Sequence[str], layers: Owners) -> list[Owners]:
     owners = [index for index, layer in enumerate(layers) if layer.kind in PRODUCT_KINDS]
     if len(places) != len(owners) or not all(layer.kind in PRODUCT_KINDS + OTHER_KINDS for layer in layers):
         return [layers] * len(kernels)
-    found: list[Owners] = []
+    split: list[Owners] = []
     before, above = -1, -1
     for place, index in [*zip(places, owners, strict=True), (len(kernels), len(layers))]:
         within, count = layers[above + 1 : index], place - before - 1
         one_each = [(layer,) for layer in within]
-        found += one_each if count == len(within) else [layers[max(above, 0) : index + 1]] * count
-        found += [layers[index : index + 1]] * (place < len(kernels))
+        split += one_each if count == len(within) else [layers[max(above, 0) : index + 1]] * count
+        split += [layers[index : index + 1]] * (place < len(kernels))
         before, above = place, index
-    return found
+    return split

@@ -74,33 +74,33 @@ class Flavour:
     @property
     def targets(self) -> dict[str, Any]:
         """Compute capabilities (``8.9``) to build for without such a GPU."""
-        known = getattr(self.module, "ComputeCapability", None)
-        if known is None or not hasattr(self.module.IBuilderConfig, "set_compute_capability"):
+        capability_type = getattr(self.module, "ComputeCapability", None)
+        if capability_type is None or not hasattr(self.module.IBuilderConfig, "set_compute_capability"):
             return {}
-        names = {name: value for name, value in known.__members__.items() if name.startswith("SM")}
+        names = {name: value for name, value in capability_type.__members__.items() if name.startswith("SM")}
         return {f"{name[2:-1]}.{name[-1]}": value for name, value in names.items()}
 
 
 def load_flavour(variant: str) -> Flavour:
     """Return the flavour of a variant. Raise Unsupported if it is missing."""
-    found = find_flavour(variant)
-    if isinstance(found, Absence):
-        raise Unsupported(found.reason, hint=found.hint)
-    return found
+    flavour = find_flavour(variant)
+    if isinstance(flavour, Absence):
+        raise Unsupported(flavour.reason, hint=flavour.hint)
+    return flavour
 
 
 def find_flavour(variant: str) -> Flavour | Absence:
     """Return the flavour of a variant, or its absence; never raises for a missing library."""
     kind = FLAVOURS[variant]
-    other: Any = sys.modules.get(kind.module)
-    alias = Path(getattr(other, "__file__", None) or kind.module).parent.name == "tensorrt_rtx" != kind.module
+    module_alias: Any = sys.modules.get(kind.module)
+    alias = Path(getattr(module_alias, "__file__", None) or kind.module).parent.name == "tensorrt_rtx" != kind.module
     if alias:  # Torch-TensorRT for RTX puts TensorRT for RTX under the name ``tensorrt`` as well
         del sys.modules[kind.module]
     try:
         module, absence = import_library(kind.module, kind.name, kind.extra)
     finally:
         if alias:
-            sys.modules[kind.module] = other
+            sys.modules[kind.module] = module_alias
     if absence:
         return Absence(variant, absence.reason, absence.hint)
     return Flavour(variant, kind.module, kind.name, str(module.__version__), module)
@@ -127,19 +127,21 @@ def option_words(text: str) -> tuple[str, ...]:
 
 def resolve_targets(requested: tuple[str, ...], flavour: Flavour, gpu: Gpu | None) -> tuple[str, ...]:
     """Return the requested compute capabilities in ascending order; empty is the GPU here."""
-    known = flavour.targets
+    available = flavour.targets
     if not requested and gpu is None:
         raise Unsupported(
             f"There is no GPU here that {flavour.name} could build an engine for.",
-            hint=f"--option tensorrt.compute_capability={'+'.join(known)}, or some of these" if known else GPU_HINT,
+            hint=f"--option tensorrt.compute_capability={'+'.join(available)}, or some of these"
+            if available
+            else GPU_HINT,
         )
-    if unknown := [name for name in requested if name not in known]:
+    if unknown := [name for name in requested if name not in available]:
         raise Unsupported(
             f"{flavour.title} cannot build for compute capability {', '.join(unknown)}.",
-            expected=f"some of {', '.join(known)}" if known else "the GPU of the machine",
+            expected=f"some of {', '.join(available)}" if available else "the GPU of the machine",
             hint="leave the option out on a machine with such a GPU: it builds for the GPU there",
         )
-    return tuple(name for name in known if name in requested)
+    return tuple(name for name in available if name in requested)
 
 
 def new_logger(flavour: Flavour) -> Any:
@@ -204,8 +206,8 @@ def load_plugins(flavour: Flavour, libraries: str) -> None:
 def registered_plugins(flavour: Flavour) -> list[str]:
     """Return the registered plugins, as ``name 1`` or ``namespace::name 1`` (the version)."""
     load_plugins(flavour, "")
-    found = flavour.module.get_plugin_registry().all_creators
-    names = {f"{getattr(item, 'plugin_namespace', '')}::{item.name} {item.plugin_version}" for item in found}
+    creators = flavour.module.get_plugin_registry().all_creators
+    names = {f"{getattr(item, 'plugin_namespace', '')}::{item.name} {item.plugin_version}" for item in creators}
     return sorted(name.removeprefix("::") for name in names)
 
 
@@ -312,14 +314,14 @@ def parse_profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, .
     """Return profiles as shapes by input name; one with the inputs' own shapes if ``text`` is empty."""
     own: Profile = {spec.name: spec.profile for spec in specs}
     parts = text.split(";") if text.strip() else []
-    found = tuple({**own, **_profile(part, specs)} for part in parts) or (own,)
-    for name, (least, *_) in [item for profile in found for item in profile.items()]:
+    profiles = tuple({**own, **_profile(part, specs)} for part in parts) or (own,)
+    for name, (least, *_) in [item for profile in profiles for item in profile.items()]:
         if min(least, default=0) < 0:
             raise InferlensError(
                 one_line(f"Sizes of the input '{name}' are free ({shape_text(least)}), and no profile gives them."),
                 expected=PROFILE_FORM,
             )
-    return found
+    return profiles
 
 
 def check_profile(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorSpec, ...]) -> None:
@@ -338,14 +340,14 @@ def check_profile(profiles: tuple[Profile, ...], index: int, specs: tuple[Tensor
 
 def spread_inputs(specs: tuple[TensorSpec, ...], profiles: tuple[Profile, ...]) -> tuple[TensorSpec, ...]:
     """Return the inputs with the range of sizes over all profiles, for which the graph is exported."""
-    found = []
+    inputs = []
     for spec in specs:
         triples = [profile[spec.name] for profile in profiles]
         least = tuple(min(sizes) for sizes in zip(*(triple[0] for triple in triples), strict=True))
         most = tuple(max(sizes) for sizes in zip(*(triple[2] for triple in triples), strict=True))
         ranged = msgspec.structs.replace(spec, least=least, best=triples[0][1], most=most)
-        found.append(spec if least == most else ranged)
-    return tuple(found)
+        inputs.append(spec if least == most else ranged)
+    return tuple(inputs)
 
 
 def shape_text(shape: Shape) -> str:
@@ -354,18 +356,20 @@ def shape_text(shape: Shape) -> str:
 
 
 def _profile(text: str, specs: tuple[TensorSpec, ...]) -> Profile:
-    known = {spec.name: spec for spec in specs}
-    found: Profile = {}
+    specs_by_name = {spec.name: spec for spec in specs}
+    profile: Profile = {}
     for part in text.split("+"):
         name, equals, shapes = part.strip().rpartition("=")
         if not equals and len(specs) > 1:
             raise InferlensError(f"'{part.strip()}' does not say which input it is for.", expected=PROFILE_FORM)
         name = name.strip() if equals else specs[0].name
-        if name not in known:
-            hint = one_line(suggestion(name, known))
-            raise InferlensError(f"The model has no input '{name}'.", expected=one_line(", ".join(known)), hint=hint)
-        found[name] = _shapes(shapes.strip(), known[name])
-    return found
+        if name not in specs_by_name:
+            hint = one_line(suggestion(name, specs_by_name))
+            raise InferlensError(
+                f"The model has no input '{name}'.", expected=one_line(", ".join(specs_by_name)), hint=hint
+            )
+        profile[name] = _shapes(shapes.strip(), specs_by_name[name])
+    return profile
 
 
 def _shapes(text: str, spec: TensorSpec) -> tuple[Shape, Shape, Shape]:

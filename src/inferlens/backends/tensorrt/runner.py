@@ -105,10 +105,10 @@ class Engine:
 
     def context(self) -> Any:
         create = self.cuda_engine.create_execution_context
-        made = create() if self._config is None else create(self._config)
-        if made is None:
+        context = create() if self._config is None else create(self._config)
+        if context is None:
             raise self._error("created no context")
-        return made
+        return context
 
     def save_kernels(self) -> None:
         """Write the kernels compiled so far to the cache file, if there is one."""
@@ -121,8 +121,8 @@ class Engine:
         inspector = self.cuda_engine.create_engine_inspector()
         return layers_and_bindings(inspector.get_engine_information(self.flavour.module.LayerInformationFormat.JSON))
 
-    def _error(self, what: str, hint: str = "") -> Exception:
-        reason = f"{self.flavour.title} {what}: {error_summary(self.log.errors)}."
+    def _error(self, message: str, hint: str = "") -> Exception:
+        reason = f"{self.flavour.title} {message}: {error_summary(self.log.errors)}."
         return MemoryError(reason) if "memory" in reason.lower() else Unsupported(reason, hint=hint)
 
     def _use_cache(self, path: Path) -> None:
@@ -319,15 +319,15 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
         arrays = zip(specs, arrays_in_order(inputs, specs), strict=True)
         return {spec.name: self._tensor(array, spec) for spec, array in arrays if spec.name in self.engine.inputs}
 
-    def take(self, given: Mapping[str, Any]) -> Feed:
+    def take(self, inputs: Mapping[str, Any]) -> Feed:
         """Return the tensors themselves where they have the engine's types, are contiguous, aligned and on the GPU."""
         import torch
 
-        taken = {}
+        feed = {}
         for name, own in self._inputs.items():
-            value = converted_tensor(given[name], own.dtype, own.device, torch.contiguous_format)
-            taken[name] = value.clone() if value.data_ptr() % ALIGNMENT else value
-        return taken
+            value = converted_tensor(inputs[name], own.dtype, own.device, torch.contiguous_format)
+            feed[name] = value.clone() if value.data_ptr() % ALIGNMENT else value
+        return feed
 
     def give(self, outputs: Any) -> Any:
         """Return the output tensors; waits only where their shapes depend on the data."""
@@ -395,12 +395,12 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
             content, self.flavour, plugins=self.options.plugins, cache=cache, host_code=self.host_code,
             hint=self.hint,
         )  # fmt: skip
-        known = {spec.name for spec in self.model.inputs}
-        if not set(engine.inputs) <= known:
+        input_names = {spec.name for spec in self.model.inputs}
+        if not set(engine.inputs) <= input_names:
             shapes = {name: shape_text(tuple(engine.cuda_engine.get_tensor_shape(name))) for name in engine.inputs}
             wanted = ", ".join(f"{name}={shape}" for name, shape in shapes.items())
             raise Unsupported(
-                one_line(f"The engine takes {wanted}, not {', '.join(sorted(known))}."), hint="--input for each"
+                one_line(f"The engine takes {wanted}, not {', '.join(sorted(input_names))}."), hint="--input for each"
             )
         count = engine.cuda_engine.num_optimization_profiles
         if self.options.profile >= count:

@@ -222,11 +222,11 @@ class TorchCompile(Backend, Deployer):
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
         options: TorchCompileOptions = self.parse_options(case)
-        how = f"mode={case.variant!r}, dynamic={options.dynamic}, fullgraph={options.fullgraph}"
+        arguments = f"mode={case.variant!r}, dynamic={options.dynamic}, fullgraph={options.fullgraph}"
         quantized = case.precision in QUANTIZED
         set_here = [name for name in CONFIG_OPTIONS if getattr(options, name) or (quantized and name == "freezing")]
         config = [f"torch._inductor.config.{name} = True" for name in set_here]
-        compiled, imports = f"model = torch.compile(model, {how})", [f"import {OPERATORS}"] * quantized
+        compiled, imports = f"model = torch.compile(model, {arguments})", [f"import {OPERATORS}"] * quantized
         return program_script(case, options, file, inputs, *config, compiled, imports=imports)
 
 
@@ -315,8 +315,8 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
         try:
             compiled = self._compile(module)
         except torch._dynamo.exc.Unsupported as error:
-            what = f"'{self.model.name}' does not compile into one graph: {reason(error)}"
-            raise Unsupported(what, hint="without fullgraph") from error
+            message = f"'{self.model.name}' does not compile into one graph: {reason(error)}"
+            raise Unsupported(message, hint="without fullgraph") from error
         self._report_counters({name: dict(counts) for name, counts in counters.items()})
         return compiled
 
@@ -324,9 +324,9 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
         """Return the compiled module, called until it is ready."""
         import torch
 
-        how: dict[str, Any] = {"backend": self._compiler} if self._compiler else {"mode": self.case.variant}
-        how |= {"dynamic": self._options.dynamic, "fullgraph": self._options.fullgraph}
-        compiled = torch.compile(self.forward(module), **how)
+        arguments: dict[str, Any] = {"backend": self._compiler} if self._compiler else {"mode": self.case.variant}
+        arguments |= {"dynamic": self._options.dynamic, "fullgraph": self._options.fullgraph}
+        compiled = torch.compile(self.forward(module), **arguments)
         feed = self.seeded_feed()
         for tensor, spec in zip(feed, self.model.inputs, strict=True):
             for index in dynamic_sizes(spec):
@@ -386,7 +386,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
         facts = self.preparation.facts
         facts["graphs"] = counters.get("stats", {}).get("unique_graphs", 0)
         facts["graph_breaks"] = {"count": breaks, "reasons": reasons}
-        hits, misses, bypasses = (inductor.get(f"fxgraph_cache_{how}", 0) for how in ("hit", "miss", "bypass"))
+        hits, misses, bypasses = (inductor.get(f"fxgraph_cache_{outcome}", 0) for outcome in ("hit", "miss", "bypass"))
         facts["compile_cache"] = {"hits": hits, "misses": misses}
         self.built_from_cache = bool(hits) and not misses and not bypasses
         if breaks:
@@ -442,8 +442,8 @@ def _partial_quantizer(x86: Any, layers: list[str]) -> Any:
 
     class Keeping(x86.X86InductorQuantizer):  # type: ignore[misc]
         def annotate(self, model: Any) -> Any:
-            kept = [node for node in model.graph.nodes if any(keep(node) for keep in keeps)]
-            x86._annotate_nodes_not_quantize(kept)  # what is annotated already is not looked at again
+            nodes = [node for node in model.graph.nodes if any(keep(node) for keep in keeps)]
+            x86._annotate_nodes_not_quantize(nodes)  # what is annotated already is not looked at again
             return super().annotate(model)
 
     return Keeping()
@@ -453,13 +453,13 @@ def quantized_program(model: Model, case: Case, preparation: Preparation) -> Pat
     """Return the file of the exported int8 program, from the cache or newly quantized."""
     torch, torchao = library("torch", extra="torch"), library("torchao", extra="quantize")
     key = cache_key(model, case, f"torchao {torchao.__version__}", f"torch {torch.__version__}", case.keep)
-    made = preparation.cache / FOLDER / key / f"torch_compile{SUFFIX}"
+    quantized_path = preparation.cache / FOLDER / key / f"torch_compile{SUFFIX}"
 
     def write(path: Path, _: PhaseNote) -> None:
         with unsupported_on_error(f"'{model.name}' cannot be quantized"):
             torch.export.save(_quantize(model, case), str(path))
 
-    return cached_file(made, preparation, write)
+    return cached_file(quantized_path, preparation, write)
 
 
 def _quantize(model: Model, case: Case) -> Any:
@@ -499,12 +499,12 @@ def int8_share(module: Any, feed: tuple[Any, ...]) -> float:
             nonlocal whole, quantized
             name = getattr(node.target, "__name__", "").partition(".")[0]
             with FlopCounterMode(display=False) as counter:
-                made = super().run_node(node)
+                result = super().run_node(node)
             if node.op == "call_function" and name in QUANTIZED_PRODUCTS:
                 factors = node.args[1:3] if name == "addmm" else node.args[:2]
                 whole += counter.get_total_flops()
                 quantized += counter.get_total_flops() * all("dequantize" in str(factor.target) for factor in factors)
-            return made
+            return result
 
     with taken_apart(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         Counting(module).run(*feed)
@@ -518,26 +518,26 @@ def quantize_linear(
     import torch
 
     quantization = library("torchao.quantization", extra="quantize")
-    known, keep = dict(module.named_modules()), kept(case)
-    check_kept(case, known)
+    modules, keep = dict(module.named_modules()), kept(case)
+    check_kept(case, modules)
 
-    def is_taken(each: Any, path: str) -> bool:
+    def is_taken(part: Any, path: str) -> bool:
         # Attention calls the weights of its last layer, which is of a subclass, itself.
-        return type(each) is torch.nn.Linear and not any(f"{path}.".startswith(f"{layer}.") for layer in keep)
+        return type(part) is torch.nn.Linear and not any(f"{path}.".startswith(f"{layer}.") for layer in keep)
 
     def fits(path: str) -> bool:
-        sizes = known[path].in_features, known[path].out_features
+        sizes = modules[path].in_features, modules[path].out_features
         rows = work.get(path, math.inf) / (2 * math.prod(sizes))
         return rows >= MIN_ROWS and not any(size % SIZE_MULTIPLE for size in sizes)
 
-    linear, what = [path for path, item in known.items() if is_taken(item, path)], "linear layers"
+    linear, noun = [path for path, item in modules.items() if is_taken(item, path)], "linear layers"
     with preparation.phase("quantize"):
         device = next((parameter.device for parameter in module.parameters()), "cpu")
         feed = (tensor.to(device) for tensor in example_feed(model, case, _module_precision(module)))
         work = flops_by_module(module, tuple(feed))
         if linear and case.precision == "int8":
-            linear, what = [*filter(fits, linear)], f"linear layers of {MIN_ROWS} rows or more and sizes in eights"
-        why = f"it has no modules of {what}"
+            linear, noun = [*filter(fits, linear)], f"linear layers of {MIN_ROWS} rows or more and sizes in eights"
+        why = f"it has no modules of {noun}"
         check_share(flops_share(work, linear), model, case, preparation, why, calibrated=False)
         if case.precision == "int8":
             config = quantization.Int8DynamicActivationInt8WeightConfig()

@@ -77,15 +77,19 @@ class QuantizedNodes:
     def sources(self, node: Any, extern: bool) -> list[Any]:
         """Return the Dynamo nodes of an Inductor node that quantizes, all of them for a library's call."""
         first = next((item.name for item in node.meta.get("from_node") or () if item.name in self._nodes), "")
-        given = self._nodes.get(first)
-        if given is None or not (is_conversion(target_of(given)) or target_of(node).startswith(("qconv", "qlinear"))):
+        dynamo_node = self._nodes.get(first)
+        if dynamo_node is None or not (
+            is_conversion(target_of(dynamo_node)) or target_of(node).startswith(("qconv", "qlinear"))
+        ):
             return [node]
         if not extern:
-            return [given]
-        found = self._from_product(given, MAX_DISTANCE)
-        self._used.update(item for item in found if target_of(item) in QUANTIZED_PRODUCTS)
+            return [dynamo_node]
+        nodes = self._from_product(dynamo_node, MAX_DISTANCE)
+        self._used.update(item for item in nodes if target_of(item) in QUANTIZED_PRODUCTS)
         return (
-            found or [input_node for input_node in given.all_input_nodes if input_node.op == "call_function"] or [given]
+            nodes
+            or [input_node for input_node in dynamo_node.all_input_nodes if input_node.op == "call_function"]
+            or [dynamo_node]
         )
 
     def _from_product(self, node: Any, left: int) -> list[Any]:
@@ -94,9 +98,9 @@ class QuantizedNodes:
             return [] if node in self._used else [node]
         if not left or target_of(node).startswith("dequantize_"):
             return []
-        found = [item for source in node.all_input_nodes for item in self._from_product(source, left - 1)]
+        nodes = [item for source in node.all_input_nodes for item in self._from_product(source, left - 1)]
         own = [] if is_conversion(target_of(node)) else [node]
-        return list(dict.fromkeys([*found, *own])) if found else []
+        return list(dict.fromkeys([*nodes, *own])) if nodes else []
 
 
 class TracingCompiler:
@@ -132,16 +136,18 @@ class TracingCompiler:
         from torch._inductor.compile_fx import compile_fx
         from torch._inductor.graph import GraphLowering
 
-        made: list[Layer] = []
+        layers: list[Layer] = []
         span = f"{GRAPH_SPAN}{len(self.graphs)}"
-        self.graphs.append(made)
+        self.graphs.append(layers)
         self._quantized = QuantizedNodes(graph.graph.nodes)
         before = GraphLowering.save_output_code
         # What comes from a cache is not made, and says nothing.
         with config.patch(enable_autograd_cache=False), ExitStack() as entered:
             entered.callback(setattr, GraphLowering, "save_output_code", before)
             # A choice of autotuning may be a graph of its own, which is compiled before: the last one is what runs.
-            GraphLowering.save_output_code = staticmethod(lambda code: made.__setitem__(slice(None), self._calls(code)))
+            GraphLowering.save_output_code = staticmethod(
+                lambda code: layers.__setitem__(slice(None), self._calls(code))
+            )
             compiled = compile_fx(graph, inputs, config_patches=self._settings)
 
         def called(*arguments: Any) -> Any:
@@ -155,26 +161,26 @@ class TracingCompiler:
         from torch._inductor import debug
         from torch._inductor.virtualized import V
 
-        known = getattr(debug, "_inductor_triton_kernel_to_post_grad_node_info", {})
+        node_names = getattr(debug, "_inductor_triton_kernel_to_post_grad_node_info", {})
         nodes = {node.name: node for node in V.graph.module.graph.nodes}
         place = {name: index for index, name in enumerate(nodes)}
-        done: set[Any] = set()
-        found = []
+        computed: set[Any] = set()
+        layers = []
         for name, number in PROVENANCE_HANDLE.findall(code):
-            names = (item for item in known.get(f"{name}:{number}", ()) if item in nodes)
+            names = (item for item in node_names.get(f"{name}:{number}", ()) if item in nodes)
             origins = [nodes[name] for name in sorted(names, key=place.__getitem__)]
             called, extern = short_name(name)
-            own = computed_nodes(called, extern, origins, done)
-            found.append(self._layer(called, extern, own, done))
-            done |= {node for node in own if extern or called.startswith(TEMPLATE) or not is_product(node)}
-        return found
+            own = computed_nodes(called, extern, origins, computed)
+            layers.append(self._layer(called, extern, own, computed))
+            computed |= {node for node in own if extern or called.startswith(TEMPLATE) or not is_product(node)}
+        return layers
 
-    def _layer(self, name: str, extern: bool, own: list[Any], done: set[Any]) -> Layer:
+    def _layer(self, name: str, extern: bool, own: list[Any], computed: set[Any]) -> Layer:
         """Return the layer of one call; nodes in ``done`` were computed by earlier calls."""
         own = [node for node in own if node.op != "get_attr"] or own  # whose memory order it may change as well
         parts = [source for node in own for part in parts_of(node) for source in self._quantized.sources(part, extern)]
         paths = (module_path(part, self._paths) for part in parts)
-        inner = [node for node in own if node not in done]
+        inner = [node for node in own if node not in computed]
         after = [] if inner else own
         inside = set(inner)
         reads = [input_node for node in inner for input_node in node.all_input_nodes if input_node not in inside]
@@ -210,7 +216,7 @@ def precision_of(name: str, operators: Sequence[str], tensors: Iterable[Tensor])
     )
 
 
-def computed_nodes(name: str, extern: bool, origins: list[Any], done: set[Any]) -> list[Any]:
+def computed_nodes(name: str, extern: bool, origins: list[Any], computed: set[Any]) -> list[Any]:
     """Return the nodes that a call computes, of those that Inductor lists: it also lists earlier ones.
 
     Convolutions and matrix products are computed by libraries and Triton templates, and by no other kernel; nothing
@@ -218,40 +224,42 @@ def computed_nodes(name: str, extern: bool, origins: list[Any], done: set[Any]) 
     memory order of weights or outcome, or computes it again. Nodes in ``done`` were computed before.
     """
     whole = [item for node in origins for item in with_accumulator(node)] if extern else origins
-    products = [node for node in whole if is_product(node) and node not in done]
+    products = [node for node in whole if is_product(node) and node not in computed]
     if name in INTEGER_PRODUCTS:
         return [node for node in products if name in map(target_of, parts_of(node))][:1] or products[:1] or origins
     if extern:
         alike = [node for node in origins if target_of(node) == name]
         others = [node for node in whole if not is_product(node)] if len(whole) > len(origins) else []
-        return [node for node in alike if node not in done] or others or products or alike or origins
+        return [node for node in alike if node not in computed] or others or products or alike or origins
     if name.startswith(TEMPLATE) and products:
-        return [node for node in origins if node not in done]
-    new = [node for node in origins if node not in done and not is_product(node) and not needs_product(node, done)]
+        return [node for node in origins if node not in computed]
+    new = [
+        node for node in origins if node not in computed and not is_product(node) and not needs_product(node, computed)
+    ]
     return new or [node for node in origins if not set(origins).intersection(node.users)]
 
 
 def with_accumulator(node: Any) -> list[Any]:
     """Return a node, after the one to whose outcome it adds in place, which Inductor lists instead."""
-    given = (
+    inputs = (
         [input_node for input_node in node.all_input_nodes if input_node.op == "call_function"]
         if "_binary" in node.name
         else []
     )
-    return [*(with_accumulator(given[-1]) if len(given) > 1 else []), node]
+    return [*(with_accumulator(inputs[-1]) if len(inputs) > 1 else []), node]
 
 
-def needs_product(node: Any, done: set[Any]) -> bool:
+def needs_product(node: Any, computed: set[Any]) -> bool:
     """Return whether a node depends on a product that is not computed yet."""
-    waiting, seen = list(node.all_input_nodes), set()
+    waiting, visited = list(node.all_input_nodes), set()
     while waiting:
-        each = waiting.pop()
-        if each in seen or each in done:
+        source = waiting.pop()
+        if source in visited or source in computed:
             continue
-        if is_product(each):
+        if is_product(source):
             return True
-        seen.add(each)
-        waiting += each.all_input_nodes
+        visited.add(source)
+        waiting += source.all_input_nodes
     return False
 
 
@@ -284,10 +292,10 @@ def module_path(node: Any, paths: dict[int, str]) -> str | None:
         return path
     before, behind = (nearest_modules(node, way, paths) for way in ("all_input_nodes", "users"))
     if is_conversion(target_of(node)):  # it belongs to what it converts the outcome of
-        found = before or behind
+        modules = before or behind
     else:
-        found = before & behind if before and behind else before | behind  # constants and last nodes have one side
-    return found.pop() if len(found) == 1 else None
+        modules = before & behind if before and behind else before | behind  # constants and last nodes have one side
+    return modules.pop() if len(modules) == 1 else None
 
 
 def own_path(node: Any, paths: dict[int, str]) -> str | None:
@@ -310,21 +318,21 @@ def own_path(node: Any, paths: dict[int, str]) -> str | None:
     return "" if node.meta.get("stack_trace") or node.meta.get("source_fn_stack") else None
 
 
-def nearest_modules(node: Any, way: str, paths: dict[int, str]) -> set[str]:
+def nearest_modules(node: Any, attribute: str, paths: dict[int, str]) -> set[str]:
     """Return the modules of the nearest nodes in one direction that have a stack."""
-    found: set[str] = set()
-    waiting, seen = list(getattr(node, way)), {node}
+    modules: set[str] = set()
+    waiting, visited = list(getattr(node, attribute)), {node}
     while waiting:
-        each = waiting.pop()
-        if each in seen or each.op in ("placeholder", "output"):
+        neighbor = waiting.pop()
+        if neighbor in visited or neighbor.op in ("placeholder", "output"):
             continue
-        seen.add(each)
-        path = own_path(each, paths)
+        visited.add(neighbor)
+        path = own_path(neighbor, paths)
         if path is None:
-            waiting += list(getattr(each, way))
+            waiting += list(getattr(neighbor, attribute))
         else:
-            found.add(path)
-    return found
+            modules.add(path)
+    return modules
 
 
 def operator_of(node: Any) -> str:
@@ -337,14 +345,14 @@ def operator_of(node: Any) -> str:
 
 def node_tensors(nodes: Iterable[Any]) -> tuple[Tensor, ...]:
     """Return the tensors of nodes; free sizes are those of the compilation."""
-    found = []
+    result = []
     for node in nodes:
         values = node.meta.get("val")
         for value in values if isinstance(values, (tuple, list)) else (values,):
             if hasattr(value, "shape") and hasattr(value, "dtype"):
                 shape = tuple(size if isinstance(size, int) else int(size.node.hint or 0) for size in value.shape)
-                found.append(Tensor(name=node.name, shape=shape, dtype=str(value.dtype).removeprefix("torch.")))
-    return tuple(found)
+                result.append(Tensor(name=node.name, shape=shape, dtype=str(value.dtype).removeprefix("torch.")))
+    return tuple(result)
 
 
 class InductorNames(OperatorNames):
@@ -360,16 +368,16 @@ class InductorNames(OperatorNames):
 
     def calls(self, root: TracedOperator) -> list[tuple[Call, TracedOperator]]:
         """Return the calls of each graph's code, by graph and name, and everything else that Python called."""
-        found: list[tuple[Call, TracedOperator]] = []
+        calls: list[tuple[Call, TracedOperator]] = []
         others = []
         for part in outermost_operators(
             root, lambda traced_operator: traced_operator.name.startswith(GRAPH_SPAN) or "::" in traced_operator.name
         ):
             if part.name.startswith(GRAPH_SPAN):
-                found += self._inside(part, part.name.removeprefix(GRAPH_SPAN))
+                calls += self._inside(part, part.name.removeprefix(GRAPH_SPAN))
             else:
                 others.append(part)
-        return found + number_calls(others)
+        return calls + number_calls(others)
 
     def _inside(self, part: TracedOperator, graph: str) -> list[tuple[Call, TracedOperator]]:
         calls = outermost_operators(
@@ -380,26 +388,25 @@ class InductorNames(OperatorNames):
         )
         return number_calls(calls, lambda name: f"{graph}/{plain_name(name)}")
 
-    def name_layers(self, taken: Mapping[Call, LayerTimes]) -> dict[Call, Layer]:
+    def name_layers(self, times: Mapping[Call, LayerTimes]) -> dict[Call, Layer]:
         """Name layers by call, with the graph if there are several, and a number among equal names."""
-        seen = Counter(name for name, _ in taken)
+        counts = Counter(name for name, _ in times)
         alike = {
-            name: {layer.modules for (other, _), layer in self._expected.items() if other == name}
-            for name in self._count
+            name: {layer.modules for (key, _), layer in self._expected.items() if key == name} for name in self._count
         }
         several = len({name.partition("/")[0] for name in self._count}) > 1
         shown_before: Counter[str] = Counter()
-        found = {}
-        for call in sorted(taken, key=lambda call: taken[call].begins.get(0, inf)):
+        layers = {}
+        for call in sorted(times, key=lambda call: times[call].begins.get(0, inf)):
             name = call[0]
-            sure = seen[name] == self._count[name] or len(alike.get(name, ())) == 1
+            sure = counts[name] == self._count[name] or len(alike.get(name, ())) == 1
             layer = self._expected.get(call, self._expected.get((name, 0))) if sure else None
             shown = name if several and layer else name.partition("/")[2] or name
             shown_before[shown] += 1
             turn = f" #{shown_before[shown]}" if shown_before[shown] > 1 else ""
             layer = layer or Layer(name=plain_name(name), kind=plain_name(name), operators=(name,))
-            found[call] = replace(layer, name=shown + turn)
-        return found
+            layers[call] = replace(layer, name=shown + turn)
+        return layers
 
 
 def plain_name(name: str) -> str:

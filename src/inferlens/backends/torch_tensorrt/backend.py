@@ -231,9 +231,9 @@ class CompilingRunner(ReplayingRunner):
             why = f"There is no engine: everything ran in PyTorch (min_block_size {options.min_block_size})."
             self.preparation.warn("no-engines", why, "inferlens partition shows why.")
         if options.require_full_compilation and (partition.breaks or partition.interruptions):
-            what = "PyTorch runs a part" if partition.breaks else "Python runs between the compiled graphs"
+            message = "PyTorch runs a part" if partition.breaks else "Python runs between the compiled graphs"
             raise Unsupported(
-                f"{what} of '{self.model.name}', and require_full_compilation was asked for.",
+                f"{message} of '{self.model.name}', and require_full_compilation was asked for.",
                 hint="inferlens partition, which shows which part and why",
             )
 
@@ -504,9 +504,9 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
 
         precisions, limits = cuda_precisions(torch)
         script = tuple(precision for precision in precisions if precision != "bf16")
-        able, lacking = cuda_quantized(torch)
-        to = able if is_installed("modelopt") else ()
-        limits |= {f"cuda/{name}": DYNAMO_ONLY if to else NO_MODELOPT for name in able} | lacking
+        quantizable, lacking = cuda_quantized(torch)
+        to = quantizable if is_installed("modelopt") else ()
+        limits |= {f"cuda/{name}": DYNAMO_ONLY if to else NO_MODELOPT for name in quantizable} | lacking
         limits |= {f"{name}/cuda/bf16": "the TorchScript front end knows no bf16" for name in SCRIPTS}
         scripts = SCRIPTS if library.script else ()
         no_script = f"this {TITLE} was built without the TorchScript front end"
@@ -527,8 +527,8 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         )
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        made = LoadedRunner if case.variant == LOADED else self._runner
-        return made(model, case, preparation, self.parse_options(case), load_library())
+        make_runner = LoadedRunner if case.variant == LOADED else self._runner
+        return make_runner(model, case, preparation, self.parse_options(case), load_library())
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Compile and write an exported program (``.ep``) or TorchScript (``.ts``), with its provenance."""
@@ -547,13 +547,13 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         with self._runner(model, case, preparation, options, library) as runner:
             runner.save(path)
         gpu = current_gpu() or Gpu(name="")
-        made = provenance.of(
+        written = provenance.of(
             path, FILE_KINDS[path.suffix], model, case,
             flavour=library.flavour, version=library.versions[library.package], libraries=library.versions,
             gpu=gpu.name, compute_capability=gpu.compute_capability, options=structs.asdict(options),
             build_seconds=sum(phase.seconds for phase in preparation.phases if phase.name == "build"),
         )  # fmt: skip
-        provenance.write(path, made)
+        provenance.write(path, written)
 
     def deploy_suffix(self, case: Case) -> str:
         """Return the suffix in which the front end saves, or that of a loaded file."""

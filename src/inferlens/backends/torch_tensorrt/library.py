@@ -179,9 +179,9 @@ def check_options(options: TorchTensorRTOptions, case: Case, library: Library, p
     if options.use_python_runtime and "use_python_runtime" not in library.settings:
         raise Unsupported("This version chooses its runtime itself.", hint="without use_python_runtime")
     if library.rtx:  # what Torch-TensorRT would ignore there without a word
-        for name, what in NOT_IN_RTX.items():
+        for name, feature in NOT_IN_RTX.items():
             if getattr(options, name):
-                raise Unsupported(f"{library.flavour} has no {what}.", hint=f"no {name}; build where it is to run")
+                raise Unsupported(f"{library.flavour} has no {feature}.", hint=f"no {name}; build where it is to run")
         warn_ignored_options(options, TACTIC_OPTIONS, f"{library.flavour} times no tactics.", preparation)
 
 
@@ -189,7 +189,7 @@ def dynamo_settings(
     options: TorchTensorRTOptions, case: Case, library: Library, preparation: Preparation
 ) -> dict[str, Any]:
     """Return the arguments of ``dynamo.compile``, or options of ``torch.compile``, that this version knows."""
-    known = library.settings if case.variant == "compile" else library.settings & library.parameters
+    names = library.settings if case.variant == "compile" else library.settings & library.parameters
     wanted = structs.asdict(options) | {
         "torch_executed_ops": set(executed_ops(options.torch_executed_ops)),
         "optimization_level": None if options.optimization_level == DEFAULT_LEVEL else options.optimization_level,
@@ -207,7 +207,7 @@ def dynamo_settings(
         del wanted["use_python_runtime"]
     if options.autocast:
         wanted |= {"enable_autocast": True, "autocast_low_precision_type": precision_dtype(case.precision)}
-    return {name: value for name, value in wanted.items() if name in known}
+    return {name: value for name, value in wanted.items() if name in names}
 
 
 def script_settings(options: TorchTensorRTOptions, case: Case) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def without_weights(graph_module: Any) -> Any:
 
 
 def compiled_partition(
-    compiled: Any, note: str, *, forced: Collection[str] = (), wrapped: str = "", **known: Any
+    compiled: Any, note: str, *, forced: Collection[str] = (), wrapped: str = "", **fields: Any
 ) -> Partition | None:
     """Return the partition in a compiled module's graph, if any.
 
@@ -200,7 +200,7 @@ def compiled_partition(
     else:
         return None
     segments = tuple(Segment("TensorRT", ()) if segment.runs_in == "TensorRT" else segment for segment in merged(parts))
-    partition = partition_of(segments, note=note, **known)
+    partition = partition_of(segments, note=note, **fields)
     if not partition.engines:
         return partition
     return replace(partition, operators=None, in_tensorrt=None, engines=(None,) * len(partition.engines))
@@ -270,7 +270,7 @@ class CapturedGraphs:
         """Return where Python runs between the graphs, in order."""
         from torch._dynamo import utils
 
-        found: list[Interruption] = []
+        interruptions: list[Interruption] = []
         graph = -1
         before: tuple[str, ...] = ()
         for item in list(getattr(utils, "graph_break_reasons", ()))[self._reason_count :]:
@@ -278,13 +278,13 @@ class CapturedGraphs:
             why = reason(item.reason)
             lines = tuple(f"{Path(frame.filename).name} line {frame.lineno or 0}" for frame in item.user_stack or ())
             # A break in a function that is called: Dynamo has it of the caller, and then of the function itself.
-            if not (lines and lines == before[-len(lines) :] and found[-1].reason == why):
+            if not (lines and lines == before[-len(lines) :] and interruptions[-1].reason == why):
                 called = f", called from {lines[0]}" if len(set(lines)) > 1 else ""
-                found.append(Interruption(graph, why, f"{lines[-1]}{called}" if lines else ""))
+                interruptions.append(Interruption(graph, why, f"{lines[-1]}{called}" if lines else ""))
             before = lines
-        known = {interruption.reason for interruption in found}
+        reasons = {interruption.reason for interruption in interruptions}
         rest = dict.fromkeys(reason(item) for item in utils.counters.get("graph_break", {}))
-        return (*found, *(Interruption(graph, why) for why in rest if why not in known))
+        return (*interruptions, *(Interruption(graph, why) for why in rest if why not in reasons))
 
 
 def set_paths(graph_module: Any, module: Any) -> None:
@@ -295,19 +295,19 @@ def set_paths(graph_module: Any, module: Any) -> None:
     """
     paths = {str(id(part)): path for path, part in module.named_modules()}
     types = {path: type(part) for path, part in module.named_modules()}
-    found: dict[Any, str | None] = {}
+    node_paths: dict[Any, str | None] = {}
     own: set[str] = set()
     for node in graph_module.graph.nodes:
         stack = node.meta.pop(STACK, None)
         if stack:
             key, (called, *_) = list(stack.items())[-1]
             path, local = paths.get(str(key).partition("@")[0]), clean_path(LOCAL_NAME.sub("", str(called)))
-            found[node] = path
+            node_paths[node] = path
             if path is not None and (not local or f".{path}".endswith(f".{local}")):
                 own.add(path.removesuffix(local).rstrip("."))
     root = own.pop() if len(own) == 1 else None
     for node in graph_module.graph.nodes:
-        path = found.get(node, root)
+        path = node_paths.get(node, root)
         if path is not None:
             node.meta[STACK] = {path: (path, types[path])}
 
@@ -327,13 +327,13 @@ def keep_paths() -> Iterator[None]:
     def exported(graph_module: Any, inputs: Any, **more: Any) -> Any:
         try:
             with preserve_node_meta():
-                made = own(lambda *arguments: torch.fx.Interpreter(graph_module).run(*arguments), inputs, **more)
+                result = own(lambda *arguments: torch.fx.Interpreter(graph_module).run(*arguments), inputs, **more)
         except Exception:  # whatever it is, the library is asked as if nobody watched
             return own(graph_module, inputs, **more)
-        for node in made.graph.nodes:
+        for node in result.graph.nodes:
             if STACK in node.meta:  # nodes of one origin share it, and the library takes from it what it has read
                 node.meta[STACK] = dict(node.meta[STACK])
-        return made
+        return result
 
     with replace_attributes(backends, **{EXPORTS: exported}):
         yield

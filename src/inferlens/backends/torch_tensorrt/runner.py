@@ -161,11 +161,11 @@ def read_durations(written: str) -> list[tuple[str, float]]:
 def collect_engines(level: str) -> Iterator[list[Any]]:
     """Yield a list that collects the engine modules made meanwhile, for ``torch.compile``."""
     runtime = importlib.import_module("torch_tensorrt.dynamo.runtime") if level else None
-    made: list[Any] = []
+    modules: list[Any] = []
 
     def noted(module: Any, setup: Any, *arguments: Any) -> Any:
-        if not any(module is item for item in made):
-            made.append(module)
+        if not any(module is item for item in modules):
+            modules.append(module)
         return setup(module, *arguments)
 
     with ExitStack() as watched:
@@ -173,24 +173,24 @@ def collect_engines(level: str) -> Iterator[list[Any]]:
             kind: Any = getattr(runtime, name, None)
             if hasattr(kind, "setup_engine"):
                 watched.enter_context(replace_attributes(kind, setup_engine=partialmethod(noted, kind.setup_engine)))
-        yield made
+        yield modules
 
 
 def engines_in(compiled: Any, folder: Path, tensorrt: Any) -> list[ProfiledEngine]:
     """Return the engines of a compiled module or a list of modules, in order; see :class:`CompiledModule`."""
-    found: list[ProfiledEngine] = []
+    engines: list[ProfiledEngine] = []
     for path, part in _modules(compiled):
         native = list(_native(part))
         for number, (name, engine) in enumerate(native):
-            found.append(NativeEngine(path or name, engine, folder / f"engine-{len(found)}-{number}"))
+            engines.append(NativeEngine(path or name, engine, folder / f"engine-{len(engines)}-{number}"))
         for holder in (part, getattr(part, "engine", None)):
             context = getattr(holder, "context", None)
             if not native and hasattr(context, "execute_async_v3"):
-                found.append(PythonEngine(path, part, context, tensorrt))
+                engines.append(PythonEngine(path, part, context, tensorrt))
                 break
-    for inside in found:
-        inside.prefix = f"{inside.name}/" if len(found) > 1 else ""
-    return found
+    for inside in engines:
+        inside.prefix = f"{inside.name}/" if len(engines) > 1 else ""
+    return engines
 
 
 def _modules(compiled: Any) -> list[tuple[str, Any]]:
@@ -240,7 +240,7 @@ class CompiledModule:
     def part_layers(self) -> list[Layer]:
         """Return a layer without times for each part that PyTorch runs."""
         runs = [segment.operators for segment in self.segments if segment.runs_in == "PyTorch"]
-        known = runs if len(runs) == len(self.parts) else [()] * len(self.parts)
+        operators_by_part = runs if len(runs) == len(self.parts) else [()] * len(self.parts)
         return [
             Layer(
                 name=name,
@@ -248,7 +248,7 @@ class CompiledModule:
                 modules=tuple(dict.fromkeys(operator.module for operator in operators if operator.module is not None)),
                 operators=tuple(operator.name for operator in operators),
             )
-            for (name, _), operators in zip(self.parts, known, strict=True)
+            for (name, _), operators in zip(self.parts, operators_by_part, strict=True)
         ]
 
     def inspect(self) -> tuple[list[ProfiledEngine], dict[str, list[Layer]], list[str], dict[str, str]]:
@@ -267,33 +267,33 @@ class CompiledModule:
 
     def origins(self, launched: Sequence[GpuLaunch]) -> KernelSources:
         """Return the origin of each kernel of one run: a layer of an engine, or the part around its launch."""
-        _, found, _, absent = self.inspect()
+        _, layers, _, absent = self.inspect()
         inside = {PART_SCOPE + part.name: part for part in self.part_layers()}
-        of = [next((inside[name] for name in item.scopes if name in inside), None) for item in launched]
-        elsewhere = [item for item, part in zip(launched, of, strict=True) if part is None]
-        engines = kernel_sources(elsewhere, [layer for item in found.values() for layer in item], absent)
+        parts = [next((inside[name] for name in item.scopes if name in inside), None) for item in launched]
+        elsewhere = [item for item, part in zip(launched, parts, strict=True) if part is None]
+        engines = kernel_sources(elsewhere, [layer for item in layers.values() for layer in item], absent)
         rest = iter(engines.origins)
-        origins = (next(rest) if part is None else KernelOrigin(part.name, part.modules) for part in of)
+        origins = (next(rest) if part is None else KernelOrigin(part.name, part.modules) for part in parts)
         return KernelSources(tuple(origins), engines.absent)
 
     def profile(self, runner: Any, feed: Any, runs: int) -> tuple[Layers, list[str]]:
         """Time the layers in ``runs`` calls of ``runner.infer(feed)``, and return the engines' bindings."""
-        engines, known, bindings, absent = self.inspect()
+        engines, layers_by_engine, bindings, absent = self.inspect()
         if not engines:
             raise Unsupported(
                 "The compiled module has no engine that can be asked.",
                 hint="--backend torch_tensorrt:dynamo, or --level kernel",
             )
-        groups = known | {layer.name: [layer] for layer in self.part_layers()}
+        groups = layers_by_engine | {layer.name: [layer] for layer in self.part_layers()}
         order = {name: place for place, (name, _) in enumerate(self.children)}  # where it is not known, engines first
-        every = [layer for name in sorted(groups, key=lambda name: order.get(name, -1)) for layer in groups[name]]
+        ordered = [layer for name in sorted(groups, key=lambda name: order.get(name, -1)) for layer in groups[name]]
         parts, moments = self.parts, GpuMarks(2 * len(self.parts) + 1)  # one before the run, two for each part
 
         def take() -> Report:
             report: Report = []
             for engine in engines:
                 own = [(engine.prefix + name, milliseconds) for name, milliseconds in engine.report()]
-                report += use_inspector_names(own, known[engine.name])
+                report += use_inspector_names(own, layers_by_engine[engine.name])
             times = moments.read()[1:]
             pairs = zip(parts, times[::2], times[1::2], strict=False)
             report += [(name, (end - begin) * 1e3) for (name, _), begin, end in pairs]
@@ -309,7 +309,7 @@ class CompiledModule:
                 engine.report()
             profiled.enter_context(hook_parts(parts, lambda _: moments.take(), moments.take))
             moments.take()
-            layers = time_layers(runner, feed, runs, every, take, self.lookup)
+            layers = time_layers(runner, feed, runs, ordered, take, self.lookup)
         lost = absences([{}], layers.layers, help=BEST_HINT)
         return replace(layers, clock=engines[0].clock, absent=absent | lost), bindings
 
@@ -317,13 +317,13 @@ class CompiledModule:
         """Make every call of PyTorch's parts a scope of the trace, named by the part."""
         import torch
 
-        open_: list[Any] = []
+        entered: list[Any] = []
 
         def entering(name: str) -> None:
-            open_.append(torch.profiler.record_function(PART_SCOPE + name))
-            open_[-1].__enter__()
+            entered.append(torch.profiler.record_function(PART_SCOPE + name))
+            entered[-1].__enter__()
 
-        return hook_parts(self.parts, entering, lambda: open_.pop().__exit__(None, None, None))
+        return hook_parts(self.parts, entering, lambda: entered.pop().__exit__(None, None, None))
 
 
 @contextmanager
@@ -373,9 +373,9 @@ def lookup_in(paths: frozenset[str]) -> Lookup:
     """Return a lookup of modules and operators by names of the network's layers; ``paths`` are the model's."""
 
     def lookup(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        found = [each for name in names if (each := module_and_operator(name, paths)) is not None]
-        modules = dict.fromkeys(module for module, _ in found)
-        return tuple(modules), tuple(operator for _, operator in found if operator)
+        sources = [source for name in names if (source := module_and_operator(name, paths)) is not None]
+        modules = dict.fromkeys(module for module, _ in sources)
+        return tuple(modules), tuple(operator for _, operator in sources if operator)
 
     return lookup
 
@@ -454,9 +454,9 @@ class LoadedRunner(ReplayingRunner):
         self, model: Model, case: Case, preparation: Preparation, options: TorchTensorRTOptions, library: Library
     ) -> None:
         path = self._path = cast("Path", model.path)
-        made = provenance.read(path)
-        self._made_with = made.options if made else {}
-        check_file(path, made, library)
+        stored = provenance.read(path)
+        self._made_with = stored.options if stored else {}
+        check_file(path, stored, library)
         unheeded = [name for name in options.__struct_fields__ if name not in COMPILED_OPTIONS]
         warn_ignored_options(options, unheeded, "the module is compiled already.", preparation)
         autocast = bool(self._made_with.get("autocast"))  # then its inputs are fp32, whatever its precision
