@@ -11,13 +11,7 @@ import torch
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.runner import dynamic_sizes, example_feed, export_dimensions
-from inferlens.execution.measure_case import (
-    BenchmarkJob,
-    Measured,
-    Reference,
-    _warn_of_lower_precision,
-    benchmark,
-)
+from inferlens.execution.measure_case import BenchmarkJob, Measured, Reference, _warn_of_lower_precision, benchmark
 from inferlens.execution.protocol import TaskResult
 from inferlens.record.record import Agreement
 from inferlens.spec.case import Budget, Case, TensorSpec, with_batch

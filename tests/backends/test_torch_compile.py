@@ -31,17 +31,7 @@ from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layer, Layers
 from inferlens.spec.case import Case
 from tests.backends import small
-from tests.backends.profiling.samples import (
-    ODD,
-    Attention,
-    Breaking,
-    Fused,
-    model,
-    of,
-    prepared,
-    profiled,
-    seconds,
-)
+from tests.backends.profiling.samples import ODD, Attention, Breaking, Fused, model, of, prepared, profiled, seconds
 
 LABEL = "torch_compile:default"
 
@@ -174,11 +164,7 @@ def test_calls_are_told_apart_by_graph_and_order() -> None:
     """A kernel that is called twice, a graph that runs twice, and an operator of which too many are seen."""
     kernel, product = "triton_poi_fused_relu_0", "mm"
     graphs = [
-        [
-            made(kernel, ("a",)),
-            made(product, ("b",)),
-            made(kernel, ("c",)),
-        ],
+        [made(kernel, ("a",)), made(product, ("b",)), made(kernel, ("c",))],
         [made(product, ("d",)), made(product, ("e",))],
     ]
 

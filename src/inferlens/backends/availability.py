@@ -28,7 +28,7 @@ def import_library(library: str, title: str, extra: str) -> tuple[Any, Absence |
     """Return the imported library, or ``None`` and the absence; ``extra`` is our extra that installs it."""
     try:
         return importlib.import_module(library), None
-    except Exception as error:  # a library that was built for another system can raise anything when it is loaded
+    except Exception as error:  # loading a library for another system can raise anything
         if isinstance(error, ModuleNotFoundError) and error.name == library:
             missing = MissingLibrary(title, extra=extra)
             return None, Absence("", missing.what, missing.hint)
@@ -44,7 +44,6 @@ def is_installed(*libraries: str) -> bool:
 @cache
 def has_gpu() -> bool:
     """Return whether NVIDIA's driver shows a GPU. A missing library, a missing driver and a broken one are alike."""
-    # A missing library, a missing driver and a broken one mean the same here.
     with contextlib.suppress(Exception), open_nvml() as nvml:
         return bool(nvml.nvmlDeviceGetCount())
     return False
@@ -76,7 +75,7 @@ def cuda_absence(torch: Any) -> Absence | None:
     if not has_gpu():
         return NO_GPU
     why = "no NVIDIA GPU is visible to PyTorch"
-    if caught:  # PyTorch's own words, such as that the driver is too old
+    if caught:  # PyTorch's reason, such as an old driver
         why += f": {reason(str(caught[0].message))}"
     return Absence("", why, "check nvidia-smi, the driver and CUDA_VISIBLE_DEVICES", device="cuda")
 

@@ -56,22 +56,22 @@ def arrays_in_order(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array
     return [inputs[name] for name in names]
 
 
-THREADS = "threads"  # of a case: a knob beside the options of its backend
+THREADS = "threads"  # a knob that is not an option of the backend
 
 
 class Knob(Struct, frozen=True, kw_only=True):
     """A setting that tuning tries: an option of the backend, or ``threads``."""
 
     name: str
-    values: tuple[Option, ...]  # beside the default, the most promising first
-    devices: tuple[str, ...] = ()  # of cases where it does something, as ``precisions`` and ``variants``; empty: of all
+    values: tuple[Option, ...]  # without the default, the most promising first
+    devices: tuple[str, ...] = ()  # where it has an effect, as ``precisions`` and ``variants``; empty: everywhere
     precisions: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()  # options that must have another value than their default for it to do something
-    excludes: tuple[str, ...] = ()  # options beside which it does nothing, or fails, once they are not the default
-    objectives: tuple[str, ...] = ()  # for which it is worth a process, by their names; empty: for all
-    build: float = 1.0  # how many times longer preparing the case takes with it, about
-    helps: tuple[str, ...] = ()  # against which bottlenecks of ``analysis.bottleneck`` it may help
+    needs: tuple[str, ...] = ()  # options without which it has no effect
+    excludes: tuple[str, ...] = ()  # options with which it has no effect or fails
+    objectives: tuple[str, ...] = ()  # objectives that are worth a process; empty: all
+    build: float = 1.0  # about how many times longer preparation takes with it
+    helps: tuple[str, ...] = ()  # bottlenecks of ``analysis.bottleneck`` that it may reduce
 
     def fits(self, case: Case) -> bool:
         """Return whether the knob may have an effect; ``case.options`` holds the options that are not the default."""
@@ -93,9 +93,9 @@ class Recommendation(Struct, frozen=True):
     variant: str
     device: str = "cuda"
     options: dict[str, Option] = {}  # the backend's options that differ from their defaults
-    precisions: tuple[str, ...] = ()  # of cases that it is for; empty: all
-    convolutional: bool | None = None  # whether it is for models with 2-D convolutions; ``None``: for all
-    fixed_shapes: bool = False  # whether the options need inputs of one shape. Without them it runs at any shape
+    precisions: tuple[str, ...] = ()  # empty: all
+    convolutional: bool | None = None  # whether the model must have 2-D convolutions; ``None``: any model
+    fixed_shapes: bool = False  # whether the options need inputs of one shape
 
     def fits(self, case: Case, *, convolutional: bool) -> bool:
         """Return whether the recommendation is for the case's device and precision and for such a model."""
@@ -141,14 +141,14 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     ``limits`` has the reason why a precision is missing, by ``variant/device/precision`` or ``device/precision``.
     """
 
-    formats: tuple[Format, ...]  # of models that it takes
+    formats: tuple[Format, ...]  # accepted models
     supports: tuple[Support, ...] = ()
-    writes: tuple[Support, ...] = ()  # as ``supports``, of what it only quantizes to files here, for another machine
+    writes: tuple[Support, ...] = ()  # as ``supports``, for quantized files for another machine
     absent: tuple[Absence, ...] = ()
     limits: dict[str, str] = {}
-    libraries: dict[str, str] = {}  # versions of those that it uses
+    libraries: dict[str, str] = {}  # versions of the libraries that it uses
     dynamic_shapes: bool = False  # whether one prepared model runs at several input shapes
-    contents: dict[str, tuple[str, ...]] = {}  # what else it has, by title: such as the plugins that are registered
+    contents: dict[str, tuple[str, ...]] = {}  # other contents by title, such as registered plugins
 
     @property
     def available(self) -> bool:
@@ -234,8 +234,8 @@ class PhaseNote:
 class Preparation:
     """What a backend may use while it prepares a model, and what it reports: phases, facts, artefacts, warnings."""
 
-    folder: Path  # the case's own folder; what is left here is kept beside the record
-    cache: Path  # for artefacts worth keeping between cases; name them by their content
+    folder: Path  # the case's folder; its files are kept with the record
+    cache: Path  # for artefacts shared by cases; name them by their content
     on_phase: Callable[[PhaseName], None] = lambda _: None  # called as each phase begins
     now: Callable[[], float] = time.perf_counter  # the clock of the phases, in seconds
     rebuild: bool = False  # whether cached files are made again
@@ -280,7 +280,7 @@ class Runner(ABC):
     """
 
     clock: Clock = HostClock()
-    follows_stream: bool = False  # whether calls are enqueued on PyTorch's current stream, if that is not its own
+    follows_stream: bool = False  # whether calls use PyTorch's current stream
 
     @abstractmethod
     def __enter__(self) -> Runner:
@@ -349,15 +349,17 @@ class Backend(ABC):
     name: ClassVar[str]
     options: ClassVar[type[Struct]]
     summary: ClassVar[str]
-    short: ClassVar[str] = ""  # its name where many stand side by side, if there is a shorter one
+    short: ClassVar[str] = ""  # a shorter name, if there is one
     variants: ClassVar[tuple[str, ...]] = ("",)
-    slow_variants: ClassVar[dict[str, float]] = {}  # how many times longer a build of theirs takes than of the others
-    variant_helps: ClassVar[dict[str, tuple[str, ...]]] = {}  # as ``Knob.helps``, of variants beside the first one
-    # By the format of a model, or of its origin: variant and options that compute its reference on the CPU.
+    slow_variants: ClassVar[dict[str, float]] = {}  # how many times longer their build takes
+    variant_helps: ClassVar[dict[str, tuple[str, ...]]] = {}  # as ``Knob.helps``, without the first variant
+    # Variant and options that compute the reference on the CPU, by the format of the model or of its origin.
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {}
-    distributions: ClassVar[tuple[str, ...]] = ()  # installed packages whose versions belong in a record
-    knobs: ClassVar[tuple[Knob, ...]] = ()  # what a tuning tries
-    recommended: ClassVar[tuple[Recommendation, ...]] = ()  # what a race runs by default; empty: the default variant
+    distributions: ClassVar[tuple[str, ...]] = ()  # packages whose versions belong in a record
+    knobs: ClassVar[tuple[Knob, ...]] = ()  # settings that tuning tries
+    recommended: ClassVar[
+        tuple[Recommendation, ...]
+    ] = ()  # configurations that ``bench`` runs by default; empty: the default variant
     excluded_devices: ClassVar[tuple[str, ...]] = ()  # devices on which ``bench`` runs it only by name
     untested_variants: ClassVar[tuple[str, ...]] = ()  # variants written from documentation alone
 
@@ -455,7 +457,7 @@ def option_values(hint: Any) -> str:
 TOLERANCES = {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2, "bf16": 1e-1, "fp8": 1e-1, "int8": 1e-1}
 
 
-# What some backends and runners can do beside running a model: asked for by type, never by a backend's name.
+# Optional abilities of backends and runners
 
 
 class Saver(ABC):
@@ -517,9 +519,9 @@ class GpuLaunch(Struct, frozen=True, kw_only=True):
 
     name: str
     kind: str = "kernel"  # ``kernel``, ``copy`` or ``fill``
-    operator: str = ""  # the innermost operator around its launch, such as ``aten::add``; empty where there was none
+    operator: str = ""  # the innermost operator around its launch, such as ``aten::add``
     scopes: tuple[str, ...] = ()  # names of operators and ``record_function`` scopes around its launch, outermost first
-    grid: tuple[int, ...] = ()  # blocks of a grid; ``block``: threads of a block; empty for what is no kernel
+    grid: tuple[int, ...] = ()  # blocks; empty for a copy or fill
     block: tuple[int, ...] = ()
     stream: int | None = None
 
@@ -556,7 +558,7 @@ class KernelTracer(ABC):
 class Deployer(ABC):
     """A backend whose prepared models run without Inferlens, from a file and a short script."""
 
-    script_packages: ClassVar[tuple[str, ...]] = ()  # distributions that every script may need
+    script_packages: ClassVar[tuple[str, ...]] = ()  # distributions that scripts may need
 
     def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002 - here all cases need the same
         """Return the distributions that the script may need; a record's versions of them are required."""

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 from inferlens.errors import library
 
-FLOOR_CALLS = 200  # of each length: some 20 ms in all
-FLOOR_CYCLES = 50_000  # of the GPU's clock: some 25 µs
+FLOOR_CALLS = 200  # of each length, in about 20 ms
+FLOOR_CYCLES = 50_000  # about 25 µs
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,8 @@ class Timings:
     latency: list[float]
     enqueue: list[float] = field(default_factory=list)
     gpu: list[float] = field(default_factory=list)
-    stages: dict[str, list[float]] = field(
-        default_factory=dict
-    )  # parts of the GPU time by name, where a call has parts
-    begins: list[float] = field(default_factory=list)  # of time.perf_counter(), as other processes have it
+    stages: dict[str, list[float]] = field(default_factory=dict)  # parts of the GPU time by name, if any
+    begins: list[float] = field(default_factory=list)  # of time.perf_counter(), comparable across processes
 
 
 class Clock(ABC):
@@ -46,7 +44,7 @@ class Clock(ABC):
 
     name: str
     asynchronous = False  # whether the device has a queue
-    lanes = 1  # streams that calls of a window go round
+    lanes = 1  # streams that the calls of a window use in turn
 
     def now(self) -> float:
         """Return the time in seconds on the clock of ``Timings.begins``."""
@@ -96,7 +94,7 @@ def threaded_window(callers: Sequence[tuple[Callable[[Any], Any], Any]], count: 
 
     A thread that has finished its call takes the next one. For devices whose calls return when outputs are ready.
     """
-    left = iter(range(count))  # to take the next number from a range is one step, for all threads
+    left = iter(range(count))  # taking the next number is atomic
     ready = threading.Barrier(len(callers) + 1)
     failed: list[BaseException] = []
 
@@ -182,7 +180,7 @@ class CudaClock(Clock):
                 lane.infer(feed)
         else:
             for (lane, feed), item in zip(calls, itertools.cycle(ring), strict=False):
-                item.synchronize()  # of the call that was so many calls ago; at once where it was never recorded
+                item.synchronize()  # waits for the call ``depth`` calls ago; returns at once if never recorded
                 lane.infer(feed)
                 item.record(lane.stream)
         synchronize()
@@ -202,7 +200,7 @@ class CudaClock(Clock):
             for times in (1, 2):
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.stream(torch.cuda.Stream()):
-                    graph.capture_begin(capture_error_mode="thread_local")  # other threads may go on meanwhile
+                    graph.capture_begin(capture_error_mode="thread_local")  # other threads may continue
                     torch.cuda._sleep(times * FLOOR_CYCLES)
                     graph.capture_end()
                 replays.append(graph.replay)

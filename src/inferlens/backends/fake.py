@@ -44,8 +44,8 @@ LAYERS = (
     ("body.1+head", "FakeFused", ("body.1", "head"), 0.1),
 )
 SPEED = {"steady": 1.0, "fast": 0.5, "noisy": 1.0}
-# A planted space: what each value of a knob multiplies the latency by. knob_d does nothing without knob_c, so there are
-# 504 ways to turn them; the best that is right is BEST, at 0.514 times the latency, and the next is 3 % behind.
+# A planted space: the factor of the latency at each value of a knob. knob_d has no effect without knob_c, so there are
+# 504 combinations. The best with right outputs is BEST, at 0.514 times the latency; the next is 3 % slower.
 FACTORS = {
     "knob_a": (1.0, 0.8, 0.93, 1.25),
     "knob_b": (1.0, 0.85, 0.95),
@@ -54,9 +54,9 @@ FACTORS = {
     "knob_e": (1.0, 0.5),
     "knob_f": (1.0, 0.97, 0.94),
 }
-WORSE_TOGETHER = 1.3  # knob_a=1 and knob_b=1, each the best of its own
+WORSE_TOGETHER = 1.3  # knob_a=1 with knob_b=1, the best values alone
 WRONG = 0.5  # relative error with knob_e
-BUILD_SECONDS = (0.0, 10.0, 60.0)  # more, with knob_f
+BUILD_SECONDS = (0.0, 10.0, 60.0)  # added by knob_f
 BEST = {"knob_a": 1, "knob_b": 2, "knob_c": 1, "knob_d": 1, "knob_f": 2}
 Trouble = Literal[
     "none", "raise", "unsupported", "memory error", "segfault", "abort", "kill", "exit", "hang", "rubbish", "eat memory"
@@ -160,7 +160,7 @@ class FakeRunner(Runner, LayerProfiler):
         self._preparation = preparation
         self._sample_count = 0
         milliseconds = (options.latency + options.per_item * (batch - 1)) * SPEED[case.variant] * factor(options)
-        noise = random.Random(f"{case.seed} {preparation.folder.name}")  # each process has its own
+        noise = random.Random(f"{case.seed} {preparation.folder.name}")  # differs per process
         spread = 0.1 if case.variant == "noisy" else 0.0
         self.clock: Clock = HostClock()
         if options.clock == "fake":

@@ -72,11 +72,11 @@ from inferlens.record.layer_profile import Layer, Layers, Tensor
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, TensorSpec
 from inferlens.trace.precision import first_precision
 
-TYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "int8": "f32"}  # of what is not quantized
-# OpenVINO does not use it by itself for latency; where there is none, the option does nothing.
+TYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "int8": "f32"}  # of everything that is not quantized
+# OpenVINO's default for latency is off. Without hyper-threading the option has no effect.
 HAS_HYPER_THREADING = psutil.cpu_count() != psutil.cpu_count(logical=False)
 HYPER_THREADING = [Knob(name="enable_hyper_threading", values=(True,))] if HAS_HYPER_THREADING else []
-# Options that are OpenVINO's own choice unless they are given; its properties have the same names in capitals.
+# Options that OpenVINO chooses by default; its properties have the same names in capitals.
 SWITCHES = ("enable_cpu_pinning", "enable_hyper_threading")
 
 
@@ -114,7 +114,7 @@ class OpenVino(Backend, Quantizer, Deployer):
     knobs = (
         Knob(name="enable_cpu_pinning", values=(False,)),
         *HYPER_THREADING,
-        # A single call has the threads of one stream: a lower number of threads does the same for it.
+        # For latency, fewer threads have the same effect: a single call uses the threads of one stream.
         Knob(name="hint", values=("throughput",), objectives=("throughput",)),
         Knob(name="streams", values=(2, 4), excludes=("hint",), objectives=("throughput",)),
         Knob(name="inference_precision", values=("bf16", "f16"), precisions=("int8",)),
@@ -156,7 +156,7 @@ class OpenVino(Backend, Quantizer, Deployer):
     def write_quantized(self, model: Model, case: Case, preparation: Preparation, path: Path) -> Path:
         """Write an IR: a graph, its weights in a second file, and its provenance."""
         plain = onnx_file(model, case, preparation, "fp32")
-        preparation.export_folder = plain.parent  # not once more
+        preparation.export_folder = plain.parent  # reuse the export
         quantized = quantized_ir(plain, model, case, preparation)
         shutil.copyfile(quantized, path)
         shutil.copyfile(quantized.with_suffix(".bin"), path.with_suffix(".bin"))
@@ -191,7 +191,7 @@ class OpenVinoRunner(Runner, LayerProfiler):
     case: Case
     preparation: Preparation
     options: OpenVINOOptions
-    plain: Path | None = None  # the graph that was quantized
+    plain: Path | None = None  # the graph before quantization
     compiled: Any = field(default=None, init=False)
     request: Any = field(default=None, init=False)
     _bound_feed: list[Any] | None = field(default=None, init=False)
@@ -221,7 +221,7 @@ class OpenVinoRunner(Runner, LayerProfiler):
         """Compile the file in place of the previous compilation, or raise Unsupported."""
         import openvino
 
-        self.request = self.compiled = self._bound_feed = None  # two would take twice the memory
+        self.request = self.compiled = self._bound_feed = None  # two models would take twice the memory
         check_outputs(self.model)
         core = openvino.Core()
         graph = core.read_model(str(self.path))
@@ -231,14 +231,13 @@ class OpenVinoRunner(Runner, LayerProfiler):
                 [(name, [size.get_length() if size.is_static else "?" for size in shape]) for name, shape in inputs],
                 self.model.inputs,
             )
-            # With the case's sizes for free dimensions OpenVINO can plan memory.
+            # With fixed sizes OpenVINO can plan memory.
             names = {spec.name: spec.shape for spec in self.model.inputs}
             graph.reshape({port: names[name] for port in graph.inputs for name in port.names if name in names})
         with unsupported_on_error("OpenVINO cannot compile the graph"):
             self.compiled = core.compile_model(graph, "CPU", self._properties())
         self.request = self.compiled.create_infer_request()
         input_names = {spec.name for spec in self.model.inputs}
-        # Name and type of each of the inputs.
         self._ports = [(min(port.names & input_names), port.element_type.to_dtype()) for port in self.compiled.inputs]
 
     def place(self, inputs: Inputs) -> list[Any]:
@@ -269,7 +268,7 @@ class OpenVinoRunner(Runner, LayerProfiler):
             for index, tensor in enumerate(feed):
                 self.request.set_input_tensor(index, tensor)
             self._bound_feed = feed
-        return self.request.infer(share_outputs=True)  # views of the outputs; by default it would copy them
+        return self.request.infer(share_outputs=True)  # views; the default copies the outputs
 
     def thread_caller(self) -> Callable[[list[Any]], Any]:
         """Return a call of its own request, which keeps the first feed that it is called with."""
@@ -436,8 +435,8 @@ def int8_share(compiled: Any, path: Path, model: Model) -> float | None:
 # runs, and no time is wrong by more than RUNS_OF_ONE microseconds. The runtime model holds the ONNX nodes of a node in
 # ``originalLayersNames``, some with an ending such as ``/WithoutBiases``. Nodes that did not run are no layers.
 
-WARMUP_RUNS = 2  # runs of a fresh model that are not kept: memory and caches are cold
-MEASURED_RUNS = 3  # runs of it that are
+WARMUP_RUNS = 2  # discarded runs of a new compilation, with cold caches
+MEASURED_RUNS = 3  # measured runs of a compilation
 RUNS_PER_COMPILATION = WARMUP_RUNS + MEASURED_RUNS
 CLOCK = (
     "OpenVINO's performance counters; each run's own time, within "
@@ -457,7 +456,7 @@ class NodeCounter(Struct):
     kind: str
     primitive: str = ""
     has_run: bool = False
-    total: int = 0  # at least that many microseconds since the model was compiled
+    total: int = 0  # microseconds since the compilation, at least
     times: list[float] = []  # seconds
 
     def update(self, info: Any, count: int, *, keep: bool) -> None:
@@ -477,7 +476,7 @@ def profile_nodes(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
     if int(runner.compiled.get_property("NUM_STREAMS")) != 1:
         raise Unsupported("OpenVINO counts for each of several streams by itself.", hint="hint=latency, streams=1")
     counters: list[NodeCounter] = []
-    described: dict[str, Any] = {}  # of the first model: some names are others in the next
+    described: dict[str, Any] = {}  # of the first compilation, since some names change in the next
     clocked, count = NO_RUNS, 0
 
     def after() -> None:
@@ -518,7 +517,7 @@ def _layer(counter: NodeCounter, described: Any, graph: OnnxNodes, ran: set[str]
             details[key] = notes[note]
     if described is not None and not notes.get("originalLayersNames"):
         details["inserted"] = INSERTED
-    if counter.name.rpartition("/")[2].startswith("fq_"):  # as NNCF calls what it adds
+    if counter.name.rpartition("/")[2].startswith("fq_"):  # NNCF's name for inserted nodes
         details["inserted"] = INSERTED_BY_QUANTIZING
     return Layer(
         name=counter.name,

@@ -74,9 +74,9 @@ def _bounds(spec: TensorSpec) -> str:
     return f"{low}, {spec.high if spec.high is not None else max(2, low + 1)}"
 
 
-# The script by which a deployed model runs with PyTorch alone; backends say how its file is loaded.
+# Scripts with PyTorch alone
 
-# ``forward`` does without hooks that check inputs, for as long as a small model takes.
+# ``forward`` skips hooks that check inputs, which take as long as a small model.
 LOAD_PROGRAM = "torch.export.load({}).module(check_guards=False){}.forward"
 CUDA_GRAPH = """
 own = [tensor.clone() for tensor in inputs]  # a CUDA graph reads and writes memory of its own

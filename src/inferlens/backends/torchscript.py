@@ -96,7 +96,7 @@ class TorchScript(Backend, Saver, Deployer):
         Knob(name="channels_last", values=(True,), helps=("layout",)),
         Knob(name="tf32", values=(True,), devices=("cuda",), precisions=("fp32",)),
     )
-    excluded_devices = ("cuda",)  # it was never the fastest there, and compiled the kernels of a DenseNet for minutes
+    excluded_devices = ("cuda",)  # never the fastest there, and compiles for minutes
     recommended = (
         Recommendation("trace", "cpu", {"optimize_for_inference": True}, ("fp32",)),
         Recommendation("trace", "cpu", {"freeze": True}, HALF),
@@ -153,7 +153,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: TorchScriptOptions) -> None:
         super().__init__(model, case, preparation, options)
         self._options = options
-        self._wrapped_path = ""  # the path of the model in what was traced or scripted
+        self._wrapped_path = ""  # the model's path inside the traced module
         self._matched: MatchedKernels | None = None
 
     def save(self, path: Path) -> None:
@@ -177,7 +177,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
             script = self._script(module)
             if self._options.optimize_for_inference:
                 script = torch.jit.optimize_for_inference(script)
-            elif self._options.freeze and hasattr(script, "training"):  # frozen before it was saved, it has lost that
+            elif self._options.freeze and hasattr(script, "training"):  # a module that was saved frozen lacks it
                 script = torch.jit.freeze(script.eval())
         return script  # type: ignore[no-any-return]
 
@@ -203,7 +203,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
 
         if isinstance(module, torch.jit.ScriptModule):
             self.preparation.facts["torchscript"] = "loaded as TorchScript, neither traced nor scripted here"
-            # What was frozen has its weights as constants, which stay where and what they were.
+            # The weights of a frozen module are constants, which keep their device and type.
             if not hasattr(module, "training") and (self.case.device != "cpu" or self.case.precision != "fp32"):
                 message = "This TorchScript archive was frozen: its weights are fp32 constants on the CPU."
                 raise Unsupported(message, hint="an archive saved without torch.jit.freeze, or fp32 on the CPU")
@@ -223,11 +223,11 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
             try:
                 traced = torch.jit.trace(module, feed, check_trace=False, strict=False)
             except RuntimeError:
-                # A trace returns tensors, tuples, lists and dictionaries of one type; any other output is flattened.
+                # A trace cannot return other outputs than tensors, and tuples, lists and dictionaries of one type.
                 self._wrapped_path = WRAPPED_PATH
                 traced = torch.jit.trace(flat_outputs(module), feed, check_trace=False, strict=False)
-        restore(module, state)  # which tracing has changed, and a file would keep
-        # Values that became constants. Mostly they are shapes and harmless; where not, the outputs disagree.
+        restore(module, state)  # tracing has changed it, and a file would keep that
+        # Values that became constants, mostly harmless shapes; otherwise the outputs disagree.
         self.preparation.facts["trace_warnings"] = [reason(str(warning.message)) for warning in caught]
         return traced
 
@@ -238,14 +238,14 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
 GROUP, LOOP = "prim::TensorExprGroup", "prim::Loop"
 NO_NAMES = "the graph that ran names no modules for them."
 FROZEN = "it was frozen before it was saved. Freeze with the option of this backend instead."
-SELF_NAMES = ("TOP", "SELF", "UNKNOWN_INSTANCE", "INSTANCE_NAME_UNKNOWN")  # the module that called, or a function of it
-MAX_PATHS = 64  # that are followed through a graph with branches
+SELF_NAMES = ("TOP", "SELF", "UNKNOWN_INSTANCE", "INSTANCE_NAME_UNKNOWN")  # the calling module, or a function of it
+MAX_PATHS = 64  # through a graph with branches
 TYPES = {
     "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "long": "int64",
     "long int": "int64", "int": "int32", "unsigned char": "uint8", "signed char": "int8",
 }  # fmt: skip
 
-# By how many calls it explains: how many nodes a way passes over, and what it takes, each with what it took before.
+# By explained calls: the number of skipped nodes, and a linked list of used nodes.
 Paths = dict[int, tuple[int, Any]]
 Tensors = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]  # inputs and outputs
 
@@ -254,7 +254,7 @@ class ModulePaths:
     """The paths of a model's modules, from the texts in which TorchScript names them."""
 
     def __init__(self, module: Any, wrapped: str = "") -> None:
-        # A script module tells the types that it was made from; in what was traced the model may lie at a path.
+        # A script module has the original types; a traced one may contain the model at a path.
         named = list(module.named_modules(remove_duplicate=False))
         first: dict[int, str] = {}
         for path, part in named:
@@ -262,9 +262,9 @@ class ModulePaths:
         self._types = {path: getattr(part, "original_name", type(part).__name__) for path, part in named}
         self._first_paths = {
             path: first[id(part)] for path, part in named
-        }  # TorchScript goes by any of a module's paths
+        }  # TorchScript may use any of a module's paths
         self._wrapped = wrapped
-        self.names_seen = False  # whether any node named one
+        self.names_seen = False  # whether any node has a module
 
     def node_path(self, node: Any) -> str | None:
         """Return the module of a graph node; empty is the model, ``None`` is unknown."""
@@ -479,7 +479,7 @@ def short_kind(kind: str) -> str:
 def trace_tensors(execution: bytes) -> dict[Call, Tensors]:
     """Return the tensors of each call in an execution trace; nothing if it is cut short."""
     try:
-        nodes = sorted(msgspec.json.decode(execution)["nodes"], key=lambda node: node["id"])  # in order of the begins
+        nodes = sorted(msgspec.json.decode(execution)["nodes"], key=lambda node: node["id"])  # in order of their begins
     except msgspec.MsgspecError:
         return {}
     begin = max((node["id"] for node in nodes if node["name"] == RUN_SPAN), default=0)

@@ -30,7 +30,7 @@ from inferlens.record.layer_profile import Layer, Tensor
 from inferlens.spec.case import Case, TensorSpec
 from inferlens.spec.keep import kept, unknown_layer
 
-EMBED_LIMIT = 1_500_000_000  # bytes of weights in one ONNX file, which holds less than 2 GiB; else they are beside it
+EMBED_LIMIT = 1_500_000_000  # bytes of weights inside an ONNX file, which holds less than 2 GiB
 
 
 def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str) -> Path:
@@ -119,11 +119,11 @@ def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, pre
                 cast_folded_weights(path)
             preparation.facts["onnx_exporter"] = "torch.export"
             return
-        except Exception as error:  # whatever the exporter stumbles over, the other one may do
+        except Exception as error:  # the other exporter may succeed
             first = error
         try:
-            warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # the record warns of just that
-            flat = flat_outputs(module)  # this one knows fewer types of outputs
+            warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # the record warns of it
+            flat = flat_outputs(module)  # this exporter knows fewer types of outputs
             axes = {spec.name: dynamic_sizes(spec) for spec in model.inputs}
             torch.onnx.export(flat, feed, path, input_names=names, dynamo=False, verbose=False, dynamic_axes=axes)
         except Exception as error:
@@ -200,10 +200,10 @@ NO_SCOPES = (
 )
 NO_ONNX_PACKAGE = f"the module paths in an ONNX file are read with the package onnx: {installing('onnx')}"
 NO_PATHS = "an IR of OpenVINO's has no module paths; the model that it was made from has them."
-FOLDING_OPERATORS = ("Conv", "ConvTranspose", "Gemm")  # what a batch norm is folded into
+FOLDING_OPERATORS = ("Conv", "ConvTranspose", "Gemm")  # operators into which a batch norm is folded
 CONSTANT_KINDS = ("Constant",)  # nodes that do nothing at run time
 DOMAINS = ("", "ai.onnx")
-LARGEST_SHAPE_TENSOR = 4096  # bytes of a weight, from which on it is none that tells a shape
+LARGEST_SHAPE_TENSOR = 4096  # bytes; larger weights cannot be shapes
 HIDDEN_GRAPHS = "Nodes with graphs inside of them, such as If and Loop, are drawn without these: {}."
 
 
@@ -371,7 +371,7 @@ def onnx_layers(path: Path) -> OnnxLayers:
     for weights in model.graph.initializer:
         if len(weights.raw_data) > LARGEST_SHAPE_TENSOR:
             weights.ClearField("raw_data")
-    with suppress(Exception):  # too large, or broken: shapes are missing then, and nothing else
+    with suppress(Exception):  # without shapes if the model is too large or broken
         model = onnx.shape_inference.infer_shapes(model)
     return OnnxLayers(model.graph)
 

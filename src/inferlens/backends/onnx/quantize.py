@@ -37,21 +37,21 @@ from inferlens.stats.output_error import flat, relative_l2
 
 FOLDER = "quantized"
 LARGEST_FP8 = 448.0  # of E4M3
-TYPED_OPSET = 19  # the opset since which QuantizeLinear takes fp16 and makes FP8
+TYPED_OPSET = 19  # the first opset in which QuantizeLinear takes fp16 and makes FP8
 Ranges = dict[str, tuple[float, float]]
-METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}  # as ONNX Runtime calls them
+METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}  # names in ONNX Runtime
 
 
 @dataclass(frozen=True)
 class Dialect:
     """The form of a quantized graph that a runtime wants."""
 
-    name: str  # in the names of files
-    types: tuple[str, str]  # ``QuantType`` of activations (empty: ranges are found in every call) and of weights
-    operators: tuple[str, ...]  # those that are quantized
-    rest: str = "fp32"  # the precision of all that is not quantized, inputs and outputs too
-    per_channel: bool = True  # whether weights have a scale for each output channel
-    seven_bits: bool = False  # whether weights are kept to 7 of their 8 bits
+    name: str  # part of file names
+    types: tuple[str, str]  # ``QuantType`` of activations (empty: ranges in every call) and weights
+    operators: tuple[str, ...]  # the quantized operators
+    rest: str = "fp32"  # the precision of everything else, inputs and outputs too
+    per_channel: bool = True  # whether weights have a scale per output channel
+    seven_bits: bool = False  # whether weights use 7 of 8 bits
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -126,17 +126,17 @@ def needs_quantizing(model: Model, case: Case) -> bool:
     return model.format != "onnx" or model.path is None or onnx_file_precision(model.path) not in QUANTIZED
 
 
-# Products, and what passes bytes on as it finds them or picks the largest. Sums, means, powers and quotients stay in
-# fp32: they gain nothing by it, and where a normalization or an activation function is made of such operators, eight
-# bits are too few for what lies between them. Quantizing all that the quantizer knows how to, its own default, took the
-# accuracy of magika's network from 98 to 43 %, and that of RapidOCR's network that reads from 96 to 76 %; with these
-# they have 97 and 93 %, and ResNet-18 is as fast as with all.
+# Products, and operators that pass values on or select the largest. Sums, means, powers and quotients stay in fp32:
+# they gain no speed, and eight bits are too few inside a normalization or an activation function that is made of such
+# operators. With all operators, the quantizer's default, the accuracy of magika's network fell from 98 to 43 %, and
+# that of RapidOCR's recognition network from 96 to 76 %. With these operators they have 97 and 93 %, and ResNet-18 is
+# as fast as with all.
 OPERATORS = (
     "Conv", "ConvTranspose", "Gemm", "MatMul",
     "AveragePool", "Clip", "Concat", "Gather", "GlobalAveragePool", "MaxPool", "Pad", "Relu",
     "Reshape", "Resize", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
 )  # fmt: skip
-PER_CHANNEL_OPSET = 13  # the first opset in which a tensor has several scales
+PER_CHANNEL_OPSET = 13  # the first opset with several scales per tensor
 
 
 def make_quantizable(path: Path, written: Path) -> None:
@@ -162,7 +162,7 @@ def fold(path: Path, written: Path) -> None:
     import onnx
 
     shape_inference = library("onnxruntime.quantization.shape_inference", extra="onnx")
-    # Of a graph by its name, weights in files beside it are looked for in a folder where they are not.
+    # Given a path, the library searches external weights in the wrong folder.
     model = onnx.load(str(path)) if weight_files(path, onnx_graph(path)) else str(path)
     shape_inference.quant_pre_process(model, str(written), skip_symbolic_shape=True)
 
@@ -178,7 +178,7 @@ def _flat_biases(graph: Any) -> bool:
     return bool(flattened)
 
 
-# Ranges, which are every dialect's
+# Ranges, which all dialects share
 
 
 def _ranges(
@@ -205,10 +205,10 @@ def calibrated_ranges(path: Path, feeds: Iterator[Any], method: str = "minmax") 
             augmented_model_path=str(Path(folder) / "augmented.onnx"),
             calibrate_method=getattr(CalibrationMethod, METHODS[method]),
         )
-        for feed in feeds:  # one by one: the values of each are in memory until they are counted
+        for feed in feeds:  # one by one, since all values of a feed are kept in memory
             calibrator.collect_data(SimpleNamespace(get_next=iter([feed, None]).__next__))
         values = {name: data.range_value for name, data in calibrator.compute_data().items()}
-        del calibrator  # which has the file open
+        del calibrator  # it keeps the file open
     return {name: (float(low.squeeze()), float(high.squeeze())) for name, (low, high) in sorted(values.items())}
 
 
@@ -255,7 +255,7 @@ def _quantize_dynamic(plain: Path, written: Path, dialect: Dialect, keep: Sequen
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(str(plain))
-    del model.graph.value_info[:]  # shapes of weights among them, which it transposes
+    del model.graph.value_info[:]  # they include shapes of weights that the quantizer transposes
     quantize_dynamic(
         model,
         str(written),
@@ -325,7 +325,7 @@ def _fp8_scales(graph: Any, ranges: Ranges) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-# What was quantized
+# The quantized share
 
 
 def quantized_share(path: Path, inputs: tuple[TensorSpec, ...]) -> float | None:
@@ -380,9 +380,9 @@ def _errors_only() -> Iterator[None]:
 # or its quantized copy. The switches of an operator are set together, so the outputs are those of a graph in which only
 # this operator is quantized. Sums of integers are computed in fp32.
 
-LAYER_SAMPLES = 8  # that are looked at for each layer
-ABSORBED = ("Relu", "Clip")  # which the rounding behind them can do
-SELECTING = ("MaxPool",)  # as a view does, it gives values that it was given
+LAYER_SAMPLES = 8  # samples per layer
+ABSORBED = ("Relu", "Clip")  # operators that the rounding behind them can replace
+SELECTING = ("MaxPool",)  # operators that return some of their input values
 
 
 def rank_layers(
@@ -394,7 +394,7 @@ def rank_layers(
     """
     dialect = cpu_dialect() if case.precision == "int8" else replace(tensorrt_dialect(case.precision), rest="fp32")
     quantized = quantized_onnx(plain, model, case, preparation, dialect)
-    with tempfile.TemporaryDirectory() as folder:  # as it is before it is quantized
+    with tempfile.TemporaryDirectory() as folder:  # the graph before quantization
         path = Path(folder) / "plain.onnx"
         fold(plain, path)
         return layer_errors(path, quantized, model.inputs, feeds)
@@ -476,7 +476,7 @@ def _insert_switches(model: Any, plain_model: Any) -> list[str]:
     plain_nodes = {node.name: node for node in plain_model.graph.node}
     plain_producers = {name: node for node in plain_model.graph.node for name in node.output}
     floats = {item.name: item for item in plain_model.graph.initializer}
-    read = {  # of what is dequantized, the tensor that the same operator reads in the plain graph
+    read = {  # dequantized tensors: the input of the same operator in the plain graph
         name: plain_nodes[node.name].input[place]
         for node in graph.node
         if node.name in plain_nodes
@@ -504,7 +504,7 @@ def _insert_switches(model: Any, plain_model: Any) -> list[str]:
         elif name in floats:
             raw = f"{name}_plain"
         else:
-            continue  # without its values in fp32 it stays as it is
+            continue  # unchanged, because its fp32 values are missing
         if name not in names:
             names.append(name)
         node.output[0] = f"{output}_rounded"
@@ -530,7 +530,7 @@ def _error(ours: Sequence[Sequence[Any]], theirs: Sequence[Sequence[Any]]) -> fl
 
 # The cache of quantized files. A record keeps its quantized model, so that it can be loaded without calibration data.
 
-BESIDE = "quantized"  # the folder beside a record, and the kind of the artefact
+BESIDE = "quantized"  # the folder in a record, and the kind of the artefact
 
 
 def seven_bits() -> bool:
@@ -585,9 +585,9 @@ def keep_with_record(preparation: Preparation, path: Path) -> Path:
     folder = preparation.folder / BESIDE
     folder.mkdir(parents=True, exist_ok=True)
     for part in sorted(path.parent.glob(f"{path.stem}.*")):
-        (folder / part.name).unlink(missing_ok=True)  # of the same case, prepared once more
+        (folder / part.name).unlink(missing_ok=True)  # of an earlier preparation
         try:
-            os.link(part, folder / part.name)  # which takes no room
+            os.link(part, folder / part.name)  # without a copy
         except OSError:
             shutil.copyfile(part, folder / part.name)
         preparation.keep(folder / part.name, BESIDE if part == path else f"{BESIDE} weights")

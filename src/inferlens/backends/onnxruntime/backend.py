@@ -142,7 +142,7 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         ort, missing = import_library("onnxruntime", "ONNX Runtime", "onnx")
         if missing:
             return Capabilities(formats=formats, absent=(missing,))
-        torch, no_torch = import_library("torch", "PyTorch", "torch")  # its tensors and events are used on a GPU
+        torch, no_torch = import_library("torch", "PyTorch", "torch")  # for tensors and events on a GPU
         no_gpu = no_torch or cuda_absence(torch)
         on_gpu, limits = ((), {}) if no_gpu else cuda_precisions(torch)
         absences = {name: (None if name == "cpu" else no_gpu) or provider_absence(ort, name) for name in self.variants}
@@ -195,7 +195,7 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
 
     def write_quantized(self, model: Model, case: Case, preparation: Preparation, path: Path) -> Path:
         plain = onnx_file(model, case, preparation, "fp32")
-        preparation.export_folder = plain.parent  # not once more
+        preparation.export_folder = plain.parent  # reuse the export
         copy_onnx(_graph_file(model, case, preparation, self.parse_options(case)), path)
         return plain
 
@@ -335,7 +335,7 @@ def option_statements(attributes: Mapping[str, Any], entries: Mapping[str, str])
         word = f"ort.{type(value).__name__}.{value.name}" if hasattr(value, "name") else repr(value)
         yield f"options.{name} = {word}"
     for key, text in entries.items():
-        if text != "1":  # threads spin by default
+        if text != "1":  # the default
             yield f"options.add_session_config_entry({key!r}, {text!r})"
 
 

@@ -47,11 +47,13 @@ CONVERSIONS = ("ReorderInput", "ReorderOutput", "Cast", "Transpose", "MemcpyToHo
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 CAST_PREFIX = "InsertedPrecisionFreeCast_"
 BLOCKED_NAME = re.compile(r"_nchwc(_token_\d+)?$")
-TOKEN_SUFFIX = re.compile(r"_token_\d+$")  # behind the name of a node that was rewritten
-INTEGER_OPERATORS = re.compile(r"QLinear|QGemm|QAttention|\w+Integer|DynamicQuantize(?!Linear)")  # of quantized factors
+TOKEN_SUFFIX = re.compile(r"_token_\d+$")  # after the name of a rewritten node
+INTEGER_OPERATORS = re.compile(
+    r"QLinear|QGemm|QAttention|\w+Integer|DynamicQuantize(?!Linear)"
+)  # operators on quantized factors
 QUANTIZE_KINDS = ("QuantizeLinear", "DequantizeLinear")
 INSERTED_BY_QUANTIZING = "by quantization, to change type"
-KNOWN_PROVIDERS = ("CPUExecutionProvider", "CUDAExecutionProvider")  # others choose by themselves what they compute in
+KNOWN_PROVIDERS = ("CPUExecutionProvider", "CUDAExecutionProvider")  # others choose their precision themselves
 
 
 class NodeArguments(Struct):
@@ -89,7 +91,7 @@ def enable_profile(settings: Any, folder: Path) -> None:
     settings.enable_profiling = True
     settings.profile_file_prefix = str(folder / "profile")
     settings.optimized_model_filepath = str(folder / OPTIMISED)
-    # Weights go into a file of their own, because one ONNX file holds less than 2 GiB.
+    # Weights go into a second file, because one ONNX file holds less than 2 GiB.
     settings.add_session_config_entry("session.optimized_model_external_initializers_file_name", "optimised.data")
     settings.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
 
@@ -218,8 +220,8 @@ class Fusion:
         self._original = original
         self._optimised = optimised
         self._names = Counter(node.name for node in optimised.nodes)
-        self.written_tensors = optimised.by_output.keys()  # the tensors that nodes of the optimised graph write
-        self._original_names: dict[str, str] = {}  # tensors of the optimised graph: their names in the original one
+        self.written_tensors = optimised.by_output.keys()  # outputs of the optimised graph's nodes
+        self._original_names: dict[str, str] = {}  # original names by names in the optimised graph
         self._sources_by_name: dict[str, list[OnnxNode]] = {}
         self._readers: dict[str, list[OnnxNode]] = {}
         for node in optimised.nodes:
@@ -261,7 +263,7 @@ class Fusion:
     def sources(self, name: str) -> list[OnnxNode]:
         """Return the original nodes of a node of the optimised graph, or none if unknown."""
         if name not in self._sources_by_name:
-            self._sources_by_name[name] = []  # where names are not unique, a node may seem to read what it writes
+            self._sources_by_name[name] = []  # with duplicate names a node may seem to read its own output
             self._sources_by_name[name] = self._sources(name)
         return self._sources_by_name[name]
 

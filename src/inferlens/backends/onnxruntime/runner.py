@@ -66,7 +66,7 @@ class Provider:
 
     name: str
     device: str
-    library: str = ""  # empty if it is built in
+    library: str = ""  # empty if built in
     lowers: bool = False
 
 
@@ -79,7 +79,7 @@ PROVIDER_LIBRARIES = {
     "cuda": "CUDA and cuDNN of its version",
     "tensorrt": "TensorRT of its version (pip install tensorrt)",
 }
-# Options that act on the nodes of one provider alone.
+# Options that only affect the nodes of one provider.
 PROVIDER_OPTIONS = {
     "CUDAExecutionProvider": ("tf32", "cudnn_conv_algo_search", "fuse_conv_bias", "prefer_nhwc"),
     "CPUExecutionProvider": ("enable_cpu_mem_arena", "allow_spinning"),
@@ -115,12 +115,12 @@ def load_cuda_libraries(ort: Any, provider: Provider) -> None:
     with contextlib.suppress(ImportError):
         importlib.import_module("torch")
     if hasattr(ort, "preload_dlls"):
-        # It prints what it does not find; what matters of that is said by the loader below.
+        # It prints missing files; the loader below reports the relevant ones.
         with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(RuntimeError):
             ort.preload_dlls()
     if provider.lowers:
         with contextlib.suppress(ImportError):
-            importlib.import_module("tensorrt")  # brings libnvinfer into the process
+            importlib.import_module("tensorrt")  # loads libnvinfer
 
 
 def provider_list(provider: Provider, case: Case, options: Any, stream: int, cache: Path) -> list[Any]:
@@ -131,7 +131,7 @@ def provider_list(provider: Provider, case: Case, options: Any, stream: int, cac
     if provider.device == "cpu":
         return [provider.name]
     common = {"device_id": "0", "user_compute_stream": str(stream)}
-    # ONNX Runtime's own default is on. Off, it keeps convolutions of every type from tensor cores, those in fp16 too.
+    # The library's default is on. Off, it keeps convolutions of every type from tensor cores, also in fp16.
     tf32 = options.tf32 or case.precision != "fp32"
     cuda = {
         **common,
@@ -139,7 +139,7 @@ def provider_list(provider: Provider, case: Case, options: Any, stream: int, cac
         "cudnn_conv_algo_search": options.cudnn_conv_algo_search,
         "enable_cuda_graph": str(int(options.cuda_graph and not provider.lowers)),
     }
-    # Not named where they are off, which is ONNX Runtime's default: a version that lacks one would refuse its name.
+    # Omitted if off, which is the default: older versions refuse unknown names.
     cuda |= {name: "1" for name in ("fuse_conv_bias", "prefer_nhwc") if getattr(options, name)}
     offered: list[Any] = [("CUDAExecutionProvider", cuda), "CPUExecutionProvider"]
     if not provider.lowers:
@@ -153,7 +153,7 @@ def provider_list(provider: Provider, case: Case, options: Any, stream: int, cac
         "trt_timing_cache_enable": "1",
         "trt_timing_cache_path": str(cache),
     }
-    if case.precision == "bf16":  # not named otherwise: an ONNX Runtime that is older than this option would refuse it
+    if case.precision == "bf16":  # omitted otherwise: older versions refuse unknown names
         tensorrt["trt_bf16_enable"] = "1"
     return [(provider.name, tensorrt), *offered]
 
@@ -163,14 +163,14 @@ def provider_list(provider: Provider, case: Case, options: Any, stream: int, cac
 
 ERRORS_ONLY = 3
 DeviceFeed = dict[str, Any]
-# ONNX Runtime's name of a type: NumPy's and PyTorch's, and the number in onnx.TensorProto.DataType.
+# ONNX Runtime's type names: the name in NumPy and PyTorch, and the number in onnx.TensorProto.DataType.
 TYPES = {
     "tensor(float)": ("float32", 1), "tensor(uint8)": ("uint8", 2), "tensor(int8)": ("int8", 3),
     "tensor(int16)": ("int16", 5), "tensor(int32)": ("int32", 6), "tensor(int64)": ("int64", 7),
     "tensor(bool)": ("bool", 9), "tensor(float16)": ("float16", 10), "tensor(double)": ("float64", 11),
     "tensor(bfloat16)": ("bfloat16", 16),
 }  # fmt: skip
-NUMPY_TYPES = {name: kind for name, (kind, _) in TYPES.items() if kind != "bfloat16"}  # which NumPy lacks
+NUMPY_TYPES = {name: kind for name, (kind, _) in TYPES.items() if kind != "bfloat16"}  # NumPy has no bfloat16
 LEVELS = {"all": "ENABLE_ALL", "extended": "ENABLE_EXTENDED", "basic": "ENABLE_BASIC", "disable": "DISABLE_ALL"}
 
 
@@ -217,7 +217,7 @@ class OnnxRunner(Runner):
         self.preparation.cache.mkdir(parents=True, exist_ok=True)
         providers = provider_list(self.provider, self.case, self.options, stream, self.preparation.cache)
         with unsupported_on_error(f"{self.case.backend_label} cannot load the graph"):
-            # Without its fallback: a provider that fails shall raise, not give way to the CPU.
+            # Without fallback, so that a provider that fails raises instead of running on the CPU.
             loaded = ort.InferenceSession(
                 str(self.path), self._session_options(), providers=providers, enable_fallback=0
             )
@@ -318,7 +318,7 @@ class CpuRunner(OnnxRunner, LayerProfiler):
         """
         import onnxruntime as ort
 
-        arrays_in_order(inputs, self.model.inputs)  # refuses other names
+        arrays_in_order(inputs, self.model.inputs)  # raises for other names
         if odd := [node.name for node in self._session.get_outputs() if not node.type.startswith("tensor(")]:
             self.preparation.warn(
                 "python-outputs",
@@ -331,7 +331,7 @@ class CpuRunner(OnnxRunner, LayerProfiler):
         for name, value in values.items():
             binding.bind_ortvalue_input(name, value)
         for node in self._session.get_outputs():
-            binding.bind_output(node.name)  # allocated by the first run, written to again by the next
+            binding.bind_output(node.name)  # allocated by the first run and reused by the next
         return BoundInputs(binding, [*values.values()])
 
     def take(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
@@ -389,7 +389,7 @@ class CudaRunner(OnnxRunner):
         return self
 
     def __exit__(self, *error: Any) -> None:
-        # ONNX Runtime goes first: it holds addresses of the tensors, which must outlive it.
+        # ONNX Runtime is released first, because it holds addresses of the tensors.
         self._binding = None
         super().__exit__(*error)
         self._inputs, self._outputs, self._bound_feed = {}, [], None
@@ -399,7 +399,7 @@ class CudaRunner(OnnxRunner):
         """Return tensors on the GPU by name, in the types of the graph."""
         import torch
 
-        arrays_in_order(inputs, self.model.inputs)  # refuses other names
+        arrays_in_order(inputs, self.model.inputs)  # raises for other names
         arrays = self.arrays(inputs)
         return {
             name: torch.from_numpy(arrays[name].copy()).to("cuda", getattr(torch, TYPES[kind][0]))

@@ -41,7 +41,7 @@ from inferlens.models.work.torch_module import hooked
 from inferlens.record.layer_profile import GpuLimits, Kernel, Kernels, Layer, Layers
 from inferlens.trace import occupancy, tensor_cores
 
-MIN_ALIGNED = 0.9  # of the kernels of either sequence; below, a pair may be of different layers
+MIN_ALIGNED = 0.9  # share of either sequence; below it, pairs may belong to different layers
 DIFFERENT_LAUNCHES = (
     "not known: the call that shows where kernels came from launched {}, a run {}, not the same in the same order."
 )
@@ -56,8 +56,8 @@ class MatchedKernels(Struct, frozen=True):
     """The kernels, copies and fills of a run without a CUDA graph, in order, with their origins."""
 
     kernels: list[tuple[GpuLaunch, KernelOrigin]]
-    absent: dict[str, str] = {}  # what is not known of the origins, and why
-    layers: tuple[Layer, ...] = ()  # the layers that the origins name, without times
+    absent: dict[str, str] = {}  # reasons for unknown origins
+    layers: tuple[Layer, ...] = ()  # the layers of the origins, without times
 
 
 def sources_by_match(launched: Sequence[GpuLaunch], matched: MatchedKernels) -> KernelSources:
@@ -105,9 +105,9 @@ def longest_common_pairs(here: Sequence[Hashable], there: Sequence[Hashable]) ->
     places: dict[Hashable, list[int]] = {}
     for index, name in enumerate(there):
         places.setdefault(name, []).append(index)
-    ends: list[int] = []  # of the best chain of each length, the last place in ``there``
-    best: list[tuple[int, int, int]] = []  # both places, and the pair before it, of every pair ever best
-    at: list[int] = []  # for each length the last pair, in ``best``
+    ends: list[int] = []  # last position in ``there`` of the best chain of each length
+    best: list[tuple[int, int, int]] = []  # both positions and the previous pair, for every pair that was ever best
+    at: list[int] = []  # index in ``best`` of the last pair, for each length
     for place, name in enumerate(here):
         for index in reversed(places.get(name, ())):
             length = bisect_left(ends, index)
@@ -145,7 +145,7 @@ def trace_kernels(runner: Runner, feed: Any, runs: int, label: str = "the backen
     """
     check_profiler()
     origins = runner if isinstance(runner, KernelTracer) else None
-    with profiler(on_gpu=True):  # CUPTI takes long to start
+    with profiler(on_gpu=True):  # starting CUPTI takes long
         runner.infer(feed)
         runner.synchronize()
     clocked = NO_RUNS
@@ -201,7 +201,7 @@ def kernels_of_runs(
     same = len({tuple(event.gpu_launch.name for event in run.events) for run in runs}) == 1
     if not same:
         absent["order"] = DIFFERENT_RUNS
-    sources: dict[tuple[GpuLaunch, ...], KernelSources] = {}  # once for runs that are alike
+    sources: dict[tuple[GpuLaunch, ...], KernelSources] = {}  # by launches, once for equal runs
     by_key: dict[Any, tuple[KernelOrigin, list[list[TracedEvent]]]] = {}
     for number, run in enumerate(runs):
         launched = tuple(event.gpu_launch for event in run.events)
@@ -291,7 +291,7 @@ def module_scopes(module: Any) -> Iterator[None]:
             entered.append((id(part), scope))
 
     def leaving(part: Any, *_: Any) -> None:
-        # Also called where the forward failed; a module whose own entering failed has opened nothing.
+        # Also called if the forward failed; a module that failed to enter has no scope.
         if entered and entered[-1][0] == id(part):
             entered.pop()[1].__exit__(None, None, None)
 
@@ -374,14 +374,14 @@ def kernel_families(runner: Runner, feed: Any) -> dict[str, float]:
 # Layers of compiled code inside PyTorch. An ``OperatorNames`` selects the operators that are layers. A layer's time is
 # the host's time of the call; on a GPU it is the time of the kernels that it launched.
 
-# What is called in a run: its name, and how many of that name were called before it in the same run.
+# A call in a run: its name, and the number of earlier calls with that name.
 Call = tuple[str, int]
 
 
 class OperatorNames(ABC):
     """A compiler's knowledge of the operators in its code."""
 
-    unknown_reason: str  # why some operators have no module
+    unknown_reason: str  # why operators have no module
 
     @abstractmethod
     def calls(self, root: TracedOperator) -> list[tuple[Call, TracedOperator]]:
@@ -439,7 +439,7 @@ def kernels_below(root: TracedOperator, names: OperatorNames) -> MatchedKernels:
     events = [(event, layers_by_call[call]) for call, operator in operators for event in operator.all_kernels()]
     events.sort(key=lambda item: item[0].begin)
     absent = names.absences(sum(not layer.modules for _, layer in events), f"of {len(events)} kernels")
-    absent.pop("tensors", None)  # kernels have none
+    absent.pop("tensors", None)  # kernels have no tensors
     calls = Counter(layers_by_call[call].name for call, _ in operators)
     layers = {layer.name: replace(layer, calls=calls[layer.name]) for _, layer in events}
     kernels = [(event.gpu_launch, KernelOrigin(layer.name, layer.modules)) for event, layer in events]

@@ -72,9 +72,9 @@ class Runnable(Protocol):
 class TimedRuns(Struct, frozen=True):
     """The times of some runs on the host's clock."""
 
-    whole: tuple[float, ...]  # seconds of each, from the call to its outputs being ready
-    starts: tuple[float, ...]  # when each began, in seconds of time.perf_counter()
-    started: str  # UTC time at which the first began, ISO 8601
+    whole: tuple[float, ...]  # seconds from the call until its outputs are ready
+    starts: tuple[float, ...]  # begins, in seconds of time.perf_counter()
+    started: str  # UTC time of the first begin, ISO 8601
 
     @property
     def begins(self) -> tuple[float, ...]:
@@ -167,7 +167,7 @@ class GpuMarks:
 def time_modules(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool = False) -> Layers:
     """Time the modules of ``module`` in ``runs`` calls of ``runner.infer(feed)``, after an untimed one."""
     layers, absent = module_layers(runner, module, feed)
-    paths, modules = zip(*module.named_modules(), strict=True)  # a module that has several paths goes by its first
+    paths, modules = zip(*module.named_modules(), strict=True)  # a module with several paths has its first
     moments = GpuMarks(2 * len(modules) + 1) if on_gpu else HostMarks()
     marks: list[int] = []
     times: dict[int, LayerTimes] = {}
@@ -182,7 +182,7 @@ def time_modules(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: b
         moments.take()
         clocked = time_runs(runner, feed, runs, after)
     by_path = {layer.name: layer for layer in layers}
-    for index in sorted(times):  # what only a later call called
+    for index in sorted(times):  # modules that only a later call called
         path = paths[index]
         by_path.setdefault(path, Layer(name=path, kind=type(modules[index]).__name__, modules=(path,)))
     timed = {paths[index]: item.timing(runs) for index, item in times.items()}
@@ -205,7 +205,7 @@ def module_layers(runner: Runnable, module: Any, feed: Any) -> tuple[list[Layer]
         )
         for index, (inputs, outputs) in observed.items()
     ]
-    # An exported program has modules in name only, and calls but its own check.
+    # An exported program calls no module except its own check.
     flat = len(paths) > 1 and sum(layer.name != EXPORTED_CHECK for layer in layers) < 2
     return layers, {"modules": NO_MODULES} if flat else {}
 
@@ -216,13 +216,13 @@ def add_own_times(times: dict[int, LayerTimes], run: int, marks: list[int], mome
     ``marks`` are the number of a module where it was entered, ``~number`` where it was left, in order; ``moments`` are
     the seconds since the run began.
     """
-    entered: list[list[float]] = []  # of each module that was entered: when, and the time of those it called
+    entered: list[list[float]] = []  # begin of each open module, and the time of modules that it called
     for mark, moment in zip(marks, moments, strict=True):
         if mark >= 0:
             entered.append([moment, 0.0])
             continue
         begin, inside = entered.pop()
-        own = max(moment - begin - inside, 0.0)  # rounding may leave less than nothing
+        own = max(moment - begin - inside, 0.0)  # rounding can make it negative
         times.setdefault(~mark, LayerTimes()).add(run, own, begin)
         if entered:
             entered[-1][1] += moment - begin

@@ -28,12 +28,12 @@ from inferlens.trace.steps import Intervals
 
 HOST_CLOCK = "torch.profiler, operators on the host"
 GPU_CLOCK = "torch.profiler (CUPTI), kernels on the GPU"
-SPAN_PREFIX = "inferlens "  # how the names of all our spans begin
+SPAN_PREFIX = "inferlens "  # prefix of all our spans
 RUN_SPAN = f"{SPAN_PREFIX}run"
 STEP_SPAN = f"{SPAN_PREFIX}step "
-SUFFIX = ".pt.trace.json.gz"  # by which TensorBoard's plugin knows a trace
-METADATA_KEY = "inferlens"  # what stands beside the events and says what was traced
-RUNS_PER_TRACE = 10  # runs in one trace
+SUFFIX = ".pt.trace.json.gz"  # the suffix that TensorBoard's plugin expects
+METADATA_KEY = "inferlens"  # key of our description in the trace file
+RUNS_PER_TRACE = 10
 KERNEL = "kernel"
 KINDS = {Category.KERNEL: KERNEL, Category.MEMCPY: "copy", Category.MEMSET: "fill"}
 
@@ -42,11 +42,11 @@ class TracedEvent(Struct, frozen=True, kw_only=True):
     """A kernel, copy or fill; times in nanoseconds; ``None`` is unknown."""
 
     gpu_launch: GpuLaunch
-    begin: int  # since the run began; the GPU's clock is fitted to the host's, so it may be a little less than nothing
-    launch_time: int = 0  # when the host launched it, since the run began
+    begin: int  # since the run began; may be slightly negative, because the GPU's clock is fitted to the host's
+    launch_time: int = 0  # on the host, since the run began
     time: int
-    registers: int | None = None  # of each thread
-    shared_memory: int | None = None  # of each block, static and dynamic, in bytes
+    registers: int | None = None  # per thread
+    shared_memory: int | None = None  # per block, static and dynamic, in bytes
     occupancy: float | None = None  # estimated by the profiler, 0 to 1
 
 
@@ -56,8 +56,8 @@ class TracedOperator(Struct):
     name: str
     begin: float = 0.0
     time: float = 0.0
-    kernels: list[TracedEvent] = []  # what it launched itself
-    children: list[TracedOperator] = []  # what it called
+    kernels: list[TracedEvent] = []  # launched directly
+    children: list[TracedOperator] = []  # called operators
 
     def all_kernels(self) -> Iterator[TracedEvent]:
         """Yield the kernels of the operator and of all that it called."""
@@ -75,12 +75,12 @@ class TracedOperator(Struct):
 class TracedRun(Struct, frozen=True, kw_only=True):
     """A run of a trace."""
 
-    begin: int  # in nanoseconds of the trace's clock, the host's
-    whole: float  # seconds from the call to its outputs being ready
-    busy: float  # seconds in which the GPU ran at least one of its events
-    launches: int  # calls of the runtime that launched something; a CUDA graph is one
-    events: tuple[TracedEvent, ...]  # in the order of the launches; what one call launched, in the order of the begins
-    root: TracedOperator  # the run itself, with what the host called; kernels that no operator launched are its own
+    begin: int  # nanoseconds on the trace's clock, which is the host's
+    whole: float  # seconds from the call until its outputs are ready
+    busy: float  # seconds in which the GPU ran at least one event
+    launches: int  # launching calls of the runtime; a CUDA graph is one
+    events: tuple[TracedEvent, ...]  # in launch order; events of one call in order of their begins
+    root: TracedOperator  # the run, with the host's calls; kernels without an operator are its own
 
 
 class SpannedRunner:
@@ -162,7 +162,7 @@ def read_runs(trace: Trace) -> list[TracedRun]:
     moment[launch != NONE] = trace.begin[trace.calls.row[launch[launch != NONE]]]
     order = np.lexsort((trace.begin[trace.gpu.row], moment))
     scope_begin = trace.begin[trace.scopes.row]
-    scope_order = np.argsort(scope_begin, kind="stable")  # of those that begin together the outer ones are first
+    scope_order = np.argsort(scope_begin, kind="stable")  # outer scopes first
     launchers = _LaunchScopes(trace, links)
     spans = [
         int(row) for row in trace.rows(Category.ANNOTATION) if trace.name_of(row).split(" ")[:2] == RUN_SPAN.split()
@@ -173,9 +173,7 @@ def read_runs(trace: Trace) -> list[TracedRun]:
         places = order[(moment[order] >= begin) & (moment[order] < end)]
         calls = launch[places]
         scopes = scope_order[(scope_begin[scope_order] >= begin) & (scope_begin[scope_order] <= end)]
-        operators = {
-            NONE: TracedOperator(RUN_SPAN)
-        }  # by place among the scopes; what nothing called is inside of the root
+        operators = {NONE: TracedOperator(RUN_SPAN)}  # by index of the scope; the root holds those without a parent
         for scope in scopes[trace.scopes.row[scopes] != span].tolist():
             row = int(trace.scopes.row[scope])
             since, time = (int(trace.begin[row]) - begin) / 1e9, int(trace.duration[row]) / 1e9
@@ -267,13 +265,13 @@ def _event(trace: Trace, place: int, launchers: _LaunchScopes, begin: int, launc
 class Tracing(Struct, frozen=True, kw_only=True):
     """The traced steps and their content, as :func:`torch.profiler.schedule` takes them."""
 
-    wait: int = 1  # steps that are let pass, at the begin of each cycle
-    warmup: int = 1  # steps after them that are traced and thrown away, in which the profiler sets itself up
-    active: int = 3  # steps after these that are kept
-    repeat: int = 1  # cycles; each is a file of its own
-    stacks: bool = False  # the Python stack of each operator, and the calls of modules
-    memory: bool = False  # what was allocated
-    shapes: bool = False  # of the operators' inputs
+    wait: int = 1  # skipped steps at the begin of a cycle
+    warmup: int = 1  # steps whose trace is discarded, while the profiler sets itself up
+    active: int = 3  # traced steps
+    repeat: int = 1  # cycles, one file per cycle
+    stacks: bool = False  # Python stacks of operators, and calls of modules
+    memory: bool = False  # allocations
+    shapes: bool = False  # shapes of operators' inputs
 
     @property
     def steps(self) -> int:

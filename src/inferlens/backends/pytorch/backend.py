@@ -110,7 +110,7 @@ class PyTorch(Backend, Saver, Deployer):
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Write the exported program, on the CPU, with dynamic sizes and a note of its inputs."""
-        precision_dtype(case.precision)  # refuses those that take quantizing
+        precision_dtype(case.precision)  # raises for quantized precisions
         self._fuse(model, case, preparation, self.parse_options(case))
         runner = EagerRunner(model, structs.replace(case, device="cpu"), preparation, PyTorchOptions())
         runner.save_program(path, hint=f"--to {path.stem}.pt, which traces or scripts it")
@@ -156,7 +156,7 @@ class EagerRunner(TorchRunner, LayerProfiler, KernelTracer):
     """A runner that calls the module or replays a call; its layers are the called modules."""
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        hooks = self.case.device != "cuda" or nvtx_enabled()  # under another profiler ours sees no kernels
+        hooks = self.case.device != "cuda" or nvtx_enabled()  # under another profiler torch.profiler sees no kernels
         check_level(self.preparation, replays=hooks and self.graph is not None)
         if hooks:
             return time_modules(self, self.model.module, feed, runs, on_gpu=self.case.device == "cuda")
@@ -187,7 +187,7 @@ def fuse(module: Any, feed: Sequence[Any]) -> int:
     from torch.nn.utils.fusion import fuse_conv_bn_weights
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    # These very types: what inherits from them may do more in its forward, as timm's batch norms with an activation.
+    # Exact types: subclasses may do more in forward, as timm's batch norms with an activation.
     kinds = {nn.BatchNorm1d: nn.Conv1d, nn.BatchNorm2d: nn.Conv2d, nn.BatchNorm3d: nn.Conv3d}
     parts = list(module.modules())
     norms = [part for part in parts if type(part) in kinds and not part.training and part.running_mean is not None]
@@ -195,7 +195,7 @@ def fuse(module: Any, feed: Sequence[Any]) -> int:
         return 0
     own = {part for part in parts if part._forward_pre_hooks or part._forward_hooks}
     calls: Counter[Any] = Counter()
-    reads: Counter[Any] = Counter()  # of a convolution's output, by any operator
+    reads: Counter[Any] = Counter()  # reads of a convolution's output
     before: dict[Any, Any] = {}
 
     class Reading(TorchDispatchMode):  # type: ignore[misc]

@@ -46,7 +46,7 @@ from inferlens.models.work.torch_module import taken_apart
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, TensorSpec
 
 Feed = tuple[Any, ...]
-WARMUP_CALLS = 3  # calls before a capture, on a stream of their own, in which cuDNN and cuBLAS initialise themselves
+WARMUP_CALLS = 3  # calls on another stream before a capture, to initialise cuDNN and cuBLAS
 
 
 class TorchOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -162,16 +162,18 @@ class TorchRunner(Runner):
         self.case = case
         self.preparation = preparation
         self.autocast = autocast
-        own = rest if case.precision in QUANTIZED else case.precision  # rest: of what is not quantized
+        own = (
+            rest if case.precision in QUANTIZED else case.precision
+        )  # ``rest`` is the precision of everything that is not quantized
         self._stored_precision = "fp32" if autocast else own  # of weights and inputs
         self.channels_last = options.channels_last
         self.tf32 = options.tf32
         self.cudnn_benchmark = getattr(options, "cudnn_benchmark", False)
         self.cuda_graph = getattr(options, "cuda_graph", False)
         self.clock = CudaClock() if case.device == "cuda" else HostClock()
-        self.built_from_cache = False  # whether ``build`` found what it makes in a cache
+        self.built_from_cache = False  # whether ``build`` read its result from a cache
         self._call: Any = not_entered
-        self.graph: CudaGraph | None = None  # the captured call, which is replayed in the place of ``_call``
+        self.graph: CudaGraph | None = None  # the captured call, replayed in place of ``_call``
         self._entered = ExitStack()
         check_cuda_options(options, case, preparation)
 
@@ -209,7 +211,7 @@ class TorchRunner(Runner):
 
         self._call, self.graph = not_entered, None
         self._entered.close()
-        # After an error the device may not answer any more, and asking it would hide the error.
+        # After an error the device may not respond, and using it would hide the error.
         if self.case.device == "cuda" and kind is None and self.model.module is not None:
             self.model.module.to("cpu")
             torch.cuda.empty_cache()
@@ -371,11 +373,11 @@ def host_array(tensor: Any) -> Array:
     return np.array(tensor.to_dense().numpy(force=True), order="C", copy=True)
 
 
-# Modules and tensors of PyTorch in a precision; and what tracers need: inputs with free sizes, and flat outputs.
+# Modules and tensors in a precision, and inputs and outputs for tracers
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-WRAPPED_PATH = "module"  # the path of the model in what flat_outputs returns
+WRAPPED_PATH = "module"  # the model's path inside the module of flat_outputs
 
 
 def precision_dtype(precision: str) -> Any:
@@ -400,7 +402,7 @@ def cast(module: Any, precision: str) -> None:
     for tensor in chain(module.parameters(), module.buffers()):
         if not tensor.is_floating_point() or tensor.dtype == dtype:
             continue
-        if tensor._is_view() and not script:  # what it is a view of would keep its type, which exporters refuse
+        if tensor._is_view() and not script:  # the base of a view would keep its type, which exporters refuse
             torch.utils.swap_tensors(tensor, tensor.detach().to(dtype))
         else:
             tensor.data = tensor.data.to(dtype)
@@ -487,7 +489,7 @@ def flat_outputs(module: Any) -> Any:
             return flat[0] if len(flat) == 1 else flat
 
     flat = FlatOutputs()
-    flat.training = False  # not eval(): an exported program inside is in its mode for good, and refuses
+    flat.training = False  # not eval(), which an exported program inside refuses
     return flat
 
 
@@ -504,7 +506,7 @@ def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
     try:
         with taken_apart(), FakeTensorMode(allow_non_fake_inputs=True), counter, torch.no_grad():
             module(*feed)
-    except Exception:  # code whose path depends on values, for one
+    except Exception:  # such as control flow that depends on values
         return {}
     own = f"{type(module).__name__}."
     counts = {name: float(sum(item.values())) for name, item in counter.get_flop_counts().items()}
@@ -589,7 +591,7 @@ class HostIoRunner(Runner):
         import torch
 
         outputs = flatten(self._outputs)
-        if not self._host_outputs:  # room for the outputs is made by the first call
+        if not self._host_outputs:  # the first call allocates memory for the outputs
             self._host_outputs = [torch.empty_like(tensor, device="cpu", pin_memory=True) for tensor in outputs]
         for host, tensor in zip(self._host_outputs, outputs, strict=True):
             host.copy_(tensor, non_blocking=True)

@@ -85,7 +85,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
     knobs = (
         Knob(name="cuda_graph", values=(True,), helps=("host",)),
         Knob(name="streams", values=(2, 4), objectives=("throughput",)),
-        # TensorRT for RTX uses TF32 unasked, and times no tactics.
+        # TensorRT for RTX always uses TF32, and times no tactics.
         Knob(name="tf32", values=(True,), variants=("trt",), precisions=("fp32",)),
         Knob(name="optimization_level", values=(5, 4), variants=("trt",), build=4.0),
         Knob(name="avg_timing_iterations", values=(8,), variants=("trt",), build=3.0),
@@ -98,10 +98,10 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
     def capabilities(self) -> Capabilities:
         formats = (*onnx_formats(), "engine")
         flavours = [find_flavour(variant) for variant in self.variants]
-        torch, no_torch = import_library("torch", "PyTorch", "torch")  # its tensors, streams and events are used
+        torch, no_torch = import_library("torch", "PyTorch", "torch")  # for tensors, streams and events
         no_gpu = no_torch or cuda_absence(torch)
         here = [item for item in flavours if isinstance(item, Flavour)]
-        no_gpu = NO_GPU if no_gpu and not has_gpu() else no_gpu  # that comes before what is not installed
+        no_gpu = NO_GPU if no_gpu and not has_gpu() else no_gpu  # reported before missing libraries
         absent = [item for item in flavours if isinstance(item, Absence) and no_gpu is not NO_GPU]
         if no_gpu:
             lack = self.variants if no_gpu is NO_GPU else [item.variant for item in here]
@@ -169,7 +169,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         """Write the ONNX graph that an engine is built from; needs neither TensorRT nor a GPU."""
         options: TensorRTOptions = self.parse_options(case)
         plain = onnx_file(_with_profile_shapes(model, options), case, preparation, "fp32")
-        preparation.export_folder = plain.parent  # not once more
+        preparation.export_folder = plain.parent  # reuse the export
         copy_onnx(self._onnx_file(model, case, preparation, options), path)
         return plain
 
@@ -219,7 +219,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
             check_engine(path, provenance, flavour, current_gpu())
             return path.read_bytes()
 
-        # Only the runtime knows whether a file that nothing describes holds code.
+        # Without provenance only the runtime knows whether the file holds code.
         hint = "" if provenance or preparation.trust else f"if it is version-compatible, {TRUST_HINT}"
         return EngineRunner(content, model, case, preparation, flavour, options, host_code=preparation.trust, hint=hint)
 

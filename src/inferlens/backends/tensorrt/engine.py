@@ -54,7 +54,7 @@ from inferlens.stats.quantiles import median
 
 KIND = "TensorRT plan"
 FOLDER = "tensorrt"  # inside the cache
-# Options that change how an engine is run, not what is built, or that stand in the key by themselves.
+# Options that do not change the engine, or that are parts of the key themselves.
 RUN_OPTIONS = (
     "profile",
     "cuda_graph",
@@ -65,9 +65,9 @@ RUN_OPTIONS = (
     "profiles",
     "ranges",
 )
-# From an engine to its layers, as the inspector has them, and the median GPU time of a call in seconds.
+# From an engine to the inspector's layers, and the median GPU time of a call in seconds.
 Examine = Callable[[bytes], tuple[list[dict[str, Any]], float | None]]
-TACTIC_KEYS = ("TacticName", "TacticValue", "LayerType")  # the first that a layer has is what was chosen for it
+TACTIC_KEYS = ("TacticName", "TacticValue", "LayerType")  # the first key that a layer has is its tactic
 WARMUP_CALLS, TIMED_CALLS = 20, 200
 NO_MEMORY_TEXTS = ("out of memory", "OutOfMemory", "cudaErrorMemoryAllocation")
 
@@ -161,7 +161,7 @@ def cached_engine(job: EngineJob, preparation: Preparation) -> BuiltEngine:
     warn_tactic_options(job.options, job.flavour, preparation)
     with preparation.phase("build") as phase:
         path = preparation.cache / FOLDER / f"{job.key}.engine"
-        fresh = preparation.rebuild or (job.timings and not job.timings.is_file())  # a build writes that file
+        fresh = preparation.rebuild or (job.timings and not job.timings.is_file())  # the build writes that file
         cached = None if fresh else _read_cached(path)
         if cached is not None:
             phase.note = "cached"
@@ -222,7 +222,7 @@ def _read_cached(path: Path) -> tuple[bytes, Provenance] | None:
     return None if stored is None else (content, stored)
 
 
-# Engines in files, and repeated builds: noise in what the builder times makes builds differ.
+# Repeated builds, which differ by the noise of the builder's timings
 
 
 def build_to(
@@ -320,7 +320,7 @@ def engine_examiner(job: EngineJob, preparation: Preparation) -> Examine:
     """Return a function from an engine to its layers and the median GPU time of a call in seconds."""
 
     def examine(content: bytes) -> tuple[list[dict[str, Any]], float | None]:
-        scratch = Preparation(preparation.folder, preparation.cache)  # what it notes is of no one build
+        scratch = Preparation(preparation.folder, preparation.cache)  # its notes belong to no single build
         host_code = job.options.version_compatible
         with EngineRunner(
             lambda: content, job.model, job.case, scratch, job.flavour, job.options, host_code=host_code
@@ -335,16 +335,16 @@ def engine_examiner(job: EngineJob, preparation: Preparation) -> Examine:
     return examine
 
 
-# The steps before a build: an ONNX file parsed into a network of TensorRT's, and the builder's configuration.
+# Parsing an ONNX file, and the builder's configuration
 
-# Names of TensorRT's types (trt.DataType), as we and NumPy call them.
+# NumPy's names of trt.DataType.
 DTYPES = {
     "FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT8": "int8", "INT32": "int32", "INT64": "int64",
     "UINT8": "uint8", "BOOL": "bool", "FP8": "float8", "FP4": "float4", "INT4": "int4", "E8M0": "e8m0",
 }  # fmt: skip
 PRECISION_FLAGS = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8"}  # flags of a weakly typed network, by precision
 UNREADABLE_TEXTS = ("ParseFromCodedStream", "Failed to parse the ONNX model")
-# The last is of operators that its parser hands to a plugin which the library does not have.
+# The last alternatives are for operators that the parser maps to a missing plugin.
 NO_OPERATOR_TEXT = re.compile(
     r"^false$|^Op type \S+ is not supported|No importer registered for op|Plugin not found"
     r"|getPluginCreatorVersion\(creator\)"
@@ -398,7 +398,7 @@ def parse_network(path: Path, flavour: Flavour, *, weakly_typed: bool = False) -
     parser = trt.OnnxParser(definition, logger)
     if not parser.parse_from_file(str(path)):
         raise _refusal(path, parser, flavour)
-    if not definition.num_layers or not definition.num_outputs:  # the parser takes an empty file for an empty graph
+    if not definition.num_layers or not definition.num_outputs:  # the parser reads an empty file as an empty graph
         raise Unsupported(f"{path} is not an ONNX graph, or is empty.", expected="an ONNX file with nodes and outputs")
     return Network(flavour, logger, builder, definition, parser, weakly_typed)
 
@@ -412,7 +412,7 @@ def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
     try:
         errors = [parser.get_error(index) for index in range(parser.num_errors)]
         failures = [(error.desc().strip(), error.node_name(), error.node_operator()) for error in errors]
-    except UnicodeDecodeError:  # names that are no text
+    except UnicodeDecodeError:  # names that are not UTF-8
         failures = []
     if not failures or any(item in text for text, *_ in failures for item in UNREADABLE_TEXTS):
         return Unsupported(
@@ -473,7 +473,7 @@ def use_timing_cache(network: Network, config: Any, path: Path) -> Any:
     if network.flavour.jit:
         return None
     cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
-    if cache is None or not config.set_timing_cache(cache, False):  # False: of another GPU is an error
+    if cache is None or not config.set_timing_cache(cache, False):  # False: timings of another GPU are an error
         raise InferlensError(
             f"{path} holds no timings of {network.flavour.title} on this GPU.", hint="another file as timing_cache"
         )
@@ -506,7 +506,7 @@ def _check_options(network: Network, options: TensorRTOptions) -> None:
 def _set_flags(network: Network, config: Any, options: TensorRTOptions, precision: str) -> None:
     flags = network.flavour.module.BuilderFlag
     wanted = {
-        "TF32": options.tf32,  # the builder's own default is on
+        "TF32": options.tf32,  # the builder's default is on
         "SPARSE_WEIGHTS": options.sparsity,
         "REFIT": options.refittable,
         "VERSION_COMPATIBLE": options.version_compatible,
@@ -635,7 +635,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _check_gpu(path: Path, provenance: Provenance | None, flavour: Flavour, gpu: Gpu) -> None:
     """Refuse an engine for another GPU model, unless it was built to be compatible."""
-    if provenance is None or flavour.jit or not provenance.gpu:  # kernels compiled when it runs: the runtime knows
+    if provenance is None or flavour.jit or not provenance.gpu:  # the runtime checks kernels that it compiles
         return
     same = provenance.compute_capability == gpu.compute_capability
     fits = {

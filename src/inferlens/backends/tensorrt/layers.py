@@ -32,8 +32,8 @@ UNNAMED_NOTE = "from which modules {} of the layers came is not known"
 NO_ONNX = "the modules of layers stand in the ONNX file, and this engine is given without it."
 DETAILED = "build it with --option tensorrt.profiling_verbosity=detailed"
 SEPARATORS = re.compile(r"[\x1e\x1f]")
-WRAPPED_NAME = re.compile(r"^\[(?:ONNX|TF|PyTorch) Layer: (.*)\]\w*$", re.S)  # with what it was rewritten to behind it
-MYELIN_SUFFIX = re.compile(r"_myl\d+(?:_\d+)?$")  # what Myelin puts behind the name of a layer or tensor
+WRAPPED_NAME = re.compile(r"^\[(?:ONNX|TF|PyTorch) Layer: (.*)\]\w*$", re.S)  # with a suffix if it was rewritten
+MYELIN_SUFFIX = re.compile(r"_myl\d+(?:_\d+)?$")  # Myelin's suffix of layers and tensors
 OUTPUT_SUFFIX = re.compile(r"_output(?:\.\d+)?(?:_\d+)?$")
 TYPES = {
     "float": "float32", "fp32": "float32", "half": "float16", "fp16": "float16", "bf16": "bfloat16",
@@ -41,8 +41,8 @@ TYPES = {
     "bool": "bool", "uint8": "uint8", "int4": "int4", "fp4": "float4",
 }  # fmt: skip
 CLOCK = "TensorRT's IProfiler: CUDA events around every layer"
-Report = list[tuple[str, float]]  # of one run: names and milliseconds, in the order of execution
-# From names of layers of the network to the modules and operators that they came from.
+Report = list[tuple[str, float]]  # names and milliseconds of one run, in execution order
+# From names of the network's layers to their modules and operators.
 Lookup = Callable[[Sequence[str]], tuple[tuple[str, ...], tuple[str, ...]]]
 
 
@@ -123,7 +123,7 @@ def network_layers(entry: dict[str, Any]) -> list[str]:
 def _layer(entry: dict[str, Any], lookup: Lookup) -> Layer:
     modules, operators = lookup(network_layers(entry))
     outputs = _tensors(entry.get("Outputs"))
-    if not (modules or operators):  # a tensor that is written is named by the layer of the network that writes it
+    if not (modules or operators):  # an output has the name of the network's layer that writes it
         modules, operators = lookup([OUTPUT_SUFFIX.sub("", MYELIN_SUFFIX.sub("", tensor.name)) for tensor in outputs])
     inputs = _tensors(entry.get("Inputs"))
     return Layer(
@@ -232,16 +232,12 @@ def recorder_class(module: Any) -> Any:
 # equally many. Otherwise convolutions and matrix products are further anchors: layers of TensorRT for RTX and kernels
 # both have names that say which of the two they are. The other kernels of such a stretch belong to its layers jointly.
 
-FRAMEWORK_OPERATORS = (
-    "aten::",
-    "prims::",
-    "torchvision::",
-)  # operators that launch kernels of their own, beside an engine
+FRAMEWORK_OPERATORS = ("aten::", "prims::", "torchvision::")  # prefixes of operators that launch their own kernels
 SHARED_NOTE = (
     "{} of {} kernels lie where layers and kernels are not equally many, and belong to all layers there, if any."
 )
 SYNCHRONIZATION_KINDS = ("signal", "wait")  # types of layers of Myelin that only order others
-MYELIN_NAME = re.compile(r"(?:^|/)__mye\d")  # begins the names that Myelin makes up, for those and for what it rewrote
+MYELIN_NAME = re.compile(r"(?:^|/)__mye\d")  # prefix of names that Myelin makes up
 PRODUCT_KINDS = ("correlation", "gemm", "runtime_fusion")  # types of layers; a fusion is of other operators into these
 OTHER_KINDS = ("kgen", "maxpool")
 PRODUCT_KERNEL = re.compile(r"convFwd|matMul")

@@ -42,7 +42,7 @@ GPU_HINT = "a machine with a GPU, or --backend tensorrt:rtx"
 SEVERITIES = ("internal error", "error", "warning")
 # Logged after every other error on a machine without a driver; not a cause.
 ECHOED_ERROR = re.compile(r"\[checkMacros\.cpp::catchCudaError::\d+\]")
-# Plugins that were loaded, by flavour and path: once for the whole process. An empty path stands for TensorRT's own.
+# Loaded plugins by flavour and path, for the whole process. An empty path is TensorRT's own.
 _loaded_plugins: set[tuple[str, Path]] = set()
 
 
@@ -113,7 +113,7 @@ def current_gpu() -> Gpu | None:
     except ImportError:
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch's words about a driver that is missing
+        warnings.simplefilter("ignore")  # PyTorch warns of a missing driver
         if not torch.cuda.is_available():
             return None
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -214,12 +214,12 @@ def registered_plugins(flavour: Flavour) -> list[str]:
 def _load_library(flavour: Flavour, path: Path) -> None:
     before = registered_plugins(flavour)
     try:
-        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # says why it cannot be loaded, which the registry does not
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # the registry would not report the reason of a failure
     except OSError as error:
         raise Unsupported(
             f"The plugin library {path} cannot be loaded: {reason(error)}.", hint=f"ldd {path} says what it lacks"
         ) from error
-    if registered_plugins(flavour) == before:  # it registers its plugins when it is asked to
+    if registered_plugins(flavour) == before:  # the library does not register plugins by itself
         flavour.module.get_plugin_registry().load_library(str(path))
 
 

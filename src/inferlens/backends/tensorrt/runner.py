@@ -80,7 +80,7 @@ class Engine:
         self.flavour = flavour
         self.log = new_logger(flavour)
         self._runtime = trt.Runtime(self.log)
-        if host_code and not flavour.jit:  # TensorRT for RTX has no engines with code
+        if host_code and not flavour.jit:  # engines of TensorRT for RTX hold no code
             self._runtime.engine_host_code_allowed = True
         self.cuda_engine: Any = self._runtime.deserialize_cuda_engine(content)
         if self.cuda_engine is None:
@@ -129,7 +129,7 @@ class Engine:
         self._config = self.cuda_engine.create_runtime_config()
         self._kernels = self._config.create_runtime_cache()
         content = path.read_bytes() if path.is_file() else b""
-        if content and self._kernels.deserialize(content) is False:  # a version that does not tell returns None
+        if content and self._kernels.deserialize(content) is False:  # older versions return None
             raise Unsupported(
                 f"{path} holds no kernels, or those of another GPU, driver or version.", hint="another timing_cache"
             )
@@ -146,7 +146,7 @@ class BoundContext:
         self._handle = stream.cuda_stream
         self.context = engine.context()
         self._inputs: dict[str, Any] = {}
-        self._outputs: list[Any] = []  # tensors, and what will give one where its shape depends on the data
+        self._outputs: list[Any] = []  # tensors, or allocators where the shape depends on the data
         self.has_dynamic_outputs = False
         if profile:
             self.context.set_optimization_profile_async(profile, self._handle)
@@ -238,10 +238,10 @@ def _output_allocator_class(module: Any) -> Any:
     return _Growing
 
 
-# The runner of the backend ``tensorrt``: an engine on a stream of its own, fed by PyTorch's tensors without a copy.
+# The runner of the backend ``tensorrt``
 
 Feed = dict[str, Any]
-ALIGNMENT = 256  # bytes; what setTensorAddress asks for, in NvInferRuntime.h
+ALIGNMENT = 256  # bytes that setTensorAddress requires, in NvInferRuntime.h
 
 
 @dataclass(eq=False)
@@ -260,7 +260,7 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
     preparation: Preparation
     flavour: Flavour
     options: TensorRTOptions
-    onnx: Path | None = None  # the file that the engine is built from
+    onnx: Path | None = None  # the source of the engine
     host_code: bool = False
     hint: str = ""
 
@@ -289,11 +289,11 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
                     raise Unsupported("The shape of an output depends on the data, so no host memory can be reserved.")
                 for call in self.calls:
                     call.bind(self._inputs)
-                    call.enqueue()  # kernels are loaded, or compiled, at the first call
+                    call.enqueue()  # the first call loads or compiles kernels
                 torch.cuda.synchronize()
                 if self.options.cuda_graph:
                     self._graphs = [self._capture(call) for call in self.calls]
-                    self.follows_stream = True  # an engine itself, on the default stream, would wait for the GPU
+                    self.follows_stream = True  # without a graph, the default stream would wait for the GPU
             self._entered = entered.pop_all()
         self._outputs = self.calls[0] if self.calls[0].has_dynamic_outputs else self.calls[0].outputs
         self.clock = CudaClock(self._lanes())
@@ -306,7 +306,7 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
         import torch
 
         if kind is None:
-            torch.cuda.synchronize(self.calls[0].stream.device)  # whichever streams it was called on
+            torch.cuda.synchronize(self.calls[0].stream.device)  # for all streams
             self.engine.save_kernels()
             self._graphs = []
             for call in self.calls:

@@ -90,14 +90,10 @@ from inferlens.units import plural
 
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # these use CUDA graphs
 AUTOTUNE_MODES = ("max-autotune", "max-autotune-no-cudagraphs")  # these tune by coordinate descent too
-MODES_FOR = {"cuda_graph": GRAPH_MODES, "max_autotune": AUTOTUNE_MODES}  # what other backends have an option for
+MODES_FOR = {"cuda_graph": GRAPH_MODES, "max_autotune": AUTOTUNE_MODES}  # modes for options of other backends
 SAME_WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune-no-cudagraphs": "max-autotune"}
 NO_TORCHAO = "torchao, where it is installed, quantizes to int8, and to fp8 on a GPU that has it"
-CONFIG_OPTIONS = (
-    "freezing",
-    "conv_1x1_as_mm",
-    "coordinate_descent_tuning",
-)  # in torch._inductor.config, by these names
+CONFIG_OPTIONS = ("freezing", "conv_1x1_as_mm", "coordinate_descent_tuning")  # names in torch._inductor.config
 
 
 class TorchCompileOptions(TorchOptions, frozen=True, forbid_unknown_fields=True):
@@ -144,7 +140,7 @@ class TorchCompile(Backend, Deployer):
         ),
         Knob(name="tf32", values=(True,), devices=("cuda",), precisions=("fp32",)),
     )  # fmt: skip
-    recommended = (  # what is quantized is frozen anyway on the CPU
+    recommended = (  # a quantized model is always frozen on the CPU
         Recommendation("default", "cpu", {"freezing": True}, PRECISIONS),
         Recommendation("reduce-overhead"),
         Recommendation("reduce-overhead", "cuda", {"freezing": True}, ("fp32",)),
@@ -259,7 +255,7 @@ def compiler_absence(torch: Any, device: str) -> Absence | None:
 class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
     """A runner that calls the compiled module."""
 
-    thread_safe = False  # what was compiled is guarded, and compiled anew, as it is called
+    thread_safe = False  # calls check guards, and may compile again
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: TorchCompileOptions) -> None:
         by_row = case.precision == "fp8" and options.fp8_scales == "row"
@@ -267,7 +263,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
         super().__init__(model, case, preparation, options, rest=on_gpu if case.device == "cuda" else "fp32")
         self._options = options
         self._graphs = case.device == "cuda" and case.variant in GRAPH_MODES  # CUDA's
-        self._compiler: TracingCompiler | None = None  # where layers or kernels are to be told
+        self._compiler: TracingCompiler | None = None  # for profiles of layers or kernels
         self._matched: MatchedKernels | None = None
 
     @contextmanager
@@ -295,7 +291,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
         super().__enter__()
         from torch._inductor.async_compile import shutdown_compile_workers
 
-        shutdown_compile_workers()  # where all was in the cache they are still starting, and would slow down calls
+        shutdown_compile_workers()  # after a cache hit they are still starting, which would slow down calls
         return self
 
     def build(self, module: Any) -> Callable[..., Any]:
@@ -306,9 +302,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
 
         torch._dynamo.reset()
         counters.clear()
-        if (
-            self.preparation.already_built
-        ):  # all is in the cache: nobody has to help, but who starts to would disturb others
+        if self.preparation.already_built:  # everything is cached, and starting workers would disturb other processes
             torch._inductor.config.compile_threads = 1
         if self.preparation.level in ("layer", "kernel") and not self._graphs:
             self._compiler = TracingCompiler(module, self.case.variant, on_gpu=self.case.device == "cuda")
@@ -333,7 +327,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
                 if tensor.shape[index] > 1:  # a size of 1 is compiled for itself alone
                     torch._dynamo.mark_dynamic(tensor, index)
         with warnings.catch_warnings():
-            # Inductor advises TF32 at every fp32 matrix product; whether it is used is this tool's option tf32.
+            # Inductor recommends TF32 for every fp32 matrix product; the option tf32 decides.
             warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
             for _ in range(1 if self._compiler or not self._graphs else 3):  # compiles, warms up, records
                 compiled(*feed)
@@ -366,7 +360,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
                 self._matched = trace_kernel_sources(
                     CallRunner(call), InductorNames(self._compiler), self.seeded_feed()
                 )
-            except RuntimeError as error:  # Dynamo's and Inductor's errors are such, and a lack of memory
+            except RuntimeError as error:  # includes errors of Dynamo and Inductor, and a lack of memory
                 why = f"not known: the call that shows where kernels came from failed ({reason(error)})."
                 self._matched = MatchedKernels([], {"modules": why})
         return sources_by_match(launched, self._matched)
@@ -375,7 +369,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
         import torch
 
         self._call = not_entered
-        torch._dynamo.reset()  # lets go of the compiled code and, with it, of the CUDA graphs' memory
+        torch._dynamo.reset()  # releases the compiled code and the CUDA graphs' memory
         super().__exit__(kind, *error)
 
     def _report_counters(self, counters: Mapping[str, Mapping[str, int]]) -> None:
@@ -409,9 +403,9 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
 # are constants, so ``freezing`` is on.
 
 SUFFIX = ".pt2"
-# The operators of a quantized program, and how Inductor computes them in int8: without it they run, in fp32.
+# Importing it makes Inductor compute the quantized operators in int8; without it they run in fp32.
 OPERATORS = "torchao.quantization.pt2e.quantizer.x86_inductor_quantizer"
-MIN_ROWS, SIZE_MULTIPLE = 17, 8  # of inputs, and of both sizes of weights, that torch._int_mm takes on a GPU
+MIN_ROWS, SIZE_MULTIPLE = 17, 8  # limits of torch._int_mm on a GPU, for inputs and for both sizes of weights
 
 
 def quantized_module(model: Model, case: Case, preparation: Preparation) -> Any:
@@ -443,7 +437,7 @@ def _partial_quantizer(x86: Any, layers: list[str]) -> Any:
     class Keeping(x86.X86InductorQuantizer):  # type: ignore[misc]
         def annotate(self, model: Any) -> Any:
             nodes = [node for node in model.graph.nodes if any(keep(node) for keep in keeps)]
-            x86._annotate_nodes_not_quantize(nodes)  # what is annotated already is not looked at again
+            x86._annotate_nodes_not_quantize(nodes)  # the quantizer skips annotated nodes
             return super().annotate(model)
 
     return Keeping()
@@ -469,7 +463,7 @@ def _quantize(model: Model, case: Case) -> Any:
     x86 = library(OPERATORS, extra="quantize")
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        # Strict: the quantizer tells calls of one module from each other. Guards are nodes that it does not know.
+        # Strict, so that the quantizer can distinguish calls of one module. It does not know guard nodes.
         feed = example_feed(model, case, "fp32")
         exported = torch.export.export(model.module, feed, strict=True).module(check_guards=False)
         check_kept(case, [path for path, _ in model.module.named_modules()] if model.module is not None else ())
@@ -480,7 +474,7 @@ def _quantize(model: Model, case: Case) -> Any:
             observed(*(input_tensor(arrays[spec.name], spec, "fp32") for spec in model.inputs))
         module = pt2e.convert_pt2e(observed)
         read = {node.target for node in module.graph.nodes if node.op == "get_attr"}
-        for name in [name for name, _ in module.named_parameters() if name not in read]:  # in fp32, as it was
+        for name in [name for name, _ in module.named_parameters() if name not in read]:  # the unused fp32 weights
             owner, _, last = name.rpartition(".")
             delattr(module.get_submodule(owner), last)
         return torch.export.export(module, feed)
@@ -522,7 +516,7 @@ def quantize_linear(
     check_kept(case, modules)
 
     def is_taken(part: Any, path: str) -> bool:
-        # Attention calls the weights of its last layer, which is of a subclass, itself.
+        # Attention uses the weights of its last layer, a subclass, without calling it.
         return type(part) is torch.nn.Linear and not any(f"{path}.".startswith(f"{layer}.") for layer in keep)
 
     def fits(path: str) -> bool:

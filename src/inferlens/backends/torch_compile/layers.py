@@ -33,28 +33,28 @@ KINDS = {
     "cpp": "C++", "triton_poi": "Triton pointwise", "triton_red": "Triton reduction", "triton_for": "Triton foreach",
     "triton_per": "Triton persistent reduction", "triton_tem": "Triton template", "triton": "Triton",
 }  # fmt: skip
-ALIASES = {  # Inductor's own, which call another
+ALIASES = {  # Inductor's operators that call another
     "bias_addmm": "addmm", "conv1x1_via_mm": "matmul", "mm_dtype": "mm", "bmm_dtype": "bmm",
 }  # fmt: skip
-ONEDNN = {  # what oneDNN and MKL compute of frozen weights on the CPU, and what that is elsewhere
+ONEDNN = {  # operators of oneDNN and MKL with frozen weights, and their usual kind
     "_convolution_pointwise": "convolution", "_convolution_pointwise_": "convolution",
     "_convolution_transpose_pointwise": "convolution", "_linear_pointwise": "linear", "_mkl_linear": "linear",
 }  # fmt: skip
-INTEGER_PRODUCTS = {  # what it computes of quantized factors
+INTEGER_PRODUCTS = {  # operators with quantized factors
     "qconv_pointwise": "convolution", "qconv2d_pointwise": "convolution", "qlinear_pointwise": "linear",
 }  # fmt: skip
 QUANTIZED_PRODUCTS = ("convolution", "conv1d", "conv2d", "conv3d", "linear", "addmm", "mm", "matmul", "bmm")
-PRODUCTS = frozenset({  # what libraries and templates compute, and no other kernel
+PRODUCTS = frozenset({  # computed only by libraries and templates
     "convolution", "mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm",
     "flex_attention", *ONEDNN, *INTEGER_PRODUCTS,
 })  # fmt: skip
 TEMPLATE = "triton_tem"
-KERNEL_PREFIX = re.compile(r"graph_\d+_(?=cpp_)")  # what Inductor puts before the name of a C++ kernel
+KERNEL_PREFIX = re.compile(r"graph_\d+_(?=cpp_)")  # Inductor's prefix of C++ kernels
 NO_ORIGINS = "Python runs them between the graphs, or Inductor does not say what they are of."
 TOO_OLD = "this PyTorch does not say what Inductor's kernels were made from; PyTorch 2.10 and later do."
 
 
-MAX_DISTANCE = 16  # nodes between a product and what its outcome is quantized by
+MAX_DISTANCE = 16  # nodes between a product and its quantization
 
 
 def target_of(node: Any) -> str:
@@ -127,7 +127,7 @@ class TracingCompiler:
         self._settings = settings
         self._paths = {id(part): path for path, part in module.named_modules()}
         self.graphs: list[list[Layer]] = []
-        self._quantized = QuantizedNodes(())  # of the graph that is compiled
+        self._quantized = QuantizedNodes(())  # of the current graph
 
     def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
         """Compile one of Dynamo's graphs; its calls are in a span with the graph's number."""
@@ -141,10 +141,10 @@ class TracingCompiler:
         self.graphs.append(layers)
         self._quantized = QuantizedNodes(graph.graph.nodes)
         before = GraphLowering.save_output_code
-        # What comes from a cache is not made, and says nothing.
+        # Without caches, since cached code has no provenance.
         with config.patch(enable_autograd_cache=False), ExitStack() as entered:
             entered.callback(setattr, GraphLowering, "save_output_code", before)
-            # A choice of autotuning may be a graph of its own, which is compiled before: the last one is what runs.
+            # Autotuning may compile other graphs first; the last one runs.
             GraphLowering.save_output_code = staticmethod(
                 lambda code: layers.__setitem__(slice(None), self._calls(code))
             )
@@ -177,7 +177,7 @@ class TracingCompiler:
 
     def _layer(self, name: str, extern: bool, own: list[Any], computed: set[Any]) -> Layer:
         """Return the layer of one call; nodes in ``done`` were computed by earlier calls."""
-        own = [node for node in own if node.op != "get_attr"] or own  # whose memory order it may change as well
+        own = [node for node in own if node.op != "get_attr"] or own  # constants may only change their memory order
         parts = [source for node in own for part in parts_of(node) for source in self._quantized.sources(part, extern)]
         paths = (module_path(part, self._paths) for part in parts)
         inner = [node for node in own if node not in computed]
@@ -291,10 +291,12 @@ def module_path(node: Any, paths: dict[int, str]) -> str | None:
     if path is not None or node.op == "placeholder":
         return path
     before, behind = (nearest_modules(node, way, paths) for way in ("all_input_nodes", "users"))
-    if is_conversion(target_of(node)):  # it belongs to what it converts the outcome of
+    if is_conversion(target_of(node)):  # a conversion belongs to the node before it
         modules = before or behind
     else:
-        modules = before & behind if before and behind else before | behind  # constants and last nodes have one side
+        modules = (
+            before & behind if before and behind else before | behind
+        )  # constants and last nodes have one neighbor
     return modules.pop() if len(modules) == 1 else None
 
 
@@ -361,7 +363,7 @@ class InductorNames(OperatorNames):
     def __init__(self, compiler: TracingCompiler) -> None:
         self.unknown_reason = NO_ORIGINS if compiler.has_provenance else TOO_OLD
         self._count: Counter[str] = Counter()
-        self._expected: dict[Call, Layer] = {}  # by graph and name, and the place among those of its name
+        self._expected: dict[Call, Layer] = {}  # by graph and name, and the number among equal names
         for name, layer in ((f"{i}/{layer.name}", layer) for i, graph in enumerate(compiler.graphs) for layer in graph):
             self._expected[name, self._count[name]] = layer
             self._count[name] += 1

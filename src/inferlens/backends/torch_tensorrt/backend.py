@@ -102,8 +102,8 @@ FORMATS: tuple[Format, ...] = ("module", "exported")
 LOADED = "loaded"
 DYNAMO = "--backend torch_tensorrt:dynamo"
 SCRIPTS = ("ts-trace", "ts-script")
-SCRIPT_VARIANT = "ts-script"  # takes TorchScript too, as it is
-QUANTIZING_VARIANT = "dynamo"  # the front end that takes what ModelOpt has quantized
+SCRIPT_VARIANT = "ts-script"  # also takes TorchScript models
+QUANTIZING_VARIANT = "dynamo"  # the front end for models quantized by ModelOpt
 DYNAMO_ONLY = "what NVIDIA ModelOpt quantizes is exported for torch_tensorrt:dynamo alone"
 NO_MODELOPT = "it takes NVIDIA ModelOpt, which is not installed (pip install nvidia-modelopt requests)"
 
@@ -117,12 +117,12 @@ class CompilingRunner(ReplayingRunner):
     """A runner that compiles a module and calls the result; subclasses are the front ends."""
 
     variant: ClassVar[str]
-    exports: ClassVar[bool] = True  # whether there is a step before the compilation
-    alternative: ClassVar[str] = "--backend torch_tensorrt:dynamo"  # what to try where this one cannot take a model
+    exports: ClassVar[bool] = True  # whether the model is exported before it is compiled
+    alternative: ClassVar[str] = "--backend torch_tensorrt:dynamo"  # the hint if this front end cannot take a model
 
     _program: Any = None
     _lowered_graphs: Sequence[LoweredGraph] = ()
-    _engines: Sequence[Any] = ()  # modules with an engine, noted where layers are to be profiled
+    _engines: Sequence[Any] = ()  # modules with an engine, for profiles of layers
 
     def export(self, module: Any) -> Any:
         """Return the module in the form that :meth:`compile` takes."""
@@ -221,7 +221,7 @@ class CompilingRunner(ReplayingRunner):
         self._warn_of_sizes()
         try:
             partition = self.read_partition()
-        except Exception as error:  # it is read from what the library keeps for itself; the case runs all the same
+        except Exception as error:  # it reads internals of the library; the case runs without it
             if options.require_full_compilation:
                 raise
             facts["no_partition"] = f"What runs in TensorRT is not known: {reason(error)}"
@@ -270,7 +270,7 @@ class Dynamo(CompilingRunner):
     def save(self, path: Path) -> None:
         """Write an exported program (``.ep``) or TorchScript (``.ts``), which is a trace."""
         kind = {"output_format": "torchscript" if path.suffix == ".ts" else "exported_program"}
-        # Ranges are given as dimensions: from its own Inputs the library would make one for each input's batch.
+        # Ranges are dimensions, because the library would make a separate one for every input's batch.
         dimensions = export_dimensions(self.compiled, self.model.inputs) if path.suffix == ".ep" else None
         more = {} if dimensions is None else {"dynamic_shapes": dimensions}
         with compile_step(self.model.name, f"save as {path.suffix}", hint="the other kind of file, .ts or .ep"):
@@ -289,7 +289,7 @@ class Compile(CompilingRunner):
         import torch
 
         super().__enter__()
-        # It was compiled outside of inference mode, and would compile again inside.
+        # It was compiled outside of inference mode, and would be compiled again inside.
         self._entered.enter_context(torch.inference_mode(mode=False))
         self._entered.enter_context(torch.no_grad())
         return self
@@ -299,7 +299,7 @@ class Compile(CompilingRunner):
 
         self._call, self.compiled = not_entered, None
         self._captured_graphs = CapturedGraphs()
-        torch._dynamo.reset()  # lets go of the compiled code and of the engines in it
+        torch._dynamo.reset()  # releases the compiled code and its engines
         super().__exit__(*error)
 
     def compile(self, program: Any, keywords: dict[str, Any]) -> Callable[..., Any]:
@@ -335,7 +335,7 @@ class Compile(CompilingRunner):
 class ScriptBase(CompilingRunner):
     """The TorchScript front end, ``torch_tensorrt.ts.compile``, whose partitioner cannot be watched."""
 
-    wrapped_path: ClassVar[str] = ""  # the path of the model in what is compiled, if that is not the model itself
+    wrapped_path: ClassVar[str] = ""  # the model's path inside the compiled module
 
     def keywords(self) -> dict[str, Any]:
         return script_settings(self.options, self.case)
@@ -411,7 +411,7 @@ def example_shape(spec: TensorSpec) -> tuple[int, ...]:
     return tuple(2 if low < high and size < 2 else size for low, size, high in zip(least, best, most, strict=True))
 
 
-# Quantizing, by NVIDIA ModelOpt: layers become ones that round, and are exported so
+# Quantization by NVIDIA ModelOpt, whose layers are exported with their rounding
 
 
 CONFIGS = {"int8": "INT8_DEFAULT_CFG", "fp8": "FP8_DEFAULT_CFG"}
@@ -423,7 +423,7 @@ def quantize_module(model: Model, case: Case, preparation: Preparation) -> None:
 
     check_kept(case, dict(model.module.named_modules()) if model.module is not None else ())
     work = flops_by_module(model.module, example_feed(model, case, "fp32"))
-    modelopt = library("modelopt.torch.quantization", extra=EXTRA)  # late: it takes seconds
+    modelopt = library("modelopt.torch.quantization", extra=EXTRA)  # importing takes seconds
 
     def calibrate(module: Any) -> None:
         for feed in calibration_feeds(model, case):
@@ -633,7 +633,7 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
             if model.format != "module":
                 raise Unsupported("ModelOpt quantizes modules, not what was exported.", hint="the model it came from")
             quantize_module(model, case, preparation)
-            options = structs.replace(options, min_block_size=1)  # a pair of roundings may stand alone
+            options = structs.replace(options, min_block_size=1)  # a pair of roundings may be a block
         return FRONT_ENDS[case.variant](model, case, preparation, options, library)
 
 

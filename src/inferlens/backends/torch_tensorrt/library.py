@@ -34,16 +34,16 @@ from inferlens.spec.case import Case
 EXTRA = "tensorrt-rtx"
 TITLE = "Torch-TensorRT"
 FLAVOUR_TITLES = {kind.module: kind.name for kind in FLAVOURS.values()}
-DEFAULT_LEVEL = 3  # TensorRT's own, which then need not be set
-# Options that the TorchScript front end has no word for.
+DEFAULT_LEVEL = 3  # TensorRT's default
+# Options that the TorchScript front end lacks.
 NOT_IN_SCRIPT = (
     "optimization_level", "autocast", "version_compatible", "hardware_compatible", "use_python_runtime",
 )  # fmt: skip
 DYNAMO_HINT = "--backend torch_tensorrt:dynamo"
-# Options for the choice of tactics, which TensorRT for RTX does not heed: see the backend ``tensorrt``.
+# Options for the choice of tactics, which TensorRT for RTX ignores: see the backend ``tensorrt``.
 TACTIC_OPTIONS = ("optimization_level", "num_avg_timing_iters", "sparse_weights")
 NOT_IN_RTX = {"hardware_compatible": "levels of hardware compatibility", "version_compatible": "lean runtime"}
-ASSUMED_CAPABILITY = (8, 9)  # compute capability; converters ask for it only to tell Jetson boards
+ASSUMED_CAPABILITY = (8, 9)  # compute capability, which converters only use to detect Jetson boards
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class Library:
     """The imported library."""
 
     module: Any  # ``torch_tensorrt``
-    package: str  # the TensorRT it was built for, such as ``tensorrt_rtx``; ``flavour``: its name for people
+    package: str  # the TensorRT it was built for, such as ``tensorrt_rtx``
     flavour: str
     versions: dict[str, str]
-    rtx: bool  # whether kernels are compiled just in time: then the builder times no tactics
-    script: bool  # whether this build has the TorchScript front end; ``native``: the runtime in C++
+    rtx: bool  # whether kernels are compiled at run time, without timed tactics
+    script: bool  # whether it has the TorchScript front end; ``native``: the runtime in C++
     native: bool
-    settings: frozenset[str]  # names that this version honours; a parameter alone may be there for old programs' sake
-    parameters: frozenset[str]  # names of the parameters that the Dynamo front end takes
+    settings: frozenset[str]  # settings that have an effect; a parameter may exist only for old programs
+    parameters: frozenset[str]  # parameters of the Dynamo front end
 
 
 def find_library() -> Library | Absence:
@@ -133,9 +133,9 @@ def assume_gpu() -> Iterator[str]:
         put_back.enter_context(replace_attributes(torch.cuda, **functions))
         if is_installed("torch_tensorrt"):
             compiler = importlib.import_module("torch_tensorrt.dynamo._compiler")
-            here = torch.device("cpu")  # where what PyTorch runs is moved to
+            here = torch.device("cpu")  # the device of PyTorch's parts
             put_back.enter_context(replace_attributes(compiler, to_torch_device=lambda _: here))
-        # The CPU's convolutions are chosen by the batch, so a range of sizes would not go beyond 15 (or not below 16).
+        # The CPU chooses convolutions by batch, so a range of sizes would end at 15 (or begin at 16).
         put_back.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
         put_back.callback(torch._C._set_nnpack_enabled, torch._C._get_nnpack_enabled())
         torch._C._set_mkldnn_enabled(False)
@@ -143,7 +143,7 @@ def assume_gpu() -> Iterator[str]:
         yield f"{major}.{minor}"
 
 
-# Options, under the names that the library gives them: what a version does not know is asked of it
+# Options, under the library's names
 
 
 class TorchTensorRTOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -178,7 +178,7 @@ def check_options(options: TorchTensorRTOptions, case: Case, library: Library, p
         raise Unsupported("autocast is part of an export, and torch.compile makes none.", hint=DYNAMO_HINT)
     if options.use_python_runtime and "use_python_runtime" not in library.settings:
         raise Unsupported("This version chooses its runtime itself.", hint="without use_python_runtime")
-    if library.rtx:  # what Torch-TensorRT would ignore there without a word
+    if library.rtx:  # Torch-TensorRT would ignore these silently
         for name, feature in NOT_IN_RTX.items():
             if getattr(options, name):
                 raise Unsupported(f"{library.flavour} has no {feature}.", hint=f"no {name}; build where it is to run")
@@ -194,13 +194,13 @@ def dynamo_settings(
         "torch_executed_ops": set(executed_ops(options.torch_executed_ops)),
         "optimization_level": None if options.optimization_level == DEFAULT_LEVEL else options.optimization_level,
         "disable_tf32": not options.tf32,
-        # By default builds share timings in a folder of temporary files; here each case begins with none.
+        # By default builds share timings in a temporary folder; here every case begins without.
         "timing_cache_path": str(preparation.folder / "timing.cache"),
         "cache_built_engines": False,
         "reuse_cached_engines": False,
-        # A build that fails is a row with the reason, not a run of PyTorch.
+        # A build that fails is reported, and PyTorch does not run instead.
         "pass_through_build_failures": True,
-        # Types are the module's own. This is the default in new versions; older ones let the builder choose.
+        # The default in new versions; in older ones the builder chooses types.
         "use_explicit_typing": True,
     }
     if not options.use_python_runtime:

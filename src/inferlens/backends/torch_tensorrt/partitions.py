@@ -37,14 +37,14 @@ from inferlens.record.partition import (
 ENGINE_MODULES = ("TorchTensorRTModule", "PythonTorchTensorRTModule")  # classes of modules with an engine
 CALL_NODES = ("call_function", "call_method", "call_module")
 STACK = "nn_module_stack"
-ENGINE_PREFIX = "_run_on_acc"  # begins the names of submodules that become engines
+ENGINE_PREFIX = "_run_on_acc"  # prefix of submodules that become engines
 ENGINE_OPERATOR = re.compile(r"^tensorrt\b.*execute_engine")  # operators that run engines
 SCOPE = "__module."
 SCRIPT_NOTE = "The TorchScript front end does not say which operators went into an engine, nor why others did not."
 FILE_NOTE = "A compiled module does not say which operators went into an engine, nor why others did not."
 BACKENDS = "torch_tensorrt.dynamo.backend.backends"
 EXPORTS = "aot_export_joint_simple"
-LOCAL_NAME = re.compile(r"^[LG]\[['\"][^'\"]*['\"]\]")  # what begins the name of everything in a compiled function
+LOCAL_NAME = re.compile(r"^[LG]\[['\"][^'\"]*['\"]\]")  # prefix of all names in a compiled function
 
 
 class LoweredGraph:
@@ -89,7 +89,7 @@ class LoweredGraph:
         if node.target in self._executed or full_name(node) in self._executed:
             return "forced", "named in torch_executed_ops"
         source = node.all_input_nodes[0] if node.target is getitem and node.all_input_nodes else None
-        if source is not None and source.op in CALL_NODES:  # one of several results runs where they are made
+        if source is not None and source.op in CALL_NODES:  # an item of a result runs where the result is computed
             reason, detail = self.pytorch_reason(source)
             if reason != "block too small":
                 return reason, f"a result of {short_name(source)}: {detail}"
@@ -108,7 +108,7 @@ class LoweredGraph:
             elif node.target is not getitem or not any(
                 input_node.op == "call_module" for input_node in node.all_input_nodes
             ):
-                parts.append(self._segment([node], "PyTorch"))  # what unpacks a submodule's outputs was not there
+                parts.append(self._segment([node], "PyTorch"))  # nodes that unpack a submodule's outputs are new
         return merged(parts)
 
     def _segment(self, nodes: Any, side: Side) -> Segment:
@@ -160,7 +160,7 @@ def partition_choices(graphs: Sequence[LoweredGraph], own: int) -> dict[str, Any
     try:
         sizes = [len(segment.operators) for segment in evaluate(1) if segment.runs_in == "TensorRT"]
         return choices_of(sizes, own, evaluate)
-    except Exception as error:  # the partitioner raises nearly every type there is, and the partition is there already
+    except Exception as error:  # the partitioner raises nearly every type, and the partition itself is complete
         return {"note": f"What other values of min_block_size give is not known: {reason(error)}."}
 
 
@@ -179,7 +179,7 @@ def without_weights(graph_module: Any) -> Any:
     return torch.fx.GraphModule(root, graph)
 
 
-# What is compiled already
+# Compiled modules
 
 
 def compiled_partition(
@@ -234,7 +234,7 @@ def _graph_parts(module: Any) -> Iterator[Segment]:
             yield Segment("TensorRT", (Operator(name),))
         elif isinstance(getattr(inner, "graph", None), torch.fx.Graph):
             yield from _graph_parts(inner)
-        elif name.startswith("aten."):  # what else there is only packs values
+        elif name.startswith("aten."):  # other nodes only pack values
             yield Segment("PyTorch", (Operator(name, module_path(node)),))
 
 
@@ -244,8 +244,8 @@ def _graph_parts(module: Any) -> Iterator[Segment]:
 class CapturedGraphs:
     """The graphs that Dynamo captures of a module."""
 
-    _end_reasons: list[Any]  # why each graph ended, one of each
-    _reason_count: int  # reasons that Dynamo had noted before
+    _end_reasons: list[Any]  # one reason per graph
+    _reason_count: int  # number of Dynamo's earlier reasons
 
     def backend(self, module: Any) -> Callable[..., Any]:
         """Return Torch-TensorRT's backend for ``torch.compile`` of ``module``, watched."""
@@ -258,7 +258,7 @@ class CapturedGraphs:
             self._end_reasons.append(getattr(graph_module, "compile_subgraph_reason", None))
             try:
                 set_paths(graph_module, module)
-            except Exception:  # these are notes of Dynamo's own, which change from version to version
+            except Exception:  # Dynamo's notes change between versions
                 for node in graph_module.graph.nodes:
                     node.meta.pop(STACK, None)
             with keep_paths():
@@ -277,7 +277,7 @@ class CapturedGraphs:
             graph = next((number for number, end in enumerate(self._end_reasons) if end is item), graph)
             why = reason(item.reason)
             lines = tuple(f"{Path(frame.filename).name} line {frame.lineno or 0}" for frame in item.user_stack or ())
-            # A break in a function that is called: Dynamo has it of the caller, and then of the function itself.
+            # Dynamo reports a break in a called function twice: for the caller, and for the function.
             if not (lines and lines == before[-len(lines) :] and interruptions[-1].reason == why):
                 called = f", called from {lines[0]}" if len(set(lines)) > 1 else ""
                 interruptions.append(Interruption(graph, why, f"{lines[-1]}{called}" if lines else ""))
@@ -328,10 +328,10 @@ def keep_paths() -> Iterator[None]:
         try:
             with preserve_node_meta():
                 result = own(lambda *arguments: torch.fx.Interpreter(graph_module).run(*arguments), inputs, **more)
-        except Exception:  # whatever it is, the library is asked as if nobody watched
+        except Exception:  # fall back to the library's own function
             return own(graph_module, inputs, **more)
         for node in result.graph.nodes:
-            if STACK in node.meta:  # nodes of one origin share it, and the library takes from it what it has read
+            if STACK in node.meta:  # nodes share it, and the library removes what it has read
                 node.meta[STACK] = dict(node.meta[STACK])
         return result
 

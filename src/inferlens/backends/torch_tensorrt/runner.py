@@ -65,17 +65,15 @@ from inferlens.spec.case import Case
 NATIVE_CLOCK = "Torch-TensorRT's runtime in C++, which has TensorRT's IProfiler put CUDA events around every layer"
 ENGINE_TYPE = "tensorrt.Engine"
 REPORT_FILES = "*_engine_execution_profile.trace"
-TRACE_NAMES = re.compile(
-    r'"name":\s*"(.*?)",\s*"ph"', re.S
-)  # a name is written as it is, quotes too: that is no JSON then
+TRACE_NAMES = re.compile(r'"name":\s*"(.*?)",\s*"ph"', re.S)  # names are not escaped, so the file may be invalid JSON
 TRACE_DURATIONS = re.compile(r'"dur":\s*([0-9.eE+-]+)')
-PART_PREFIX = "_run_on_gpu"  # begins the names of submodules that PyTorch runs
+PART_PREFIX = "_run_on_gpu"  # prefix of submodules that PyTorch runs
 PART_SCOPE = "inferlens part "
 BEST_HINT = "torch_tensorrt:dynamo keeps them best"
 INTERPRETER = "torch_tensorrt.dynamo.conversion._TRTInterpreter"
 CONFIG_METHOD = "_populate_trt_builder_config"
-CONVERT_METHOD = "run_node"  # once for each operator of the graph
-UNNAMED_PREFIX = "(Unnamed Layer* "  # begins the names that TensorRT makes up
+CONVERT_METHOD = "run_node"  # called for every operator of the graph
+UNNAMED_PREFIX = "(Unnamed Layer* "  # prefix of names that TensorRT makes up
 DYNAMO_NAME = re.compile(r"^\[[^\]]*\]-\[([^\]]*)\]-\[(.*)\]", re.S)
 SCRIPT_NAME = re.compile(r"scope: (\S+)")
 SCRIPT_OPERATOR = re.compile(r"\b(aten::\w+)\(")
@@ -85,7 +83,7 @@ class ProfiledEngine(AbstractContextManager["ProfiledEngine"]):
     """An engine, as a context in which it is profiled. ``describe`` returns its inspector's JSON."""
 
     clock = CLOCK
-    prefix = ""  # of the names of its layers, where there are several engines
+    prefix = ""  # of its layers' names, if there are several engines
 
     def __init__(self, name: str, describe: Callable[[], Any]) -> None:
         self.name = name
@@ -112,7 +110,7 @@ class PythonEngine(ProfiledEngine):
         self._recorder = recorder_class(module)()
 
     def __enter__(self) -> PythonEngine:
-        self._context.profiler = self._recorder  # reported to from within each call, which is TensorRT's default
+        self._context.profiler = self._recorder  # TensorRT reports within every call by default
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -223,10 +221,10 @@ class CompiledModule:
     """The parts of a compiled module."""
 
     compiled: Any  # a module, or a list of modules
-    segments: Sequence[Segment]  # who runs what of it, where that is known
-    folder: Path  # where the runtime in C++ may write its reports
-    tensorrt: Any  # the module of TensorRT that the engines were built with
-    lookup: Lookup  # modules and operators, from the names of the network's layers
+    segments: Sequence[Segment]  # its segments, if known
+    folder: Path  # for reports of the runtime in C++
+    tensorrt: Any  # the TensorRT module of the engines
+    lookup: Lookup  # from names of the network's layers to modules and operators
 
     @property
     def children(self) -> list[tuple[str, Any]]:
@@ -285,9 +283,9 @@ class CompiledModule:
                 hint="--backend torch_tensorrt:dynamo, or --level kernel",
             )
         groups = layers_by_engine | {layer.name: [layer] for layer in self.part_layers()}
-        order = {name: place for place, (name, _) in enumerate(self.children)}  # where it is not known, engines first
+        order = {name: place for place, (name, _) in enumerate(self.children)}  # engines first if the order is unknown
         ordered = [layer for name in sorted(groups, key=lambda name: order.get(name, -1)) for layer in groups[name]]
-        parts, moments = self.parts, GpuMarks(2 * len(self.parts) + 1)  # one before the run, two for each part
+        parts, moments = self.parts, GpuMarks(2 * len(self.parts) + 1)  # one before the run, two per part
 
         def take() -> Report:
             report: Report = []
@@ -392,7 +390,7 @@ def module_and_operator(name: str, paths: frozenset[str]) -> tuple[str, str] | N
         module = clean_path(dynamo.group(2).rpartition("/")[0])
     else:
         return None
-    inner = module.partition(".")[2]  # behind the name of a module that was put around the model
+    inner = module.partition(".")[2]  # without the name of a wrapper around the model
     return next(((path, operator) for path in (module, inner) if path in paths), None)
 
 
@@ -400,7 +398,7 @@ def module_and_operator(name: str, paths: frozenset[str]) -> tuple[str, str] | N
 # clones the outputs in every call, which would be timed, and captures single engines.
 
 FILE_KINDS = {".ep": "Torch-TensorRT exported program", ".ts": "Torch-TensorRT TorchScript module"}
-COMPILED_OPTIONS = ("cuda_graph", "tf32")  # options that mean something to a module that is compiled already
+COMPILED_OPTIONS = ("cuda_graph", "tf32")  # options of a compiled module
 EXPORT_AGAIN = "inferlens export, once more, on this machine"
 
 
@@ -459,7 +457,7 @@ class LoadedRunner(ReplayingRunner):
         check_file(path, stored, library)
         unheeded = [name for name in options.__struct_fields__ if name not in COMPILED_OPTIONS]
         warn_ignored_options(options, unheeded, "the module is compiled already.", preparation)
-        autocast = bool(self._made_with.get("autocast"))  # then its inputs are fp32, whatever its precision
+        autocast = bool(self._made_with.get("autocast"))  # its inputs are fp32 in any precision
         super().__init__(model, case, preparation, msgspec.structs.replace(options, autocast=autocast), library)
 
     def build(self, module: Any) -> Callable[..., Any]:
@@ -473,7 +471,7 @@ class LoadedRunner(ReplayingRunner):
                 module, FILE_NOTE, front_end=self.case.variant, flavour=self.library.flavour,
                 min_block_size=size if isinstance(size, int) else self.options.min_block_size,
             )  # fmt: skip
-        except Exception:  # what is in a file depends on the version that wrote it
+        except Exception:  # the content depends on the version that wrote it
             partition = None
         if partition is not None:
             facts["partition"] = msgspec.to_builtins(partition)
@@ -496,7 +494,7 @@ def check_file(path: Path, provenance: Provenance | None, library: Library) -> N
         )
     gpu = current_gpu() or Gpu(name="")
     same = provenance.compute_capability == gpu.compute_capability and (library.rtx or provenance.gpu == gpu.name)
-    # TensorRT for RTX has no engines for other GPUs, though files may say that this was asked for.
+    # TensorRT for RTX has no engines for other GPUs, whatever the file's options say.
     if not same and (library.rtx or not provenance.options.get("hardware_compatible")):
         raise Unsupported(
             f"{path} was built on {provenance.gpu} (compute capability "
@@ -514,7 +512,7 @@ def open_module(path: Path) -> Any:
             if path.suffix in (".ep", ".pt2") or file_kind(path).title == COMPILED_PROGRAM:
                 return torch.export.load(str(path)).module()
             return torch.jit.load(str(path), map_location="cuda")
-    except Exception as error:  # unpickling can raise anything, and so can the engine inside
+    except Exception as error:  # unpickling can raise anything, as can the engine
         raise InferlensError(
             f"{path} cannot be opened: {reason(error)}",
             expected=f"a {FILE_KINDS.get(path.suffix, 'compiled module')} for this GPU and this version of TensorRT",
@@ -533,10 +531,10 @@ def compile_step(name: str, step: str, hint: str = "") -> Iterator[None]:
             yield
     except (torch.OutOfMemoryError, MemoryError, InferlensError):
         raise
-    except Exception as error:  # exporters, compilers and converters raise nearly every type there is
+    except Exception as error:  # exporters, compilers and converters raise nearly every type
         inner = getattr(error, "inner_exception", None) or error
         if isinstance(inner, InferlensError):
             raise inner from error
-        if is_short_of_memory(inner) or "CUDA error" in str(inner):  # that is not the model's fault
+        if is_short_of_memory(inner) or "CUDA error" in str(inner):  # not caused by the model
             raise
         raise Unsupported(f"{TITLE} cannot {step} '{name}': {reason(inner)}", hint=hint) from error
