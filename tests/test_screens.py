@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis.samples import CaseRuns
 from inferlens.spec.case import TensorSpec
 from inferlens.views import picture, rows
 from inferlens.views.traced.trace_views import COMPARED, VIEWS
@@ -23,8 +23,8 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 LINES, COLUMNS = 24, 100
 NOTE_MARKS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]")
-OF_RECORDS = ("show", "notes", "plot --output picture.svg", "compare {} {}")
-OF_PROFILES = ("findings", "modules", "layers", "kernels", "roofline", "graph --output graph.html")
+OF_RECORDS = ("show", "show --view notes", "show --plot chart.svg", "compare {} {}")
+OF_PROFILES = ("show --view findings", "modules", "layers", "kernels", "roofline", "graph --output graph.html")
 TRACES = EXAMPLES / "h200" / "traces"
 ROWS: dict[object, rows.Row] = {}
 RUNS = ("ttrt_fp16_bs32", "pytorch_bs32")

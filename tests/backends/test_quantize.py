@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import inferlens
-from inferlens.analysis.profile.layers import runs_of
-from inferlens.analysis.profile.precision import precisions
+from inferlens.analysis.profile_table import runs_of
+from inferlens.analysis.work import precisions
 from inferlens.backends.availability import cuda_quantized
 from inferlens.backends.base import Absence, Preparation
 from inferlens.backends.onnx.graph import onnx_file

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import inferlens
-from inferlens.analysis.findings.notes import notes_of
-from inferlens.analysis.findings.rules.waiting import bound_by
-from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis.measures import bound_by
+from inferlens.analysis.notes import case_notes
+from inferlens.analysis.samples import CaseRuns
 from inferlens.backends.clocks import CudaClock
 from inferlens.measure.ceilings import measure
 from inferlens.measure.feeding import TIMES_CACHE, Feeding, cache_bytes, flusher
@@ -139,7 +139,7 @@ def short() -> tuple[Any, Any]:
 
 def test_a_short_call_says_how_much_of_it_is_launch_and_events(tmp_path: Path) -> None:
     (record,) = bench(f"{__name__}:short", **PLAIN, seconds="200ms", output=str(tmp_path))
-    assert "gpu-floor" in [warning.code for warning in notes_of(CaseRuns((record,)))]
+    assert "gpu-floor" in [warning.code for warning in case_notes(CaseRuns((record,)))]
 
 
 def test_two_processes_on_one_gpu_take_turns(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferlens.analysis.findings import trace_findings
+from inferlens.analysis.trace_findings import trace_findings
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import GpuLimits
 from inferlens.trace import LaunchLinks, read

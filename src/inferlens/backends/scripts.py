@@ -14,8 +14,11 @@ from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 MAIN = """
 
 if __name__ == "__main__":
-    seconds = timeit.repeat(lambda: {call}, number=1, repeat=25)[5:]  # the first five calls warm up
-    print(f"latency {{statistics.median(seconds) * 1e3:.3f}} ms")
+    timer = timeit.Timer(lambda: {call})
+    first = min(timer.repeat(number=1, repeat=10))  # these calls warm up
+    number = max(1, int(1e-3 / first))  # short calls are timed together
+    latency = statistics.median(timer.repeat(number=number, repeat=20)) / number
+    print(f"latency {{float(f'{{latency * 1e3:.3g}}'):g}} ms")
 """
 
 

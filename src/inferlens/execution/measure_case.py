@@ -40,7 +40,7 @@ from inferlens.record.record import (
     Measurement,
 )
 from inferlens.spec.case import MAX_TIME, Budget, Case, TensorSpec
-from inferlens.stats.quantiles import median
+from inferlens.stats.samples import median
 from inferlens.units import duration
 
 THROUGHPUT_SECONDS = 2.0  # where throughput alone is measured

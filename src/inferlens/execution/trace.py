@@ -31,7 +31,7 @@ from inferlens.record.record import Status, Warning
 from inferlens.record.store import LOG, claimed, safe_name
 from inferlens.spec.case import Case, environment_of
 from inferlens.spec.plan import Plan
-from inferlens.stats.quantiles import median
+from inferlens.stats.samples import median
 from inferlens.trace import Category, Trace, read
 from inferlens.trace.steps import Intervals
 from inferlens.trace.trace import Ints

@@ -9,16 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from inferlens.analysis.compare.ab_result import ABResult
-from inferlens.analysis.compare.ab_steps import ABSteps
-from inferlens.analysis.compare.cases import Compared, compare
-from inferlens.analysis.findings import Finding, Findings, findings
+from inferlens.analysis.ab_result import ABResult, ABSteps
+from inferlens.analysis.comparison import Compared, compare
+from inferlens.analysis.evidence import Finding, Findings
+from inferlens.analysis.findings import findings
 from inferlens.analysis.loaded_trace import LoadedTrace, load_trace
-from inferlens.analysis.tuned import Tuned
-from inferlens.execution.ab import ab, ab_steps
+from inferlens.analysis.tuning import Tuned
 from inferlens.execution.deploy.call import Deployed, load
-from inferlens.execution.deploy.quantize import quantize
-from inferlens.execution.profile import profile
 from inferlens.record.display import Struct, draw, short
 from inferlens.record.layer_profile import Profile
 from inferlens.record.quantization import Quantization
@@ -40,8 +37,8 @@ from inferlens.views.traced.trace_views import Selection
 
 __all__ = [
     "ABResult", "ABSteps", "Compared", "Deployed", "Finding", "Findings", "LoadedProfiles", "LoadedTrace", "Profile",
-    "Quantization", "Record", "Records", "Tuning", "ab", "ab_steps", "compare", "findings", "load", "load_profiles",
-    "load_records", "load_trace", "profile", "quantize",
+    "Quantization", "Record", "Records", "Tuning", "compare", "findings", "load", "load_profiles", "load_records",
+    "load_trace",
 ]  # fmt: skip
 
 

@@ -15,14 +15,11 @@ from typing import Any, Literal
 from msgspec import field
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.notes import Note, notes_of, ordered, worst_agreement
-from inferlens.analysis.findings.rules.records import share_if_partly
-from inferlens.analysis.findings.rules.waiting import bound_by
-from inferlens.analysis.interference.load import MachineLoad
-from inferlens.analysis.numbers import numbers
-from inferlens.analysis.objective import build_seconds, device_peak, host_peak
+from inferlens.analysis.interference import MachineLoad
+from inferlens.analysis.measures import bound_by, build_seconds, case_numbers, device_peak, host_peak
+from inferlens.analysis.notes import Note, case_notes, small_quantized_share, sort_notes
 from inferlens.analysis.race import FinalsAim, Race, race
-from inferlens.analysis.runs import CaseRuns, device_name, latest
+from inferlens.analysis.samples import CaseRuns, device_name, latest
 from inferlens.record.display import Struct
 from inferlens.record.record import IN_TURNS, Record, card_name, machine_name
 from inferlens.spec.case import TensorSpec, bare, shown_together, sizes_of, with_batch
@@ -237,7 +234,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
     @property
     def seconds_per_call(self) -> float | None:
-        """Seconds for one call, by which rows are ordered: the median latency, or one over a rate alone."""
+        """Seconds for one call, by which rows are sort_notes: the median latency, or one over a rate alone."""
         alone = self.median is None and self.iterations_per_second
         return 1 / alone if alone else self.median
 
@@ -309,7 +306,7 @@ def rows(
     for (
         comparison
     ) in comparisons:  # all of one before the next: what is worked out of its samples is asked for several times
-        measured = [replace(row, **numbers(of[row.id, row.machine], row.batch)) for row in comparison]
+        measured = [replace(row, **case_numbers(of[row.id, row.machine], row.batch)) for row in comparison]
         mine = ranked(measured, of, reference, aim)
         found += noted(mine, of) if notes else mine
     return found
@@ -317,7 +314,7 @@ def rows(
 
 def noted(shown: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns]) -> list[Row]:
     """The rows, with what has to be known of them; ``runs`` by id and machine of the row."""
-    return [replace(row, notes=ordered((*notes_of(runs[row.id, row.machine]), *row.notes))) for row in shown]
+    return [replace(row, notes=sort_notes((*case_notes(runs[row.id, row.machine]), *row.notes))) for row in shown]
 
 
 def _named(runs: Sequence[CaseRuns]) -> list[Row]:
@@ -386,9 +383,9 @@ def _told_apart(rows: Sequence[Row]) -> list[Row]:
 def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> Row:
     """What one run says by itself; ``words`` are those of its name."""
     record = run.first
-    case, agreement = record.case, worst_agreement(run)
+    case, agreement = record.case, run.worst_agreement
     lowered = any(warning.code == "lower-precision" for record in run.records for warning in record.warnings)
-    partly = share_if_partly(record) is not None
+    partly = small_quantized_share(record) is not None
     return Row(
         id=record.id,
         folder=case.folder,

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from onnx import TensorProto, helper
 
-from inferlens.analysis.profile.graph import ORDER_ONLY
-from inferlens.analysis.profile.graph_fold import graph_of
+from inferlens.analysis.graph import ORDER_ONLY, graph_of
 from inferlens.backends.base import GpuLaunch
 from inferlens.backends.tensorrt.layers import (
     NO_ONNX,

@@ -14,10 +14,10 @@ import numpy as np
 import psutil
 import pytest
 
-from inferlens.analysis.objective import host_peak
+from inferlens.analysis.measures import host_peak
 from inferlens.analysis.race import FinalsAim, race
-from inferlens.analysis.runs import CaseRuns
-from inferlens.analysis.tuned import TRIALS, Trial, Tuned, facts_of, load_tuned, tunings_in
+from inferlens.analysis.samples import CaseRuns
+from inferlens.analysis.tuning import TRIALS, Trial, Tuned, facts_of, load_tuned, tunings_in
 from inferlens.backends.base import Preparation, Runner
 from inferlens.backends.fake import BEST, Fake
 from inferlens.errors import InferlensError

@@ -33,7 +33,7 @@ from inferlens.models.work.onnx_graph import PRODUCTS, VIEWS, inferred, product_
 from inferlens.record.files import write_whole
 from inferlens.record.quantization import LayerError
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
-from inferlens.stats.output_error import flat, relative_l2
+from inferlens.stats.samples import flat, relative_l2
 
 FOLDER = "quantized"
 LARGEST_FP8 = 448.0  # of E4M3

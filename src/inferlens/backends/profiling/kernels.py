@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.profile.families import of_kernel
+from inferlens.analysis.profile_table import of_kernel
 from inferlens.backends.base import GpuLaunch, KernelOrigin, KernelSources, KernelTracer, Runner
 from inferlens.backends.profiling.layers import NO_RUNS, LayerTimes, Runnable
 from inferlens.backends.profiling.traces import (

@@ -50,7 +50,7 @@ from inferlens.record.build_report import Build, BuildReport, LayerDifference
 from inferlens.record.files import sha256, write_whole
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case, TensorSpec
-from inferlens.stats.quantiles import median
+from inferlens.stats.samples import median
 
 KIND = "TensorRT plan"
 FOLDER = "tensorrt"  # inside the cache
@@ -582,7 +582,7 @@ def check_engine_file(
         preparation.warn(
             "unknown-origin",
             "What this engine was built from is not known, nor its precision; its outputs are not checked.",
-            "Build it with inferlens build, which writes that beside it.",
+            "Build it with inferlens export, which writes that beside it.",
         )
         return None, options
     if stored.options.get("version_compatible") and not preparation.trust:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from inferlens.analysis.profile.graph import GraphSource
+from inferlens.analysis.graph import GraphSource
 from inferlens.backends.base import GpuLaunch, KernelOrigin, KernelSources
 from inferlens.backends.onnx.graph import OnnxNodes, module_paths, operator_kinds, read_nodes
 from inferlens.backends.profiling.kernels import longest_common_pairs

@@ -18,8 +18,17 @@ from xml.etree import ElementTree as Xml
 
 import msgspec
 
-from inferlens.analysis.compare.cases import MISSING, Compared, ComparedCase, Side, Verdict, notes_of
-from inferlens.analysis.compare.environment_diff import REVISION, Difference, about
+from inferlens.analysis.comparison import (
+    MISSING,
+    REVISION,
+    Compared,
+    ComparedCase,
+    Difference,
+    Side,
+    Verdict,
+    about,
+    notes_of,
+)
 from inferlens.errors import check_choice
 from inferlens.record.record import Metric
 from inferlens.spec import plan

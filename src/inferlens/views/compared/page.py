@@ -8,8 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from inferlens.analysis.compare.cases import Compared, Verdict, matches
-from inferlens.analysis.compare.environment_diff import about
+from inferlens.analysis.comparison import Compared, Verdict, about, matches
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.record.record import Record
 from inferlens.units import percent, plural

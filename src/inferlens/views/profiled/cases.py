@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inferlens.analysis.interference.samples import latencies
+from inferlens.analysis.samples import latencies
 from inferlens.record.layer_profile import Level, Profile
 from inferlens.record.record import Record, card_name, machine_name
 from inferlens.record.store import LoadedProfiles, latest_profiles

@@ -8,15 +8,16 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.findings import Finding, evidence_of, findings, gain, thresholds, unseen, weight
-from inferlens.analysis.interference.load import mean_load, record_load
-from inferlens.analysis.profile.layers import runs_of
-from inferlens.analysis.profile.precision import precisions
+from inferlens.analysis.evidence import NEGLIGIBLE, Finding
+from inferlens.analysis.findings import evidence_of, findings, gain, importance, missing_evidence
+from inferlens.analysis.interference import mean_load, record_load
+from inferlens.analysis.profile_table import runs_of
+from inferlens.analysis.work import precisions
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import LoadedProfiles
 from inferlens.spec.case import QUANTIZED, Case
-from inferlens.stats.quantiles import median
+from inferlens.stats.samples import median
 from inferlens.units import duration, listing, percent, plural, ratio
 from inferlens.views.plain import plain
 from inferlens.views.profiled import profile_tables
@@ -40,7 +41,7 @@ class Judged:
 
     case: ProfiledCase
     findings: tuple[Finding, ...] = ()
-    unseen: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     reason: str = ""
 
     @property
@@ -79,7 +80,7 @@ def _judged(case: ProfiledCase, profiles: Sequence[Profile], loaded: LoadedProfi
         return Judged(case, reason=f"{reason} {case.profile.hint}".strip())
     record = next((record for profile in able if (record := loaded.records.get(profile.id))), None)
     made = findings(able, record, _plain(able[0], loaded), _rivals(case, measured))
-    return Judged(case, tuple(made), tuple(unseen(evidence_of(able, record))))
+    return Judged(case, tuple(made), tuple(missing_evidence(evidence_of(able, record))))
 
 
 def _rivals(case: ProfiledCase, measured: Sequence[Row]) -> dict[str, float | None]:
@@ -220,7 +221,7 @@ def _by_rule(found: Sequence[Sequence[Finding]], leading: int = 0) -> list[list[
     """
 
     def order(each: tuple[Finding, int]) -> tuple[bool, bool, float]:
-        return weight(each[0]) <= thresholds.WORTH, each[1] >= leading, -weight(each[0])
+        return importance(each[0]) <= NEGLIGIBLE, each[1] >= leading, -importance(each[0])
 
     rules: dict[str, list[tuple[Finding, int]]] = {}
     for place, several in enumerate(found):
@@ -247,7 +248,7 @@ def _doubts(cases: Sequence[Judged], names: Sequence[str]) -> list[str]:
 def _unseen(cases: Sequence[Judged], names: Sequence[str]) -> list[str]:
     found: dict[str, list[str]] = {}
     for of, name in zip(cases, names, strict=True):
-        for item in of.unseen:
+        for item in of.missing:
             found.setdefault(item.partition(" (")[0], []).append(name)
     every = [f"{what} of {few_names(item) if len(item) < len(cases) else 'any case'}" for what, item in found.items()]
     return [f"Not looked at: {listing(every if len(cases) > 1 else list(found))}."] if every else []
@@ -257,7 +258,7 @@ def _each(cases: Sequence[Judged], top: int | None) -> Iterator[Table | str]:
     for of in cases:
         head, (name,) = told_apart([of.case])
         table = table_of(of.findings, top, of.reason)
-        notes = [f"Not looked at (of {name}): {listing(of.unseen)}."] if of.unseen else []
+        notes = [f"Not looked at (of {name}): {listing(of.missing)}."] if of.missing else []
         yield replace(table, title=f"{head} · {name}", notes=[*table.notes, *notes])
 
 
@@ -289,7 +290,7 @@ def _object(of: Judged, top: int | None) -> dict[str, Any]:
         **of.case.data,
         "status": of.case.profile.status,
         "reason": of.reason,
-        "not_looked_at": of.unseen,
+        "not_looked_at": of.missing,
         "findings": of.findings[:top],
     }
 

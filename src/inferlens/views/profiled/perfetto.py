@@ -23,12 +23,13 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from inferlens.analysis.profile import modules
-from inferlens.analysis.profile.layers import Array, are_times, runs_of
-from inferlens.analysis.profile.modules import ancestor, path_of
+from inferlens.analysis import modules
+from inferlens.analysis.modules import ancestor, path_of
+from inferlens.analysis.profile_table import are_times, runs_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Layer, Profile
 from inferlens.record.store import LoadedProfiles
+from inferlens.stats.samples import Array
 from inferlens.views.plain import plain, without_middle
 from inferlens.views.profiled.cases import of_level
 from inferlens.views.profiled.profile_tables import THE_MODEL, shapes, short

@@ -15,10 +15,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from inferlens.analysis.profile.modules import ModuleRow
-from inferlens.analysis.profile.roofline import Floor, Roofline
+from inferlens.analysis.modules import ModuleRow
+from inferlens.analysis.roofline import Floor, Roofline
 from inferlens.errors import InferlensError
-from inferlens.stats.quantiles import LEAST_FOR_P95
+from inferlens.stats.samples import LEAST_FOR_P95
 from inferlens.units import bandwidth, flop_rate, milliseconds, percent, plural, ratio
 from inferlens.views.picture import (
     GAP,

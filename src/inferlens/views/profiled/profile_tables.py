@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from inferlens.analysis.findings.thresholds import COST, FASTER
-from inferlens.analysis.profile.layers import RowT, RunTimes, kernels_alone, profiling_cost, runs_of
-from inferlens.analysis.profile.modules import ancestor, path_of
+from inferlens.analysis.findings import COST, FASTER
+from inferlens.analysis.modules import ancestor, path_of
+from inferlens.analysis.profile_table import RowT, RunTimes, kernels_alone, profiling_cost, runs_of
 from inferlens.record.layer_profile import Profile, Tensor
 from inferlens.units import ABSENT, half_width, listing, microseconds, milliseconds, plural, ratio
 from inferlens.views.plain import plain, without_middle

@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.compare.ab_result import ABResult
-from inferlens.analysis.compare.ab_steps import ABSteps
-from inferlens.analysis.compare.environment_diff import sentence
+from inferlens.analysis.ab_result import ABResult, ABSteps
+from inferlens.analysis.comparison import sentence
 from inferlens.stats.intervals import ends
 from inferlens.views.table import Column, Document, Line, Table
 

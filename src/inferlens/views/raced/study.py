@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from inferlens.analysis.interference.load import mean_load
-from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis.interference import mean_load
+from inferlens.analysis.samples import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.stats.intervals import ends
 from inferlens.units import ABSENT, percent, ratio, ratio_range
@@ -69,7 +69,7 @@ def answer(study: Study) -> str:
     interval = f" ({ratio_range(*ends(found[value].speedup_interval))})" if found[value].interval else ""
     said = f"{knob}={value} is {ratio(found[value].speedup)} its default{interval}"
     if not faster and any(comparison.verdict == "UNDECIDED" for comparison in found.values()):
-        return f"{said}: not decided; more with --budget."
+        return f"{said}: not decided; more with --within."
     return f"{said}." if faster or len(found) == 1 else f"No value of {knob} is faster than its default: {said}."
 
 

@@ -13,11 +13,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from inferlens.analysis.bottleneck import REASONS
-from inferlens.analysis.interference.load import mean_load
-from inferlens.analysis.objective import device_peak, host_peak, value
-from inferlens.analysis.runs import CaseRuns
-from inferlens.analysis.tuned import Advice, Candidate, CandidateFacts, Effect, Tuned, Untried, facts_of
+from inferlens.analysis.interference import mean_load
+from inferlens.analysis.measures import BOTTLENECKS, device_peak, host_peak, measure_value
+from inferlens.analysis.samples import CaseRuns
+from inferlens.analysis.tuning import Advice, Candidate, CandidateFacts, Effect, Tuned, Untried, facts_of
 from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS
 from inferlens.units import (
@@ -181,6 +180,8 @@ def _blocks(
         for one in others[:more] if winner
     ]  # fmt: skip
     answer = [*answer_of(tuned, finals), *_against_bench(tuned, facts, finals)]
+    if len(facts) < tuned.size:
+        answer.insert(1, f"Of {plural(tuned.size, 'candidate')}, {len(facts):,} were tried.")
     columns = [
         changed(column, wide=False) if fills and column.title.startswith("vs ") else column for column in table.columns
     ]
@@ -201,7 +202,7 @@ def _columns(tuned: Tuned) -> list[Column]:
             )
         else:
             columns.append(column)
-    barred = {record.case.label for record in tuned.finals if record.case.digest in tuned.aim.barred}
+    barred = {record.case.label for record in tuned.finals if record.case.digest in tuned.aim.excluded}
 
     def said(row: Row) -> str:
         return remark(row, builds=False) or "breaks a limit" * (row.label in barred or bool(tuned.missed))
@@ -236,7 +237,7 @@ def answer_of(tuned: Tuned, finals: Sequence[Row]) -> list[str]:
 
     def told(row: Row) -> str:
         measure = tuned.objective.measure
-        return f"{measure.title} {measure.show(value(CaseRuns(tuple(runs[row.id])), tuned.objective.name))}"
+        return f"{measure.title} {measure.show(measure_value(CaseRuns(tuple(runs[row.id])), tuned.objective.name))}"
 
     found = []
     for line in answers(finals, told=written if fast else told):
@@ -317,7 +318,7 @@ def _of_settings(about: str, effects: Sequence[Effect]) -> list[str]:
 def _advice(advice: Advice) -> str:
     """What helped, and against what."""
     settings = ", ".join(plain(_spelled(part)) if "=" in part else plain(part) for part in advice.settings.split(", "))
-    return f"{settings}, since {REASONS[advice.against].format(plain(advice.way))} ({ratio(advice.speedup)})"
+    return f"{settings}, since {BOTTLENECKS[advice.against].format(plain(advice.way))} ({ratio(advice.speedup)})"
 
 
 def _differs(effect: Effect) -> bool:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from inferlens.analysis.tuned import WINNER, CandidateFacts, Tuned, facts_of
+from inferlens.analysis.tuning import WINNER, CandidateFacts, Tuned, facts_of
 from inferlens.errors import InferlensError
+from inferlens.spec.case import short_name
 from inferlens.units import error_size, mebibytes, plural, ratio, score
 from inferlens.views import picture
 from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH
@@ -52,7 +53,7 @@ def spec(
 
 
 def _model(tuned: Tuned) -> str:
-    return plain(tuned.trials[0].records[0].case.model.rpartition(":")[2])
+    return plain(short_name(tuned.trials[0].records[0].case.model))
 
 
 def _roles(tuned: Tuned, facts: Sequence[CandidateFacts], reference: str | None) -> dict[str, list[str]]:
@@ -83,7 +84,7 @@ def _chart(
     measure = tuned.objective.measure
     across = PanelAxis("x", f"{measure.title} ({_UNITS.get(measure.unit, (measure.unit,))[0]})", less=measure.less)
     known = any(one["accuracy"] is not None for one in values)
-    metrics = [(one.metric, one.accuracy.share) for one in timed if one.accuracy]
+    metrics = [(one.metric, one.accuracy.is_share) for one in timed if one.accuracy]
     up = [
         of_accuracy(metrics) if known else ERROR,
         replace(MEMORY, title="peak memory, of processes that did not export (MiB)"),
@@ -131,8 +132,8 @@ def _values(tuned: Tuned, timed: Sequence[CandidateFacts], roles: dict[str, list
                 "said": measure.show(one.objective),
                 "error": None if one.error is None else max(one.error, least),
                 "error_said": error_size(one.error),
-                "accuracy": real and real.value * (100 if real.share else 1),
-                "accuracy_said": f"{one.metric} {score(real.value, share=real.share)}" if real else "",
+                "accuracy": real and real.value * (100 if real.is_share else 1),
+                "accuracy_said": f"{one.metric} {score(real.value, share=real.is_share)}" if real else "",
                 "memory": None if one.memory is None else one.memory * _MIB,
                 "memory_said": mebibytes(one.memory),
                 "speedup": ratio(one.candidate.speedup),

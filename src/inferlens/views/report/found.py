@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from inferlens.analysis.findings import Finding, trace_findings
-from inferlens.analysis.profile.kernels import short_name
-from inferlens.analysis.tuned import Tuned, beneath, load_tuned, tunings_in
+from inferlens.analysis.evidence import Finding
+from inferlens.analysis.profile_table import short_name
+from inferlens.analysis.trace_findings import trace_findings
+from inferlens.analysis.tuning import Tuned, beneath, load_tuned, tunings_in
 from inferlens.errors import InferlensError, paths_like
 from inferlens.record.file_kind import READABLE, refuse_other_files
 from inferlens.record.files import files_under

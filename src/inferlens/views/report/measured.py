@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from inferlens.analysis.interference.load import mean_load
-from inferlens.analysis.runs import CaseRuns, latest
-from inferlens.analysis.tuned import Tuned, facts_of
+from inferlens.analysis.interference import mean_load
+from inferlens.analysis.samples import CaseRuns, latest
+from inferlens.analysis.tuning import Tuned, facts_of
 from inferlens.record.record import machine_name
 from inferlens.units import ABSENT, listing, plural
 from inferlens.views.answer import AnswerLine, answers, likely
@@ -277,7 +277,7 @@ def comparison(found: Found) -> Iterator[Block]:
         if number <= MOST_SAMPLES:
             yield from _samples(table, runs, number, found.colours)
     if len(tables) > MOST_CHARTS:
-        yield f"Charts are of the first {MOST_CHARTS} models; 'inferlens plot' draws those of the others."
+        yield f"Charts are of the first {MOST_CHARTS} models; 'inferlens show --plot' draws those of the others."
     for number, quantization in enumerate(found.quantizations, 1):
         quantized = of_quantization(quantization)
         shown = [block for block in quantized.blocks() if isinstance(block, Table)]

@@ -13,9 +13,8 @@ from functools import partial
 
 import msgspec
 
-from inferlens.analysis.profile.graph import source_of
-from inferlens.analysis.profile.graph_fold import graph_of
-from inferlens.analysis.runs import device_name, latest
+from inferlens.analysis.graph import graph_of, source_of
+from inferlens.analysis.samples import device_name, latest
 from inferlens.errors import InferlensError
 from inferlens.record.partition import Partition, partition_in
 from inferlens.record.record import Record, machine_name

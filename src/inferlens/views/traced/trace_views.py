@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from inferlens.analysis.findings import trace_findings
+from inferlens.analysis.trace_findings import trace_findings
 from inferlens.errors import InferlensError
 from inferlens.trace import memory, several
 from inferlens.trace.analysis import Analysis, GpuUse, Overview
@@ -68,7 +68,7 @@ def most(
 
 def short(data: Columns, top: int | None = None) -> Callable[[Row], str]:
     """Names of kernels without namespaces and most arguments; the ``top`` ones are still told apart."""
-    from inferlens.analysis.profile.kernels import short_name, short_names
+    from inferlens.analysis.profile_table import short_name, short_names
 
     names = short_names(dict.fromkeys(data.columns["name"][:top]))
     return lambda row: names.get(row["name"]) or short_name(row["name"])
