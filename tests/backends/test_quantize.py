@@ -226,7 +226,7 @@ def test_openvino_does_not_claim_to_know_what_it_generates_code_for(tmp_path: Pa
 def test_int8_without_data_is_refused_with_what_to_do(digits: tuple[Digits, Path], tmp_path: Path) -> None:
     with pytest.raises(inferlens.InferlensError) as refused:
         measured(digits, tmp_path, backend="onnxruntime:cpu", calibration=None)
-    assert "takes data to calibrate" in refused.value.what
+    assert "needs calibration data" in refused.value.what
     assert refused.value.hint.startswith("--calibration DATA")
 
 

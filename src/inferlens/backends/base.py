@@ -197,11 +197,11 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         if case.precision in support.quantizes and model_info.precision not in QUANTIZED:
             if case.calibration or not support.needs_data(case):
                 return keep_refusal(case, support.keeps, model_info.precision)
-            message = f"To quantize a model to {case.precision} takes data to calibrate it with."
+            message = f"Quantizing a model to {case.precision} needs calibration data."
             return Unsupported(message, hint="--calibration DATA, or random for its speed alone")
         if case.precision in QUANTIZED and model_info.precision != case.precision:
             return Unsupported(
-                f"The model is not quantized to {case.precision}, and models are run here as they are{reason}.",
+                f"The model is not quantized to {case.precision}, and is run as it is{reason}.",
                 hint="an ONNX file with QuantizeLinear and DequantizeLinear nodes",
             )
         return keep_refusal(case, support.keeps, model_info.precision)

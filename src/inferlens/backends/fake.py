@@ -127,7 +127,7 @@ class Fake(Backend):
     """A backend with scripted latencies."""
 
     name = "fake"
-    summary = "computes nothing, takes as long as it is told"
+    summary = "computes nothing and takes a scripted time"
     variants = ("steady", "fast", "noisy")
     options = FakeOptions
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {"fake": ("", {})}

@@ -48,7 +48,7 @@ from inferlens.backends.onnx.graph import (
     read_nodes,
 )
 from inferlens.backends.onnx.quantize import (
-    FOLDER,
+    QUANTIZED_FOLDER,
     cache_key,
     cached_file,
     check_share,
@@ -358,7 +358,7 @@ def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation)
     nncf = library("nncf", extra="quantize")
     keep = kept_nodes(path, case)
     key = cache_key(model, case, *keep, f"nncf {nncf.__version__}", f"openvino {openvino.__version__}")
-    quantized_path = preparation.cache / FOLDER / key / "openvino.xml"
+    quantized_path = preparation.cache / QUANTIZED_FOLDER / key / "openvino.xml"
 
     def write(written: Path, _: PhaseNote) -> None:
         logging.getLogger("nncf").setLevel(logging.ERROR)
@@ -367,12 +367,14 @@ def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation)
             graph = openvino.Core().read_model(str(path))
             shapes = {spec.name: spec.shape for spec in model.inputs}
             graph.reshape({port: shapes[name] for port in graph.inputs for name in port.names if name in shapes})
+            names = [node.get_friendly_name() for node in graph.get_ordered_ops() if node.get_type_name() != "Constant"]
+            kept_operations = [name for name in names if original_name(name, keep)]
             quantized = nncf.quantize(
                 graph,
                 nncf.Dataset(feeds),
                 subset_size=len(feeds),
                 model_type=nncf.ModelType.TRANSFORMER if _has_attention(graph) or _has_normalization(graph) else None,
-                ignored_scope=nncf.IgnoredScope(names=_operations(graph, keep), validate=False) if keep else None,
+                ignored_scope=nncf.IgnoredScope(names=kept_operations, validate=False) if keep else None,
                 advanced_parameters=nncf.AdvancedQuantizationParameters(
                     overflow_fix=nncf.OverflowFix.ENABLE if seven_bits() else None
                 ),
@@ -398,12 +400,6 @@ def _has_normalization(graph: Any) -> bool:
     falls from 95 to 79 %, with this one to 94.5 %.
     """
     return any(node.get_type_name() in ("MVN", "Sqrt") for node in graph.get_ordered_ops())
-
-
-def _operations(graph: Any, nodes: Collection[str]) -> list[str]:
-    """Return the names of the operations that came from these ONNX nodes."""
-    names = [node.get_friendly_name() for node in graph.get_ordered_ops() if node.get_type_name() != "Constant"]
-    return [name for name in names if original_name(name, nodes)]
 
 
 def int8_share(compiled: Any, path: Path, model: Model) -> float | None:
@@ -474,7 +470,7 @@ class NodeCounter(Struct):
 def profile_nodes(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
     """Time the nodes of a model that was compiled with ``PERF_COUNT``; refuse several streams."""
     if int(runner.compiled.get_property("NUM_STREAMS")) != 1:
-        raise Unsupported("OpenVINO counts for each of several streams by itself.", hint="hint=latency, streams=1")
+        raise Unsupported("OpenVINO counts each stream separately.", hint="hint=latency, streams=1")
     counters: list[NodeCounter] = []
     described: dict[str, Any] = {}  # of the first compilation, since some names change in the next
     clocked, count = NO_RUNS, 0
@@ -486,7 +482,7 @@ def profile_nodes(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
         if not counters:
             counters.extend(NodeCounter(node.node_name, node.node_type) for node in info)
         if [node.node_type for node in info] != [counter.kind for counter in counters]:
-            raise Unsupported("OpenVINO compiled the same model into different graphs, so runs cannot be put together.")
+            raise Unsupported("OpenVINO compiled the same model into different graphs, so runs cannot be combined.")
         for counter, node in zip(counters, info, strict=True):
             counter.update(node, count, keep=count > WARMUP_RUNS)
 

@@ -110,7 +110,7 @@ class TorchScript(Backend, Saver, Deployer):
         if model.format == "exported" and case.variant == "script":
             raise Unsupported("An exported program has no source to script.", hint="--backend torchscript:trace")
         if case.variant == "script" and hasattr(type(model.module), "takes_names"):
-            message = "Inputs by name are passed on by code that TorchScript cannot script."
+            message = "Inputs by name use code that TorchScript cannot script."
             raise Unsupported(message, hint="--backend torchscript:trace, or example inputs as a tuple")
         if options.optimize_for_inference and preparation.level == "layer":
             raise Unsupported(f"{OPTIMISED_NOTE}.", hint="--option torchscript.freeze=true")
@@ -367,7 +367,7 @@ class ScriptNames(OperatorNames):
 
     def absent(self) -> dict[str, str]:
         count = self._without_tensors
-        return {"tensors": f"not known of {count} operators that were fused."} if count else {}
+        return {"tensors": f"unknown for {count} fused operators."} if count else {}
 
     def _layer(self, name: str, node: ExecutedNode | None, tensors: Tensors) -> Layer:
         paths = node.paths if node and not self._unnamed else ()

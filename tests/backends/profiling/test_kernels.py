@@ -362,7 +362,7 @@ def test_kernels_of_a_replay_have_the_owners_of_a_run_without_the_graph(replay: 
     assert known == sorted(known)
     assert len(known) == sum(kernel is not COPY for kernel in replay) - lost
     assert set(known) == {f"layer{number}" for number in range(9)}
-    assert ("not known for 1 of 37" in origins.absent.get("modules", "")) == bool(lost)
+    assert ("unknown for 1 of 37" in origins.absent.get("modules", "")) == bool(lost)
     unknown = [kernel for kernel, origin in zip(replay, origins.origins, strict=True) if not origin.layer]
     assert COPY not in replay or unknown == [COPY]
 
@@ -450,7 +450,7 @@ def test_kernels_are_in_the_order_in_which_the_gpu_ran_them() -> None:
     assert [(kernel.name, origin.layer) for kernel, origin in matched_kernels.kernels] == [
         ("Memcpy DtoD (Device -> Device)", "aten::copy_"), ("first", "aten::matmul"), ("second", "aten::matmul"),
     ]  # fmt: skip
-    assert matched_kernels.absent["modules"].startswith("not known for 3 of 3")
+    assert matched_kernels.absent["modules"].startswith("unknown for 3 of 3")
 
 
 @pytest.fixture

@@ -339,7 +339,7 @@ def test_kernels_of_an_engine_and_of_parts_that_pytorch_runs_have_their_origins(
 def test_what_cannot_be_saved_says_what_can(preparation: Preparation) -> None:
     model, target = small.model(), preparation.folder / "x.ep"
     for variant in ("compile", "ts-trace", "loaded"):
-        with pytest.raises(Unsupported, match=r"cannot be saved as \.ep"):
+        with pytest.raises(Unsupported, match=r"cannot save its compiled model as \.ep"):
             TorchTensorRT().save(model, case(variant), preparation, target)
 
 

@@ -46,7 +46,7 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
         raise Unsupported(f"'{model.spec}' is neither a PyTorch module nor an ONNX file.")
     if model.format == "torchscript":
         raise Unsupported(
-            f"'{model.spec}' is TorchScript, which cannot be exported to ONNX.", hint="the model that it was made from"
+            f"'{model.spec}' is TorchScript, which cannot be exported to ONNX.", hint="the original model"
         )
     with exclusive(preparation.export_lock) if preparation.export_lock else nullcontext() as shared:
         if shared and (shared_path := Path(shared.read())).is_file():
@@ -133,8 +133,8 @@ def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, pre
     preparation.facts["onnx_exporter"] = "TorchScript"
     preparation.warn(
         "export-fallback",
-        f"The older, tracing ONNX exporter was used, for the newer one failed: {reason(first)}.",
-        "Its nodes have no module paths, and control flow is fixed to what this input took.",
+        f"The older, tracing ONNX exporter was used, because the newer one failed: {reason(first)}.",
+        "Its nodes have no module paths, and control flow is fixed to the path of this input.",
     )
 
 
@@ -199,7 +199,7 @@ NO_SCOPES = (
     "torch.onnx.export(..., dynamo=True), or if the PyTorch model itself is given."
 )
 NO_ONNX_PACKAGE = f"the module paths in an ONNX file are read with the package onnx: {installing('onnx')}"
-NO_PATHS = "an IR of OpenVINO's has no module paths; the model that it was made from has them."
+NO_PATHS = "an IR of OpenVINO's has no module paths; the original model has them."
 FOLDING_OPERATORS = ("Conv", "ConvTranspose", "Gemm")  # operators into which a batch norm is folded
 CONSTANT_KINDS = ("Constant",)  # nodes that do nothing at run time
 DOMAINS = ("", "ai.onnx")
@@ -282,16 +282,15 @@ def kept_nodes(path: Path, case: Case) -> tuple[str, ...]:
     names = [node.name for node in nodes]
     selected: set[str] = set()
     for layer in kept(case):
-        named = [node.name for node in nodes if node.name == layer or is_inside(node, layer)]
+        named = [
+            node.name
+            for node in nodes
+            if node.name == layer or any(f"{module}.".startswith(f"{layer}.") for module in node.modules)
+        ]
         if not named:
             raise unknown_layer(layer, dict.fromkeys([*module_paths(nodes), *names]))
         selected.update(named)
     return tuple(name for name in names if name in selected)
-
-
-def is_inside(node: OnnxNode, path: str) -> bool:
-    """Return whether a node came from the module at ``path``, or from one inside of it."""
-    return any(f"{module}.".startswith(f"{path}.") for module in node.modules)
 
 
 def node_modules(node: Any, uses: Counter[str]) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from inferlens.record.quantization import LayerError
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 from inferlens.stats.samples import flat, relative_l2
 
-FOLDER = "quantized"
+QUANTIZED_FOLDER = "quantized"  # in the cache and in a record, and the kind of the artefact
 LARGEST_FP8 = 448.0  # of E4M3
 TYPED_OPSET = 19  # the first opset in which QuantizeLinear takes fp16 and makes FP8
 Ranges = dict[str, tuple[float, float]]
@@ -96,10 +96,10 @@ def quantized_onnx(
     """
     onnxruntime = library("onnxruntime", extra="onnx")
     if (own := onnx_file_precision(path)) != "fp32":
-        message = f"{path.name} is in {own}, and what is quantized here is a graph in fp32."
-        raise Unsupported(message, hint="the model that it was made from")
+        message = f"{path.name} is in {own}, but only graphs in fp32 can be quantized."
+        raise Unsupported(message, hint="the original model")
     key = cache_key(model, case, ranges, onnxruntime.__version__)
-    calibrated = preparation.cache / FOLDER / key
+    calibrated = preparation.cache / QUANTIZED_FOLDER / key
     quantized = calibrated / f"{dialect.name}-{_digest(repr(dialect), *sorted(keep))[:8]}.onnx"
 
     def write(written: Path, noted: PhaseNote) -> None:
@@ -153,8 +153,11 @@ def make_quantizable(path: Path, written: Path) -> None:
         onnx.save(onnx.version_converter.convert_version(graph, PER_CHANNEL_OPSET), str(path))
     fold(path, written)
     graph = onnx.load(str(written))
-    if _flat_biases(graph.graph):
-        onnx.save(graph, str(written))
+    biases = {node.input[2] for node in graph.graph.node if node.op_type == "Gemm" and len(node.input) > 2}
+    tensors = [item for item in graph.graph.initializer if item.name in biases]
+    for bias in (bias for bias in tensors if len(bias.dims) == 2 and bias.dims[0] == 1):
+        bias.dims[:] = bias.dims[1:]
+    onnx.save(graph, str(written))
 
 
 def fold(path: Path, written: Path) -> None:
@@ -165,17 +168,6 @@ def fold(path: Path, written: Path) -> None:
     # Given a path, the library searches external weights in the wrong folder.
     model = onnx.load(str(path)) if weight_files(path, onnx_graph(path)) else str(path)
     shape_inference.quant_pre_process(model, str(written), skip_symbolic_shape=True)
-
-
-def _flat_biases(graph: Any) -> bool:
-    """Give biases one dimension, and return whether any had more."""
-    biases = {node.input[2] for node in graph.node if node.op_type == "Gemm" and len(node.input) > 2}
-    flattened = [
-        item for item in graph.initializer if item.name in biases and len(item.dims) == 2 and item.dims[0] == 1
-    ]
-    for bias in flattened:
-        bias.dims[:] = bias.dims[1:]
-    return bool(flattened)
 
 
 # Ranges, which all dialects share
@@ -530,8 +522,6 @@ def _error(ours: Sequence[Sequence[Any]], theirs: Sequence[Sequence[Any]]) -> fl
 
 # The cache of quantized files. A record keeps its quantized model, so that it can be loaded without calibration data.
 
-BESIDE = "quantized"  # the folder in a record, and the kind of the artefact
-
 
 def seven_bits() -> bool:
     """Return whether one factor needs 7 bits: CPUs without VNNI add two products in 16 bits."""
@@ -574,7 +564,11 @@ def cached_file(path: Path, preparation: Preparation, write: Callable[[Path, Pha
 
 def recorded_file(preparation: Preparation, suffix: str) -> Path | None:
     """Return the quantized file with ``suffix`` that the loaded record keeps, or ``None``."""
-    path = preparation.export_folder / BESIDE if preparation.cached_only and preparation.export_folder else Path()
+    path = (
+        preparation.export_folder / QUANTIZED_FOLDER
+        if preparation.cached_only and preparation.export_folder
+        else Path()
+    )
     return next(path.glob(f"*{suffix}"), None) if path.name else None
 
 
@@ -582,7 +576,7 @@ def keep_with_record(preparation: Preparation, path: Path) -> Path:
     """Link a cached quantized file and those of its stem into the record's folder, and return ``path``."""
     if preparation.already_built:
         return path
-    folder = preparation.folder / BESIDE
+    folder = preparation.folder / QUANTIZED_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     for part in sorted(path.parent.glob(f"{path.stem}.*")):
         (folder / part.name).unlink(missing_ok=True)  # of an earlier preparation
@@ -590,5 +584,5 @@ def keep_with_record(preparation: Preparation, path: Path) -> Path:
             os.link(part, folder / part.name)  # without a copy
         except OSError:
             shutil.copyfile(part, folder / part.name)
-        preparation.keep(folder / part.name, BESIDE if part == path else f"{BESIDE} weights")
+        preparation.keep(folder / part.name, QUANTIZED_FOLDER if part == path else f"{QUANTIZED_FOLDER} weights")
     return path

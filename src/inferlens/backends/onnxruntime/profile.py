@@ -40,7 +40,7 @@ CLOCK = "ONNX Runtime's profiler, in whole microseconds"
 EVENT_SUFFIX = "_kernel_time"
 INSERTED = "by ONNX Runtime, to change type, device, shape or memory order"
 PARALLEL_NOTE = "execution_mode=parallel: layers run side by side, and their times overlap."
-UNNAMED_NOTE = "not known for {} layers: ONNX Runtime took operators apart and gave the parts no names that lead back."
+UNNAMED_NOTE = "unknown for {} layers: ONNX Runtime split operators and gave the parts new names."
 TYPES = {"float": "float32", "double": "float64"}
 OPTIMISED = "optimised.onnx"
 CONVERSIONS = ("ReorderInput", "ReorderOutput", "Cast", "Transpose", "MemcpyToHost", "MemcpyFromHost")

@@ -489,7 +489,7 @@ class CudaRunner(OnnxRunner):
         return binding
 
 
-DIFFERENT_CLOCKS = "not known: the clocks of ONNX Runtime's profile and of torch.profiler's trace differ."
+DIFFERENT_CLOCKS = "unknown: the clocks of ONNX Runtime's profile and of torch.profiler's trace differ."
 
 
 class CudaNodeRunner(CudaRunner, LayerProfiler, KernelTracer):

@@ -42,10 +42,8 @@ from inferlens.record.layer_profile import GpuLimits, Kernel, Kernels, Layer, La
 from inferlens.trace import occupancy, tensor_cores
 
 MIN_ALIGNED = 0.9  # share of either sequence; below it, pairs may belong to different layers
-DIFFERENT_LAUNCHES = (
-    "not known: the call that shows where kernels came from launched {}, a run {}, not the same in the same order."
-)
-UNMATCHED = "not known for {} of {} kernels, which the call that shows where kernels came from did not launch."
+DIFFERENT_LAUNCHES = "unknown: the call without a CUDA graph launched {}, a run {}, not the same in the same order."
+UNMATCHED = "unknown for {} of {} kernels, which the call without a CUDA graph did not launch."
 SHAPES: tuple[Callable[[GpuLaunch], Hashable], ...] = (
     lambda kernel: (kernel.name, kernel.grid, kernel.block),
     lambda kernel: kernel.name,  # autotuning may choose another grid
@@ -130,8 +128,8 @@ def longest_common_pairs(here: Sequence[Hashable], there: Sequence[Hashable]) ->
 # kernels down, so the layers of a GPU are timed by their kernels.
 
 SCOPE = f"{SPAN_PREFIX}module "
-NO_ORIGINS = "which layers and modules kernels came from: {} does not report."
-NO_MODULE = "not known for {} of {} kernels, copies and fills, which no module launched."
+NO_ORIGINS = "unknown: {} does not report the layers and modules of kernels."
+NO_MODULE = "unknown for {} of {} kernels, copies and fills, which no module launched."
 DIFFERENT_RUNS = (
     "not all runs launched the same: kernels of one name, shape and origin are one, with the most calls of a run."
 )
@@ -397,7 +395,7 @@ class OperatorNames(ABC):
 
     def absences(self, count: int, noun: str) -> dict[str, str]:
         """Return everything that is unknown, given how many have no module."""
-        return ({"modules": f"not known for {count} {noun}: {self.unknown_reason}"} if count else {}) | self.absent()
+        return ({"modules": f"unknown for {count} {noun}: {self.unknown_reason}"} if count else {}) | self.absent()
 
 
 def trace_layers(runner: Runnable, names: OperatorNames, feed: Any, runs: int, *, on_gpu: bool) -> Layers:

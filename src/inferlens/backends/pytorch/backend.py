@@ -132,12 +132,12 @@ class PyTorch(Backend, Saver, Deployer):
         hint = "without fuse"
         with (
             preparation.phase("build"),
-            unsupported_on_error(f"No call of '{model.name}' shows what to fuse", hint=hint),
+            unsupported_on_error(f"'{model.name}' cannot be called to find batch norms to fuse", hint=hint),
         ):
             cast(model.module, "fp32")
             folded = preparation.facts["batch_norms_folded"] = fuse(model.module, example_feed(model, case, "fp32"))
         if not folded:
-            why = "no batch norm reads what a convolution computes for it alone."
+            why = "no batch norm is the only reader of a convolution."
             warn_ignored_options(options, ("fuse",), why, preparation)
 
     def deploy_suffix(self, case: Case) -> str:  # noqa: ARG002

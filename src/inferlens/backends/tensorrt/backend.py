@@ -175,7 +175,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
 
     def deploy_suffix(self, case: Case) -> str:
         if self.parse_options(case).plugins:
-            raise Unsupported("Libraries of plugins do not go with an engine.", hint="a case without plugins")
+            raise Unsupported("An engine does not contain its plugin libraries.", hint="a case without plugins")
         return ".engine"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:

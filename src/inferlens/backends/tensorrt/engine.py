@@ -167,7 +167,7 @@ def cached_engine(job: EngineJob, preparation: Preparation) -> BuiltEngine:
             phase.note = "cached"
             return BuiltEngine(cached[0], _with_job(cached[1], job), path, cached=True)
         if preparation.cached_only:
-            message = "The engine that was measured is not there any more, and another one may be slower."
+            message = "The measured engine is no longer in the cache, and a new one may be slower."
             raise Unsupported(message, hint="rebuild=True, or --rebuild on the command line")
         content, provenance = build(job, job.timings)
         write_engine(path, content, provenance)
@@ -416,7 +416,7 @@ def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
         failures = []
     if not failures or any(item in text for text, *_ in failures for item in UNREADABLE_TEXTS):
         return Unsupported(
-            f"{flavour.name} cannot read {path}: it is no ONNX file, or cut short or damaged.", hint="export it again"
+            f"{flavour.name} cannot read {path}: it is not an ONNX file, or it is damaged.", hint="export it again"
         )
     text, name, operator = failures[0]
     summary = error_summary([text.replace(f"Invalid Node - {name}", "", 1)], "the parser gives no reason")
@@ -546,7 +546,7 @@ def _add_profile(network: Network, config: Any, profile: Profile) -> None:
             )
         if tensor.is_shape_tensor:
             raise Unsupported(
-                one_line(f"The values of the input '{name}' decide shapes inside the graph."),
+                one_line(f"The values of the input '{name}' determine shapes inside the graph."),
                 hint="export the model with that input as a constant",
             )
         for shape in profile[name]:
@@ -581,7 +581,7 @@ def check_engine_file(
     if stored is None:
         preparation.warn(
             "unknown-origin",
-            "What this engine was built from is not known, nor its precision; its outputs are not checked.",
+            "The model and the precision of this engine are unknown, so its outputs are not checked.",
             "Build it with inferlens export, which writes that beside it.",
         )
         return None, options

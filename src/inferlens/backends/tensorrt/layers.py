@@ -27,9 +27,9 @@ from inferlens.record.layer_profile import Layer, Layers, Tensor
 from inferlens.trace.precision import first_precision, kernel_precision
 
 ONLY_NAMES = "The engine keeps only the names of its layers: build it with ProfilingVerbosity.DETAILED."
-NO_DETAILS = "the engine keeps no more of its layers than their names; {}"
-UNNAMED_NOTE = "from which modules {} of the layers came is not known"
-NO_ONNX = "the modules of layers stand in the ONNX file, and this engine is given without it."
+NO_DETAILS = "the engine keeps only the names of its layers; {}"
+UNNAMED_NOTE = "the modules of {} layers are unknown"
+NO_ONNX = "the modules of layers are in the ONNX file, and this engine comes without it."
 DETAILED = "build it with --option tensorrt.profiling_verbosity=detailed"
 SEPARATORS = re.compile(r"[\x1e\x1f]")
 WRAPPED_NAME = re.compile(r"^\[(?:ONNX|TF|PyTorch) Layer: (.*)\]\w*$", re.S)  # with a suffix if it was rewritten
@@ -233,9 +233,7 @@ def recorder_class(module: Any) -> Any:
 # both have names that say which of the two they are. The other kernels of such a stretch belong to its layers jointly.
 
 FRAMEWORK_OPERATORS = ("aten::", "prims::", "torchvision::")  # prefixes of operators that launch their own kernels
-SHARED_NOTE = (
-    "{} of {} kernels lie where layers and kernels are not equally many, and belong to all layers there, if any."
-)
+SHARED_NOTE = "{} of {} kernels are in stretches with another number of layers, and belong to all layers there, if any."
 SYNCHRONIZATION_KINDS = ("signal", "wait")  # types of layers of Myelin that only order others
 MYELIN_NAME = re.compile(r"(?:^|/)__mye\d")  # prefix of names that Myelin makes up
 PRODUCT_KINDS = ("correlation", "gemm", "runtime_fusion")  # types of layers; a fusion is of other operators into these

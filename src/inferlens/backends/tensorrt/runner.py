@@ -100,7 +100,7 @@ class Engine:
 
         kind = self.cuda_engine.get_tensor_dtype(name).name
         if kind not in TYPES:
-            raise Unsupported(f"The engine's tensor '{one_line(name)}' is {kind}, which PyTorch has not.")
+            raise Unsupported(f"The engine's tensor '{one_line(name)}' is {kind}, which PyTorch lacks.")
         return getattr(torch, TYPES[kind])
 
     def context(self) -> Any:

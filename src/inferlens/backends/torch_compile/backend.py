@@ -45,7 +45,7 @@ from inferlens.backends.base import (
     Runner,
 )
 from inferlens.backends.onnx.quantize import (
-    FOLDER,
+    QUANTIZED_FOLDER,
     cache_key,
     cached_file,
     check_share,
@@ -170,7 +170,7 @@ class TorchCompile(Backend, Deployer):
             preparation.warn(
                 "no-effect",
                 f"{case.variant} differs from '{same}' by CUDA graphs, which {case.device} does not have: this ran as "
-                f"'{same}' does.",
+                f"'{same}'.",
                 f"Compare torch_compile:{same} instead.",
             )
         if case.variant in AUTOTUNE_MODES and case.device == "cuda":
@@ -179,7 +179,10 @@ class TorchCompile(Backend, Deployer):
         if case.precision in QUANTIZED and case.device == "cpu":
             model = dataclasses.replace(model, module=quantized_module(model, case, preparation))
             options = replace(options, freezing=True)
-        _import_compiler()
+        from torch._inductor import config
+
+        with config.patch(compile_threads=1):  # a slow import, which is not part of the build; no worker starts yet
+            importlib.import_module("torch._inductor.compile_fx")
         return CompiledRunner(model, case, preparation, options)
 
     def times_kernels(self, case: Case, *, cached: bool = False) -> bool:
@@ -208,7 +211,9 @@ class TorchCompile(Backend, Deployer):
 
     def deploy_suffix(self, case: Case) -> str:
         if case.precision in QUANTIZED and case.device == "cuda":
-            raise Unsupported("What torchao quantized for a GPU is not deployed.", hint="--backend tensorrt, an engine")
+            raise Unsupported(
+                "Models that torchao quantized for a GPU cannot be deployed.", hint="--backend tensorrt, an engine"
+            )
         return ".pt2"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
@@ -224,14 +229,6 @@ class TorchCompile(Backend, Deployer):
         config = [f"torch._inductor.config.{name} = True" for name in set_here]
         compiled, imports = f"model = torch.compile(model, {arguments})", [f"import {OPERATORS}"] * quantized
         return program_script(case, options, file, inputs, *config, compiled, imports=imports)
-
-
-def _import_compiler() -> None:
-    """Import Inductor while libraries are loaded, since that takes seconds; no worker starts yet."""
-    from torch._inductor import config
-
-    with config.patch(compile_threads=1):
-        importlib.import_module("torch._inductor.compile_fx")
 
 
 def compiler_absence(torch: Any, device: str) -> Absence | None:
@@ -361,7 +358,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
                     CallRunner(call), InductorNames(self._compiler), self.seeded_feed()
                 )
             except RuntimeError as error:  # includes errors of Dynamo and Inductor, and a lack of memory
-                why = f"not known: the call that shows where kernels came from failed ({reason(error)})."
+                why = f"unknown: the call without a CUDA graph failed ({reason(error)})."
                 self._matched = MatchedKernels([], {"modules": why})
         return sources_by_match(launched, self._matched)
 
@@ -447,7 +444,7 @@ def quantized_program(model: Model, case: Case, preparation: Preparation) -> Pat
     """Return the file of the exported int8 program, from the cache or newly quantized."""
     torch, torchao = library("torch", extra="torch"), library("torchao", extra="quantize")
     key = cache_key(model, case, f"torchao {torchao.__version__}", f"torch {torch.__version__}", case.keep)
-    quantized_path = preparation.cache / FOLDER / key / f"torch_compile{SUFFIX}"
+    quantized_path = preparation.cache / QUANTIZED_FOLDER / key / f"torch_compile{SUFFIX}"
 
     def write(path: Path, _: PhaseNote) -> None:
         with unsupported_on_error(f"'{model.name}' cannot be quantized"):

@@ -50,8 +50,8 @@ PRODUCTS = frozenset({  # computed only by libraries and templates
 })  # fmt: skip
 TEMPLATE = "triton_tem"
 KERNEL_PREFIX = re.compile(r"graph_\d+_(?=cpp_)")  # Inductor's prefix of C++ kernels
-NO_ORIGINS = "Python runs them between the graphs, or Inductor does not say what they are of."
-TOO_OLD = "this PyTorch does not say what Inductor's kernels were made from; PyTorch 2.10 and later do."
+NO_ORIGINS = "Python runs them between the graphs, or Inductor does not report their origin."
+TOO_OLD = "this PyTorch does not report the origin of Inductor's kernels; PyTorch 2.10 and later do."
 
 
 MAX_DISTANCE = 16  # nodes between a product and its quantization

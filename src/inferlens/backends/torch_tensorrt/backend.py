@@ -137,7 +137,7 @@ class CompilingRunner(ReplayingRunner):
 
     def save(self, path: Path) -> None:
         """Write the compiled module; the runner is entered."""
-        raise Unsupported(f"What '{self.variant}' compiles cannot be saved as {path.suffix}.", hint=self.alternative)
+        raise Unsupported(f"'{self.variant}' cannot save its compiled model as {path.suffix}.", hint=self.alternative)
 
     def __enter__(self) -> CompilingRunner:
         if self.exports:
@@ -224,7 +224,7 @@ class CompilingRunner(ReplayingRunner):
         except Exception as error:  # it reads internals of the library; the case runs without it
             if options.require_full_compilation:
                 raise
-            facts["no_partition"] = f"What runs in TensorRT is not known: {reason(error)}"
+            facts["no_partition"] = f"The partition is unknown: {reason(error)}"
             return
         facts["partition"] = msgspec.to_builtins(partition)
         if not partition.engines:
@@ -233,7 +233,7 @@ class CompilingRunner(ReplayingRunner):
         if options.require_full_compilation and (partition.breaks or partition.interruptions):
             message = "PyTorch runs a part" if partition.breaks else "Python runs between the compiled graphs"
             raise Unsupported(
-                f"{message} of '{self.model.name}', and require_full_compilation was asked for.",
+                f"{message} of '{self.model.name}', but require_full_compilation is set.",
                 hint="inferlens partition, which shows which part and why",
             )
 
@@ -352,7 +352,7 @@ class ScriptBase(CompilingRunner):
 
     def partition(self, assumed_gpu: str) -> Partition:  # noqa: ARG002
         raise Unsupported(
-            "The TorchScript front end has a partition only when it has built.", hint="--backend torch_tensorrt:dynamo"
+            "The TorchScript front end has a partition only after it has built.", hint="--backend torch_tensorrt:dynamo"
         )
 
     def read_partition(self) -> Partition:
@@ -536,7 +536,7 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         options: TorchTensorRTOptions = structs.replace(self.parse_options(case), cuda_graph=False)
         if case.variant not in ("dynamo", *SCRIPTS) or (path.suffix != ".ts" and case.variant in SCRIPTS):
             raise Unsupported(
-                f"What {case.backend_label} compiles cannot be saved as {path.suffix}.",
+                f"{case.backend_label} cannot save its compiled model as {path.suffix}.",
                 hint=DYNAMO + (", or a file .ts" if case.variant in SCRIPTS else ""),
             )
         if options.use_python_runtime:
@@ -560,9 +560,11 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         if case.variant == LOADED:
             return Path(case.model).suffix
         if case.variant not in ("dynamo", *SCRIPTS):
-            raise Unsupported(f"What {case.backend_label} compiles cannot be saved.", hint=DYNAMO)
+            raise Unsupported(f"{case.backend_label} cannot save its compiled model.", hint=DYNAMO)
         if case.precision in QUANTIZED:
-            raise Unsupported("What ModelOpt quantized is not deployed.", hint="--backend tensorrt, an engine")
+            raise Unsupported(
+                "Models that ModelOpt quantized cannot be deployed.", hint="--backend tensorrt, an engine"
+            )
         return ".ts" if case.variant in SCRIPTS else ".ep"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
@@ -631,7 +633,7 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
             )
         if case.precision in QUANTIZED:
             if model.format != "module":
-                raise Unsupported("ModelOpt quantizes modules, not what was exported.", hint="the model it came from")
+                raise Unsupported("ModelOpt quantizes modules, not exported programs.", hint="the original model")
             quantize_module(model, case, preparation)
             options = structs.replace(options, min_block_size=1)  # a pair of roundings may be a block
         return FRONT_ENDS[case.variant](model, case, preparation, options, library)

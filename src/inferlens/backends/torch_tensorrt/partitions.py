@@ -40,8 +40,8 @@ STACK = "nn_module_stack"
 ENGINE_PREFIX = "_run_on_acc"  # prefix of submodules that become engines
 ENGINE_OPERATOR = re.compile(r"^tensorrt\b.*execute_engine")  # operators that run engines
 SCOPE = "__module."
-SCRIPT_NOTE = "The TorchScript front end does not say which operators went into an engine, nor why others did not."
-FILE_NOTE = "A compiled module does not say which operators went into an engine, nor why others did not."
+SCRIPT_NOTE = "The TorchScript front end does not report which operators are in an engine, nor why others are not."
+FILE_NOTE = "A compiled module does not show which operators are in an engine, nor why others are not."
 BACKENDS = "torch_tensorrt.dynamo.backend.backends"
 EXPORTS = "aot_export_joint_simple"
 LOCAL_NAME = re.compile(r"^[LG]\[['\"][^'\"]*['\"]\]")  # prefix of all names in a compiled function
@@ -161,7 +161,7 @@ def partition_choices(graphs: Sequence[LoweredGraph], own: int) -> dict[str, Any
         sizes = [len(segment.operators) for segment in evaluate(1) if segment.runs_in == "TensorRT"]
         return choices_of(sizes, own, evaluate)
     except Exception as error:  # the partitioner raises nearly every type, and the partition itself is complete
-        return {"note": f"What other values of min_block_size give is not known: {reason(error)}."}
+        return {"note": f"The partitions of other values of min_block_size are unknown: {reason(error)}."}
 
 
 def without_weights(graph_module: Any) -> Any:

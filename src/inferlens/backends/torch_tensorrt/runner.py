@@ -279,7 +279,7 @@ class CompiledModule:
         engines, layers_by_engine, bindings, absent = self.inspect()
         if not engines:
             raise Unsupported(
-                "The compiled module has no engine that can be asked.",
+                "The compiled module has no engine that reports its layers.",
                 hint="--backend torch_tensorrt:dynamo, or --level kernel",
             )
         groups = layers_by_engine | {layer.name: [layer] for layer in self.part_layers()}

@@ -14,7 +14,7 @@ import msgspec
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Backend, Deployer, Saver
-from inferlens.backends.onnx.quantize import BESIDE
+from inferlens.backends.onnx.quantize import QUANTIZED_FOLDER
 from inferlens.errors import InferlensError
 from inferlens.execution.survey import Named
 from inferlens.measure import environment
@@ -77,7 +77,7 @@ def chosen(record: Record, folder: Path, *, rebuild: bool, model: Named | None =
     file = _compiled(record, folder, backend, rebuild=rebuild)
     quantized = any(phase.name == "quantize" for phase in record.phases)
     graph = file is None and not (rebuild and quantized)  # which is quantized anew
-    graph = graph and _whole(record, folder, BESIDE if quantized else "onnx", rebuild=rebuild) is not None
+    graph = graph and _whole(record, folder, QUANTIZED_FOLDER if quantized else "onnx", rebuild=rebuild) is not None
     if not rebuild:
         _check_machine(record, backend, with_file=graph or file is not None)
     formats = backend.capabilities().formats  # what the backend wrote it takes
