@@ -69,7 +69,7 @@ def test_what_is_timed_is_not_instrumented(label: str, tmp_path: Path, monkeypat
         runner.infer(feed)
         assert not hooks(network)
         if label == "onnxruntime:cpu":
-            assert not runner._loaded.get_session_options().enable_profiling
+            assert not runner._session.get_session_options().enable_profiling
         if label == "openvino:cpu":
             assert runner.compiled.get_property("PERF_COUNT") == "NO"
         if label.startswith("torch_compile"):

@@ -121,7 +121,7 @@ def test_options_reach_onnx_runtime(on: bool, file: Path, preparation: Preparati
     case = small.case(CPU, options={"enable_cpu_mem_arena": on, "allow_spinning": on}, threads=2)
     runner: Any = small.backend(CPU).prepare(_onnx(file), case, preparation)
     with runner:
-        settings = runner._loaded.get_session_options()
+        settings = runner._session.get_session_options()
         pools = [settings.get_session_config_entry(f"session.{pool}_op.allow_spinning") for pool in ("intra", "inter")]
         assert (settings.enable_cpu_mem_arena, pools) == (on, [str(int(on))] * 2)
 

@@ -178,7 +178,7 @@ def test_calls_are_told_apart_by_graph_and_order() -> None:
         graph(0, kernel, "aten::mm", kernel), graph(0, kernel, "aten::mm", kernel),
         TracedOperator("aten::cos"), graph(1, "aten::mm", "aten::mm", "aten::mm"),
     ])  # fmt: skip
-    compiler: Any = SimpleNamespace(graphs=graphs, knows=True)
+    compiler: Any = SimpleNamespace(graphs=graphs, has_provenance=True)
     names = InductorNames(compiler)
     taken: dict[Any, LayerTimes] = {}
     for place, (call, _) in enumerate(names.calls(run)):

@@ -487,7 +487,7 @@ def profile_nodes(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
             counter.update(node, count, keep=count > WARMUP_RUNS)
 
     while len(clocked.whole) < runs:
-        runner.compile_anew()
+        runner.compile()
         nodes = runner.compiled.get_runtime_model().get_ordered_ops()
         described = described or {node.get_friendly_name(): node for node in nodes}
         count = 0

@@ -445,7 +445,7 @@ def test_kernels_are_in_the_order_in_which_the_gpu_ran_them() -> None:
     inner = TracedOperator("aten::mm", kernels=[event("first", 1)])
     outer = TracedOperator("aten::matmul", kernels=[event("second", 2)], children=[inner])
     traced_operator = TracedOperator("aten::copy_", kernels=[event("Memcpy DtoD (Device -> Device)", 0)])
-    compiler: Any = SimpleNamespace(graphs=[], knows=True)
+    compiler: Any = SimpleNamespace(graphs=[], has_provenance=True)
     matched_kernels = kernels_below(TracedOperator("run", children=[outer, traced_operator]), InductorNames(compiler))
     assert [(kernel.name, origin.layer) for kernel, origin in matched_kernels.kernels] == [
         ("Memcpy DtoD (Device -> Device)", "aten::copy_"), ("first", "aten::matmul"), ("second", "aten::matmul"),
@@ -520,6 +520,6 @@ def test_a_second_compilation_that_fails_leaves_kernels_without_modules(
         assert runner._compiler is None, "what is traced is compiled as ever"
         monkeypatch.setattr(torch_compile, "TracingCompiler", Mock(side_effect=RuntimeError("out of memory")))
         for _ in range(2):
-            found = runner.origins(launched("k"))
-            assert found.of == (KernelOrigin(),)
+            found = runner.kernel_sources(launched("k"))
+            assert found.origins == (KernelOrigin(),)
             assert "out of memory" in found.absent["modules"]

@@ -454,11 +454,11 @@ def test_a_file_of_kernels_that_is_none_is_refused_and_stays(tmp_path: Path) -> 
     path = tmp_path / "kernels"
     engine: Any = object.__new__(Engine)
     config = SimpleNamespace(create_runtime_cache=Kernels, set_runtime_cache=lambda _: None)
-    engine.opened, engine._cache = SimpleNamespace(create_runtime_config=lambda: config), path
+    engine.cuda_engine, engine._cache = SimpleNamespace(create_runtime_config=lambda: config), path
     for content in (b"", b"good"):
         path.write_bytes(content)
         engine._use_cache(path)
-        engine.keep_kernels()
+        engine.save_kernels()
         assert path.read_bytes() == b"good and more"
     path.write_bytes(b"a photograph")
     with pytest.raises(Unsupported, match="holds no kernels"):

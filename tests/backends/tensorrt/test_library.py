@@ -28,9 +28,9 @@ SOURCE = Path(__file__).with_name("plugin.cpp")
 LOADED = """
 import sys
 from inferlens.backends.base import Absence
-from inferlens.backends.tensorrt.library import flavour, load_plugins, registered_plugins
+from inferlens.backends.tensorrt.library import load_flavour, load_plugins, registered_plugins
 
-rtx, library = flavour("rtx"), sys.argv[1]
+rtx, library = load_flavour("rtx"), sys.argv[1]
 before = registered_plugins(rtx)
 for _ in range(2):
     load_plugins(rtx, library)

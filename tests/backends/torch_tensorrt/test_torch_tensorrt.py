@@ -222,7 +222,7 @@ def test_of_a_script_with_engines_what_is_not_known_is_no_number() -> None:
 
 def test_a_case_that_ran_does_not_fail_for_its_partition(preparation: Preparation) -> None:
     class Failing:
-        def at(self, _: int) -> Any:
+        def segments_at(self, _: int) -> Any:
             raise AssertionError("Couldn't create subgraphs")
 
         @property

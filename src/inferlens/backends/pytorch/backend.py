@@ -204,19 +204,16 @@ def fuse(module: Any, feed: Sequence[Any]) -> int:
             return operator(*arguments, **(named or {}))
 
     def read(*values: Any) -> None:
-        reads.update(
-            tree_leave.made_by
-            for tree_leave in torch.utils._pytree.tree_leaves(values)
-            if hasattr(tree_leave, "made_by")
-        )
+        leaves = torch.utils._pytree.tree_leaves(values)
+        reads.update(leaf.producer for leaf in leaves if hasattr(leaf, "producer"))
 
     def entering(part: Any, arguments: Any) -> None:
         calls[part] += 1
-        before[part] = getattr(arguments[0], "made_by", None) if arguments else None
+        before[part] = getattr(arguments[0], "producer", None) if arguments else None
 
     def leaving(part: Any, _arguments: Any, _named: Any, result: Any = None) -> None:
         if type(part) in kinds.values() and result is not None:
-            result.made_by = part
+            result.producer = part
 
     with torch.no_grad():
         with hooked(entering, leaving), Reading():
