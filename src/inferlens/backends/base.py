@@ -122,9 +122,6 @@ class Support(Struct, frozen=True):
     keeps: tuple[str, ...] = ()
     without_data: dict[str, Option] | None = None
 
-    def needs_data(self, case: Case) -> bool:
-        return self.without_data is None or not self.without_data.items() <= case.options.items()
-
 
 class Absence(Struct, frozen=True):
     """The reason why a variant (empty: the backend) is missing, here or on one device, and a command that helps."""
@@ -195,7 +192,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
             message = f"The model was compiled for {model_info.precision}, not for {case.precision}."
             return Unsupported(message, hint=f"--precision {model_info.precision}")
         if case.precision in support.quantizes and model_info.precision not in QUANTIZED:
-            if case.calibration or not support.needs_data(case):
+            without_data = support.without_data is not None and support.without_data.items() <= case.options.items()
+            if case.calibration or without_data:
                 return keep_refusal(case, support.keeps, model_info.precision)
             message = f"Quantizing a model to {case.precision} needs calibration data."
             return Unsupported(message, hint="--calibration DATA, or random for its speed alone")

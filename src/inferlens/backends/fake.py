@@ -227,10 +227,6 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def _hang() -> None:
-    threading.Event().wait()
-
-
 def _write_garbage() -> None:
     os.write(1, b'\xff\xfe{"phase": 3}\x00\x1b[2J' * 100)
     sys.stderr.write("Error: nothing is wrong\n")
@@ -250,7 +246,7 @@ TROUBLES: dict[Trouble, Callable[[], Any]] = {
     "abort": os.abort,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "exit": lambda: os._exit(0),
-    "hang": _hang,
+    "hang": lambda: threading.Event().wait(),
     "rubbish": _write_garbage,
     "eat memory": _exhaust_memory,
 }

@@ -171,7 +171,12 @@ class OpenVino(Backend, Quantizer, Deployer):
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         runner = self.prepare(model, case, preparation)
         assert isinstance(runner, OpenVinoRunner)
-        save_graph(runner.path, path)
+        if path.suffix == ".onnx":
+            copy_onnx(runner.path, path)
+            return
+        import openvino
+
+        openvino.save_model(openvino.Core().read_model(str(runner.path)), str(path), compress_to_fp16=False)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
         model = Model(case.model, "", "onnx", inputs)
@@ -336,16 +341,6 @@ def openvino_script(
         SCRIPT,
     ]
     return program(case, ["import numpy as np", "import openvino"], lines)
-
-
-def save_graph(source: Path, path: Path) -> None:
-    """Write a graph to ``path`` as ONNX or, with another suffix, as an IR."""
-    if path.suffix == ".onnx":
-        copy_onnx(source, path)
-        return
-    import openvino
-
-    openvino.save_model(openvino.Core().read_model(str(source)), str(path), compress_to_fp16=False)
 
 
 # Quantizing to int8, by NNCF

@@ -30,7 +30,7 @@ RELEASES, CALLS, PROVIDER = TABLE.pop("releases"), TABLE.pop("calls"), TABLE.pop
 OBJECTS = {
     "trt": "module", "module": "module", "tensorrt": "module", "builder": "Builder", "config": "IBuilderConfig",
     "definition": "INetworkDefinition", "network": "INetworkDefinition", "parser": "OnnxParser",
-    "cuda_engine": "ICudaEngine", "opened": "ICudaEngine", "context": "IExecutionContext",
+    "cuda_engine": "ICudaEngine", "context": "IExecutionContext",
     "_context": "IExecutionContext", "_runtime": "Runtime", "Runtime": "Runtime",
     "inspector": "EngineInspector", "cache": "ITimingCache", "tensor": "ITensor", "IBuilderConfig": "IBuilderConfig",
     **{name: name for name in ("BuilderFlag", "TensorIOMode", "LayerInformationFormat", "ProfilingVerbosity")},

@@ -221,10 +221,10 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
         options = self.parse_options(case)
-        offered = provider_list(PROVIDERS[case.variant], case, options, 0, Path())
+        providers = provider_list(PROVIDERS[case.variant], case, options, 0, Path())
         own = DTYPES.get(_graph_precision(case), "float32")
         floats = "" if case.model.startswith("onnx:") else own  # a file keeps its own types
-        return onnxruntime_script(case, file, inputs, floats, options, offered)
+        return onnxruntime_script(case, file, inputs, floats, options, providers)
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
@@ -305,11 +305,13 @@ def run(*inputs):  # with copies to the GPU and back
 
 
 def onnxruntime_script(
-    case: Case, file: str, inputs: tuple[TensorSpec, ...], floats: str, options: Any, offered: list[Any]
+    case: Case, file: str, inputs: tuple[TensorSpec, ...], floats: str, options: Any, providers: list[Any]
 ) -> str:
-    """Return the script with the session options of ``options`` and the providers ``offered``."""
+    """Return the script with the session options of ``options`` and the providers ``providers``."""
     on_gpu = case.device == "cuda"
-    providers = [_without_stream(item) for item in offered]
+    for provider in providers:  # the script has its own stream
+        if not isinstance(provider, str):
+            provider[1].pop("user_compute_stream")
     imports = ["import numpy as np", "import onnxruntime as ort", *["import torch  # brings CUDA and cuDNN"] * on_gpu]
     lines = [
         "options = ort.SessionOptions()",
@@ -337,10 +339,3 @@ def option_statements(attributes: Mapping[str, Any], entries: Mapping[str, str])
     for key, text in entries.items():
         if text != "1":  # the default
             yield f"options.add_session_config_entry({key!r}, {text!r})"
-
-
-def _without_stream(provider: Any) -> Any:
-    if isinstance(provider, str):
-        return provider
-    name, options = provider
-    return name, {key: value for key, value in options.items() if key != "user_compute_stream"}

@@ -141,9 +141,9 @@ def provider_list(provider: Provider, case: Case, options: Any, stream: int, cac
     }
     # Omitted if off, which is the default: older versions refuse unknown names.
     cuda |= {name: "1" for name in ("fuse_conv_bias", "prefer_nhwc") if getattr(options, name)}
-    offered: list[Any] = [("CUDAExecutionProvider", cuda), "CPUExecutionProvider"]
+    providers: list[Any] = [("CUDAExecutionProvider", cuda), "CPUExecutionProvider"]
     if not provider.lowers:
-        return offered
+        return providers
     tensorrt = {
         **common,
         "trt_fp16_enable": str(int(case.precision == "fp16")),
@@ -155,7 +155,7 @@ def provider_list(provider: Provider, case: Case, options: Any, stream: int, cac
     }
     if case.precision == "bf16":  # omitted otherwise: older versions refuse unknown names
         tensorrt["trt_bf16_enable"] = "1"
-    return [(provider.name, tensorrt), *offered]
+    return [(provider.name, tensorrt), *providers]
 
 
 # Runners. Inputs and outputs are bound in advance, because ``run()`` would wrap the inputs and copy the outputs in

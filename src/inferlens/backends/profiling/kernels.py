@@ -281,19 +281,19 @@ def module_scopes(module: Any) -> Iterator[None]:
     paths = {id(part): quote(path) for path, part in module.named_modules()}
     entered: list[tuple[int, Any]] = []
 
-    def entering(part: Any, _: Any) -> None:
+    def enter(part: Any, _: Any) -> None:
         path = paths.get(id(part))
         if path is not None:
             scope = torch.profiler.record_function(SCOPE + path)
             scope.__enter__()
             entered.append((id(part), scope))
 
-    def leaving(part: Any, *_: Any) -> None:
+    def leave(part: Any, *_: Any) -> None:
         # Also called if the forward failed; a module that failed to enter has no scope.
         if entered and entered[-1][0] == id(part):
             entered.pop()[1].__exit__(None, None, None)
 
-    with hooked(entering, leaving):
+    with hooked(enter, leave):
         yield
 
 

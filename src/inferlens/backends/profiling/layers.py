@@ -238,21 +238,21 @@ def timing_hooks(
     numbers = {id(module): index for index, module in enumerate(modules)}
     begin, end = nvtx_push_pop()
 
-    def entering(module: Any, _: Any) -> None:
+    def enter(module: Any, _: Any) -> None:
         index = numbers.get(id(module))
         if index is not None:
             marks.append(index)
             begin(f"module: {paths[index]}")
             take()
 
-    def leaving(module: Any, *_: Any) -> None:
+    def leave(module: Any, *_: Any) -> None:
         index = numbers.get(id(module))
         if index is not None:
             take()
             end()
             marks.append(~index)
 
-    return hooked(entering, leaving)
+    return hooked(enter, leave)
 
 
 def observe_modules(
@@ -263,17 +263,17 @@ def observe_modules(
     numbers = {id(module): index for index, module in enumerate(modules)}
     entered: list[int] = []
 
-    def entering(module: Any, _: Any) -> None:
+    def enter(module: Any, _: Any) -> None:
         if id(module) in numbers:
             entered.append(numbers[id(module)])
             observed.setdefault(entered[-1], ((), ()))
 
-    def leaving(module: Any, arguments: Any, named: Any, result: Any = None) -> None:
+    def leave(module: Any, arguments: Any, named: Any, result: Any = None) -> None:
         index = numbers.get(id(module))
         if index is not None and observed[index] == ((), ()):
             observed[index] = value_tensors((arguments, named)), value_tensors(result)
 
-    with hooked(entering, leaving):
+    with hooked(enter, leave):
         runner.infer(feed)
         runner.synchronize()
     return observed, Counter(entered)

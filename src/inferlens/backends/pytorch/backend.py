@@ -207,16 +207,16 @@ def fuse(module: Any, feed: Sequence[Any]) -> int:
         leaves = torch.utils._pytree.tree_leaves(values)
         reads.update(leaf.producer for leaf in leaves if hasattr(leaf, "producer"))
 
-    def entering(part: Any, arguments: Any) -> None:
+    def enter(part: Any, arguments: Any) -> None:
         calls[part] += 1
         before[part] = getattr(arguments[0], "producer", None) if arguments else None
 
-    def leaving(part: Any, _arguments: Any, _named: Any, result: Any = None) -> None:
+    def leave(part: Any, _arguments: Any, _named: Any, result: Any = None) -> None:
         if type(part) in kinds.values() and result is not None:
             result.producer = part
 
     with torch.no_grad():
-        with hooked(entering, leaving), Reading():
+        with hooked(enter, leave), Reading():
             outputs = module(*feed)
         read(list(flatten(outputs)))
         folded = {

@@ -179,7 +179,7 @@ class TorchRunner(Runner):
 
     def build(self, module: Any) -> Callable[..., Any]:
         """Return the function to call with the placed inputs. The device may be used."""
-        return self.captured(self.forward(module))
+        return self.capture(self.forward(module))
 
     def without_gradients(self) -> AbstractContextManager[Any]:
         """Return the context in which the call is built and run."""
@@ -220,7 +220,7 @@ class TorchRunner(Runner):
         """Call the built function, or replay it after copying a new ``feed``."""
         return self._call(*feed) if self.graph is None else self.graph(feed)
 
-    def captured(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def capture(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``call``, captured first if the options ask for it."""
         if self.cuda_graph:
             self.graph = CudaGraph(call, self.seeded_feed())
@@ -331,11 +331,11 @@ class TorchRunner(Runner):
 
         device, dtype = self.case.device, precision_dtype(self.case.precision)
 
-        def autocasting(*feed: Any) -> Any:
+        def call_under_autocast(*feed: Any) -> Any:
             with torch.autocast(device, dtype=dtype):
                 return module(*feed)
 
-        return autocasting
+        return call_under_autocast
 
     def _module_on_device(self) -> Any:
         """Return the module on the device and in the precision; under autocast the weights stay fp32."""

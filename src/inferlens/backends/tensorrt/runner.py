@@ -369,9 +369,9 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
 
     def memory_parts(self) -> dict[str, int]:
         """Return the bytes of the contexts' activations, and of weights where TensorRT reports them."""
-        opened = self.engine.cuda_engine
+        cuda_engine = self.engine.cuda_engine
         names = {"activations": ("device_memory_size_v2", len(self.calls)), "weights": ("streamable_weights_size", 1)}
-        sizes = {part: getattr(opened, name, 0) * times for part, (name, times) in names.items()}
+        sizes = {part: getattr(cuda_engine, name, 0) * times for part, (name, times) in names.items()}
         return {part: size for part, size in sizes.items() if size > 0}
 
     def collect(self, outputs: Any) -> Outputs:
@@ -437,13 +437,13 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
         return graph
 
     def _note_facts(self) -> None:
-        opened, facts = self.engine.cuda_engine, self.preparation.facts
+        cuda_engine, facts = self.engine.cuda_engine, self.preparation.facts
         facts["flavour"] = self.flavour.title
-        facts["layers"] = opened.num_layers
-        facts["profiles"] = opened.num_optimization_profiles
+        facts["layers"] = cuda_engine.num_layers
+        facts["profiles"] = cuda_engine.num_optimization_profiles
         facts["streams"] = len(self.calls)
-        if hasattr(opened, "device_memory_size_v2"):
-            facts["activation_bytes"] = opened.device_memory_size_v2
+        if hasattr(cuda_engine, "device_memory_size_v2"):
+            facts["activation_bytes"] = cuda_engine.device_memory_size_v2
 
 
 def _graph_replay(graph: Any, stream: Any) -> Callable[[Feed], None]:

@@ -142,7 +142,7 @@ class CompilingRunner(ReplayingRunner):
     def __enter__(self) -> CompilingRunner:
         if self.exports:
             with self.preparation.phase("export"), self.settings():
-                self._program = self._exported()
+                self._program = self._export_module()
         super().__enter__()
         try:
             self._note_facts()
@@ -161,7 +161,7 @@ class CompilingRunner(ReplayingRunner):
         ):
             self.compiled = self.compile(self._program if self.exports else module, self.keywords())
             self._program = None
-            return self.captured(self.compiled)
+            return self.capture(self.compiled)
 
     def __exit__(self, *error: Any) -> None:
         self._program = None
@@ -175,7 +175,7 @@ class CompilingRunner(ReplayingRunner):
     def partition(self, assumed_gpu: str) -> Partition:
         """Return the predicted partition; nothing is built, and the runner is not entered."""
         with self.settings():
-            program = self._exported() if self.exports else self._module_on_device()
+            program = self._export_module() if self.exports else self._module_on_device()
             with watch_partitioner() as self._lowered_graphs, compile_step(self.model.name, "partition"):
                 self.compile(program, self.keywords() | {"dryrun": True, "require_full_compilation": False})
             self._warn_of_sizes()
@@ -208,7 +208,7 @@ class CompilingRunner(ReplayingRunner):
         size = self.options.min_block_size
         return {"front_end": self.variant, "min_block_size": size, "flavour": self.library.flavour}
 
-    def _exported(self) -> Any:
+    def _export_module(self) -> Any:
         module = self._module_on_device()
         with compile_step(self.model.name, "export", hint=self.alternative):
             return self.export(module)
@@ -256,15 +256,15 @@ class Dynamo(CompilingRunner):
         import torch
 
         dimensions = export_dimensions(module, self.model.inputs)
-        with self._exporting():
+        with self._export_context():
             return torch.export.export(module, self.example(), dynamic_shapes=dimensions, strict=False)
 
     def compile(self, program: Any, keywords: dict[str, Any]) -> Callable[..., Any]:
-        with self._exporting():
+        with self._export_context():
             compiled = self.library.module.dynamo.compile(program, arg_inputs=self.inputs(), **keywords)
         return cast("Callable[..., Any]", compiled)
 
-    def _exporting(self) -> AbstractContextManager[None]:
+    def _export_context(self) -> AbstractContextManager[None]:
         return export_without_kernels() if self.case.precision in QUANTIZED else nullcontext()
 
     def save(self, path: Path) -> None:

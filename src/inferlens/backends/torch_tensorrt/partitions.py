@@ -128,21 +128,23 @@ def watch_partitioner() -> Iterator[list[LoweredGraph]]:
     asks, fast = partitioning.get_graph_converter_support, partitioning.fast_partition
     whole = {"require_full_compilation": False}
 
-    def asked(graph_module: Any, torch_executed_ops: Any = None) -> Any:
+    def record_graph(graph_module: Any, torch_executed_ops: Any = None) -> Any:
         supported, total = asks(graph_module, torch_executed_ops)
         executed = torch_executed_ops or set()
         again = partial(fast, torch_executed_ops=executed, skip_fusion=supported == total, **whole)
         graphs.append(LoweredGraph(len(graphs), graph_module, executed, again))
         return supported, total
 
-    def done(partition: Callable[..., Any], graph_module: Any, *positional: Any, **arguments: Any) -> Any:
+    def record_partition(partition: Callable[..., Any], graph_module: Any, *positional: Any, **arguments: Any) -> Any:
         result = partition(graph_module, *positional, **arguments)
         if graphs:
             graphs[-1].set_partition(result[0], partial(partition, **{**arguments, **whole}))
         return result
 
-    watched = {name: partial(done, getattr(partitioning, name)) for name in ("fast_partition", "global_partition")}
-    with replace_attributes(partitioning, get_graph_converter_support=asked, **watched):
+    watched = {
+        name: partial(record_partition, getattr(partitioning, name)) for name in ("fast_partition", "global_partition")
+    }
+    with replace_attributes(partitioning, get_graph_converter_support=record_graph, **watched):
         yield graphs
 
 
@@ -324,7 +326,7 @@ def keep_paths() -> Iterator[None]:
         yield
         return
 
-    def exported(graph_module: Any, inputs: Any, **more: Any) -> Any:
+    def export(graph_module: Any, inputs: Any, **more: Any) -> Any:
         try:
             with preserve_node_meta():
                 result = own(lambda *arguments: torch.fx.Interpreter(graph_module).run(*arguments), inputs, **more)
@@ -335,7 +337,7 @@ def keep_paths() -> Iterator[None]:
                 node.meta[STACK] = dict(node.meta[STACK])
         return result
 
-    with replace_attributes(backends, **{EXPORTS: exported}):
+    with replace_attributes(backends, **{EXPORTS: export}):
         yield
 
 

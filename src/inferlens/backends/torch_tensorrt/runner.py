@@ -161,7 +161,7 @@ def collect_engines(level: str) -> Iterator[list[Any]]:
     runtime = importlib.import_module("torch_tensorrt.dynamo.runtime") if level else None
     modules: list[Any] = []
 
-    def noted(module: Any, setup: Any, *arguments: Any) -> Any:
+    def record(module: Any, setup: Any, *arguments: Any) -> Any:
         if not any(module is item for item in modules):
             modules.append(module)
         return setup(module, *arguments)
@@ -170,7 +170,7 @@ def collect_engines(level: str) -> Iterator[list[Any]]:
         for name in ENGINE_MODULES:
             kind: Any = getattr(runtime, name, None)
             if hasattr(kind, "setup_engine"):
-                watched.enter_context(replace_attributes(kind, setup_engine=partialmethod(noted, kind.setup_engine)))
+                watched.enter_context(replace_attributes(kind, setup_engine=partialmethod(record, kind.setup_engine)))
         yield modules
 
 
@@ -317,11 +317,11 @@ class CompiledModule:
 
         entered: list[Any] = []
 
-        def entering(name: str) -> None:
+        def enter(name: str) -> None:
             entered.append(torch.profiler.record_function(PART_SCOPE + name))
             entered[-1].__enter__()
 
-        return hook_parts(self.parts, entering, lambda: entered.pop().__exit__(None, None, None))
+        return hook_parts(self.parts, enter, lambda: entered.pop().__exit__(None, None, None))
 
 
 @contextmanager
@@ -346,7 +346,7 @@ def detailed_engines(library: Library, level: str) -> Iterator[None]:
     own = {name: getattr(kind, name) for name in (CONFIG_METHOD, CONVERT_METHOD)}
     tensorrt = importlib.import_module(library.package)
 
-    def converted(interpreter: Any, node: Any) -> Any:
+    def convert(interpreter: Any, node: Any) -> Any:
         network = interpreter.ctx.net
         before = network.num_layers
         result = own[CONVERT_METHOD](interpreter, node)
@@ -355,7 +355,7 @@ def detailed_engines(library: Library, level: str) -> Iterator[None]:
                 layer.metadata = f"[{layer.type.name}]-[{node.target}]-[{interpreter._cur_node_name}]"
         return result
 
-    def detailed(interpreter: Any, *arguments: Any, **named: Any) -> Any:
+    def configure(interpreter: Any, *arguments: Any, **named: Any) -> Any:
         config = own[CONFIG_METHOD](interpreter, *arguments, **named)
         config.profiling_verbosity = tensorrt.ProfilingVerbosity.DETAILED
         network = interpreter.ctx.net
@@ -363,7 +363,7 @@ def detailed_engines(library: Library, level: str) -> Iterator[None]:
             layer.metadata = layer.metadata or layer.name
         return config
 
-    with replace_attributes(kind, **{CONFIG_METHOD: detailed, CONVERT_METHOD: converted}):
+    with replace_attributes(kind, **{CONFIG_METHOD: configure, CONVERT_METHOD: convert}):
         yield
 
 
@@ -476,7 +476,7 @@ class LoadedRunner(ReplayingRunner):
         if partition is not None:
             facts["partition"] = msgspec.to_builtins(partition)
         with compile_step(self.model.name, "capture"):
-            return self.captured(module)
+            return self.capture(module)
 
     def _module_on_device(self) -> Any:
         return self.model.module or open_module(self._path)
