@@ -185,7 +185,7 @@ def test_a_file_in_fp16_or_int8_is_refused_with_what_to_do(data: str, tmp_path: 
             assert "Try: " in done.stderr
     words = {"backend": "onnxruntime:cpu", "precision": "int8", "calibration": data, "quick": True, "iterations": 2}
     (record,) = inferlens.bench("half.onnx", **words)  # type: ignore[arg-type]
-    assert (record.status, record.hint) == ("unsupported", "the model that it was made from")
+    assert (record.status, record.hint) == ("unsupported", "the original model")
 
     command("quantize", "planted.onnx", "--calibration", data, "-o", "int8.onnx", cwd=tmp_path)
     again = command("quantize", "int8.onnx", "--calibration", data, cwd=tmp_path)

@@ -124,7 +124,7 @@ def not_raced(plan: Plan, records: Sequence[Record]) -> str:
     slow = [(name, BACKENDS.get(name).slow_variants) for name in dict.fromkeys(case.backend for case in cases)]
     left = [f"{', '.join(lower)} (--precision {','.join(lower)})"] * bool(lower)
     devices = {case.device for case in cases}
-    left += [f"{name} (--backend)" for name in BACKENDS.names() if devices & {*BACKENDS.get(name).left_out_on}]
+    left += [f"{name} (--backend)" for name in BACKENDS.names() if devices & {*BACKENDS.get(name).excluded_devices}]
     left += [f"{name}:{next(iter(variants))} (--backend, builds for minutes)" for name, variants in slow if variants]
     return f"Not raced: {'; '.join(left)}" if left else ""
 

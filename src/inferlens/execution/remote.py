@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.samples import latencies
 from inferlens.analysis.tuning import Tuned
-from inferlens.backends.availability import nvml_open
+from inferlens.backends.availability import open_nvml
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child, worker
 from inferlens.execution.cases import ModelHandle, cases_of, estimator, live_files
@@ -56,7 +56,7 @@ from inferlens.units import plural, ratio
 
 RACES_A_PART = 5  # at most, where all take as long
 MOST_LOST = 3  # workers that a part may take along without any progress before nothing more of it is tried
-BESIDE = "beside others"  # the fact of the case that was measured alone, too
+QUANTIZED_FOLDER = "beside others"  # the fact of the case that was measured alone, too
 ALL = "all"
 TOPOLOGY = "/sys/devices/system/cpu"
 
@@ -440,7 +440,7 @@ class GpuWorker(Worker):
 
 def gpu_cards() -> list[GpuCard]:
     """Return the GPUs of this machine that may be used, in the order of nvidia-smi or ``CUDA_VISIBLE_DEVICES``."""
-    with suppress(Exception), nvml_open() as nvml:  # a missing library and a missing driver mean the same
+    with suppress(Exception), open_nvml() as nvml:  # a missing library and a missing driver mean the same
         return [
             GpuCard(str(nvml.nvmlDeviceGetName(handle)), str(nvml.nvmlDeviceGetUUID(handle)), _near(nvml, handle))
             for handle in visible(nvml)
@@ -745,7 +745,7 @@ def compare_alone(remote: RemoteRun, jobs: Sequence[CasesJob]) -> None:
     if not all(times):
         return
     factor = median(times[0]) / median(times[1])
-    fact = {BESIDE: {"others": one.neighbours, "ratio": factor}}
+    fact = {QUANTIZED_FOLDER: {"others": one.neighbours, "ratio": factor}}
     Store.save(results.folders[shared.id], replace(shared, facts={**shared.facts, **fact}))
     more = ": they disturb each other" if abs(factor - 1) > plan.budget.threshold else ""
     others = plural(one.neighbours, "other worker")

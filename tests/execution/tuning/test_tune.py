@@ -325,7 +325,7 @@ def test_memory_that_exporting_takes_is_not_the_models(
     prepare = Fake.prepare
 
     def export(self: Fake, model: Model, case: Case, preparation: Preparation) -> Runner:
-        exporting.append(preparation.exported is None)
+        exporting.append(preparation.export_folder is None)
         with preparation.phase("export") as noted:
             noted.note = "" if exporting[-1] else "cached"
         if exporting[-1]:
